@@ -20,6 +20,7 @@ use crate::{
     io_buffer::IoBuffers,
     request::{
         self,
+        takes_slots,
         Request,
         Wire, //
     },
@@ -111,6 +112,10 @@ const ADDR_TRIES: u32 = 15;
 /// Send queue entries that the message with the session's name may need on the service connection,
 /// where immediates travel in messages as well.
 const MESSAGE_SENDS: u32 = 2;
+
+/// Number of reads of this side's memory that the server may have in progress on a connection. More
+/// would not make them faster, and take memory of the device.
+const MAX_READS: u8 = 16;
 
 /// Setup of one connection, from address resolution to ESTABLISHED.
 struct ConnSetup {
@@ -214,6 +219,7 @@ impl ConnSetup {
                 durable: true,
                 more_answers: true,
                 inv_answers: dev.has_immediates(),
+                slots: takes_slots(dev),
             }),
         };
         self.request = request.encode();
@@ -222,6 +228,11 @@ impl ConnSetup {
             private_data: &self.request,
             retry_count: 7,
             rnr_retry_count: 7,
+            reads_by_peer: match takes_slots(dev) {
+                true => dev.max_reads_by_peer().min(MAX_READS),
+                false => 0,
+            },
+            reads: 0,
         })?;
         Ok(proved)
     }

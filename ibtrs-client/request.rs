@@ -8,8 +8,8 @@
 //!   own device confirms that, otherwise by us;
 //! - a write from its own memory, when the server has answered and the message was acknowledged,
 //!   because the device may retransmit it until then;
-//! - a write with more pieces than one message can have, through a registration,
-//!   when the server has answered and the registration is invalidated;
+//! - a write with more pieces than one message can have, or whose data the server fetches, through
+//!   a registration, when the server has answered and the registration is invalidated;
 //! - a request whose data is copied through an [`IoBuffer`], when the server has
 //!   answered: neither the server nor the device ever knew its memory.
 //!
@@ -61,12 +61,14 @@ use ibtrs_proto::{
     limits::client_depth,
     msg::{
         Chunk,
+        FetchHdr,
         ReadHdr,
         ServerTimes,
         SgDesc,
         Trailer,
         WriteHdr, //
     },
+    slots, //
 };
 use kernel::{
     new_spinlock_irq,
@@ -134,8 +136,17 @@ pub(crate) struct Wire {
     pub(crate) inv_answers: bool,
 }
 
+/// Returns whether this side takes slots in place of chunks: the server can read its memory.
+pub(crate) fn takes_slots(dev: &Device) -> bool {
+    dev.has_immediates() && dev.max_reads_by_peer() > 0
+}
+
 impl Wire {
     pub(crate) fn new(rsp: ConnRsp, dev: &Device) -> Result<Self> {
+        if rsp.slot_bytes.is_some() && !takes_slots(dev) {
+            // Nobody has asked for slots.
+            return Err(EPROTO);
+        }
         let layout = rsp
             .layout()
             .map_err(|error| convert::error(error.errno()))?;
@@ -158,6 +169,30 @@ impl Wire {
             imm_in_messages: !dev.has_immediates() && rsp.ext.is_some(),
             inv_answers: dev.has_immediates() && rsp.ext.is_some(),
         })
+    }
+
+    /// Returns whether a write takes its data to the server. Otherwise the server fetches it.
+    #[inline]
+    fn is_pushed(&self, req: &Req<'_>) -> bool {
+        match (self.rsp.slot_bytes, u16::try_from(req.user_hdr.len())) {
+            (Some(slot), Ok(usr_len)) => slots::is_pushed(req.info.bytes, usr_len, slot),
+            _ => true,
+        }
+    }
+
+    /// Returns the placement of a request with a user header of `usr_len` bytes.
+    #[inline]
+    fn place(&self, req: &Req<'_>, usr_len: u16, transfer: Transfer) -> Result<Placement> {
+        let (chunk_size, max_hdr) = (self.rsp.chunk_size(), self.rsp.max_hdr_size);
+        let bytes = req.info.bytes;
+        let place = match (req.info.dir, self.rsp.slot_bytes) {
+            (Dir::Write, _) if transfer != Transfer::Fetch => {
+                layout::write(bytes, usr_len, chunk_size, max_hdr)
+            }
+            (_, Some(slot)) => layout::in_slot(bytes > 0, usr_len, slot, max_hdr),
+            (_, None) => layout::read(bytes, usr_len, chunk_size, max_hdr),
+        };
+        place.map_err(|error| convert::error(error.errno()))
     }
 }
 
@@ -312,8 +347,9 @@ impl Request {
 
     /// Returns the buffer for the data of a request, if the data goes through one.
     #[inline]
-    fn buffer_for(&self, info: &Info) -> Option<&IoBuffer> {
-        if info.bytes == 0 {
+    fn buffer_for(&self, wire: &Wire, req: &Req<'_>) -> Option<&IoBuffer> {
+        let info = &req.info;
+        if info.bytes == 0 || info.dir == Dir::Write && !wire.is_pushed(req) {
             return None;
         }
         let buffer = self.io_buffers.get(info.tag)?;
@@ -353,6 +389,8 @@ enum Transfer {
     Direct,
     /// The data goes through the slot's memory region.
     Region,
+    /// The server fetches the data through the slot's memory region.
+    Fetch,
     /// The message takes the data from the slot's [`IoBuffer`].
     Buffer,
 }
@@ -369,16 +407,12 @@ impl Inner {
         &mut self,
         wire: &Wire,
         submit: &Req<'_>,
+        transfer: Transfer,
         buffer: Option<&IoBuffer>,
         timed: bool,
     ) -> Result<Placement> {
         let usr_len = u16::try_from(submit.user_hdr.len())?;
-        let (chunk_size, max_hdr) = (wire.rsp.chunk_size(), wire.rsp.max_hdr_size);
-        let place = match submit.info.dir {
-            Dir::Write => layout::write(submit.info.bytes, usr_len, chunk_size, max_hdr),
-            Dir::Read => layout::read(submit.info.bytes, usr_len, chunk_size, max_hdr),
-        };
-        let place = place.map_err(|error| convert::error(error.errno()))?;
+        let place = wire.place(submit, usr_len, transfer)?;
         let desc = (submit.info.bytes > 0).then(|| match buffer {
             Some(buffer) => buffer.desc(submit.info.bytes),
             None => SgDesc {
@@ -394,14 +428,26 @@ impl Inner {
             .split_at_mut_checked(usr_end)
             .ok_or(EMSGSIZE)?;
         user.copy_from_slice(submit.user_hdr);
-        match submit.info.dir {
-            Dir::Write => {
+        match (submit.info.dir, desc) {
+            (Dir::Write, Some(desc)) if transfer == Transfer::Fetch => {
+                let header = FetchHdr {
+                    usr_len,
+                    need_inval: true,
+                    timed,
+                    desc,
+                };
+                let bytes = header.encode();
+                hdr.get_mut(..bytes.len())
+                    .ok_or(EMSGSIZE)?
+                    .copy_from_slice(&bytes);
+            }
+            (Dir::Write, _) => {
                 let bytes = WriteHdr { usr_len, timed }.encode();
                 hdr.get_mut(..bytes.len())
                     .ok_or(EMSGSIZE)?
                     .copy_from_slice(&bytes);
             }
-            Dir::Read => {
+            (Dir::Read, desc) => {
                 let header = ReadHdr {
                     usr_len,
                     need_inval: buffer.is_none(),
@@ -421,7 +467,8 @@ impl Inner {
             Carried::Buffered(_) if submit.info.dir == Dir::Write => return Ok(Transfer::Buffer),
             Carried::Buffered(_) | Carried::Plain(_) => return Ok(Transfer::None),
         };
-        if submit.info.dir == Dir::Write && io.nents() < wire.max_sges {
+        let is_fetched = submit.info.dir == Dir::Write && !wire.is_pushed(submit);
+        if submit.info.dir == Dir::Write && !is_fetched && io.nents() < wire.max_sges {
             return Ok(Transfer::Direct);
         }
         self.mr.map_io(io)?;
@@ -429,7 +476,10 @@ impl Inner {
             return Err(EINVAL);
         }
         self.mr.next_key();
-        Ok(Transfer::Region)
+        Ok(match is_fetched {
+            true => Transfer::Fetch,
+            false => Transfer::Region,
+        })
     }
 
     /// Posts the request on `qp`.
@@ -446,8 +496,8 @@ impl Inner {
             return Err(EINVAL);
         };
         let hdr_len = match submit.info.dir {
-            Dir::Write => submit.user_hdr.len() + WRITE_HDR_LEN,
-            Dir::Read => place.total_len as usize,
+            Dir::Write if transfer != Transfer::Fetch => submit.user_hdr.len() + WRITE_HDR_LEN,
+            _ => place.total_len as usize,
         };
         let hdr = self.hdr.sge(0, hdr_len)?;
         let payload = conn
@@ -491,6 +541,10 @@ impl Inner {
                     }
                 })
             }
+            (Transfer::Fetch, _) => qp.send(SqSpace { wrs: 2, sges: 1 }, doorbell, |chain| {
+                chain.reg_mr(&self.mr, Access::RemoteRead);
+                chain.rdma_write_imm(to, [hdr], imm, Signal::None);
+            }),
             (Transfer::Buffer, Some(Carried::Buffered(io))) => {
                 let buffer = slot.io_buffers.get(submit.info.tag).ok_or(EINVAL)?;
                 let data = buffer.copy_from(io, submit.info.bytes)?;
@@ -651,7 +705,7 @@ impl PathConn {
             return Err((EMSGSIZE, io));
         }
         let stats = &self.attempt.path.stats;
-        let buffer = slot.buffer_for(info);
+        let buffer = slot.buffer_for(&self.wire, req);
         if buffer.is_none() {
             // Builds the scatterlist, which may be long, before interrupts are disabled.
             io.sg();
@@ -668,7 +722,7 @@ impl PathConn {
         let nents = io.nents();
         let timed = trace::traces_client_complete() && self.wire.rsp.times;
         let prepared = inner.prepare(&self.wire, req, &io).and_then(|transfer| {
-            let place = inner.write_header(&self.wire, req, buffer, timed)?;
+            let place = inner.write_header(&self.wire, req, transfer, buffer, timed)?;
             Ok((place, transfer))
         });
         let (place, transfer) = match prepared {
@@ -684,7 +738,7 @@ impl PathConn {
             unanswered: true,
             unsent: transfer == Transfer::Direct,
             key: match transfer {
-                Transfer::Region => Key::Live,
+                Transfer::Region | Transfer::Fetch => Key::Live,
                 Transfer::Direct | Transfer::Buffer | Transfer::None => Key::Dead,
             },
             cancelled: false,

@@ -10,9 +10,11 @@ use crate::{
         RECV_INFO,
         RECV_REQUESTS, //
     },
+    config::Config,
     path::{
         Ends,
-        Path, //
+        Path,
+        Shape, //
     },
     refusal::Refusal,
     server::Server,
@@ -344,8 +346,22 @@ impl Incomer<'_> {
     }
 
     fn acceptance(&self, session: &Session) -> Acceptance {
+        let config = &session.server.config;
         let ext = self.request.ext.map(|_| session.rsp_ext());
-        session.server.config.rsp(ext).encode()
+        config.rsp(self.shape(config), ext).encode()
+    }
+
+    /// Returns where the requests of the path land. All connections of a path have the same answer,
+    /// as they come from the same client over the same device.
+    pub(crate) fn shape(&self, config: &Config) -> Shape {
+        let takes = self.request.ext.is_some_and(|ext| ext.wants_slots());
+        let can_fetch = self.id.device().is_ok_and(|dev| {
+            dev.has_immediates() && dev.max_reads() > 0 && dev.max_read_sge() >= MAX_SGES
+        });
+        match takes && can_fetch && self.id.reads_allowed() > 0 && config.gives_slots() {
+            true => Shape::Slots,
+            false => Shape::Chunks,
+        }
     }
 
     /// Finds the path of the connection, or creates it; also returns the private data of the
@@ -483,11 +499,16 @@ impl Incomer<'_> {
 
     fn make_qp(&self, path: &Arc<Path>, acceptance: &Acceptance) -> Result {
         let (config, request) = (&path.session.server.config, self.request);
+        let shape = path.shape;
+        if shape == Shape::Slots && self.id.reads_allowed() == 0 {
+            // Nothing could be fetched over this connection, and its requests would keep buffers.
+            return Err(EPROTO);
+        }
         let con = Con::new(path.clone(), request.cid)?;
         let service = request.cid == 0;
         let qp_config = if service {
             QpConfig {
-                send_depth: config.service_sends(),
+                send_depth: config.service_sends(shape),
                 send_sges: MAX_SGES,
                 recv_depth: config.service_recvs(),
                 context: PollContext::WorkQueue,
@@ -495,9 +516,9 @@ impl Incomer<'_> {
             }
         } else {
             QpConfig {
-                send_depth: config.io_sends(),
+                send_depth: config.io_sends(shape),
                 send_sges: MAX_SGES,
-                recv_depth: config.io_recvs(),
+                recv_depth: config.io_recvs(shape),
                 context: PollContext::WorkQueue,
                 vector: u32::from(request.cid) - 1,
             }
@@ -512,7 +533,7 @@ impl Incomer<'_> {
         }
         let requests = match service {
             true => u32::from(SERVICE_QUEUE_DEPTH),
-            false => config.io_recvs(),
+            false => config.io_recvs(shape),
         };
         qp.add_recvs(
             RECV_REQUESTS,
@@ -526,6 +547,11 @@ impl Incomer<'_> {
             private_data: acceptance,
             retry_count: 7,
             rnr_retry_count: 7,
+            reads_by_peer: 0,
+            reads: match shape {
+                Shape::Chunks => 0,
+                Shape::Slots => path.pd.device().max_reads().min(self.id.reads_allowed()),
+            },
         })
     }
 }

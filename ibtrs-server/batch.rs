@@ -96,7 +96,7 @@ impl Batch {
         }
         let is_full = first.chunk.more.is_full();
         // Before the client has the answer, which its next request may follow at once.
-        slot.put(answered.chunk);
+        qp.handler().path.put_back(&slot, answered.chunk);
         if is_full {
             self.some.store(false, Relaxed);
             return waiting.take();

@@ -4,13 +4,15 @@
 //! request in service needs.
 
 use crate::{
-    con::Con,
+    buffers::Buffer,
+    landing::{
+        InSlot,
+        Landing,
+        Spare,
+        Whole, //
+    },
     pool::ChunkMemory,
-    source::{
-        self,
-        Source,
-        Writes, //
-    }, //
+    source::Writes, //
 };
 use ibtrs_proto::{
     consts::WRITE_HDR_LEN,
@@ -29,6 +31,7 @@ use ibtrs_proto::{
     }, //
 };
 use kernel::{
+    alloc::flags::GFP_NOWAIT,
     new_spinlock_irq,
     prelude::*,
     sync::{
@@ -42,34 +45,37 @@ use kernel::{
 };
 use kx::{
     mm::Pieces,
-    sync::TakeCell, //
+    sync::{
+        atomic::{
+            Acquire,
+            Atomic,
+            Full,
+            Relaxed, //
+        },
+        TakeCell, //
+    },
 };
 use rdma::{
     dma::{
         Direction,
-        DmaBuf,
-        DmaPieces, //
+        DmaBuf, //
     },
-    mr::{
-        Access,
-        Mr, //
-    },
+    mr::Mr,
     pd::Pd,
-    sendq::Chain,
     sge::Sge, //
 };
 
-/// Data of up to this many bytes is copied through memory that no client can write to, which costs
-/// less than an invalidation.
-pub(crate) const SMALL_BYTES: usize = 16384;
-
 /// Maximum length of a user header, in bytes.
 pub(crate) const MAX_USER_HDR: usize = 512;
+/// The same of a header for which every chunk has room. Longer ones are those of rare messages, and
+/// room for them would be a third of what an idle slot takes beside its memory.
+const SHORT_USER_HDR: usize = 64;
 
 /// An empty request, which stands for one not parsed yet and can be answered with an error.
 const NOTHING: ServerRequest = ServerRequest {
     direction: Dir::Write,
     data_len: 0,
+    usr_at: 0,
     usr_len: 0,
     desc: None,
     need_inval: false,
@@ -84,10 +90,13 @@ pub(crate) struct ChunkSlot {
     idle: SpinLockIrq<Option<KBox<Chunk>>>,
     /// The chunk, while another path has the number in service.
     pub(crate) waiting: TakeCell<KBox<Chunk>>,
-    /// The chunk, while its key is being invalidated.
-    pub(crate) invalidating: TakeCell<KBox<Chunk>>,
+    /// The chunk, while its key is being invalidated; a slot, while it waits for a buffer, or while
+    /// its data is fetched.
+    pub(crate) pending: TakeCell<KBox<Chunk>>,
     /// The chunk and the result of its request, while the response waits for SQ space.
     pub(crate) unsent: TakeCell<(KBox<Chunk>, Result)>,
+    /// Number of signalled answers and fetches for which the device may still use a buffer.
+    uses: Atomic<u32>,
 }
 
 impl ChunkSlot {
@@ -96,8 +105,9 @@ impl ChunkSlot {
         try_pin_init!(Self {
             idle <- new_spinlock_irq!(None, "ChunkSlot::idle"),
             waiting: TakeCell::empty(),
-            invalidating: TakeCell::empty(),
+            pending: TakeCell::empty(),
             unsent: TakeCell::empty(),
+            uses: Atomic::new(0),
         }? Error)
     }
 
@@ -108,25 +118,76 @@ impl ChunkSlot {
 
     /// Sends an answer with `answer` and puts the chunk back. Both happen under the lock, as the
     /// next request may arrive as soon as the client has the answer. If `answer` fails, the chunk
-    /// is handed back with the error.
+    /// is handed back with the error. Otherwise returns what the slot gives back; nobody keeps a
+    /// buffer if memory `is_short`.
+    #[inline]
     pub(crate) fn put_after(
         &self,
         mut chunk: KBox<Chunk>,
+        is_short: bool,
         answer: impl FnOnce(&mut Chunk) -> Result,
-    ) -> Result<(), (Error, KBox<Chunk>)> {
+    ) -> Result<Spare, (Error, KBox<Chunk>)> {
         let mut idle = self.idle.lock();
         match answer(&mut chunk) {
             Ok(()) => {
+                let spare = self.spare(&mut chunk, is_short);
                 *idle = Some(chunk);
-                Ok(())
+                Ok(spare)
             }
             Err(error) => Err((error, chunk)),
         }
     }
 
-    /// Puts the chunk back.
-    pub(crate) fn put(&self, chunk: KBox<Chunk>) {
+    /// Notes that the device is about to use a buffer, and that its completion will say when that is
+    /// over.
+    pub(crate) fn begin_use(&self) {
+        self.uses.fetch_add(1, Relaxed);
+    }
+
+    /// Notes that a use is over, or that the device has certainly not got the work request.
+    pub(crate) fn end_use(&self) {
+        // ORDERING: Pairs with the load in `is_used`: who takes the buffer then comes after the
+        // device.
+        self.uses.fetch_sub(1, Full);
+    }
+
+    /// Returns whether the device may still use a buffer, for which its completion says when that
+    /// is over.
+    pub(crate) fn is_used(&self) -> bool {
+        // ORDERING: Pairs with `end_use`.
+        self.uses.load(Acquire) > 0
+    }
+
+    /// Takes what the slot does not need for its next request, unless the device may still use it.
+    #[inline]
+    fn spare(&self, chunk: &mut Chunk, is_short: bool) -> Spare {
+        match chunk.slot().filter(|slot| slot.has_spare(is_short)) {
+            Some(slot) if !self.is_used() => slot.spare(is_short),
+            _ => Spare::NONE,
+        }
+    }
+
+    /// Puts the chunk back, and gives back what it does not need for its next request.
+    pub(crate) fn put(&self, mut chunk: KBox<Chunk>) {
+        let spare = self.spare(&mut chunk, false);
         *self.idle.lock() = Some(chunk);
+        drop(spare);
+    }
+
+    /// Gives back what the slot of an idle chunk does not need, after a use has ended. Nobody keeps a
+    /// buffer if memory `is_short`.
+    pub(crate) fn give_spare(&self, is_short: bool) {
+        drop(self.with_idle(|chunk| self.spare(chunk, is_short)));
+    }
+
+    /// Gives back the small buffer of a write that is over, as memory is short.
+    pub(crate) fn give_small(&self, chunk: &mut Chunk) {
+        drop(self.spare(chunk, true));
+    }
+
+    /// Gives back all buffers of the slot of an idle chunk: the connections of the path are gone.
+    pub(crate) fn strip(&self) {
+        drop(self.with_idle(|chunk| chunk.slot().map(InSlot::take_all)));
     }
 
     /// Takes the chunk when no further request can arrive and the connections are gone.
@@ -187,14 +248,12 @@ impl Stages {
 
 /// A chunk of a path, and all that its request needs.
 pub(crate) struct Chunk {
-    memory: Source,
-    /// Memory for small data, to which no client can write.
-    small: Option<Source>,
-    /// The region that the client writes to.
-    mr: Mr,
+    landing: Landing,
     /// The body of an answer's message.
     body: DmaBuf,
-    hdr: [u8; MAX_USER_HDR],
+    hdr: [u8; SHORT_USER_HDR],
+    /// The user header, once there was one that is longer.
+    long_hdr: Option<KBox<[u8; MAX_USER_HDR]>>,
     /// The request in service.
     pub(crate) request: ServerRequest,
     /// The number of the service at the end of the answer; only of one that returns data.
@@ -212,34 +271,38 @@ pub(crate) struct Chunk {
     /// The path owns the number for this request, see [`crate::chunk_owner`].
     pub(crate) claimed: bool,
     /// The request has waited for another path, and is handed to the service by the work item that
-    /// all such requests of the session share.
+    /// all such requests of the session share, and not on its connection.
     pub(crate) woken: bool,
     /// The request is counted as in service.
     pub(crate) counted: bool,
 }
 
 impl Chunk {
-    /// Creates a chunk in the protection domain of a path. Its regions are still to be
-    /// [registered](Self::register). Data in more than `most_pieces` is sent from a region.
+    /// Creates a chunk in the protection domain of a path; see [`Whole::new`].
     ///
     /// # Context
     ///
     /// May sleep.
     pub(crate) fn new(pd: &Arc<Pd>, memory: ChunkMemory, most_pieces: usize) -> Result<Self> {
-        let private = |pieces| Source::complete(pd, pieces, Direction::ToDevice, most_pieces);
-        let small = memory.private.map(private).transpose()?;
-        let new = match small {
-            Some(_) => Source::complete,
-            // The client's region is never invalidated, and can be sent from.
-            None => Source::new,
-        };
-        let memory = new(pd, memory.chunk, Direction::Bidirectional, most_pieces)?;
+        let whole = KBox::new(Whole::new(pd, memory, most_pieces)?, GFP_KERNEL)?;
+        Self::with_landing(pd, Landing::Chunk(whole))
+    }
+
+    /// Creates what a slot has in place of a chunk.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    pub(crate) fn in_slot(pd: &Arc<Pd>, slot: InSlot) -> Result<Self> {
+        Self::with_landing(pd, Landing::Slot(slot))
+    }
+
+    fn with_landing(pd: &Arc<Pd>, landing: Landing) -> Result<Self> {
         Ok(Self {
-            mr: source::region(pd, memory.dma())?,
-            memory,
-            small,
+            landing,
             body: DmaBuf::new(pd, MORE_ANSWERS_LEN, Direction::ToDevice)?,
-            hdr: [0; MAX_USER_HDR],
+            hdr: [0; SHORT_USER_HDR],
+            long_hdr: None,
             request: NOTHING,
             trailer: None,
             stages: None,
@@ -253,17 +316,13 @@ impl Chunk {
         })
     }
 
-    /// Gives the memory back. No device uses it any more: the connections are gone, and the
-    /// mappings and the region are dropped here.
+    /// Gives the memory back; see [`Landing::into_memory`].
     ///
     /// # Context
     ///
     /// May sleep.
-    pub(crate) fn into_memory(self) -> ChunkMemory {
-        ChunkMemory {
-            chunk: self.memory.pieces().clone(),
-            private: self.small.as_ref().map(|small| small.pieces().clone()),
-        }
+    pub(crate) fn into_memory(self) -> Option<ChunkMemory> {
+        self.landing.into_memory()
     }
 
     /// Begins a request that arrived on connection `cid` and has not been parsed yet.
@@ -276,6 +335,9 @@ impl Chunk {
         self.cid = cid;
         self.invalidated = false;
         self.woken = false;
+        if let Some(slot) = self.landing.slot() {
+            slot.begin();
+        }
     }
 
     /// Returns the length of the request in bytes, user header included.
@@ -283,49 +345,53 @@ impl Chunk {
         u64::from(self.request.data_len) + u64::from(self.request.usr_len)
     }
 
-    /// Maximum number of work requests of [`Self::register`].
-    pub(crate) const REGIONS: u32 = 3;
-
-    /// Registers the chunk for the client to write to, and what answers are sent from.
-    pub(crate) fn register(&self, chain: &mut Chain<'_, Con>) {
-        chain.reg_mr(&self.mr, Access::RemoteWrite);
-        self.memory.register(chain);
-        if let Some(small) = &self.small {
-            small.register(chain);
-        }
+    /// Returns the chunk; `None` for a slot.
+    pub(crate) fn chunk(&self) -> Option<&Whole> {
+        self.landing.chunk()
     }
 
-    /// Returns the address and key of the chunk; the caller sets the length.
-    pub(crate) fn descriptor(&self) -> SgDesc {
-        SgDesc {
-            addr: self.mr.iova(),
-            key: self.mr.rkey(),
-            len: 0,
-        }
+    /// Returns the slot; `None` for a chunk.
+    pub(crate) fn slot(&mut self) -> Option<&mut InSlot> {
+        self.landing.slot()
     }
 
-    /// Returns the region that covers the chunk.
-    pub(crate) fn mr(&self) -> &Mr {
-        &self.mr
+    /// Returns the region that covers the chunk, if its key was invalidated for the request.
+    pub(crate) fn invalidated_mr(&self) -> Option<&Mr> {
+        self.landing
+            .chunk()
+            .filter(|_| self.invalidated)
+            .map(Whole::mr)
     }
 
     /// Switches to the next key, after an invalidation.
     pub(crate) fn next_key(&mut self) {
-        self.mr.next_key();
+        if let Landing::Chunk(whole) = &mut self.landing {
+            whole.next_key();
+        }
     }
 
-    /// Returns the memory of the chunk.
-    pub(crate) fn memory(&self) -> &DmaPieces {
-        self.memory.dma()
+    /// Copies bytes at `at`, which the client has written.
+    pub(crate) fn read(&self, at: usize, to: &mut [u8]) -> Result {
+        self.landing.read(at, to)
     }
 
     /// Copies the user header of the request out of the chunk.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`: there is no memory for a long one, for which nothing waits.
     pub(crate) fn copy_header(&mut self) -> Result {
-        let at = self.request.data_len as usize;
+        let at = self.request.usr_at as usize;
         let len = usize::from(self.request.usr_len);
-        let hdr = self.hdr.get_mut(..len).ok_or(EMSGSIZE)?;
-        self.memory.dma().sync_for_cpu(at, len)?;
-        self.memory.pieces().copy_out(at, hdr)
+        let hdr = match (self.hdr.get_mut(..len), &mut self.long_hdr) {
+            (Some(hdr), _) => hdr,
+            (None, Some(long)) => long.get_mut(..len).ok_or(EMSGSIZE)?,
+            (None, long) => {
+                let new = long.insert(KBox::new([0; MAX_USER_HDR], GFP_NOWAIT)?);
+                new.get_mut(..len).ok_or(EMSGSIZE)?
+            }
+        };
+        self.landing.read(at, hdr)
     }
 
     /// Overwrites the transport header of the request in the chunk. If the next request for the
@@ -333,89 +399,103 @@ impl Chunk {
     /// of this one once more. A service that checks checksums relies on that, also for requests from
     /// before the first that has one.
     pub(crate) fn forget_header(&self) -> Result {
-        let at = self.request.data_len as usize + usize::from(self.request.usr_len);
-        self.memory.pieces().zero(at, WRITE_HDR_LEN)?;
-        self.memory.dma().sync_for_device(at, WRITE_HDR_LEN)
+        let at = self.request.usr_at as usize + usize::from(self.request.usr_len);
+        self.landing.zero(at, WRITE_HDR_LEN)
     }
 
     /// Returns the user header.
     pub(crate) fn user_hdr(&self) -> &[u8] {
-        self.hdr
-            .get(..usize::from(self.request.usr_len))
-            .unwrap_or(&[])
-    }
-
-    /// Returns whether the data of the request goes through private memory.
-    pub(crate) fn is_small(&self) -> bool {
-        self.small.is_some() && self.request.data_len as usize <= SMALL_BYTES
+        let len = usize::from(self.request.usr_len);
+        let long = || self.long_hdr.as_ref()?.get(..len);
+        self.hdr.get(..len).or_else(long).unwrap_or(&[])
     }
 
     /// Returns whether the key of the chunk must be invalidated before the
     /// request is served.
     pub(crate) fn must_invalidate(&self) -> bool {
-        self.small.is_some() && !self.is_small()
+        self.landing.must_invalidate(&self.request)
     }
 
-    fn data(&self) -> &Source {
-        match &self.small {
-            Some(small) if self.is_small() => small,
-            _ => &self.memory,
+    /// Returns whether the request needs a buffer that the slot does not have.
+    pub(crate) fn lacks_buffer(&mut self) -> bool {
+        match &mut self.landing {
+            Landing::Slot(slot) => slot.lacks_buffer(&self.request),
+            Landing::Chunk(_) => false,
         }
+    }
+
+    /// Gives the slot a buffer for the request; returns whether it keeps the buffer afterwards.
+    pub(crate) fn grant(&mut self, buffer: Buffer) -> bool {
+        let slot = self.landing.slot();
+        slot.is_some_and(|slot| slot.grant(buffer))
+    }
+
+    /// Returns the client's memory from which the data of the request is to be fetched, and the
+    /// work requests for that.
+    pub(crate) fn fetch(&self) -> Option<(SgDesc, Writes<impl Iterator<Item = Sge> + '_>)> {
+        let from = self.request.source()?;
+        let (source, _) = self.landing.source(&self.request)?;
+        Some((from, source.writes(self.request.data_len)))
+    }
+
+    /// Returns the number of work requests of [`Self::fetch`].
+    pub(crate) fn count_reads(&self) -> u32 {
+        self.landing
+            .source(&self.request)
+            .map_or(0, |(source, _)| source.count_writes(self.request.data_len))
     }
 
     /// Makes the data of a write ready for the service.
     pub(crate) fn prepare_data(&mut self) -> Result {
-        let len = self.request.data_len as usize;
-        if self.request.direction == Dir::Read || len == 0 {
-            return Ok(());
-        }
-        self.memory.dma().sync_for_cpu(0, len)?;
-        match &self.small {
-            Some(small) if self.is_small() => {
-                self.memory.pieces().copy_to(0, small.pieces(), 0, len)
-            }
-            _ => Ok(()),
-        }
+        self.landing.prepare_data(&self.request)
     }
 
-    /// Returns the memory for the request's data.
-    pub(crate) fn buffer(&self) -> &Pieces {
-        self.data().pieces()
+    /// Returns the memory for the request's data, and where in it the data begins.
+    pub(crate) fn buffer(&self) -> (&Pieces, usize) {
+        self.landing.data(&self.request)
     }
 
     /// Makes the data of a read visible to the device. Also if the read has failed: bytes that the
     /// CPU has written there must not reach memory after the data that the client sends next.
     pub(crate) fn leave_data(&self) -> Result {
         let len = self.request.return_len() as usize;
-        self.data().dma().sync_for_device(0, len)
+        match self.landing.source(&self.request) {
+            Some((source, _)) => source.dma().sync_for_device(0, len),
+            None => Ok(()),
+        }
     }
 
     /// Returns the scatter element of the data of a read, if one covers it, as mostly. The data goes
     /// out after [`Self::leave_data`].
+    #[inline]
     pub(crate) fn answer_sge(&self) -> Option<Sge> {
-        let data = self.data();
-        let region = match &self.small {
-            Some(_) => data.region(),
-            None => Some(&self.mr),
-        };
-        data.sge(self.request.return_len(), region)
+        let (source, region) = self.landing.source(&self.request)?;
+        source.sge(self.request.return_len(), region)
     }
 
     /// Returns the number of work requests of [`Self::answer_data`].
     pub(crate) fn count_writes(&self) -> u32 {
-        self.data().count_writes(self.request.return_len())
+        self.landing.source(&self.request).map_or(0, |(source, _)| {
+            source.count_writes(self.request.return_len())
+        })
     }
 
     /// Returns the work requests that send the data of a read, if [`Self::answer_sge`] has none.
-    pub(crate) fn answer_data(&self) -> Writes<impl Iterator<Item = Sge> + '_> {
-        self.data().writes(self.request.return_len())
+    pub(crate) fn answer_data(&self) -> Option<Writes<impl Iterator<Item = Sge> + '_>> {
+        let (source, _) = self.landing.source(&self.request)?;
+        Some(source.writes(self.request.return_len()))
+    }
+
+    /// Returns the key of the chunk.
+    fn rkey(&self) -> u32 {
+        self.landing.chunk().map_or(0, |whole| whole.mr().rkey())
     }
 
     /// Returns the message that names the key of the chunk `buf_id` from now on.
     pub(crate) fn key(&self, buf_id: u16) -> RkeyRsp {
         RkeyRsp {
             buf_id,
-            rkey: self.mr.rkey(),
+            rkey: self.rkey(),
         }
     }
 
@@ -452,7 +532,7 @@ impl Chunk {
     pub(crate) fn inv_answer(&mut self, answer: Answer) -> Result<Sge> {
         let message = InvAnswer {
             answer,
-            rkey: self.invalidated.then(|| self.mr.rkey()),
+            rkey: self.invalidated.then(|| self.rkey()),
             trailer: self.end_of_answer(),
         };
         let len = message.encode(self.body.bytes_mut());

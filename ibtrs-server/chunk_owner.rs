@@ -81,12 +81,12 @@ impl Place for ChunkSlot {
         self.waiting.is_full()
     }
 
-    fn put_invalidating(&self, chunk: KBox<Chunk>) -> Result<(), KBox<Chunk>> {
-        self.invalidating.put(chunk)
+    fn put_pending(&self, chunk: KBox<Chunk>) -> Result<(), KBox<Chunk>> {
+        self.pending.put(chunk)
     }
 
-    fn take_invalidating(&self) -> Option<KBox<Chunk>> {
-        self.invalidating.take()
+    fn take_pending(&self) -> Option<KBox<Chunk>> {
+        self.pending.take()
     }
 }
 
@@ -174,14 +174,14 @@ impl Path {
         let session = &self.session;
         match serving::restore(&session.owners.words, self.tag, buf_id, slot, displaced) {
             Restored::Waits(None) => {}
-            Restored::Waits(Some(chunk)) => slot.put(chunk),
+            Restored::Waits(Some(chunk)) => self.put_back(slot, chunk),
             Restored::Superseded => session.supersede(buf_id, Some(displaced)),
         }
     }
 
-    /// Drops the requests of this path that wait for another path or for the invalidation of a key.
-    /// The connections of the path have ended. Returns false if another thread is about to take one
-    /// of the requests; the caller then calls it again.
+    /// Drops the requests of this path that wait: for another path, a buffer, their data, or the
+    /// invalidation of a key. The connections of the path have ended. Returns false if another
+    /// thread is about to take one of the requests; the caller then calls it again.
     ///
     /// # Context
     ///
@@ -194,8 +194,8 @@ impl Path {
             let buf_id = slot.index() as u16;
             match serving::leave(&session.owners.words, self.tag, buf_id, &**slot) {
                 Left::Nothing => {}
-                Left::Invalidating(chunk) => session.drop_request(self, &slot, buf_id, chunk),
-                Left::Waiting(chunk) => slot.put(chunk),
+                Left::Pending(chunk) => session.drop_request(self, &slot, buf_id, chunk),
+                Left::Waiting(chunk) => self.put_back(&slot, chunk),
                 Left::Taken => all = false,
             }
         }
@@ -232,7 +232,7 @@ impl Session {
         mut chunk: KBox<Chunk>,
     ) {
         let claimed = core::mem::take(&mut chunk.claimed);
-        slot.put(chunk);
+        path.put_back(slot, chunk);
         if claimed {
             self.release(path.tag, buf_id);
         }
@@ -246,7 +246,7 @@ impl Session {
         };
         if let Some(slot) = path.slots.get(buf_id.into()) {
             if let Some(chunk) = slot.take_waiting() {
-                slot.put(chunk);
+                path.put_back(&slot, chunk);
             }
         }
         path.superseded();
@@ -285,11 +285,12 @@ impl Session {
     }
 }
 
-/// Serves requests that have waited for another path.
+/// Serves requests that have waited for another path or for a buffer.
 impl WorkItem for Session {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
+        this.serve_line();
         loop {
             let woken = this.owners.woken.lock().pop();
             let Some((tag, buf_id)) = woken else {

@@ -7,6 +7,7 @@ use crate::{
         self,
         Batch, //
     },
+    buffers::Waiter,
     chunk::{
         Chunk,
         ChunkSlot,
@@ -14,7 +15,11 @@ use crate::{
         MAX_USER_HDR, //
     },
     chunk_owner::Claim,
-    path::Path,
+    fetch,
+    path::{
+        Path,
+        Shape, //
+    },
     request::Request,
     respond::{
         self,
@@ -30,6 +35,7 @@ use ibtrs_proto::{
     consts::MAX_REQUEST_HDR_LEN,
     imm::Imm,
     msg::{
+        Bounds,
         RequestError,
         RequestHdr,
         ServerRequest, //
@@ -87,10 +93,7 @@ pub(crate) struct Con {
 impl Con {
     pub(crate) fn new(path: Arc<Path>, cid: u16) -> Result<Self> {
         Ok(Self {
-            unsent: KBox::pin_init(
-                Unsent::new(path.session.server.config.queue_depth),
-                GFP_KERNEL,
-            )?,
+            unsent: KBox::pin_init(Unsent::new(path.layout.queue_depth()), GFP_KERNEL)?,
             batch: KBox::pin_init(Batch::new(), GFP_KERNEL)?,
             path,
             cid,
@@ -104,14 +107,10 @@ impl Con {
     /// A violation of the protocol that leaves no request to answer; for the log.
     fn request(&self, qp: &QpRef<'_, Self>, payload: u32) -> Result<(), &'static str> {
         let path = &self.path;
-        let config = &path.session.server.config;
         if !path.takes_requests() {
             return Err("request on a path that is not connected");
         }
-        let (buf_id, offset) = config
-            .layout
-            .check(payload)
-            .map_err(|error| error.as_str())?;
+        let (buf_id, offset) = path.layout.check(payload).map_err(|error| error.as_str())?;
         let slot = qp.slot(buf_id.into());
         let slot = slot.ok_or("no such chunk")?;
         let Some(mut chunk) = slot.take() else {
@@ -119,12 +118,7 @@ impl Con {
         };
         chunk.begin(self.cid);
         // Clients that know the extensions may ask for times, and have their headers forgotten.
-        let parsed = parse(
-            &mut chunk,
-            offset,
-            config.chunk_bytes,
-            path.has_extensions(),
-        );
+        let parsed = parse(&mut chunk, offset, path.bounds, path.has_extensions());
         if let Err(error) = parsed {
             if path.may_log() {
                 pr_warn!("{}: bad request: {}\n", **path, error.as_str());
@@ -149,8 +143,9 @@ impl Con {
 
 const IN_USE: &str = "request for a chunk that is in use";
 
-/// Serves a request of `path` that has claimed its number, or first invalidates the key of its
-/// chunk. The reference to the queue pair becomes the request's.
+/// Serves a request of `path` that has claimed its number. Before that, it gets a buffer if it needs
+/// one, its data is fetched, or the key of its chunk is invalidated. The reference to the queue pair
+/// becomes the request's.
 ///
 /// # Context
 ///
@@ -161,10 +156,54 @@ pub(crate) fn proceed(
     slot: SlotRef<'_, Con>,
     mut chunk: KBox<Chunk>,
 ) {
-    if !chunk.must_invalidate() {
-        return serve(path, qp, slot.index(), chunk);
+    if chunk.lacks_buffer() {
+        match path.session.take_buffer(path, chunk.request.data_len) {
+            Some(buffer) => path.grant(&mut chunk, buffer),
+            None => return wait_for_buffer(path, slot, chunk),
+        }
     }
-    let rkey = chunk.mr().rkey();
+    if chunk.request.source().is_some() {
+        return fetch::begin(&qp, slot, chunk);
+    }
+    match chunk.chunk().map(|whole| whole.mr().rkey()) {
+        Some(rkey) if chunk.must_invalidate() => invalidate(path, &qp, slot, chunk, rkey),
+        _ => serve(path, qp, slot.index(), chunk),
+    }
+}
+
+/// Makes a request wait until there is a buffer for its data.
+fn wait_for_buffer(path: &Arc<Path>, slot: SlotRef<'_, Con>, chunk: KBox<Chunk>) {
+    let session = &path.session;
+    // CAST: A table has no more slots than numbers.
+    let buf_id = slot.index() as u16;
+    let waiter = Waiter {
+        tag: path.tag.get(),
+        buf_id,
+        cid: chunk.cid,
+        bytes: chunk.request.data_len,
+    };
+    let queue = || {
+        let queued = session.wait_for_buffer(waiter);
+        if queued.is_err() {
+            path.error(fmt!("too many requests of closing paths wait for memory"));
+        }
+        // The request is in its place, so either this sees that the path is being closed, or the
+        // teardown sees the request.
+        queued.is_ok() && path.takes_requests_after_all()
+    };
+    if let Err(chunk) = serving::pend(&**slot, chunk, queue) {
+        session.drop_request(path, &slot, buf_id, chunk);
+    }
+}
+
+/// Invalidates the key of the chunk of a request, which is served after that.
+fn invalidate(
+    path: &Arc<Path>,
+    qp: &QueuePair<Con>,
+    slot: SlotRef<'_, Con>,
+    mut chunk: KBox<Chunk>,
+    rkey: u32,
+) {
     chunk.invalidated = true;
     let post = || {
         let posted = qp.send(SqSpace { wrs: 1, sges: 0 }, Doorbell::Now, |chain| {
@@ -178,7 +217,7 @@ pub(crate) fn proceed(
         }
         posted.is_ok()
     };
-    if let Err(chunk) = serving::invalidate(&**slot, chunk, post) {
+    if let Err(chunk) = serving::pend(&**slot, chunk, post) {
         // CAST: A table has no more slots than numbers.
         let buf_id = slot.index() as u16;
         path.session.drop_request(path, &slot, buf_id, chunk);
@@ -214,20 +253,16 @@ fn serve(path: &Path, qp: PercpuArc<QueuePair<Con>>, index: u32, mut chunk: KBox
 fn parse(
     chunk: &mut Chunk,
     offset: u32,
-    chunk_bytes: u32,
+    bounds: Bounds,
     extensions: bool,
 ) -> Result<(), RequestError> {
     let mut bytes = [0; MAX_REQUEST_HDR_LEN];
-    let at = offset as usize;
-    let len = bytes.len().min((chunk_bytes - offset) as usize);
+    let len = bytes.len().min((bounds.bytes() - offset) as usize);
     let hdr = bytes.get_mut(..len).ok_or(RequestError::Short)?;
-    let copied = chunk
-        .memory()
-        .sync_for_cpu(at, len)
-        .and_then(|()| chunk.memory().pieces().copy_out(at, hdr));
+    let copied = chunk.read(offset as usize, hdr);
     copied.map_err(|_| RequestError::Short)?;
     let header = RequestHdr::parse(hdr, extensions)?;
-    let request = ServerRequest::parse(&header, offset, chunk_bytes)?;
+    let request = ServerRequest::parse(&header, offset, bounds)?;
     let usr_len = request.usr_len;
     if usize::from(usr_len) > MAX_USER_HDR {
         return Err(RequestError::HeaderSize(usr_len));
@@ -236,11 +271,15 @@ fn parse(
     if request.timed {
         chunk.stages = Some(Stages::new());
     }
-    let mut copied = chunk.copy_header();
-    if copied.is_ok() && extensions {
-        copied = chunk.forget_header();
+    chunk.copy_header().map_err(|error| match error {
+        ENOMEM => RequestError::NoMemory,
+        _ => RequestError::UserLen(usr_len),
+    })?;
+    if extensions {
+        let forgotten = chunk.forget_header();
+        forgotten.map_err(|_| RequestError::UserLen(usr_len))?;
     }
-    copied.map_err(|_| RequestError::UserLen(usr_len))
+    Ok(())
 }
 
 impl Handler for Con {
@@ -313,10 +352,24 @@ impl Handler for Con {
         Repost::Yes
     }
 
+    fn sent(&self, _qp: QpRef<'_, Self>, slot: SlotRef<'_, Self>) {
+        slot.end_use();
+        slot.give_spare(self.path.session.is_short());
+    }
+
+    fn control_sent(&self, _qp: QpRef<'_, Self>) {
+        self.path.idle.flushed(self.cid);
+    }
+
     fn invalidated(&self, qp: QpRef<'_, Self>, slot: SlotRef<'_, Self>) {
-        let Some(chunk) = slot.take_invalidating() else {
+        if self.path.shape == Shape::Slots {
+            // See `fetch`: a slot's key is never invalidated.
+            slot.end_use();
+        }
+        let Some(mut chunk) = slot.take_pending() else {
             return;
         };
+        chunk.woken = false;
         if self.path.takes_requests() {
             return serve(&self.path, qp.get(), slot.index(), chunk);
         }

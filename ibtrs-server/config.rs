@@ -2,7 +2,11 @@
 
 //! Values of the module parameters, checked together.
 
-use crate::chunk::SMALL_BYTES;
+use crate::{
+    landing::SMALL_BYTES,
+    path::Shape,
+    source::MAX_SGES, //
+};
 use ibtrs_proto::{
     consts::SERVICE_QUEUE_DEPTH,
     handshake::{
@@ -11,7 +15,10 @@ use ibtrs_proto::{
     },
     imm::ImmLayout,
     limits,
-    quota::Needs, //
+    msg::Bounds,
+    permit::DepthSplit,
+    quota::Needs,
+    slots::group_of, //
 };
 use kernel::{
     page::PAGE_SIZE,
@@ -21,10 +28,13 @@ use kernel::{
 /// Sizes, limits and mode, the same for all sessions.
 #[derive(Clone, Copy)]
 pub(crate) struct Config {
+    /// Requests of a session; clients without slots may have fewer.
     pub(crate) queue_depth: u16,
     pub(crate) chunk_bytes: u32,
     pub(crate) invalidate: bool,
-    pub(crate) layout: ImmLayout,
+    chunks: ImmLayout,
+    /// The slots, if clients get some.
+    slots: Option<ImmLayout>,
     pub(crate) hb_interval_ms: u32,
     pub(crate) hb_missed_max: u32,
     pub(crate) max_sessions: usize,
@@ -34,9 +44,19 @@ pub(crate) struct Config {
     pub(crate) max_attempts: u32,
     /// Time for a path to be connected.
     pub(crate) setup_timeout_ms: u32,
-    /// Maximum bytes that all paths may take together.
+    /// Maximum bytes that all paths and buffers may take together.
     pub(crate) max_memory: u64,
+    /// Maximum bytes that the buffers may take.
+    pub(crate) max_buffers: u64,
 }
+
+/// Maximum number of send queue entries of a connection with slots. Answers that find none wait.
+/// With the default depth, the completion queue has room for 1023 entries: rxe takes twice the memory
+/// for one more.
+const SLOT_SENDS: u32 = 508;
+/// The same that the longest chain takes: the data of the largest request, if each of its 256 pages
+/// is a piece, and the answer.
+const LONGEST_CHAIN: u32 = 256_u32.div_ceil(MAX_SGES) + 2;
 
 impl Config {
     /// Reads the module parameters.
@@ -46,7 +66,7 @@ impl Config {
     /// `EINVAL`: the parameters contradict each other; the log has the reason.
     pub(crate) fn from_params() -> Result<Self> {
         let (chunk_bytes, depth) = (crate::max_chunk_size.get(), crate::sess_queue_depth.get());
-        let layout = limits::server_layout(chunk_bytes, depth).map_err(|error| {
+        let refused = |error: limits::LimitError| {
             pr_err!(
                 "sess_queue_depth={} with max_chunk_size={}: {}\n",
                 depth,
@@ -54,13 +74,21 @@ impl Config {
                 error.as_str()
             );
             EINVAL
-        })?;
+        };
+        let (slots, chunk_depth) = if crate::slots.get() {
+            let slots = limits::slot_layout(depth).map_err(refused)?;
+            (Some(slots), limits::chunk_depth(chunk_bytes, depth))
+        } else {
+            (None, depth)
+        };
+        let chunks = limits::server_layout(chunk_bytes, chunk_depth).map_err(refused)?;
         let memory_mib = crate::max_chunk_memory_mib.get();
         Ok(Self {
-            queue_depth: layout.queue_depth(),
-            chunk_bytes: layout.chunk_size(),
+            queue_depth: slots.unwrap_or(chunks).queue_depth(),
+            chunk_bytes: chunks.chunk_size(),
             invalidate: crate::always_invalidate.get(),
-            layout,
+            chunks,
+            slots,
             hb_interval_ms: crate::hb_interval_ms.get(),
             hb_missed_max: crate::hb_missed_max.get(),
             max_sessions: crate::max_sessions.get() as usize,
@@ -68,35 +96,89 @@ impl Config {
             max_attempts: crate::max_attempts_per_address.get(),
             setup_timeout_ms: crate::setup_timeout_ms.get(),
             max_memory: limits::memory_limit(memory_mib, kx::mm::total_bytes()),
+            max_buffers: match crate::max_buffer_memory_mib.get() {
+                0 => u64::MAX,
+                mib => limits::memory_limit(mib, 0),
+            },
         })
     }
 
-    /// Returns the parameters with which connections are accepted.
-    pub(crate) fn rsp(&self, ext: Option<RspExt>) -> ConnRsp {
-        ConnRsp {
-            times: ext.is_some(),
-            ext,
-            ..limits::server_response(&self.layout, self.invalidate)
+    /// Returns whether clients that take slots get some.
+    pub(crate) fn gives_slots(&self) -> bool {
+        self.slots.is_some()
+    }
+
+    /// Returns the layout of the chunks or slots of a path.
+    pub(crate) fn layout(&self, shape: Shape) -> ImmLayout {
+        match (shape, self.slots) {
+            (Shape::Slots, Some(slots)) => slots,
+            _ => self.chunks,
         }
     }
 
-    /// Returns the number of send queue entries of an I/O connection: the longest answer takes four
-    /// work requests, and an invalidation precedes it.
-    pub(crate) fn io_sends(&self) -> u32 {
-        5 * u32::from(self.queue_depth)
+    /// Returns the greatest number of bytes of data in a request.
+    pub(crate) fn max_io(&self) -> u32 {
+        limits::server_response(&self.chunks, false).max_io_size
+    }
+
+    /// Returns the place of a request of a path.
+    pub(crate) fn bounds(&self, shape: Shape) -> Bounds {
+        let bytes = self.layout(shape).chunk_size();
+        match shape {
+            Shape::Chunks => Bounds::Chunk(bytes),
+            Shape::Slots => Bounds::Slot {
+                bytes,
+                max_io: self.max_io(),
+            },
+        }
+    }
+
+    /// Returns the parameters with which connections of a path are accepted.
+    pub(crate) fn rsp(&self, shape: Shape, ext: Option<RspExt>) -> ConnRsp {
+        let layout = self.layout(shape);
+        let rsp = match shape {
+            Shape::Chunks => limits::server_response(&layout, self.invalidate),
+            Shape::Slots => limits::slot_response(&layout, self.max_io(), self.invalidate),
+        };
+        ConnRsp {
+            times: ext.is_some(),
+            ext,
+            ..rsp
+        }
+    }
+
+    /// Returns the number of send queue entries of an I/O connection. With chunks, the longest
+    /// answer takes four work requests, and an invalidation precedes it.
+    pub(crate) fn io_sends(&self, shape: Shape) -> u32 {
+        let all = 5 * u32::from(self.layout(shape).queue_depth());
+        match shape {
+            Shape::Chunks => all,
+            Shape::Slots => all.clamp(LONGEST_CHAIN, SLOT_SENDS),
+        }
     }
 
     /// Returns the number of receives of an I/O connection: one for each chunk, and one for the
     /// request being handled, whose chunk may be in use again. iWARP does not wait for a receive
-    /// that is posted late.
-    pub(crate) fn io_recvs(&self) -> u32 {
-        u32::from(self.queue_depth) + 1
+    /// that is posted late. Clients with slots keep numbers for messages, which do not arrive on these
+    /// connections; with a depth that is a power of two, rxe would take twice the memory for two
+    /// receives more.
+    pub(crate) fn io_recvs(&self, shape: Shape) -> u32 {
+        let depth = self.layout(shape).queue_depth();
+        let messages = match shape {
+            Shape::Chunks => 0,
+            Shape::Slots => DepthSplit::of_session(depth).reserved(),
+        };
+        u32::from(depth - messages.min(2)) + 1
     }
 
     /// Returns the number of send queue entries of the service connection: the registration of all
     /// chunks and the information about them, later fences and heartbeats.
-    pub(crate) fn service_sends(&self) -> u32 {
-        u32::from(self.queue_depth).max(2 * u32::from(SERVICE_QUEUE_DEPTH)) + 2
+    pub(crate) fn service_sends(&self, shape: Shape) -> u32 {
+        let messages = 2 * u32::from(SERVICE_QUEUE_DEPTH) + 2;
+        match shape {
+            Shape::Chunks => messages.max(u32::from(self.layout(shape).queue_depth()) + 2),
+            Shape::Slots => messages.min(SLOT_SENDS),
+        }
     }
 
     /// Returns the number of receives of the service connection, including those for AUTH1 and the
@@ -114,35 +196,50 @@ impl Config {
         }
     }
 
-    /// Returns the bytes that the chunks of a path take.
-    pub(crate) fn chunks_bytes(&self) -> u64 {
-        limits::chunks_bytes(&self.layout, self.private_bytes() as u32, PAGE_SIZE as u32)
+    /// Returns the number of slots in a group.
+    pub(crate) fn group(&self) -> u16 {
+        group_of(self.layout(Shape::Slots).queue_depth())
+    }
+
+    /// Returns the bytes of a group of slots.
+    pub(crate) fn group_bytes(&self) -> usize {
+        usize::from(self.group()) * self.layout(Shape::Slots).chunk_size() as usize
+    }
+
+    /// Returns the bytes that the chunks or slots of a path take. With slots, its session has a buffer
+    /// in reserve, which each of its paths counts.
+    pub(crate) fn chunks_bytes(&self, shape: Shape) -> u64 {
+        let (layout, page) = (self.layout(shape), PAGE_SIZE as u32);
+        match shape {
+            Shape::Chunks => limits::chunks_bytes(&layout, self.private_bytes() as u32, page),
+            Shape::Slots => limits::slots_bytes(&layout, page).saturating_add(self.max_io().into()),
+        }
     }
 
     /// Returns the bytes that connection `cid` takes.
-    pub(crate) fn connection_bytes(&self, cid: u16) -> u64 {
+    pub(crate) fn connection_bytes(&self, shape: Shape, cid: u16) -> u64 {
         if cid == 0 {
-            limits::connection_bytes(self.service_sends(), self.service_recvs())
+            limits::connection_bytes(self.service_sends(shape), self.service_recvs())
         } else {
-            limits::connection_bytes(self.io_sends(), self.io_recvs())
+            limits::connection_bytes(self.io_sends(shape), self.io_recvs(shape))
         }
     }
 
     /// Returns the bytes that a path takes in addition to its chunks and connections.
-    pub(crate) fn numbers_bytes(&self) -> u64 {
-        limits::numbers_bytes(&self.layout)
+    pub(crate) fn numbers_bytes(&self, shape: Shape) -> u64 {
+        limits::numbers_bytes(&self.layout(shape))
     }
 
     /// Returns the memory that a path with `cons` connections takes.
-    pub(crate) fn path_needs(&self, cons: u16) -> Needs {
+    pub(crate) fn path_needs(&self, shape: Shape, cons: u16) -> Needs {
         let others = u64::from(cons.saturating_sub(1));
-        let others = self.connection_bytes(1).saturating_mul(others);
+        let others = self.connection_bytes(shape, 1).saturating_mul(others);
         Needs {
             connections: self
-                .numbers_bytes()
-                .saturating_add(self.connection_bytes(0))
+                .numbers_bytes(shape)
+                .saturating_add(self.connection_bytes(shape, 0))
                 .saturating_add(others),
-            chunks: self.chunks_bytes(),
+            chunks: self.chunks_bytes(shape),
         }
     }
 }

@@ -4,10 +4,12 @@
 //! (Documentation/protocol.md, "INFO exchange").
 
 use crate::{
-    chunk::Chunk,
+    con::Con,
+    landing::Whole,
     path::{
         Info,
-        Path, //
+        Path,
+        Shape, //
     },
     refusal::Refusal,
     source::{
@@ -41,6 +43,7 @@ use kx::mm::{
 };
 use rdma::{
     dma::Direction,
+    qp::QueuePair,
     sendq::{
         Doorbell,
         Signal,
@@ -127,7 +130,6 @@ fn wait_hidden(path: &Arc<Path>) -> Result {
 ///
 /// `ENOMEM`, `ENOTCONN`, those of the driver.
 pub(crate) fn answer(path: &Arc<Path>) -> Result {
-    let config = path.session.server.config;
     let cons = path.cons.lock();
     let service = match cons.qps.first() {
         Some(Some(service)) => service.get(),
@@ -135,27 +137,15 @@ pub(crate) fn answer(path: &Arc<Path>) -> Result {
     };
     drop(cons);
 
-    let space = SqSpace {
-        wrs: Chunk::REGIONS,
-        sges: 0,
+    let descs = match path.shape {
+        Shape::Chunks => register_chunks(path, &service)?,
+        Shape::Slots => register_groups(path, &service)?,
     };
-    let mut descs = KVVec::with_capacity(usize::from(config.queue_depth), GFP_KERNEL)?;
-    for slot in path.slots.iter() {
-        let mut desc = once_there_is_space(path, || {
-            let registered = slot.with_idle(|chunk| {
-                service.send(space, Doorbell::Later, |chain| chunk.register(chain))?;
-                Ok(chunk.descriptor())
-            });
-            registered.ok_or(EBUSY)?
-        })?;
-        desc.len = config.chunk_bytes;
-        descs.push(desc, GFP_KERNEL)?;
-    }
 
     let message = message(path, &descs)?;
     path.cons.lock().info_rsp = Some(message);
     // CAST: With the greatest depth, 1 MiB and some bytes.
-    let len = info_rsp_len(config.queue_depth) as u32;
+    let len = length(&descs) as u32;
     let space = SqSpace {
         wrs: 2,
         sges: MAX_SGES,
@@ -168,6 +158,47 @@ pub(crate) fn answer(path: &Arc<Path>) -> Result {
             chain.send(message.sges(len, message.region()), Signal::Control)
         })
     })
+}
+
+/// Registers the chunks; returns their descriptors.
+fn register_chunks(path: &Path, service: &QueuePair<Con>) -> Result<KVVec<SgDesc>> {
+    let space = SqSpace {
+        wrs: Whole::REGIONS,
+        sges: 0,
+    };
+    let mut descs = KVVec::with_capacity(usize::from(path.layout.queue_depth()), GFP_KERNEL)?;
+    for slot in path.slots.iter() {
+        let mut desc = once_there_is_space(path, || {
+            let registered = slot.with_idle(|chunk| {
+                let whole = chunk.chunk().ok_or(EINVAL)?;
+                service.send(space, Doorbell::Later, |chain| whole.register(chain))?;
+                Ok(whole.descriptor())
+            });
+            registered.ok_or(EBUSY)?
+        })?;
+        desc.len = path.layout.chunk_size();
+        descs.push(desc, GFP_KERNEL)?;
+    }
+    Ok(descs)
+}
+
+/// Registers the groups of slots; returns their descriptors.
+fn register_groups(path: &Path, service: &QueuePair<Con>) -> Result<KVVec<SgDesc>> {
+    let space = SqSpace { wrs: 1, sges: 0 };
+    let bytes = u32::try_from(path.session.server.config.group_bytes())?;
+    let groups = path.groups.lock();
+    let mut descs = KVVec::with_capacity(groups.len(), GFP_KERNEL)?;
+    for group in groups.iter() {
+        once_there_is_space(path, || {
+            service.send(space, Doorbell::Later, |chain| group.register(chain))
+        })?;
+        let desc = SgDesc {
+            len: bytes,
+            ..group.descriptor()
+        };
+        descs.push(desc, GFP_KERNEL)?;
+    }
+    Ok(descs)
 }
 
 /// Calls `send` until the send queue has space for its work requests. The queue has entries for one
@@ -184,9 +215,15 @@ fn once_there_is_space<T>(path: &Path, mut send: impl FnMut() -> Result<T>) -> R
     }
 }
 
+/// Returns the length of the message with these descriptors.
+fn length(descs: &[SgDesc]) -> usize {
+    // CAST: No more than the queue depth.
+    info_rsp_len(descs.len() as u16)
+}
+
 /// Returns the message that tells the client about its chunks.
 fn message(path: &Path, descs: &[SgDesc]) -> Result<Source> {
-    let len = info_rsp_len(path.session.server.config.queue_depth);
+    let len = length(descs);
     let mut bytes = KVVec::from_elem(0, len, GFP_KERNEL)?;
     InfoRsp::write(&mut bytes, descs.iter().copied()).map_err(|_| EINVAL)?;
     let pieces = Arc::new(Pieces::new(len, Node::ANY)?, GFP_KERNEL)?;

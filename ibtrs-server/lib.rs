@@ -42,6 +42,10 @@
 //! asked for a connection gets little. The chunks are allocated when the client completes the
 //! path, and kept for a while after its end ([`pool`]).
 //!
+//! A client that takes them gets slots in place of chunks ([`landing`]). The data of its requests is
+//! in buffers that all sessions share ([`buffers`]); the server fetches that of larger writes
+//! ([`fetch`]).
+//!
 //! # Lock order
 //!
 //! The locks of the service's configuration, then `Ports::inner`, then `Server::backlog`;
@@ -49,8 +53,9 @@
 //! [`ServiceSession::join`] take, then `Server::sessions`, `Session::fences`, `Session::paths`,
 //! `Path::auth`, `Path::cons`, `Path::fsm`; `Server::backlog`, `Path::auth`;
 //! `FailureTable::failures` and `Audit::limiters` are taken last; `Unsent::queue`,
-//! `ChunkSlot::idle`, `ChunkOwners::woken`, then the locks of the RDMA crate. `Ledger::accounts`
-//! and `Pool::kept` are taken last, one at a time.
+//! `ChunkSlot::idle`, `ChunkOwners::woken`, then the locks of the RDMA crate. `Ledger::accounts`,
+//! `Pool::kept`, `Path::groups`, `Session::line`, and the locks of `Buffers` are taken last, one at a
+//! time; those of `Buffers` are never taken under `ChunkSlot::idle`.
 
 #![deny(unsafe_code)]
 
@@ -60,6 +65,7 @@ mod accept;
 mod audit;
 mod authentication;
 mod batch;
+mod buffers;
 mod chunk;
 mod chunk_owner;
 mod clients;
@@ -67,7 +73,10 @@ mod con;
 mod config;
 mod drain;
 mod fence;
+mod fetch;
+mod idle;
 mod info;
+mod landing;
 mod memory;
 mod notices;
 mod path;
@@ -123,6 +132,14 @@ kx::module_param! {
     /// Keep clients from writing to memory in use.
     always_invalidate: kx::param::BoolParam = kx::param::BoolParam::new(true),
     "Keep clients from changing requests in service (default: Y)";
+
+    /// Give slots in place of chunks to clients that take them.
+    slots: kx::param::BoolParam = kx::param::BoolParam::new(true),
+    "Give clients that know them slots of 8 KiB in place of chunks, and fetch the data of their writes (default: Y)";
+
+    /// Memory limit of the buffers for data in service.
+    max_buffer_memory_mib: kx::param::IntParam = kx::param::IntParam::new(0, 0..=u32::MAX),
+    "MiB of memory for the data of requests in service of clients with slots; 0 is what max_chunk_memory_mib leaves (default: 0)";
 
     /// Maximum number of sessions at one time.
     max_sessions: kx::param::IntParam = kx::param::IntParam::new(1024, 1..=65536),

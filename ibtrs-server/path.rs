@@ -8,13 +8,19 @@ use crate::{
         Place, //
     },
     authentication::Proof,
+    buffers::Buffer,
     chunk::{
         Chunk,
         ChunkSlot, //
     },
     con::Con,
     fence::Inbox,
+    idle::Idle,
     info,
+    landing::{
+        Group,
+        InSlot, //
+    },
     memory::Charge,
     refusal::Refusal,
     session::Session,
@@ -48,11 +54,15 @@ use ibtrs_proto::{
         Event,
         State, //
     },
-    imm::Imm,
+    imm::{
+        Imm,
+        ImmLayout, //
+    },
     join::{
         Attempt,
         Known, //
     },
+    msg::Bounds,
     setup::{
         self,
         SetupClock, //
@@ -69,6 +79,7 @@ use kernel::{
     prelude::*,
     str::CString,
     sync::{
+        barrier::smp_mb,
         Arc,
         Mutex,
         SpinLockIrq, //
@@ -109,6 +120,15 @@ use rdma::{
 /// Time between two checks of the key of a connected path. The kernel tells nobody that a key was
 /// removed or has expired.
 const KEY_CHECK_MS: u32 = 500;
+
+/// Where the requests of a path land.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Shape {
+    /// In chunks, which have room for the largest.
+    Chunks,
+    /// In slots, whose data is elsewhere if there is more than little.
+    Slots,
+}
 
 struct Fsm {
     state: State,
@@ -205,6 +225,16 @@ pub(crate) struct Path {
     pub(crate) more_answers: bool,
     /// The client takes the answer in the message that invalidates its key.
     pub(crate) inv_answers: bool,
+    pub(crate) shape: Shape,
+    pub(crate) layout: ImmLayout,
+    /// The place of a request.
+    pub(crate) bounds: Bounds,
+    /// The memory of the slots.
+    #[pin]
+    pub(crate) groups: Mutex<KVVec<Arc<Group>>>,
+    pub(crate) idle: Idle,
+    /// The connections are closed, and no device uses the memory; see `Path::put_back`.
+    pub(crate) is_drained: AtomicFlag,
     /// Whether and how the client has proved itself.
     #[pin]
     pub(crate) auth: Mutex<ServerAuth>,
@@ -244,6 +274,8 @@ pub(crate) struct Path {
     pub(crate) fences: DelayedWork<Self, { work::FENCES }>,
     #[pin]
     pub(crate) teardown: DelayedWork<Self, { work::TEARDOWN }>,
+    #[pin]
+    pub(crate) idle_work: DelayedWork<Self, { work::IDLE }>,
     made: Instant<Monotonic>,
     // Dropped last: given back after the chunks and the connections.
     pub(crate) charge: Charge,
@@ -257,6 +289,7 @@ pub(crate) mod work {
     pub(crate) const FENCES: u64 = 3;
     pub(crate) const TEARDOWN: u64 = 4;
     pub(crate) const KEY_CHECK: u64 = 5;
+    pub(crate) const IDLE: u64 = 6;
 }
 
 kx::impl_has_work! {
@@ -266,6 +299,7 @@ kx::impl_has_work! {
     impl HasWork<DelayedWork<Self, { work::ZOMBIE }>> for Path { self.zombie }
     impl HasWork<DelayedWork<Self, { work::FENCES }>> for Path { self.fences }
     impl HasWork<DelayedWork<Self, { work::TEARDOWN }>> for Path { self.teardown }
+    impl HasWork<DelayedWork<Self, { work::IDLE }>> for Path { self.idle_work }
 }
 
 /// The interface for sysfs.
@@ -327,7 +361,8 @@ impl Path {
         auth: ServerAuth,
         known: bool,
     ) -> Result<Arc<Self>, Refusal> {
-        let needs = session.server.config.path_needs(incomer.request.cid_num);
+        let config = &session.server.config;
+        let needs = config.path_needs(incomer.shape(config), incomer.request.cid_num);
         let charge = Charge::begin(&session.server, incomer.ends.src, known, &needs)?;
         let path = Self::allocate(session, incomer, auth, charge);
         path.map_err(|error| Refusal::new(error, "the path cannot be created"))
@@ -343,7 +378,9 @@ impl Path {
         let (ends, request) = (incomer.ends, incomer.request);
         let pd = Pd::new(&incomer.id.device()?)?;
         let config = server.config;
-        let slots = Slots::new(u32::from(config.queue_depth), |_| Ok(ChunkSlot::new()))?;
+        let shape = incomer.shape(&config);
+        let (layout, bounds) = (config.layout(shape), config.bounds(shape));
+        let slots = Slots::new(u32::from(layout.queue_depth()), |_| Ok(ChunkSlot::new()))?;
         let mut qps = KVVec::with_capacity(usize::from(request.cid_num), GFP_KERNEL)?;
         for _ in 0..request.cid_num {
             qps.push(None, GFP_KERNEL)?;
@@ -361,6 +398,12 @@ impl Path {
                 durable: request.ext.is_some_and(|ext| ext.durable),
                 more_answers: request.ext.is_some_and(|ext| ext.wants_more_answers()),
                 inv_answers: request.ext.is_some_and(|ext| ext.wants_inv_answers()),
+                shape,
+                layout,
+                bounds,
+                groups <- new_mutex!(KVVec::new(), "Path::groups"),
+                idle: Idle::new(),
+                is_drained: AtomicFlag::new(false),
                 auth <- new_mutex!(auth, "Path::auth"),
                 authenticated: AtomicFlag::new(false),
                 name: CString::try_from_fmt(fmt!("{ends}"))?,
@@ -402,6 +445,7 @@ impl Path {
                 zombie <- kx::new_delayed_work!(queue.clone(), "Path::zombie"),
                 fences <- kx::new_delayed_work!(queue.clone(), "Path::fences"),
                 teardown <- kx::new_delayed_work!(slow.clone(), "Path::teardown"),
+                idle_work <- kx::new_delayed_work!(queue.clone(), "Path::idle_work"),
                 made: Instant::now(),
                 charge,
             }? Error),
@@ -422,12 +466,17 @@ impl Path {
     /// Those of [`Charge::connect`].
     pub(crate) fn take_for_connection(&self, cid: u16) -> Result<(), Refusal> {
         let config = &self.session.server.config;
-        let mut bytes = config.connection_bytes(cid);
+        let mut bytes = config.connection_bytes(self.shape, cid);
         if self.charge.is_empty() {
-            bytes = bytes.saturating_add(config.numbers_bytes());
+            bytes = bytes.saturating_add(config.numbers_bytes(self.shape));
         }
-        let total = config.path_needs(self.cid_num).total();
-        Ok(self.charge.connect(bytes, total)?)
+        Ok(self.charge.connect(bytes, self.needs())?)
+    }
+
+    /// Returns the bytes that the path takes when it is complete.
+    pub(crate) fn needs(&self) -> u64 {
+        let config = &self.session.server.config;
+        config.path_needs(self.shape, self.cid_num).total()
     }
 
     /// Creates the chunks, when the client completes the path.
@@ -441,13 +490,46 @@ impl Path {
     /// Those of [`Charge::complete`]; `ENOMEM`, those of the driver.
     pub(crate) fn make_chunks(&self) -> Result<(), Refusal> {
         let server = &self.session.server;
-        self.charge.complete(server.config.chunks_bytes())?;
-        let result = self.slots.iter().try_for_each(|slot| {
-            slot.put(self.make_chunk()?);
-            Ok::<_, Error>(())
-        });
+        self.charge
+            .complete(server.config.chunks_bytes(self.shape))?;
+        let result = match self.shape {
+            Shape::Chunks => self.slots.iter().try_for_each(|slot| {
+                slot.put(self.make_chunk()?);
+                Ok::<_, Error>(())
+            }),
+            Shape::Slots => self.make_slots(),
+        };
         server.leave_to_pool(server.ledger.taken());
         result.map_err(|error| Refusal::new(error, "its chunks cannot be allocated"))
+    }
+
+    /// Creates the slots, in groups.
+    fn make_slots(&self) -> Result {
+        let server = &self.session.server;
+        self.session.make_reserve()?;
+        let config = &server.config;
+        let (count, slot_bytes) = (config.group(), self.layout.chunk_size() as usize);
+        let mut groups = KVVec::new();
+        for (index, slot) in self.slots.iter().enumerate() {
+            let place = index % usize::from(count);
+            if place == 0 {
+                let memory = server.slot_pool.take(config.group_bytes(), 0)?;
+                let group = Group::new(&self.pd, memory.chunk)?;
+                groups.push(Arc::new(group, GFP_KERNEL)?, GFP_KERNEL)?;
+            }
+            let group = groups.last().ok_or(EINVAL)?;
+            let in_slot = InSlot::new(group.clone(), place * slot_bytes, config.invalidate);
+            slot.put(KBox::new(Chunk::in_slot(&self.pd, in_slot)?, GFP_KERNEL)?);
+        }
+        *self.groups.lock() = groups;
+        Ok(())
+    }
+
+    /// Gives a request a buffer.
+    pub(crate) fn grant(self: &Arc<Self>, chunk: &mut Chunk, buffer: Buffer) {
+        if chunk.grant(buffer) {
+            self.keeps_small();
+        }
     }
 
     fn make_chunk(&self) -> Result<KBox<Chunk>> {
@@ -563,6 +645,15 @@ impl Path {
     /// sees the other.
     pub(crate) fn takes_requests(&self) -> bool {
         self.takes_requests.load(Relaxed)
+    }
+
+    /// As [`Path::takes_requests`], for a thread that has put a request into its place instead of
+    /// claiming a number.
+    pub(crate) fn takes_requests_after_all(&self) -> bool {
+        // ORDERING: The request is put there before the flag is read; pairs with the full exchange
+        // in `Path::event`.
+        smp_mb(Full);
+        self.takes_requests()
     }
 
     /// Returns whether the client can be sent a notice over this path.

@@ -141,6 +141,11 @@ impl Pool {
         }
     }
 
+    /// Returns the number of bytes that are kept.
+    fn bytes(&self) -> u64 {
+        self.kept.lock().bytes
+    }
+
     /// Frees the memory that was not needed since the last check; returns whether any is left.
     fn expire(&self) -> bool {
         let mut kept = self.kept.lock();
@@ -153,16 +158,26 @@ impl Pool {
 }
 
 impl Server {
-    /// Limits the pool to the memory that paths have not taken: `max_memory` less `taken` bytes.
+    /// Limits the pools, and the buffers, to the memory that paths have not taken: `max_memory` less
+    /// `taken` bytes.
     pub(crate) fn leave_to_pool(&self, taken: u64) {
-        self.pool
-            .shrink(self.config.max_memory.saturating_sub(taken));
+        let mut left = self.config.max_memory.saturating_sub(taken);
+        for pool in [&self.pool, &self.slot_pool] {
+            pool.shrink(left);
+            left = left.saturating_sub(pool.bytes());
+        }
+        self.buffers.set_limit(left.min(self.config.max_buffers));
     }
 
-    /// Keeps the memory that a path has given back.
-    pub(crate) fn keep(self: &Arc<Self>, memory: impl Iterator<Item = ChunkMemory>, taken: u64) {
+    /// Keeps the memory that a path has given back in `pool`.
+    pub(crate) fn keep(
+        self: &Arc<Self>,
+        pool: &Pool,
+        memory: impl Iterator<Item = ChunkMemory>,
+        taken: u64,
+    ) {
         let most = self.config.max_memory.saturating_sub(taken);
-        memory.for_each(|memory| self.pool.give(memory, most));
+        memory.for_each(|memory| pool.give(memory, most));
         // Other paths may have taken memory meanwhile.
         self.leave_to_pool(self.ledger.taken());
         self.expiry.enqueue_in(self.clone(), KEEP_MS);
@@ -174,8 +189,11 @@ impl WorkItem<{ crate::server::work::EXPIRY }> for Server {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
-        if this.pool.expire() {
+        let chunks = this.pool.expire();
+        let slots = this.slot_pool.expire();
+        if chunks || slots {
             this.expiry.enqueue_in(this.clone(), KEEP_MS);
         }
+        this.leave_to_pool(this.ledger.taken());
     }
 }

@@ -100,9 +100,10 @@ impl Request {
         self.index as u16
     }
 
-    /// Returns the memory of the data, which begins at its start and is at least
-    /// [`Request::data_len`] bytes long; `None` only if that is zero.
-    pub fn buffer(&self) -> Option<&Pieces> {
+    /// Returns the memory of the data, and where in it the data begins; there are at least
+    /// [`Request::data_len`] bytes from there on, which are in one piece unless they begin with the
+    /// memory. `None` only if there is no data.
+    pub fn buffer(&self) -> Option<(&Pieces, usize)> {
         Some(self.chunk.as_ref()?.buffer())
     }
 
@@ -113,12 +114,12 @@ impl Request {
     /// `EMSGSIZE`: the client wants fewer bytes.
     pub fn reply_bytes(&mut self, bytes: &[u8]) -> Result {
         let len = self.data_len();
-        let buffer = self.buffer().ok_or(EINVAL)?;
+        let (buffer, at) = self.buffer().ok_or(EINVAL)?;
         if bytes.len() > len {
             return Err(EMSGSIZE);
         }
-        buffer.copy_in(0, bytes)?;
-        buffer.zero(bytes.len(), len - bytes.len())
+        buffer.copy_in(at, bytes)?;
+        buffer.zero(at + bytes.len(), len - bytes.len())
     }
 
     /// Answers the request; a read that succeeded, with its data.
@@ -138,7 +139,7 @@ impl Request {
     /// Any.
     pub fn respond_with(mut self, trailer: u32) {
         if let Some(chunk) = &mut self.chunk {
-            chunk.trailer = chunk.request.desc.is_some().then_some(trailer);
+            chunk.trailer = chunk.request.sink().is_some().then_some(trailer);
         }
         self.answer(Ok(()));
     }

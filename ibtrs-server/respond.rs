@@ -8,6 +8,7 @@ use crate::{
     batch::Answered,
     chunk::Chunk,
     con::Con,
+    fetch,
     source::MAX_SGES, //
 };
 use ibtrs_core::{
@@ -19,7 +20,8 @@ use ibtrs_proto::{
     imm::{
         Answer,
         Imm, //
-    }, //
+    },
+    msg::Direction as Dir, //
 };
 use kernel::{
     new_spinlock_irq,
@@ -45,6 +47,10 @@ use rdma::{
     sge::{
         Remote,
         Sge, //
+    },
+    slot::{
+        Kind,
+        SlotRef, //
     },
 };
 
@@ -100,6 +106,12 @@ impl Unsent {
 pub(crate) fn respond(qp: &QueuePair<Con>, index: u32, mut chunk: KBox<Chunk>, result: Result) {
     leave_service(qp, index, &mut chunk, result);
     chunk.note_times();
+    let is_short = qp.handler().path.session.is_short();
+    if is_short && chunk.request.direction == Dir::Write {
+        if let Some(slot) = qp.slot(index) {
+            slot.give_small(&mut chunk);
+        }
+    }
     let answered = Answered {
         index,
         chunk,
@@ -140,6 +152,21 @@ pub(crate) fn answer(qp: &QueuePair<Con>, answered: Answered) {
     drain(qp, &mut queue);
 }
 
+/// Has the data of the request of `index` fetched, which is in its place, once there is SQ space.
+///
+/// # Context
+///
+/// Any.
+pub(crate) fn wait_for_space(qp: &QueuePair<Con>, index: u32) {
+    let unsent = &qp.handler().unsent;
+    let mut queue = unsent.queue.lock();
+    // A number either has an answer to send or data to fetch, so the ring has room.
+    queue.push(index);
+    unsent.some.store(true, Relaxed);
+    // Completions may have freed SQ space before.
+    drain(qp, &mut queue);
+}
+
 /// Counts the request as ended, and releases its number.
 fn leave_service(qp: &QueuePair<Con>, index: u32, chunk: &mut Chunk, result: Result) {
     let path = &qp.handler().path;
@@ -167,7 +194,7 @@ fn leave_service(qp: &QueuePair<Con>, index: u32, chunk: &mut Chunk, result: Res
 pub(crate) fn abandon(qp: &QueuePair<Con>, index: u32, mut chunk: KBox<Chunk>) {
     leave_service(qp, index, &mut chunk, Err(ESHUTDOWN));
     if let Some(slot) = qp.slot(index) {
-        slot.put(chunk);
+        qp.handler().path.put_back(&slot, chunk);
     }
 }
 
@@ -191,6 +218,10 @@ fn drain(qp: &QueuePair<Con>, queue: &mut Ring<u32>) {
             return;
         };
         let Some((chunk, result)) = slot.unsent.take() else {
+            // No answer, but a request whose data is to be fetched.
+            if fetch::retry(qp, slot) == Err(EAGAIN) {
+                return;
+            }
             queue.pop();
             continue;
         };
@@ -214,15 +245,22 @@ fn drain(qp: &QueuePair<Con>, queue: &mut Ring<u32>) {
 
 /// Fails the path, because a response could not be sent and the client gets none.
 fn lost(qp: &QueuePair<Con>, index: u32, chunk: KBox<Chunk>, error: Error) {
-    if let Some(slot) = qp.slot(index) {
-        slot.put(chunk);
-    }
+    let path = &qp.handler().path;
     if error != ENOTCONN {
-        qp.handler().path.error(fmt!(
+        path.error(fmt!(
             "cannot post an answer ({})",
             convert::errno(error).as_str()
         ));
     }
+    if let Some(slot) = qp.slot(index) {
+        path.put_back(&slot, chunk);
+    }
+}
+
+/// Returns whether nothing of a chain that was refused with `error` was or will be sent; see
+/// [`QueuePair::send`].
+pub(crate) fn is_surely_unsent(error: Error) -> bool {
+    error == EAGAIN || error == EINVAL || error == ENOTCONN
 }
 
 fn send(
@@ -234,17 +272,60 @@ fn send(
     let Some(slot) = qp.slot(index) else {
         return Err((EINVAL, chunk));
     };
-    slot.put_after(chunk, |chunk| post(qp, index, chunk, result))
+    let is_short = qp.handler().path.session.is_short();
+    let spare = slot.put_after(chunk, is_short, |chunk| {
+        let signal = sending(slot, chunk, result, is_short);
+        let is_signalled = !matches!(signal, Signal::None);
+        if is_signalled {
+            slot.begin_use();
+        }
+        let posted = post(qp, index, chunk, result, signal);
+        if let (true, Err(error)) = (is_signalled, posted) {
+            // Otherwise the device may have a part of the answer, until the connection is closed.
+            if is_surely_unsent(error) {
+                slot.end_use();
+            }
+        }
+        posted
+    })?;
+    drop(spare);
+    Ok(())
 }
 
-/// Posts the work requests of an answer.
-fn post(qp: &QueuePair<Con>, index: u32, chunk: &mut Chunk, result: Result) -> Result {
+/// Returns the signal for the last work request of an answer: when it completes, its buffer is no
+/// longer needed. Notes that data is sent.
+#[inline]
+fn sending<'a>(
+    slot: SlotRef<'a, Con>,
+    chunk: &mut Chunk,
+    result: Result,
+    is_short: bool,
+) -> Signal<'a, Con> {
+    if result.is_err() || chunk.request.sink().is_none() {
+        return Signal::None;
+    }
+    let cid = chunk.cid;
+    match chunk.slot().is_some_and(|slot| slot.sends(cid, is_short)) {
+        true => Signal::Slot(slot, Kind::Send),
+        false => Signal::None,
+    }
+}
+
+/// Posts the work requests of an answer, the last of them with `signal`.
+fn post(
+    qp: &QueuePair<Con>,
+    index: u32,
+    chunk: &mut Chunk,
+    result: Result,
+    signal: Signal<'_, Con>,
+) -> Result {
     let request = chunk.request;
     let desc = request.desc;
-    if desc.is_some() {
+    if request.sink().is_some() {
         chunk.leave_data()?;
     }
-    let data = desc.filter(|_| result.is_ok()).map(|desc| Data {
+    let data = request.sink().filter(|_| result.is_ok());
+    let data = data.map(|desc| Data {
         to: Remote {
             addr: desc.addr,
             rkey: desc.key,
@@ -255,7 +336,7 @@ fn post(qp: &QueuePair<Con>, index: u32, chunk: &mut Chunk, result: Result) -> R
     let answer = answer_on_wire(index, result);
     let errno = answer.errno;
     if let (Some(rkey), true) = (inval, qp.handler().path.inv_answers) {
-        return post_inv(qp, data, rkey, chunk, answer);
+        return post_inv(qp, data, rkey, chunk, answer, signal);
     }
     if qp.handler().path.same_key && inval.is_none() && !chunk.invalidated {
         if !chunk.more.is_empty() {
@@ -265,9 +346,9 @@ fn post(qp: &QueuePair<Con>, index: u32, chunk: &mut Chunk, result: Result) -> R
         let imm = Imm::IoRspSameKey { id: index, errno };
         if chunk.has_trailer() {
             let trailer = chunk.answer_body(None)?.ok_or(EINVAL)?;
-            return post_with_trailer(qp, data, chunk, trailer, imm);
+            return post_with_trailer(qp, data, chunk, (trailer, imm), signal);
         }
-        return post_one(qp, data, chunk, imm);
+        return post_one(qp, data, chunk, imm, signal);
     }
     let imm = match inval {
         Some(_) => Imm::IoRspInv { id: index, errno },
@@ -288,20 +369,16 @@ fn post(qp: &QueuePair<Con>, index: u32, chunk: &mut Chunk, result: Result) -> R
         if let Some(data) = data {
             write_data(chain, data, chunk, None);
         }
-        if chunk.invalidated {
-            chain.reg_mr(chunk.mr(), Access::RemoteWrite);
+        if let Some(mr) = chunk.invalidated_mr() {
+            chain.reg_mr(mr, Access::RemoteWrite);
         }
         if let Some(rkey) = inval {
             chain.send_inv(rkey, [], Signal::None);
         }
+        let imm = imm.encode();
         match body {
-            Some(body) => chain.send_imm([body], imm.encode(), Signal::None),
-            None => chain.rdma_write_imm(
-                Remote::default(),
-                [] as [Sge; 0],
-                imm.encode(),
-                Signal::None,
-            ),
+            Some(body) => chain.send_imm([body], imm, signal),
+            None => chain.rdma_write_imm(Remote::default(), [] as [Sge; 0], imm, signal),
         }
     })
 }
@@ -313,6 +390,7 @@ fn post_inv(
     rkey: u32,
     chunk: &mut Chunk,
     answer: Answer,
+    signal: Signal<'_, Con>,
 ) -> Result {
     if chunk.invalidated {
         chunk.next_key();
@@ -323,44 +401,56 @@ fn post_inv(
         if let Some(data) = data {
             write_data(chain, data, chunk, None);
         }
-        if chunk.invalidated {
-            chain.reg_mr(chunk.mr(), Access::RemoteWrite);
+        if let Some(mr) = chunk.invalidated_mr() {
+            chain.reg_mr(mr, Access::RemoteWrite);
         }
-        chain.send_inv(rkey, [body], Signal::None);
+        chain.send_inv(rkey, [body], signal);
     })
 }
 
 /// Posts an answer that is one message, with the data of a read if there is any.
-fn post_one(qp: &QueuePair<Con>, data: Option<Data>, chunk: &Chunk, imm: Imm) -> Result {
+fn post_one(
+    qp: &QueuePair<Con>,
+    data: Option<Data>,
+    chunk: &Chunk,
+    imm: Imm,
+    signal: Signal<'_, Con>,
+) -> Result {
     let imm = imm.encode();
     let others = u32::from(data.is_none());
     qp.send(
         space(data, chunk, others),
         Doorbell::Now,
         |chain| match data {
-            Some(data) => write_data(chain, data, chunk, Some(imm)),
-            None => chain.rdma_write_imm(Remote::default(), [] as [Sge; 0], imm, Signal::None),
+            Some(data) => write_data(chain, data, chunk, Some((imm, signal))),
+            None => chain.rdma_write_imm(Remote::default(), [] as [Sge; 0], imm, signal),
         },
     )
 }
 
-/// Writes the data of a read to the client's memory, the last of it with `imm`.
-fn write_data(chain: &mut Chain<'_, Con>, data: Data, chunk: &Chunk, imm: Option<u32>) {
+/// Writes the data of a read to the client's memory, the last of it with `last`: an immediate and
+/// its signal.
+fn write_data(
+    chain: &mut Chain<'_, Con>,
+    data: Data,
+    chunk: &Chunk,
+    mut last: Option<(u32, Signal<'_, Con>)>,
+) {
     if let Some(sge) = data.whole {
-        return match imm {
-            Some(imm) => chain.rdma_write_imm(data.to, [sge], imm, Signal::None),
+        return match last {
+            Some((imm, signal)) => chain.rdma_write_imm(data.to, [sge], imm, signal),
             None => chain.rdma_write(data.to, [sge]),
         };
     }
-    for write in chunk.answer_data() {
+    for write in chunk.answer_data().into_iter().flatten() {
         let to = Remote {
             // The client's range does not wrap, see `SgDesc::fits`.
             addr: data.to.addr.wrapping_add(write.offset),
             ..data.to
         };
-        match imm {
-            Some(imm) if write.is_last => chain.rdma_write_imm(to, write.sges(), imm, Signal::None),
-            _ => chain.rdma_write(to, write.sges()),
+        match last.take_if(|_| write.is_last) {
+            Some((imm, signal)) => chain.rdma_write_imm(to, write.sges(), imm, signal),
+            None => chain.rdma_write(to, write.sges()),
         }
     }
 }
@@ -370,14 +460,14 @@ fn post_with_trailer(
     qp: &QueuePair<Con>,
     data: Option<Data>,
     chunk: &Chunk,
-    trailer: Sge,
-    imm: Imm,
+    (trailer, imm): (Sge, Imm),
+    signal: Signal<'_, Con>,
 ) -> Result {
     qp.send(space(data, chunk, 1), Doorbell::Now, |chain| {
         if let Some(data) = data {
             write_data(chain, data, chunk, None);
         }
-        chain.send_imm([trailer], imm.encode(), Signal::None);
+        chain.send_imm([trailer], imm.encode(), signal);
     })
 }
 

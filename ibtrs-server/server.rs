@@ -9,6 +9,7 @@ use crate::{
         ClientLog, //
     },
     authentication::FailureTable,
+    buffers::Buffers,
     clients::{
         Clients,
         Sources, //
@@ -214,8 +215,14 @@ pub(crate) struct Server {
     pub(crate) wakes: Arc<Queue>,
     #[pin]
     pub(crate) ledger: Ledger,
+    /// Chunks of lost paths.
     #[pin]
     pub(crate) pool: Pool,
+    /// Groups of slots of lost paths.
+    #[pin]
+    pub(crate) slot_pool: Pool,
+    #[pin]
+    pub(crate) buffers: Buffers,
     /// Held while a path is looked up, created and added.
     #[pin]
     pub(crate) joining: Mutex<()>,
@@ -237,17 +244,25 @@ pub(crate) struct Server {
     pub(crate) accept: Work<Self, { work::ACCEPT }>,
     #[pin]
     pub(crate) expiry: DelayedWork<Self, { work::EXPIRY }>,
+    #[pin]
+    pub(crate) feed: DelayedWork<Self, { work::FEED }>,
+    #[pin]
+    pub(crate) tidy: DelayedWork<Self, { work::TIDY }>,
 }
 
 /// Ids of the work items of a server.
 pub(crate) mod work {
     pub(crate) const ACCEPT: u64 = 0;
     pub(crate) const EXPIRY: u64 = 1;
+    pub(crate) const FEED: u64 = 2;
+    pub(crate) const TIDY: u64 = 3;
 }
 
 kx::impl_has_work! {
     impl HasWork<Work<Self, { work::ACCEPT }>> for Server { self.accept }
     impl HasWork<DelayedWork<Self, { work::EXPIRY }>> for Server { self.expiry }
+    impl HasWork<DelayedWork<Self, { work::FEED }>> for Server { self.feed }
+    impl HasWork<DelayedWork<Self, { work::TIDY }>> for Server { self.tidy }
 }
 
 /// The sessions, and whether new ones are accepted.
@@ -271,18 +286,24 @@ impl Server {
         let slow = Queue::new(Options::unbound(), fmt!("ibtrs-server-end"))?;
         let wakes = Queue::new(Options::unbound(), fmt!("ibtrs-server-io"))?;
         let (accept_queue, expiry_queue) = (queue.clone(), slow.clone());
+        let (feed_queue, tidy_queue) = (queue.clone(), slow.clone());
+        let config = Config::from_params()?;
+        let limit = config.max_memory.min(config.max_buffers);
+        let buffers = Buffers::new(config.max_io(), limit);
         let backlog = Backlog::new()?;
         let failures = FailureTable::new()?;
         Arc::pin_init(
             try_pin_init!(Self {
                 service,
-                config: Config::from_params()?,
+                config,
                 boot_id: kx::random::uuid(),
                 queue,
                 slow,
                 wakes,
                 ledger <- Ledger::new(),
                 pool <- Pool::new(),
+                slot_pool <- Pool::new(),
+                buffers <- buffers,
                 joining <- new_mutex!((), "Server::joining"),
                 failures <- failures,
                 audit: Audit::new()?,
@@ -302,6 +323,8 @@ impl Server {
                 backlog <- new_mutex!(backlog, "Server::backlog"),
                 accept <- kx::new_work!(accept_queue, "Server::accept"),
                 expiry <- kx::new_delayed_work!(expiry_queue, "Server::expiry"),
+                feed <- kx::new_delayed_work!(feed_queue, "Server::feed"),
+                tidy <- kx::new_delayed_work!(tidy_queue, "Server::tidy"),
             }? Error),
             GFP_KERNEL,
         )
@@ -340,6 +363,8 @@ impl Server {
         self.slow.flush();
         self.queue.flush();
         self.expiry.disable_sync();
+        self.feed.disable_sync();
+        self.tidy.disable_sync();
     }
 }
 

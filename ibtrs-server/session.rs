@@ -4,6 +4,10 @@
 
 use crate::{
     audit::ClientLog,
+    buffers::{
+        Line,
+        Reserve, //
+    },
     chunk_owner::ChunkOwners,
     clients::Sources,
     fence::Fences,
@@ -36,11 +40,13 @@ use ibtrs_proto::{
 };
 use kernel::{
     new_mutex,
+    new_spinlock_irq,
     prelude::*,
     str::CString,
     sync::{
         Arc,
-        Mutex, //
+        Mutex,
+        SpinLockIrq, //
     },
     time::msecs_to_jiffies, //
 };
@@ -87,9 +93,18 @@ pub(crate) struct Session {
     last_tag: Atomic<u32>,
     #[pin]
     pub(crate) owners: ChunkOwners,
+    /// Requests that wait for buffers.
+    #[pin]
+    pub(crate) line: SpinLockIrq<Line>,
+    /// Number of those; written under the lock.
+    pub(crate) waiting: Atomic<u32>,
+    /// Bytes of the buffers that the slots of all paths have. Larger requests write this, so it is
+    /// apart from what all requests read.
+    pub(crate) held: KBox<Atomic<u64>>,
+    pub(crate) reserve: Reserve,
     #[pin]
     pub(crate) fences: Fences,
-    /// Serves requests that had to wait for another path.
+    /// Serves requests that had to wait for another path or for a buffer.
     #[pin]
     pub(crate) wake: Work<Self>,
 }
@@ -130,6 +145,10 @@ impl Session {
                 ending: AtomicFlag::new(false),
                 last_tag: Atomic::new(0),
                 owners <- ChunkOwners::new(server.config.queue_depth),
+                line <- new_spinlock_irq!(Line::new(server.config.queue_depth)?, "Session::line"),
+                waiting: Atomic::new(0),
+                held: KBox::new(Atomic::new(0), GFP_KERNEL)?,
+                reserve: Reserve::new(),
                 fences <- Fences::new(),
                 wake <- kx::new_work!(wakes, "Session::wake"),
             }? Error),
@@ -169,7 +188,6 @@ impl Session {
         let owner = self.owner.as_ref().ok_or(EINVAL)?;
         let name = SessionName::new(owner.to_bytes())
             .map_err(|error| Refusal::new(convert::error(error.errno()), error.as_str()))?;
-        let config = &self.server.config;
         let mut joining = Joining {
             name,
             source: path.ends.src,
@@ -179,7 +197,7 @@ impl Session {
             closing: 0,
         };
         let mut add = |path: &Path, is_closing| {
-            let needs = config.path_needs(path.cid_num).total();
+            let needs = path.needs();
             if is_closing {
                 joining.closing = joining.closing.saturating_add(needs);
                 return;

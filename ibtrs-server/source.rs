@@ -20,7 +20,8 @@ use kx::mm::Pieces;
 use rdma::{
     dma::{
         Direction,
-        DmaPieces, //
+        DmaPieces,
+        DmaRoom, //
     },
     mr::{
         Access,
@@ -76,6 +77,34 @@ impl Source {
             most_pieces,
             region: None,
         })
+    }
+
+    /// As [`Source::new`] for memory that is sent without a region, but allocates nothing: `room` is
+    /// for the mapping.
+    ///
+    /// # Context
+    ///
+    /// Any.
+    ///
+    /// # Errors
+    ///
+    /// Hands the room back: the device has no mapping space.
+    pub(crate) fn new_in(
+        pd: &Arc<Pd>,
+        pieces: Arc<Pieces>,
+        dir: Direction,
+        room: DmaRoom,
+    ) -> Result<Self, DmaRoom> {
+        Ok(Self {
+            dma: DmaPieces::new_in(pd, pieces, dir, room)?,
+            most_pieces: usize::MAX,
+            region: None,
+        })
+    }
+
+    /// Ends the mapping; returns the room for the next one.
+    pub(crate) fn unmap(self) -> DmaRoom {
+        self.dma.unmap()
     }
 
     /// As [`Source::new`], but with a region of its own, if one is needed. It is still to be
@@ -152,7 +181,7 @@ impl Source {
 
     /// Returns the number of work requests of [`Self::writes`].
     pub(crate) fn count_writes(&self, len: u32) -> u32 {
-        // CAST: At most six pieces, see `data_pieces`.
+        // CAST: A request has no more pieces than pages.
         let pieces = self.pieces().count_of(len as usize) as u32;
         pieces.div_ceil(MAX_SGES)
     }

@@ -5,7 +5,15 @@
 //! A backing device may keep requests in service without limit. No thread waits for them: a work
 //! item polls, so any number of paths can be in teardown.
 
-use crate::path::Path;
+use crate::{
+    chunk::{
+        Chunk,
+        ChunkSlot, //
+    },
+    path::Path,
+    pool::ChunkMemory,
+    respond, //
+};
 use ibtrs_proto::fsm::server_path::{
     Event,
     State, //
@@ -14,7 +22,10 @@ use kernel::{
     prelude::*,
     sync::Arc, //
 };
-use kx::work::WorkItem;
+use kx::{
+    sync::atomic::Relaxed,
+    work::WorkItem, //
+};
 
 /// Binary logarithm of the longest time between two checks, in milliseconds.
 const LONGEST_PAUSE: u32 = 8;
@@ -28,6 +39,7 @@ impl Path {
         self.key_check.disable_sync();
         self.zombie.disable_sync();
         self.fences.disable_sync();
+        self.idle_work.disable_sync();
         self.hide();
         let mut cons = self.cons.lock();
         let qps = core::mem::take(&mut cons.qps);
@@ -42,14 +54,47 @@ impl Path {
         for qp in qps.iter().flatten() {
             qp.close();
         }
-        // From here on nothing arrives.
+        // From here on nothing arrives, and no device uses the memory of the path.
+        for qp in qps.iter().flatten() {
+            // Answers that had waited for SQ space, and requests whose data was to be fetched.
+            respond::retry(qp);
+        }
         for qp in qps.into_iter().flatten() {
             // `closed` has capacity for all. If not, dropping the rest would wait here.
             let _ = closed.push_within_capacity(qp.end());
         }
+        // Others need not wait until the last request in service is over, which may take a disk long.
+        self.session.leave_line(self.tag);
+        self.give_buffers_back();
         let mut cons = self.cons.lock();
         cons.closed = closed;
         cons.checks = Some(0);
+    }
+
+    /// Gives back the buffers of all slots whose request is over; those of the others follow when
+    /// they are put back.
+    fn give_buffers_back(&self) {
+        // ORDERING: A thread that puts a chunk back under the lock of its slot either does so before
+        // this visits the slot, or sees the flag after that.
+        self.is_drained.store(true, Relaxed);
+        for slot in self.slots.iter() {
+            slot.strip();
+        }
+    }
+
+    /// Puts back the chunk of a request that is over. If the connections of the path are closed, it
+    /// keeps no buffer.
+    ///
+    /// # Context
+    ///
+    /// Any.
+    #[inline]
+    pub(crate) fn put_back(&self, slot: &ChunkSlot, chunk: KBox<Chunk>) {
+        slot.put(chunk);
+        // ORDERING: See `give_buffers_back`.
+        if self.is_drained.load(Relaxed) {
+            slot.strip();
+        }
     }
 
     /// Frees the connections and gives back the chunks, unless requests are still in service or
@@ -75,13 +120,28 @@ impl Path {
     ///
     /// One chunk may be missing: a thread that takes a waiting request sees that the path is being
     /// closed, and puts the chunk back a moment after this checks for it (`Session::serve_woken`,
-    /// `Session::supersede`). That chunk is not kept but freed with the path, to which the thread
-    /// has a reference. Its charge is given back a moment too early.
+    /// `Session::supersede`, `Path::go_on`). That chunk, and the group of a slot, are not kept but
+    /// freed with the path, to which the thread has a reference. Their charge is given back a moment
+    /// too early.
     fn give_chunks_back(&self) {
+        let server = &self.session.server;
         let chunks = self.slots.iter().filter_map(|slot| slot.take_last());
-        let memory = chunks.map(|chunk| KBox::into_inner(chunk).into_memory());
+        let memory = chunks.filter_map(|chunk| KBox::into_inner(chunk).into_memory());
         let taken = self.charge.chunks_back();
-        self.session.server.keep(memory, taken);
+        server.keep(&server.pool, memory, taken);
+        let groups = core::mem::take(&mut *self.groups.lock());
+        // Memory is wiped only when it is no longer mapped: the end of a mapping may copy to it what
+        // the client had written.
+        let memory = groups.into_iter().filter_map(|group| {
+            let group = Arc::into_unique_or_drop(group)?;
+            let chunk = group.pieces().clone();
+            drop(group);
+            Some(ChunkMemory {
+                chunk,
+                private: None,
+            })
+        });
+        server.keep(&server.slot_pool, memory, taken);
     }
 }
 

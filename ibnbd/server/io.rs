@@ -73,7 +73,7 @@ impl IoRequest {
 fn data_crc(request: &Request, crc: u32) -> Result<u32> {
     let len = request.data_len();
     match request.buffer() {
-        Some(buffer) if len > 0 => buffer.crc32c(crc, 0, len),
+        Some((buffer, at)) if len > 0 => buffer.crc32c(crc, at, len),
         _ => Ok(crc),
     }
 }
@@ -84,7 +84,8 @@ impl BioOwner for IoRequest {
     }
 
     fn buffer(&self) -> Option<BioBuf<'_>> {
-        BioBuf::new(self.request.buffer()?, self.request.data_len()).ok()
+        let (pieces, at) = self.request.buffer()?;
+        BioBuf::new(pieces, at, self.request.data_len()).ok()
     }
 
     fn done(self, status: Status) {

@@ -57,6 +57,10 @@ pub struct ConnParam<'a> {
     pub retry_count: u8,
     /// Number of retries while the peer has no receive buffer: 0 to 6, or 7 for no limit.
     pub rnr_retry_count: u8,
+    /// Number of reads of this side's memory that the peer may have in progress at a time.
+    pub reads_by_peer: u8,
+    /// Number of reads of the peer's memory that this side may have in progress at a time.
+    pub reads: u8,
 }
 
 impl ConnParam<'_> {
@@ -66,6 +70,8 @@ impl ConnParam<'_> {
             private_data_len: u8::try_from(self.private_data.len())?,
             retry_count: self.retry_count,
             rnr_retry_count: self.rnr_retry_count,
+            responder_resources: self.reads_by_peer,
+            initiator_depth: self.reads,
             ..bindings::rdma_conn_param::c_zeroed()
         })
     }
@@ -180,6 +186,8 @@ pub struct CmId {
     has_qp: AtomicFlag,
     /// See [`CmId::peer_roce_gid`].
     peer_roce_gid: Option<[u8; 16]>,
+    /// See [`CmId::reads_allowed`].
+    reads_allowed: u8,
 }
 
 // SAFETY: An id has no thread affinity, and the handler is `Send`.
@@ -220,10 +228,12 @@ impl CmId {
             context,
             has_qp: AtomicFlag::new(false),
             peer_roce_gid: None,
+            reads_allowed: 0,
         })
     }
 
-    /// Takes ownership of the id of a connection request.
+    /// Takes ownership of the id of a connection request, whose peer allows that many reads of its
+    /// memory at a time.
     ///
     /// # Errors
     ///
@@ -233,7 +243,10 @@ impl CmId {
     ///
     /// `id` must be the new id with which the connection manager has called a listener's handler.
     /// If this succeeds, the handler must return zero, unless it calls [`CmId::release`].
-    pub(crate) unsafe fn from_request(id: NonNull<bindings::rdma_cm_id>) -> Result<Self> {
+    pub(crate) unsafe fn from_request(
+        id: NonNull<bindings::rdma_cm_id>,
+        reads_allowed: u8,
+    ) -> Result<Self> {
         // INVARIANT: An id that comes with a request has the request's addresses.
         let context = Context::new(HandlerSlot::Waiting { ended: false }, true)?;
         // SAFETY: By this function's contract the id is live and in its first handler call. That
@@ -251,6 +264,7 @@ impl CmId {
             context,
             has_qp: AtomicFlag::new(false),
             peer_roce_gid,
+            reads_allowed,
         })
     }
 
@@ -498,6 +512,12 @@ impl CmId {
     /// connection.
     pub fn peer_roce_gid(&self) -> Option<[u8; 16]> {
         self.peer_roce_gid
+    }
+
+    /// Returns the number of reads of its memory that the peer allows at a time, according to its
+    /// connection request; 0 for an id that did not come with a request.
+    pub fn reads_allowed(&self) -> u8 {
+        self.reads_allowed
     }
 
     /// Returns the peer's address, under the condition of [`CmId::local_addr`].

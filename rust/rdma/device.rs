@@ -254,6 +254,22 @@ impl Device {
         self.attrs().max_send_sge
     }
 
+    /// Returns the maximum number of scatter elements of a work request that reads from the peer.
+    pub fn max_read_sge(&self) -> u32 {
+        self.attrs().max_sge_rd.min(self.attrs().max_send_sge)
+    }
+
+    /// Returns the maximum number of reads of a peer's memory that a queue pair has in progress.
+    pub fn max_reads(&self) -> u8 {
+        u8::try_from(self.attrs().max_qp_init_rd_atom.clamp(0, 255)).unwrap_or(0)
+    }
+
+    /// Returns the maximum number of reads of this side's memory that a peer may have in progress on
+    /// a queue pair.
+    pub fn max_reads_by_peer(&self) -> u8 {
+        u8::try_from(self.attrs().max_qp_rd_atom.clamp(0, 255)).unwrap_or(0)
+    }
+
     /// Returns the maximum number of pages of a fast registration.
     pub fn max_fast_reg_pages(&self) -> u32 {
         self.attrs().max_fast_reg_page_list_len

@@ -24,7 +24,10 @@ use kx::{
 
 mod pieces;
 
-pub use pieces::DmaPieces;
+pub use pieces::{
+    DmaPieces,
+    DmaRoom, //
+};
 
 /// The direction of a transfer.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -26,6 +26,8 @@ use kernel::{
 pub enum Access {
     /// The local queue pair may write.
     Local,
+    /// The peer may read.
+    RemoteRead,
     /// The local queue pair and the peer may write.
     RemoteWrite,
 }
@@ -34,6 +36,7 @@ impl Access {
     pub(crate) fn bits(self) -> i32 {
         let bits = match self {
             Self::Local => bindings::ib_access_flags_IB_ACCESS_LOCAL_WRITE,
+            Self::RemoteRead => bindings::ib_access_flags_IB_ACCESS_REMOTE_READ,
             Self::RemoteWrite => {
                 bindings::ib_access_flags_IB_ACCESS_LOCAL_WRITE
                     | bindings::ib_access_flags_IB_ACCESS_REMOTE_WRITE

@@ -76,7 +76,8 @@ pub trait Handler: Send + Sync + Sized + 'static {
     /// Handles the completion of a message, which was signalled to `slot`.
     fn sent(&self, _qp: QpRef<'_, Self>, _slot: SlotRef<'_, Self>) {}
 
-    /// Handles the completion of an invalidation, which was signalled to `slot`.
+    /// Handles the completion of an invalidation, of a read of the peer's memory, or of a flush, which
+    /// was signalled to `slot`.
     fn invalidated(&self, _qp: QpRef<'_, Self>, _slot: SlotRef<'_, Self>) {}
 
     /// Handles the completion of a control message.

@@ -114,6 +114,30 @@ impl<H: Handler> Chain<'_, H> {
         self.rdma(to, from, None, Signal::None);
     }
 
+    /// Reads from the peer's memory. If one of the last work requests of a chain is signalled, its
+    /// completion also means that the earlier ones have read all of their bytes.
+    pub fn rdma_read(
+        &mut self,
+        from: Remote,
+        to: impl IntoIterator<Item = Sge>,
+        signal: Signal<'_, H>,
+    ) {
+        let wr = bindings::ib_rdma_wr {
+            wr: self
+                .draft
+                .gather(bindings::ib_wr_opcode_IB_WR_RDMA_READ, to),
+            remote_addr: from.addr,
+            rkey: from.rkey,
+        };
+        self.push(Wr { rdma: wr }, signal);
+    }
+
+    /// Writes nothing to the peer. When this completes, the peer has acknowledged everything before
+    /// it.
+    pub fn flush(&mut self, signal: Signal<'_, H>) {
+        self.rdma(Remote::default(), [], None, signal);
+    }
+
     /// Writes to the peer's memory, and completes a receive of the peer with `imm`.
     pub fn rdma_write_imm(
         &mut self,

@@ -27,7 +27,8 @@ use kernel::{
 pub enum Kind {
     /// The slot's message was sent.
     Send,
-    /// The slot's key was invalidated.
+    /// The slot's key was invalidated, its data was read from the peer, or what was sent before has
+    /// been acknowledged: its request can go on.
     Invalidate,
 }
 

@@ -38,26 +38,32 @@ use kernel::{
     types::Opaque, //
 };
 
-/// The beginning of memory in pieces, as the memory of an I/O.
+/// A part of memory in pieces, as the memory of an I/O: either the beginning, or in one piece.
 #[derive(Clone, Copy)]
 pub struct BioBuf<'a> {
     pieces: &'a Pieces,
+    offset: usize,
     len: u32,
 }
 
 impl<'a> BioBuf<'a> {
-    /// Creates a buffer of the first `len` bytes of `pieces`.
+    /// Creates a buffer of `len` bytes of `pieces` from `offset` on.
     ///
     /// # Errors
     ///
-    /// `EINVAL` if it is empty or exceeds the memory.
+    /// `EINVAL` if it is empty or exceeds the memory, or if it is in several pieces and not at their
+    /// beginning.
     #[inline]
-    pub fn new(pieces: &'a Pieces, len: usize) -> Result<Self> {
-        if len == 0 || len > pieces.len() {
+    pub fn new(pieces: &'a Pieces, offset: usize, len: usize) -> Result<Self> {
+        if len == 0 || offset == 0 && len > pieces.len() {
+            return Err(EINVAL);
+        }
+        if offset > 0 && pieces.in_one(offset, len).is_none() {
             return Err(EINVAL);
         }
         Ok(Self {
             pieces,
+            offset,
             len: u32::try_from(len)?,
         })
     }
@@ -262,16 +268,17 @@ impl<T: BioOwner> Slot<T> {
         opf: bindings::blk_opf_t,
         buf: BioBuf<'_>,
     ) {
-        if let Some(block) = buf.pieces.in_one(buf.len as usize) {
+        if let Some((block, offset)) = buf.pieces.in_one(buf.offset, buf.len as usize) {
             // With a segment of just that length, the block layer need not look whether the bio
             // has to be split.
             // SAFETY: By this function's contract, nobody else uses the bio and the segment, and
             // the device stays open.
             unsafe { bindings::bio_init(bio, bdev, self.vec.get(), 1, opf) };
+            let start = block.as_ptr().wrapping_add(offset);
             // SAFETY: The bio has room for one segment. `in_one` has checked that the memory is
             // inside the block, which is contiguous in the linear mapping, and which stays valid by
             // this function's contract.
-            unsafe { bindings::bio_add_virt_nofail(bio, block.as_ptr().cast(), buf.len) };
+            unsafe { bindings::bio_add_virt_nofail(bio, start.cast(), buf.len) };
             return;
         }
         // SAFETY: As above, without a segment.
@@ -281,7 +288,8 @@ impl<T: BioOwner> Slot<T> {
         let raw = unsafe { &mut *bio };
         // As `bio_iov_iter_set()` does. The flag says that the segments are not the bio's own:
         // everybody only reads them, and only as many as have `bi_size` bytes. They have as many,
-        // as `BioBuf::new` has checked, and stay valid as long as the memory.
+        // and `buf` is at their beginning, as `BioBuf::new` has checked. They stay valid as long as
+        // the memory.
         raw.bi_io_vec = buf.pieces.segments().cast_mut();
         raw.bi_iter.bi_size = buf.len;
         raw.bi_flags |= 1 << bindings::BIO_CLONED;

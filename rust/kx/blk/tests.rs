@@ -291,7 +291,7 @@ impl BioOwner for TestIo {
 
     fn buffer(&self) -> Option<BioBuf<'_>> {
         let (pieces, len) = self.buf.as_ref()?;
-        BioBuf::new(pieces, *len).ok()
+        BioBuf::new(pieces, 0, *len).ok()
     }
 
     fn done(self, status: Status) {

@@ -69,9 +69,9 @@ impl PageBlock {
         Self::compound(order, node, bindings::GFP_KERNEL)
     }
 
-    /// Allocates a buffer of zeros that the caller can do without: the smallest power of two of
-    /// pages that has room for `len` bytes. Takes only memory that is free and not reserved, even
-    /// in a [`Reserve`](super::Reserve), and does not wait for any.
+    /// Allocates a buffer of zeros that the caller can do without: as [`PageBlock::with_len`], but
+    /// takes only memory that is free and not reserved, even in a [`Reserve`](super::Reserve), and
+    /// does not wait for any.
     ///
     /// # Context
     ///
@@ -82,7 +82,7 @@ impl PageBlock {
     /// [`ENOMEM`], without a warning in the log.
     pub fn optional(len: usize, node: Node) -> Result<Self> {
         let how = bindings::GFP_NOWAIT | ibtrs_bindings::__GFP_NOMEMALLOC;
-        Self::compound(Self::order_of(Self::pages_of(len))?, node, how)
+        Self::exact(len, node, how)
     }
 
     /// Returns the number of pages that `len` bytes take, at least one.
@@ -117,12 +117,16 @@ impl PageBlock {
     ///
     /// [`ENOMEM`], without a warning in the log.
     pub fn with_len(len: usize, node: Node) -> Result<Self> {
+        Self::exact(len, node, bindings::GFP_KERNEL)
+    }
+
+    fn exact(len: usize, node: Node, how: bindings::gfp_t) -> Result<Self> {
         let pages = Self::pages_of(len);
         let order = Self::order_of(pages)?;
         if pages.is_power_of_two() {
-            return Self::new(order, node);
+            return Self::compound(order, node, how);
         }
-        let (page, addr) = Self::allocate(order, node, bindings::GFP_KERNEL)?;
+        let (page, addr) = Self::allocate(order, node, how)?;
         // SAFETY: The pages were just allocated with that order, and not as a compound page.
         unsafe { bindings::split_page(page.as_ptr(), order) };
         let unused = addr.as_ptr().wrapping_add(pages * PAGE_SIZE);
@@ -401,10 +405,9 @@ mod tests {
     fn rounds_up_to_pages() -> Result {
         assert_eq!(PageBlock::with_len(0, Node::ANY)?.len(), PAGE_SIZE);
         assert_eq!(PageBlock::with_len(1, Node::ANY)?.len(), PAGE_SIZE);
-        assert_eq!(
-            PageBlock::with_len(2 * PAGE_SIZE + 1, Node::ANY)?.len(),
-            3 * PAGE_SIZE
-        );
+        for block in [PageBlock::with_len, PageBlock::optional] {
+            assert_eq!(block(2 * PAGE_SIZE + 1, Node::ANY)?.len(), 3 * PAGE_SIZE);
+        }
         assert!(matches!(PageBlock::with_len(usize::MAX, Node::ANY), Err(e) if e == ENOMEM));
         assert!(matches!(PageBlock::new(64, Node::ANY), Err(e) if e == ENOMEM));
         Ok(())

@@ -13,6 +13,10 @@ use ibtrs_proto::pieces::{
     PieceLayout, //
 };
 use kernel::{
+    alloc::{
+        flags::GFP_NOWAIT,
+        Flags, //
+    },
     bindings,
     page::PAGE_SIZE,
     prelude::*, //
@@ -60,29 +64,60 @@ impl Pieces {
         pieces.ok_or(ENOMEM)
     }
 
+    /// Allocates memory as [`Pieces::new`], but only memory that is free and not reserved, without
+    /// waiting for any; see [`PageBlock::optional`].
+    ///
+    /// # Context
+    ///
+    /// *may sleep*
+    ///
+    /// # Errors
+    ///
+    /// [`ENOMEM`], without a warning in the log.
+    pub fn optional(len: usize, node: Node) -> Result<Self> {
+        let mut layouts = PieceLayout::candidates(len, PAGE_SIZE);
+        let block = |len| PageBlock::optional(len, node);
+        let pieces = layouts.find_map(|layout| Self::fill(layout, GFP_NOWAIT, block).ok());
+        pieces.ok_or(ENOMEM)
+    }
+
+    /// Allocates memory with this layout, whose pieces are whole pages.
+    fn with_layout(layout: PieceLayout, node: Node) -> Result<Self> {
+        Self::fill(layout, GFP_KERNEL, |len| PageBlock::with_len(len, node))
+    }
+
     /// Maximum number of pieces: far more than anything here has. The kernel warns about lists that
     /// no machine has memory for, instead of just refusing them.
     const MOST: usize = 1 << 16;
 
-    /// Allocates memory with this layout, whose pieces are whole pages.
-    fn with_layout(layout: PieceLayout, node: Node) -> Result<Self> {
+    /// Makes memory with this layout of blocks that `allocate` returns, as long as asked for, which
+    /// are whole pages. Lists are allocated with `flags`.
+    fn fill(
+        layout: PieceLayout,
+        flags: Flags,
+        mut allocate: impl FnMut(usize) -> Result<PageBlock>,
+    ) -> Result<Self> {
         let count = layout.count();
         if count > Self::MOST {
             return Err(ENOMEM);
         }
-        let mut blocks = KVVec::with_capacity(count, GFP_KERNEL)?;
-        let mut segments = KVVec::with_capacity(count, GFP_KERNEL)?;
+        let mut blocks = KVVec::with_capacity(count, flags)?;
+        let mut segments = KVVec::with_capacity(count, flags)?;
         for piece in 0..count {
-            let block = PageBlock::with_len(layout.bytes_of(piece), node)?;
+            let block = allocate(layout.bytes_of(piece))?;
+            // For the invariant; both ways to allocate return what was asked for.
+            if block.len() != layout.bytes_of(piece) {
+                return Err(EINVAL);
+            }
             let segment = bindings::bio_vec {
                 bv_page: block.page(),
                 bv_len: u32::try_from(block.len())?,
                 bv_offset: 0,
             };
-            blocks.push(block, GFP_KERNEL)?;
-            segments.push(Segment(segment), GFP_KERNEL)?;
+            blocks.push(block, flags)?;
+            segments.push(Segment(segment), flags)?;
         }
-        // INVARIANT: Both were just filled; a block of whole pages has the length asked for.
+        // INVARIANT: Both were just filled, with blocks of the length of the piece.
         Ok(Self {
             blocks,
             segments,
@@ -119,10 +154,10 @@ impl Pieces {
         self.layout.parts(offset, len).ok_or(EINVAL)
     }
 
-    /// Returns the piece that has the `len` bytes from `offset` on, and their place in it; `None` if
-    /// they are in several, or if the range exceeds the memory.
+    /// Returns the piece that has the `len` bytes from `offset` on, at least one, and their place in
+    /// it; `None` if they are in several, or if the range exceeds the memory.
     #[inline]
-    fn one(&self, offset: usize, len: usize) -> Option<(&PageBlock, usize)> {
+    pub fn in_one(&self, offset: usize, len: usize) -> Option<(&PageBlock, usize)> {
         let part = self.layout.part(offset, len)?;
         Some((self.blocks.get(part.piece)?, part.offset))
     }
@@ -131,12 +166,6 @@ impl Pieces {
     #[inline]
     fn block(&self, part: &Part) -> Result<&PageBlock> {
         self.blocks.get(part.piece).ok_or(EINVAL)
-    }
-
-    /// Returns the first piece, if there are `len` bytes, at least one, and they are in it.
-    #[inline]
-    pub fn in_one(&self, len: usize) -> Option<&PageBlock> {
-        self.one(0, len).map(|(block, _)| block)
     }
 
     /// Returns a pointer to the segments: a constant array of all pieces, in order, for the data of
@@ -158,7 +187,7 @@ impl Pieces {
     /// [`EINVAL`] if the range exceeds the memory.
     #[inline]
     pub fn copy_out(&self, offset: usize, to: &mut [u8]) -> Result {
-        match self.one(offset, to.len()) {
+        match self.in_one(offset, to.len()) {
             Some((block, at)) => block.copy_out(at, to),
             None => self.copy_out_of_several(offset, to),
         }
@@ -197,7 +226,7 @@ impl Pieces {
     /// [`EINVAL`] if a range exceeds its memory, or if bytes would be copied within a piece.
     #[inline]
     pub fn copy_to(&self, offset: usize, other: &Self, at: usize, len: usize) -> Result {
-        match (self.one(offset, len), other.one(at, len)) {
+        match (self.in_one(offset, len), other.in_one(at, len)) {
             (Some((from, offset)), Some((to, at))) => from.copy_to(offset, to, at, len),
             _ => self.copy_to_several(offset, other, at, len),
         }
@@ -231,7 +260,7 @@ impl Pieces {
     /// [`EINVAL`] if the range exceeds the memory.
     #[inline]
     pub fn zero(&self, offset: usize, len: usize) -> Result {
-        match self.one(offset, len) {
+        match self.in_one(offset, len) {
             Some((block, at)) => block.zero(at, len),
             None => self.zero_several(offset, len),
         }
@@ -368,6 +397,21 @@ mod tests {
         Ok(())
     }
 
+    /// The last piece may have any number of pages.
+    #[test]
+    fn optional_memory_of_all_lengths() -> Result {
+        for pages in 1..=256 {
+            let memory = Pieces::optional(pages * PAGE_SIZE - 1, Node::ANY)?;
+            assert_eq!(memory.len(), pages * PAGE_SIZE);
+            memory.copy_in(memory.len() - 4, b"last")?;
+            let mut bytes = [1; 4];
+            memory.copy_out(0, &mut bytes)?;
+            assert_eq!(bytes, [0; 4]);
+        }
+        assert!(matches!(Pieces::optional(0, Node::ANY), Err(e) if e == ENOMEM));
+        Ok(())
+    }
+
     #[test]
     fn keeps_to_its_bounds() -> Result {
         let memory = Pieces::of_size(3 * PAGE_SIZE, PAGE_SIZE)?;
@@ -382,7 +426,14 @@ mod tests {
         }
         assert_eq!(bytes, [1; 4]);
         assert!(content(&memory)?.iter().all(|byte| *byte == 0));
-        assert!(memory.in_one(PAGE_SIZE).is_some() && memory.in_one(PAGE_SIZE + 1).is_none());
+        let offset = |at, len| memory.in_one(at, len).map(|(_, offset)| offset);
+        assert_eq!(offset(0, PAGE_SIZE), Some(0));
+        assert_eq!(offset(PAGE_SIZE + 5, PAGE_SIZE - 5), Some(5));
+        assert_eq!(
+            (offset(0, PAGE_SIZE + 1), offset(5, PAGE_SIZE)),
+            (None, None)
+        );
+        assert_eq!((offset(len, 1), offset(0, 0)), (None, None));
         assert_eq!(memory.count_of(PAGE_SIZE + 1), 2);
         Ok(())
     }

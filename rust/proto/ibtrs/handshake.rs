@@ -7,6 +7,9 @@ use crate::bytes::{message, Reader};
 use crate::consts::*;
 use crate::errno::Errno;
 use crate::imm::{ImmLayout, LayoutError};
+#[cfg(doc)]
+use crate::slots::MAX_SLOT_BYTES;
+use crate::slots::SLOT_UNIT;
 
 /// Flag of the response: a new key comes with every answer.
 const FLAG_NEW_RKEY: u32 = 1 << 1;
@@ -82,6 +85,8 @@ pub struct ReqExt {
     /// The client takes the answer in the message that invalidates its key, see
     /// [`InvAnswer`](crate::msg::InvAnswer).
     pub inv_answers: bool,
+    /// The client takes slots in place of chunks, see [`slots`](crate::slots).
+    pub slots: bool,
 }
 
 impl ReqExt {
@@ -94,6 +99,12 @@ impl ReqExt {
     /// with `send_imm`, where that message has no body.
     pub const fn wants_inv_answers(&self) -> bool {
         self.same_key && self.inv_answers && !self.send_imm
+    }
+
+    /// Whether the server may give the path slots. The answer to a fetched write invalidates the
+    /// client's key, and leaves that of the slot as it was.
+    pub const fn wants_slots(&self) -> bool {
+        self.slots && self.wants_inv_answers()
     }
 }
 
@@ -116,8 +127,10 @@ const EXT_SAME_KEY: u8 = 4;
 const EXT_DURABLE: u8 = 8;
 const EXT_MORE_ANSWERS: u8 = 16;
 const EXT_INV_ANSWERS: u8 = 32;
-/// Bit of the response's byte 22.
+const EXT_SLOTS: u8 = 64;
+/// Bits of the response's byte 22.
 const RSP_TIMES: u8 = 1;
+const RSP_SLOTS: u8 = 2;
 
 /// Connection request, client to server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -163,7 +176,9 @@ impl ConnReq {
                     0
                 };
                 let inv_answers = if ext.inv_answers { EXT_INV_ANSWERS } else { 0 };
-                w.u8(send_imm | notices | same_key | durable | more_answers | inv_answers);
+                let slots = if ext.slots { EXT_SLOTS } else { 0 };
+                let answers = same_key | more_answers | inv_answers;
+                w.u8(send_imm | notices | durable | answers | slots);
                 w.zeros(1);
                 w.u32(ext.epoch);
             }
@@ -231,6 +246,7 @@ fn req_ext(r: &mut Reader<'_>) -> Option<Option<ReqExt>> {
         durable: flags & EXT_DURABLE != 0,
         more_answers: flags & EXT_MORE_ANSWERS != 0,
         inv_answers: flags & EXT_INV_ANSWERS != 0,
+        slots: flags & EXT_SLOTS != 0,
     }))
 }
 
@@ -248,6 +264,9 @@ pub struct ConnRsp {
     /// Requests may ask for the server's times, see [`ServerTimes`](crate::msg::ServerTimes); only
     /// with extensions.
     pub times: bool,
+    /// Bytes of a slot, a multiple of [`SLOT_UNIT`] of at most [`MAX_SLOT_BYTES`], if the path has
+    /// slots in place of chunks; only with extensions.
+    pub slot_bytes: Option<u32>,
     /// Present if the server knows the extensions, and the client does.
     pub ext: Option<RspExt>,
 }
@@ -266,8 +285,11 @@ impl ConnRsp {
             if let Some(ext) = &self.ext {
                 w.u8(EXT_VERSION);
                 w.zeros(1);
-                w.u8(if self.times { RSP_TIMES } else { 0 });
-                w.zeros(1);
+                let times = if self.times { RSP_TIMES } else { 0 };
+                let slots = self.slot_bytes.map_or(0, |_| RSP_SLOTS);
+                w.u8(times | slots);
+                // Lossless within the limits of the field.
+                w.u8((self.slot_bytes.unwrap_or(0) / SLOT_UNIT) as u8);
                 w.u32(ext.session_gen);
                 w.put(&ext.server_run);
             }
@@ -293,13 +315,15 @@ impl ConnRsp {
         let status = r.u16()?;
         let (queue_depth, max_io_size, max_hdr_size) = (r.u16()?, r.u32()?, r.u32()?);
         let new_rkey = r.u32()? & FLAG_NEW_RKEY != 0;
-        let (ext, flags) = rsp_ext(&mut r)?;
+        let (ext, flags, slot_units) = rsp_ext(&mut r)?;
+        let has = |flag: u8| ext.is_some() && flags & flag != 0;
         let rsp = Self {
             queue_depth,
             max_io_size,
             max_hdr_size,
             new_rkey,
-            times: ext.is_some() && flags & RSP_TIMES != 0,
+            times: has(RSP_TIMES),
+            slot_bytes: has(RSP_SLOTS).then_some(u32::from(slot_units).saturating_mul(SLOT_UNIT)),
             ext,
         };
         Some(match (check_version(magic, version), status) {
@@ -313,20 +337,28 @@ impl ConnRsp {
         if self.max_hdr_size < MIN_HDR_SIZE || self.max_io_size == 0 {
             return Err(HandshakeError::Sizes);
         }
-        let chunk = self
-            .max_io_size
-            .checked_add(self.max_hdr_size)
-            .ok_or(HandshakeError::ChunkSize)?;
+        let chunk = match self.slot_bytes {
+            Some(slot) if slot < self.max_hdr_size => return Err(HandshakeError::Sizes),
+            Some(slot) => slot,
+            None => self
+                .max_io_size
+                .checked_add(self.max_hdr_size)
+                .ok_or(HandshakeError::ChunkSize)?,
+        };
         match ImmLayout::new(self.queue_depth, chunk) {
             Ok(_) => Ok(()),
             Err(e) => Err(HandshakeError::Layout(e)),
         }
     }
 
-    /// Size of a chunk in bytes. [`ConnRsp::decode`] made sure that it fits.
+    /// Size of a chunk, or of the slot in its place, in bytes. [`ConnRsp::decode`] made sure that
+    /// it fits.
     #[inline]
     pub const fn chunk_size(&self) -> u32 {
-        self.max_io_size.saturating_add(self.max_hdr_size)
+        match self.slot_bytes {
+            Some(slot) => slot,
+            None => self.max_io_size.saturating_add(self.max_hdr_size),
+        }
     }
 
     /// The layout of request immediates.
@@ -339,17 +371,16 @@ impl ConnRsp {
     }
 }
 
-/// The extensions of an acceptance, none if they are of an unknown version; and its byte 22.
-fn rsp_ext(r: &mut Reader<'_>) -> Option<(Option<RspExt>, u8)> {
+/// The extensions of an acceptance, none if they are of an unknown version; and its bytes 22 and 23.
+fn rsp_ext(r: &mut Reader<'_>) -> Option<(Option<RspExt>, u8, u8)> {
     let version = r.u8()?;
     r.skip(1)?;
-    let flags = r.u8()?;
-    r.skip(1)?;
+    let (flags, slot_units) = (r.u8()?, r.u8()?);
     let ext = RspExt {
         session_gen: r.u32()?,
         server_run: r.array()?,
     };
-    Some(((version == EXT_VERSION).then_some(ext), flags))
+    Some(((version == EXT_VERSION).then_some(ext), flags, slot_units))
 }
 
 /// The 56 bytes of private data of a reject with `errno`.

@@ -7,7 +7,8 @@
 //! | data     | user header | request header |
 //! ```
 //!
-//! A write sends all of it; a read leaves out the data and sends the headers only.
+//! A write sends all of it; a read leaves out the data and sends the headers only. In a slot, the
+//! headers of a read, and of a write whose data the server fetches, come first.
 
 use crate::consts::{READ_HDR_LEN, SG_DESC_LEN, WRITE_HDR_LEN};
 use crate::errno::Errno;
@@ -67,6 +68,31 @@ pub fn write(
     })
 }
 
+/// Places a request that has only headers in a slot: one that asks for data, or whose data the server
+/// fetches. It has a descriptor if `has_data`.
+///
+/// # Errors
+///
+/// As [`write()`].
+#[inline]
+pub fn in_slot(
+    has_data: bool,
+    usr_len: u16,
+    slot_size: u32,
+    max_hdr_size: u32,
+) -> Result<Placement, PlacementError> {
+    place(0, usr_len, read_hdr_len(has_data), slot_size, max_hdr_size)
+}
+
+/// Length of the header of a request with a descriptor, if it `has_data`.
+#[inline]
+const fn read_hdr_len(has_data: bool) -> usize {
+    match has_data {
+        true => READ_HDR_LEN.saturating_add(SG_DESC_LEN),
+        false => READ_HDR_LEN,
+    }
+}
+
 /// Places a request that asks for `data_len` bytes; it has a descriptor unless that is 0.
 ///
 /// # Errors
@@ -80,11 +106,7 @@ pub fn read(
     chunk_size: u32,
     max_hdr_size: u32,
 ) -> Result<Placement, PlacementError> {
-    let hdr_len = if data_len > 0 {
-        READ_HDR_LEN.saturating_add(SG_DESC_LEN)
-    } else {
-        READ_HDR_LEN
-    };
+    let hdr_len = read_hdr_len(data_len > 0);
     place(data_len, usr_len, hdr_len, chunk_size, max_hdr_size)
 }
 

@@ -30,6 +30,7 @@
 //! | [`failover`] | requests of the client when paths come and go |
 //! | [`chunk_owner`] | the path that has a chunk in service |
 //! | [`serving`] | how requests get into service, in the order that [`chunk_owner`] prescribes |
+//! | [`slots`], [`buffers`] | small places for requests; memory for data in service |
 //! | [`keys`] | invalidation of a request's key |
 //! | [`hb`], [`backoff`] | heartbeat, reconnect delays |
 //! | [`permit`] | split of the queue depth between I/O and administrative messages |
@@ -54,6 +55,7 @@ pub mod addr;
 pub mod audit;
 pub mod auth;
 pub mod backoff;
+pub mod buffers;
 pub mod bytes;
 pub mod chunk_owner;
 pub mod consts;
@@ -79,6 +81,7 @@ pub mod reauth;
 pub mod serving;
 pub mod settings;
 pub mod setup;
+pub mod slots;
 pub mod stats;
 pub mod steps;
 pub mod text;

@@ -6,8 +6,9 @@
 use crate::consts::{MAX_HDR_SIZE, MIN_CHUNK_SIZE};
 use crate::errno::Errno;
 use crate::handshake::ConnRsp;
-use crate::imm::ImmLayout;
+use crate::imm::{clog2, ImmLayout};
 use crate::permit::DepthSplit;
+use crate::slots::{group_of, SLOT_BYTES};
 
 /// The most chunks that a client uses of a session: `BLK_MQ_MAX_DEPTH`, the most requests that
 /// Linux has in flight on a queue of a block device, and those for messages.
@@ -36,6 +37,8 @@ pub enum LimitError {
     QueueDepth(u32),
     /// Both together need more than 28 bits.
     Both,
+    /// More slots than immediates can address.
+    Slots,
 }
 
 impl LimitError {
@@ -45,6 +48,7 @@ impl LimitError {
             Self::ChunkSize(_) => "max_chunk_size is below 8192 or not a multiple of 4096",
             Self::QueueDepth(_) => "sess_queue_depth is not 1 to 65535",
             Self::Both => "max_chunk_size and sess_queue_depth need more than 28 bits together",
+            Self::Slots => "sess_queue_depth is above 32768, which is the most with slots",
         }
     }
 
@@ -77,6 +81,41 @@ pub fn server_layout(max_chunk_size: u32, queue_depth: u32) -> Result<ImmLayout,
     ImmLayout::new(depth, max_chunk_size).map_err(|_| LimitError::Both)
 }
 
+/// The layout of the slots of a server with `queue_depth`.
+///
+/// # Errors
+///
+/// When immediates cannot address that many.
+pub fn slot_layout(queue_depth: u32) -> Result<ImmLayout, LimitError> {
+    let depth = match u16::try_from(queue_depth) {
+        Ok(depth) if depth > 0 => depth,
+        _ => return Err(LimitError::QueueDepth(queue_depth)),
+    };
+    ImmLayout::new(depth, SLOT_BYTES).map_err(|_| LimitError::Slots)
+}
+
+/// How many chunks of `max_chunk_size` the clients without slots get, of a server with
+/// `queue_depth`: as many as immediates can address.
+pub const fn chunk_depth(max_chunk_size: u32, queue_depth: u32) -> u32 {
+    let bits = 28u32.saturating_sub(clog2(max_chunk_size));
+    let most = 1u32.wrapping_shl(bits);
+    if queue_depth > most {
+        most
+    } else {
+        queue_depth
+    }
+}
+
+/// The acceptance a server sends whose client gets slots: of `layout`, for requests of up to
+/// `max_io_size`.
+pub const fn slot_response(layout: &ImmLayout, max_io_size: u32, new_rkey: bool) -> ConnRsp {
+    ConnRsp {
+        max_io_size,
+        slot_bytes: Some(layout.chunk_size()),
+        ..server_response(layout, new_rkey)
+    }
+}
+
 /// The acceptance a server with `layout` sends.
 ///
 /// Its header size does not depend on the server's page size.
@@ -87,6 +126,7 @@ pub const fn server_response(layout: &ImmLayout, new_rkey: bool) -> ConnRsp {
         max_hdr_size: MAX_HDR_SIZE,
         new_rkey,
         times: false,
+        slot_bytes: None,
         ext: None,
     }
 }
@@ -117,6 +157,27 @@ pub fn chunks_bytes(layout: &ImmLayout, private_bytes: u32, page_bytes: u32) -> 
         .saturating_add(whole_pages(private_bytes))
         .saturating_add(tables.saturating_add(REQUEST_BYTES));
     each.saturating_mul(u64::from(layout.queue_depth()))
+}
+
+/// Bytes that a request on the server takes if it is in a slot.
+const SLOT_REQUEST_BYTES: u64 = 1024;
+/// Bytes of a group of slots and its registration.
+const GROUP_BYTES: u64 = 2048;
+
+/// Estimates the memory that a path takes for its slots, in bytes: each slot itself in whole pages
+/// of `page_bytes`, the slot's request, and the registrations of the groups.
+pub fn slots_bytes(layout: &ImmLayout, page_bytes: u32) -> u64 {
+    let depth = layout.queue_depth();
+    let page = u64::from(page_bytes.max(1));
+    let group = u64::from(group_of(depth));
+    let memory = group.saturating_mul(layout.chunk_size().into());
+    let tables = memory.checked_div(PAGE_SHARE.into()).unwrap_or(0);
+    let each = memory
+        .next_multiple_of(page)
+        .saturating_add(tables.saturating_add(GROUP_BYTES));
+    let groups = u64::from(depth).checked_div(group).unwrap_or(0);
+    let requests = SLOT_REQUEST_BYTES.saturating_mul(depth.into());
+    each.saturating_mul(groups).saturating_add(requests)
 }
 
 /// Estimates the memory that a path takes from its first connection on, besides its connections,

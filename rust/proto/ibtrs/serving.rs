@@ -44,15 +44,15 @@ pub trait Place {
     /// Returns whether a request waits.
     fn has_waiting(&self) -> bool;
 
-    /// Keeps a request while the key of its chunk is invalidated.
+    /// Keeps a request that has its number but is not served yet.
     ///
     /// # Errors
     ///
     /// Returns the request if one is already there.
-    fn put_invalidating(&self, request: Self::Request) -> Result<(), Self::Request>;
+    fn put_pending(&self, request: Self::Request) -> Result<(), Self::Request>;
 
-    /// Takes the request whose key is being invalidated.
-    fn take_invalidating(&self) -> Option<Self::Request>;
+    /// Takes that request.
+    fn take_pending(&self) -> Option<Self::Request>;
 }
 
 /// The result for a request that has arrived.
@@ -187,24 +187,23 @@ pub fn release<W: Words>(words: &W, me: PathTag, number: u16) -> Next {
     Next::Stray
 }
 
-/// Keeps a request, which has its number, until the key of its chunk is invalidated. `post` asks
-/// the device for that, and returns whether it could.
+/// Keeps a request, which has its number, until it can be served. `post` arranges that: for example,
+/// it asks the device to invalidate the key of its chunk. It returns whether it could.
 ///
 /// # Errors
 ///
-/// Returns the request if the device was not asked, so that no completion will follow. The caller
-/// drops it.
-pub fn invalidate<P: Place>(
+/// Returns the request if nobody will take it. The caller drops it.
+pub fn pend<P: Place>(
     place: &P,
     request: P::Request,
     post: impl FnOnce() -> bool,
 ) -> Result<(), P::Request> {
-    place.put_invalidating(request)?;
+    place.put_pending(request)?;
     if post() {
         return Ok(());
     }
     // The teardown of the path may have taken the request meanwhile.
-    place.take_invalidating().map_or(Ok(()), Err)
+    place.take_pending().map_or(Ok(()), Err)
 }
 
 /// The step for a number of a closing path.
@@ -214,7 +213,7 @@ pub enum Left<R> {
     /// The place is empty. A thread may own a request.
     Nothing,
     /// A request that has its number: drop it, and release the number.
-    Invalidating(R),
+    Pending(R),
     /// A request that does not have its number: drop it.
     Waiting(R),
     /// Another thread is about to take the request: visit the number again.
@@ -230,8 +229,8 @@ pub fn leave<W: Words, P: Place>(
     number: u16,
     place: &P,
 ) -> Left<P::Request> {
-    if let Some(request) = place.take_invalidating() {
-        return Left::Invalidating(request);
+    if let Some(request) = place.take_pending() {
+        return Left::Pending(request);
     }
     while place.has_waiting() {
         let Some(word) = words.load(number) else {

@@ -226,11 +226,15 @@ pub(super) unsafe fn connect_request(
     let Some(handler) = listener.handler() else {
         return ENODEV.to_errno();
     };
+    // The event names the resources from this side's point of view.
+    // SAFETY: By this function's contract the event is a connection request, so it has connection
+    // parameters.
+    let reads_allowed = unsafe { (*(*event).param.conn).initiator_depth };
     // SAFETY: By this function's contract. If this succeeds, the result below is an error only
     // after the id was released.
     let new = NonNull::new(id)
         .ok_or(EINVAL)
-        .and_then(|id| unsafe { CmId::from_request(id) });
+        .and_then(|id| unsafe { CmId::from_request(id, reads_allowed) });
     let new = match new {
         Ok(new) => new,
         // The connection manager destroys the id, which rejects the request.

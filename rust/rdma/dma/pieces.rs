@@ -12,6 +12,7 @@ use crate::{
 };
 use ibtrs_bindings as bindings;
 use kernel::{
+    alloc::Flags,
     prelude::*,
     sync::Arc, //
 };
@@ -49,22 +50,66 @@ impl DmaPieces {
     ///
     /// `ENOMEM`, also when the device has no mapping space left.
     pub fn new(pd: &Arc<Pd>, pieces: Arc<Pieces>, dir: Direction) -> Result<Self> {
-        let addrs = KVVec::with_capacity(pieces.blocks().len(), GFP_KERNEL)?;
-        // INVARIANT: Nothing is mapped yet.
+        let room = DmaRoom::new(&pieces, GFP_KERNEL)?;
+        Self::new_in(pd, pieces, dir, room).map_err(|_| ENOMEM)
+    }
+
+    /// Maps `pieces`, and allocates nothing: `room` is what [`DmaRoom::new`] has returned for them.
+    ///
+    /// # Context
+    ///
+    /// Any.
+    ///
+    /// # Errors
+    ///
+    /// Hands the room back: the device has no mapping space left, or the room is for fewer pieces.
+    pub fn new_in(
+        pd: &Arc<Pd>,
+        pieces: Arc<Pieces>,
+        dir: Direction,
+        room: DmaRoom,
+    ) -> Result<Self, DmaRoom> {
+        if room.0.capacity() < pieces.blocks().len() {
+            return Err(room);
+        }
+        // INVARIANT: Nothing is mapped yet: a room is empty.
         let mut this = Self {
             pieces,
-            addrs,
+            addrs: room.0,
             dir,
             needs_sync: false,
             pd: pd.clone(),
         };
         for block in this.pieces.blocks() {
-            let addr = map_block(&this.pd, block, dir)?;
+            let Ok(addr) = map_block(&this.pd, block, dir) else {
+                return Err(this.unmap());
+            };
             this.needs_sync |= pd.device().needs_sync(addr);
             // INVARIANT: The block with the next number was just mapped. The list has room.
-            this.addrs.push(addr, GFP_KERNEL)?;
+            let _ = this.addrs.push_within_capacity(addr);
         }
         Ok(this)
+    }
+
+    /// Ends the mappings; returns the room for the next ones.
+    ///
+    /// # Context
+    ///
+    /// Any.
+    pub fn unmap(mut self) -> DmaRoom {
+        self.end_all();
+        DmaRoom(core::mem::take(&mut self.addrs))
+    }
+
+    fn end_all(&mut self) {
+        for (addr, len) in self.mapped() {
+            // SAFETY: By the type invariant the piece is mapped with this length and direction.
+            unsafe {
+                bindings::ib_dma_unmap_single(self.pd.device().as_raw(), addr, len, self.dir.raw())
+            };
+        }
+        // INVARIANT: Nothing is mapped any more.
+        self.addrs.clear();
     }
 
     /// Returns the memory.
@@ -91,7 +136,7 @@ impl DmaPieces {
     #[inline]
     pub fn sge(&self, len: u32) -> Option<Sge> {
         let addr = *self.addrs.first()?;
-        self.pieces.in_one(len as usize)?;
+        self.pieces.in_one(0, len as usize)?;
         let (device, lkey) = (self.pd.device(), self.pd.local_dma_lkey());
         Some(Sge::new(device, addr, len, lkey))
     }
@@ -169,11 +214,25 @@ impl DmaPieces {
 
 impl Drop for DmaPieces {
     fn drop(&mut self) {
-        for (addr, len) in self.mapped() {
-            // SAFETY: By the type invariant the piece is mapped with this length and direction.
-            unsafe {
-                bindings::ib_dma_unmap_single(self.pd.device().as_raw(), addr, len, self.dir.raw())
-            };
-        }
+        self.end_all();
+    }
+}
+
+/// Room for the addresses of a mapping, which was allocated before. It is empty.
+#[derive(Default)]
+pub struct DmaRoom(KVVec<u64>);
+
+impl DmaRoom {
+    /// Allocates what a mapping of `pieces` takes.
+    ///
+    /// # Context
+    ///
+    /// That of `flags`.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub fn new(pieces: &Pieces, flags: Flags) -> Result<Self> {
+        Ok(Self(KVVec::with_capacity(pieces.blocks().len(), flags)?))
     }
 }

@@ -138,6 +138,7 @@ fn request(epoch: u8) -> Message {
             durable: true,
             more_answers: true,
             inv_answers: false,
+            slots: false,
         }),
     }
     .encode()
@@ -150,6 +151,7 @@ fn acceptance() -> Message {
         max_hdr_size: 4096,
         new_rkey: true,
         times: false,
+        slot_bytes: None,
         ext: Some(RspExt {
             server_run: [3; 16],
             session_gen: 1,

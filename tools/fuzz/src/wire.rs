@@ -11,7 +11,7 @@ use ibnbd_proto::msg::{
 use ibtrs_proto::handshake::{reject_decode, ConnReq, ConnRsp};
 use ibtrs_proto::imm::Imm;
 use ibtrs_proto::msg::{
-    AnswerBody, Direction, InfoReq, InfoRsp, InvAnswer, MoreAnswers, RequestHdr, RkeyRsp,
+    AnswerBody, Bounds, Direction, InfoReq, InfoRsp, InvAnswer, MoreAnswers, RequestHdr, RkeyRsp,
     ServerRequest, Trailer, INV_ANSWER_LEN, MAX_TRAILER_LEN, MORE_ANSWERS_LEN,
 };
 
@@ -92,11 +92,22 @@ pub(crate) fn requests(bytes: &[u8]) {
     };
     // Without the right to ask for times the request is refused, and nothing else changes.
     assert_eq!(RequestHdr::parse(rest, false).is_err(), hdr.timed());
-    if let Ok(req) = ServerRequest::parse(&hdr, offset, chunk) {
-        let end = u64::from(req.data_len) + u64::from(req.usr_len) + hdr.wire_len() as u64;
+    let slot = Bounds::Slot {
+        bytes: chunk,
+        max_io: offset.rotate_left(7),
+    };
+    for bounds in [Bounds::Chunk(chunk), slot] {
+        let Ok(req) = ServerRequest::parse(&hdr, offset, bounds) else {
+            continue;
+        };
+        let end = u64::from(req.usr_at) + u64::from(req.usr_len) + hdr.wire_len() as u64;
         assert!(end <= u64::from(chunk));
         assert!(req.return_len() <= req.data_len);
-        assert_eq!(req.desc.is_some(), req.return_len() > 0);
+        assert_eq!(req.sink().is_some(), req.return_len() > 0);
+        assert_eq!(req.desc, req.sink().or(req.source()));
+        if req.desc.is_none() {
+            assert_eq!(req.data_len, req.usr_at);
+        }
     }
 }
 

@@ -75,7 +75,7 @@ pub use read::parse;
 pub const FOLDER: &str = "/etc/ibtrs";
 
 /// The parameters that a file may set: module, name, and the value where nothing is set.
-const PARAMETERS: [(&str, &str, &str); 20] = [
+const PARAMETERS: [(&str, &str, &str); 22] = [
     ("ibtrs_client", "ack_timeout", "0"),
     ("ibtrs_client", "auth", "auto"),
     ("ibtrs_client", "auth_suites", "any"),
@@ -84,6 +84,8 @@ const PARAMETERS: [(&str, &str, &str); 20] = [
     ("ibtrs_server", "max_chunk_size", "135168"),
     ("ibtrs_server", "sess_queue_depth", "512"),
     ("ibtrs_server", "always_invalidate", "Y"),
+    ("ibtrs_server", "slots", "Y"),
+    ("ibtrs_server", "max_buffer_memory_mib", "0"),
     ("ibtrs_server", "max_sessions", "1024"),
     ("ibtrs_server", "max_connections", "1024"),
     ("ibtrs_server", "max_attempts_per_address", "64"),

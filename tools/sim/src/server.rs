@@ -65,11 +65,11 @@ impl Place for Slot {
         self.waiting.get().is_some()
     }
 
-    fn put_invalidating(&self, request: Arrived) -> Result<(), Arrived> {
+    fn put_pending(&self, request: Arrived) -> Result<(), Arrived> {
         Err(request)
     }
 
-    fn take_invalidating(&self) -> Option<Arrived> {
+    fn take_pending(&self) -> Option<Arrived> {
         None
     }
 }
@@ -382,7 +382,7 @@ impl World<'_> {
                 Left::Waiting(_) => p.inflight -= 1,
                 // Looked at again when the worker has it.
                 Left::Nothing | Left::Taken => {}
-                Left::Invalidating((io, _)) => return self.violate(Violation::Together(io.req)),
+                Left::Pending((io, _)) => return self.violate(Violation::Together(io.req)),
             }
         }
         if self.server.paths[i].inflight == 0 {

@@ -11,7 +11,7 @@ use ibnbd_proto::io_check::{self, Device, IoError};
 use ibnbd_proto::map_opts::{MapError, MapOptions};
 use ibnbd_proto::msg::*;
 use ibtrs_proto::errno::Errno;
-use ibtrs_proto::msg::{Direction, ReadHdr, RequestError, RequestHdr, ServerRequest};
+use ibtrs_proto::msg::{Bounds, Direction, ReadHdr, RequestError, RequestHdr, ServerRequest};
 use ibtrs_proto::name::DevicePath;
 use proptest::prelude::*;
 
@@ -289,7 +289,7 @@ fn nothing_is_intact() {
     };
     assert_eq!(read.encode(&mut flush), Some(flush.len()));
     let parsed = RequestHdr::parse(&flush, true).unwrap();
-    let at = |offset| ServerRequest::parse(&parsed, offset, 1 << 17);
+    let at = |offset| ServerRequest::parse(&parsed, offset, Bounds::Chunk(1 << 17));
     assert!(at(0).is_ok());
     for offset in 1..600 {
         assert_eq!(at(offset), Err(RequestError::NoDesc));

@@ -8,7 +8,7 @@
 //! - [`InvAnswer`] is the body of a message that carries a response and invalidates a key;
 //! - [`AnswerBody`] is the body of any other response;
 //! - [`Trailer`] may end a response, [`ServerTimes`] are a part of it;
-//! - [`WriteHdr`] and [`ReadHdr`] end each request, inside its chunk;
+//! - [`WriteHdr`], [`ReadHdr`] or [`FetchHdr`] end each request, inside its chunk;
 //! - [`RequestHdr`] and [`ServerRequest`] are the server's view of them.
 
 mod answers;
@@ -23,9 +23,9 @@ mod trailer;
 pub use answers::{MoreAnswers, MAX_MORE_ANSWERS, MORE_ANSWERS_LEN};
 pub use info::{Chunk, Chunks, InfoReq, InfoRsp};
 pub use inv_answer::{InvAnswer, INV_ANSWER_LEN};
-pub use request::{Direction, ReadHdr, WriteHdr};
+pub use request::{Direction, FetchHdr, ReadHdr, WriteHdr};
 pub use rkey::RkeyRsp;
-pub use server::{RequestError, RequestHdr, ServerRequest};
+pub use server::{Bounds, RequestError, RequestHdr, ServerRequest};
 pub use times::{ServerTimes, MAX_SENT_NS};
 pub use trailer::{AnswerBody, Trailer, MAX_TRAILER_LEN};
 
@@ -38,6 +38,9 @@ pub(crate) const TYPE_INFO_RSP: u16 = 1;
 pub(crate) const TYPE_WRITE: u16 = 2;
 pub(crate) const TYPE_READ: u16 = 3;
 pub(crate) const TYPE_RKEY_RSP: u16 = 4;
+/// A write whose data the server fetches (extension). Differs from WRITE and READ in three bits at
+/// least.
+pub(crate) const TYPE_FETCH: u16 = 12;
 /// Added to the type of a request whose answer is to end with [`ServerTimes`] (extension).
 pub(crate) const TIMED: u16 = 1 << 15;
 

@@ -3,11 +3,11 @@
 //! Request headers, the last bytes of a request in its chunk
 //! (Documentation/protocol.md, "Requests").
 
-use super::{SgDesc, TIMED, TYPE_READ, TYPE_WRITE};
+use super::{SgDesc, TIMED, TYPE_FETCH, TYPE_READ, TYPE_WRITE};
 use crate::bytes::{message, Writer};
-use crate::consts::{READ_HDR_LEN, SG_DESC_LEN, WRITE_HDR_LEN};
+use crate::consts::{MAX_REQUEST_HDR_LEN, READ_HDR_LEN, SG_DESC_LEN, WRITE_HDR_LEN};
 
-/// Flag of READ: the answer must invalidate the key of the client's memory.
+/// Flag of READ and FETCH: the answer must invalidate the key of the client's memory.
 pub(crate) const FLAG_NEED_INVAL: u16 = 1;
 
 /// Which way the data of a request flows.
@@ -82,6 +82,39 @@ impl ReadHdr {
             desc.write(&mut w);
         }
         w.finish()
+    }
+}
+
+/// Header of a request whose data the server fetches from the client's memory (extension).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FetchHdr {
+    /// Bytes of the user header right before this header.
+    pub usr_len: u16,
+    /// The server must invalidate the descriptor's key.
+    pub need_inval: bool,
+    /// The answer is to end with the server's times.
+    pub timed: bool,
+    /// Client memory that has the data; its length is the number of bytes to write.
+    pub desc: SgDesc,
+}
+
+impl FetchHdr {
+    /// Length of the header in bytes.
+    #[inline]
+    pub const fn wire_len(&self) -> usize {
+        MAX_REQUEST_HDR_LEN
+    }
+
+    /// The 24 bytes of the header.
+    #[inline]
+    pub fn encode(&self) -> [u8; MAX_REQUEST_HDR_LEN] {
+        message(|w| {
+            w.u16(timed(TYPE_FETCH, self.timed));
+            w.u16(self.usr_len);
+            w.u16(if self.need_inval { FLAG_NEED_INVAL } else { 0 });
+            w.u16(1);
+            self.desc.write(w);
+        })
     }
 }
 

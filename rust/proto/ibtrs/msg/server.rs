@@ -5,7 +5,9 @@
 //! The server copies the header out of the chunk first; nothing here is read twice.
 
 use super::request::FLAG_NEED_INVAL;
-use super::{Direction, ReadHdr, SgDesc, WriteHdr, TIMED, TYPE_READ, TYPE_WRITE};
+use super::{
+    Direction, FetchHdr, ReadHdr, SgDesc, WriteHdr, TIMED, TYPE_FETCH, TYPE_READ, TYPE_WRITE,
+};
 use crate::bytes::Reader;
 use crate::consts::MAX_HDR_SIZE;
 use crate::errno::Errno;
@@ -20,18 +22,22 @@ pub enum RequestError {
     Short,
     /// Neither READ nor WRITE.
     Type(u16),
-    /// READ with more than one descriptor.
+    /// READ with more than one descriptor, or FETCH with another number than one.
     SgCount(u16),
+    /// READ or FETCH whose user header is not at the beginning of its slot.
+    Offset(u32),
     /// The user header is longer than the space before the request header.
     UserLen(u16),
     /// User header and request header are longer than the space set aside for headers.
     HeaderSize(u16),
     /// READ that names data but no memory to put it.
     NoDesc,
-    /// READ whose memory is empty or longer than the data.
+    /// The client's memory is empty or longer than the data.
     DescLen(u32),
-    /// READ whose memory runs over the end of the address space.
+    /// The client's memory runs over the end of the address space.
     DescAddr(u64),
+    /// The server has no memory for the user header.
+    NoMemory,
 }
 
 impl RequestError {
@@ -40,12 +46,14 @@ impl RequestError {
         match self {
             Self::Short => "request header beyond the end of its chunk",
             Self::Type(_) => "request is neither read nor write",
-            Self::SgCount(_) => "read request with more than one descriptor",
+            Self::SgCount(_) => "request with a wrong number of descriptors",
+            Self::Offset(_) => "request that does not begin with its slot",
             Self::UserLen(_) => "user header longer than the request",
             Self::HeaderSize(_) => "headers longer than the space set aside for them",
             Self::NoDesc => "read request with data but without descriptor",
-            Self::DescLen(_) => "read request whose descriptor does not match the data",
-            Self::DescAddr(_) => "read request whose descriptor overflows",
+            Self::DescLen(_) => "request whose descriptor does not match the data",
+            Self::DescAddr(_) => "request whose descriptor overflows",
+            Self::NoMemory => "no memory for the user header",
         }
     }
 
@@ -53,6 +61,7 @@ impl RequestError {
     pub const fn errno(&self) -> Errno {
         match self {
             Self::HeaderSize(_) => Errno::EMSGSIZE,
+            Self::NoMemory => Errno::ENOMEM,
             _ => Errno::EINVAL,
         }
     }
@@ -65,6 +74,8 @@ pub enum RequestHdr {
     Write(WriteHdr),
     /// Data comes from the server.
     Read(ReadHdr),
+    /// The server fetches the data.
+    Fetch(FetchHdr),
 }
 
 impl RequestHdr {
@@ -75,7 +86,7 @@ impl RequestHdr {
     ///
     /// # Errors
     ///
-    /// When the header is short, of another type, or has more than one descriptor.
+    /// When the header is short, of another type, or has a wrong number of descriptors.
     #[inline]
     pub fn parse(bytes: &[u8], has_times: bool) -> Result<Self, RequestError> {
         Self::fields(bytes, has_times).ok_or(RequestError::Short)?
@@ -107,6 +118,20 @@ impl RequestHdr {
                     desc,
                 }))
             }
+            TYPE_FETCH => {
+                let usr_len = r.u16()?;
+                let flags = r.u16()?;
+                match r.u16()? {
+                    1 => {}
+                    n => return Some(Err(RequestError::SgCount(n))),
+                }
+                Ok(Self::Fetch(FetchHdr {
+                    usr_len,
+                    need_inval: flags & FLAG_NEED_INVAL != 0,
+                    timed,
+                    desc: SgDesc::read(&mut r)?,
+                }))
+            }
             _ => Err(RequestError::Type(kind)),
         })
     }
@@ -117,6 +142,7 @@ impl RequestHdr {
         match self {
             Self::Write(h) => h.usr_len,
             Self::Read(h) => h.usr_len,
+            Self::Fetch(h) => h.usr_len,
         }
     }
 
@@ -126,6 +152,7 @@ impl RequestHdr {
         match self {
             Self::Write(h) => h.wire_len(),
             Self::Read(h) => h.wire_len(),
+            Self::Fetch(h) => h.wire_len(),
         }
     }
 
@@ -135,6 +162,7 @@ impl RequestHdr {
         match self {
             Self::Write(h) => h.timed,
             Self::Read(h) => h.timed,
+            Self::Fetch(h) => h.timed,
         }
     }
 
@@ -142,28 +170,56 @@ impl RequestHdr {
     #[inline]
     pub const fn direction(&self) -> Direction {
         match self {
-            Self::Write(_) => Direction::Write,
+            Self::Write(_) | Self::Fetch(_) => Direction::Write,
             Self::Read(_) => Direction::Read,
         }
     }
 }
 
-/// A request whose numbers agree with each other and with the chunk.
+/// The place in which a request has arrived.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Bounds {
+    /// A chunk of this many bytes.
+    Chunk(u32),
+    /// A slot of `bytes`, in a session whose requests have up to `max_io` bytes of data.
+    Slot {
+        /// Bytes of the slot.
+        bytes: u32,
+        /// Most bytes of data that are not in a slot.
+        max_io: u32,
+    },
+}
+
+impl Bounds {
+    /// Bytes of the chunk or slot.
+    #[inline]
+    pub const fn bytes(&self) -> u32 {
+        match self {
+            Self::Chunk(bytes) | Self::Slot { bytes, .. } => *bytes,
+        }
+    }
+}
+
+/// A request whose numbers agree with each other and with the chunk or slot.
 ///
 /// # Invariants
 ///
-/// - `data_len + usr_len` plus the header is at most the chunk size;
-/// - a descriptor is that of a READ, and its length is 1..=`data_len`;
+/// - `usr_at + usr_len` plus the header is at most the size of the chunk or slot;
+/// - the data of a WRITE ends at `usr_at`; with a chunk, so does that of a READ;
+/// - a descriptor is that of a READ or FETCH, and its length is 1..=`data_len`, or exactly that in
+///   a slot;
 /// - a READ without descriptor has `data_len` 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ServerRequest {
     /// Which way the data flows.
     pub direction: Direction,
-    /// Bytes of data, from the start of the chunk: written by the client, or room for the answer.
+    /// Bytes of data.
     pub data_len: u32,
-    /// Bytes of the user header, which starts at byte `data_len` of the chunk.
+    /// Where the user header begins in the chunk or slot.
+    pub usr_at: u32,
+    /// Bytes of the user header.
     pub usr_len: u16,
-    /// Client memory for the answer's data.
+    /// Client memory that takes the answer's data, or that has the data to fetch.
     pub desc: Option<SgDesc>,
     /// Invalidate the descriptor's key with the answer.
     pub need_inval: bool,
@@ -172,30 +228,38 @@ pub struct ServerRequest {
 }
 
 impl ServerRequest {
-    /// Checks header `hdr`, found at byte `offset` of a chunk of `chunk_size` bytes.
+    /// Checks header `hdr`, found at byte `offset` of a chunk or slot.
     ///
     /// # Errors
     ///
     /// When lengths disagree. In particular a descriptor longer than the data is refused: the
-    /// answer would send memory that was never written.
+    /// answer would send memory that was never written. FETCH needs a slot.
     #[inline]
-    pub fn parse(hdr: &RequestHdr, offset: u32, chunk_size: u32) -> Result<Self, RequestError> {
+    pub fn parse(hdr: &RequestHdr, offset: u32, bounds: Bounds) -> Result<Self, RequestError> {
         let usr_len = hdr.usr_len();
         let hdr_len = u32::try_from(hdr.wire_len()).map_err(|_| RequestError::Short)?;
         match offset.checked_add(hdr_len) {
-            Some(end) if end <= chunk_size => {}
+            Some(end) if end <= bounds.bytes() => {}
             _ => return Err(RequestError::Short),
         }
-        let data_len = offset
+        let usr_at = offset
             .checked_sub(u32::from(usr_len))
             .ok_or(RequestError::UserLen(usr_len))?;
         if u32::from(usr_len).saturating_add(hdr_len) > MAX_HDR_SIZE {
             return Err(RequestError::HeaderSize(usr_len));
         }
-        let (direction, desc, need_inval) = match hdr {
-            RequestHdr::Write(_) => (Direction::Write, None, false),
-            RequestHdr::Read(h) => (Direction::Read, h.desc, h.need_inval),
+        let (desc, need_inval) = match (hdr, bounds) {
+            (RequestHdr::Write(_), _) => (None, false),
+            (RequestHdr::Read(h), _) => (h.desc, h.need_inval),
+            (RequestHdr::Fetch(h), Bounds::Slot { .. }) => (Some(h.desc), h.need_inval),
+            (RequestHdr::Fetch(_), Bounds::Chunk(_)) => return Err(RequestError::Type(TYPE_FETCH)),
         };
+        let data_len = match (hdr, bounds) {
+            (RequestHdr::Write(_), _) | (_, Bounds::Chunk(_)) => usr_at,
+            (_, Bounds::Slot { .. }) if usr_at > 0 => return Err(RequestError::Offset(usr_at)),
+            (_, Bounds::Slot { max_io, .. }) => desc.map_or(0, |desc| desc.len).min(max_io),
+        };
+        let direction = hdr.direction();
         match (direction, desc) {
             (Direction::Read, None) if data_len > 0 => return Err(RequestError::NoDesc),
             (_, Some(d)) if d.len == 0 || d.len > data_len => {
@@ -208,6 +272,7 @@ impl ServerRequest {
         Ok(Self {
             direction,
             data_len,
+            usr_at,
             usr_len,
             desc,
             need_inval: need_inval && desc.is_some(),
@@ -218,9 +283,27 @@ impl ServerRequest {
     /// Bytes that a successful answer sends to the client's memory.
     #[inline]
     pub const fn return_len(&self) -> u32 {
-        match self.desc {
+        match self.sink() {
             Some(d) => d.len,
             None => 0,
+        }
+    }
+
+    /// Client memory that takes the data of the answer.
+    #[inline]
+    pub const fn sink(&self) -> Option<SgDesc> {
+        match self.direction {
+            Direction::Read => self.desc,
+            Direction::Write => None,
+        }
+    }
+
+    /// Client memory from which the server fetches the data.
+    #[inline]
+    pub const fn source(&self) -> Option<SgDesc> {
+        match self.direction {
+            Direction::Write => self.desc,
+            Direction::Read => None,
         }
     }
 }

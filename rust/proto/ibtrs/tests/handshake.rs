@@ -6,6 +6,7 @@ use ibtrs_proto::errno::Errno;
 use ibtrs_proto::handshake::*;
 use ibtrs_proto::imm::*;
 use ibtrs_proto::limits;
+use ibtrs_proto::slots::MAX_SLOT_BYTES;
 
 /// The golden immediates of Documentation/protocol.md, "Immediates".
 #[test]
@@ -193,6 +194,7 @@ fn conn_rsp_golden() {
         max_hdr_size: 4096,
         new_rkey: true,
         times: false,
+        slot_bytes: None,
         ext: None,
     };
     let b = rsp.encode();
@@ -221,6 +223,7 @@ fn conn_rsp_refusals() {
         max_hdr_size: 4096,
         new_rkey: false,
         times: false,
+        slot_bytes: None,
         ext: None,
     };
     for n in 0..56 {
@@ -273,6 +276,7 @@ fn extensions_golden() {
             durable: false,
             more_answers: false,
             inv_answers: false,
+            slots: false,
         }),
     };
     let b = req.encode();
@@ -294,6 +298,9 @@ fn extensions_golden() {
     told.ext.as_mut().unwrap().inv_answers = true;
     assert_eq!(told.encode()[44..48], [1, 1, 63, 0]);
     assert_eq!(ConnReq::decode(&told.encode()), Ok(told));
+    told.ext.as_mut().unwrap().slots = true;
+    assert_eq!(told.encode()[44..48], [1, 1, 127, 0]);
+    assert_eq!(ConnReq::decode(&told.encode()), Ok(told));
     // Another version of the extensions, or an attempt without a number, is no extension.
     let with = |off: usize, v: u8| {
         let mut b = b;
@@ -312,6 +319,7 @@ fn extensions_golden() {
         max_hdr_size: 4096,
         new_rkey: false,
         times: false,
+        slot_bytes: None,
         ext: Some(RspExt {
             server_run: core::array::from_fn(|i| 0x50 + i as u8),
             session_gen: 0x0A0B_0C0D,
@@ -328,9 +336,9 @@ fn extensions_golden() {
     let mut b = timed.encode();
     assert_eq!(b[20..28], [1, 0, 1, 0, 0x0D, 0x0C, 0x0B, 0x0A]);
     assert_eq!(ConnRsp::decode(&b), Ok(timed));
-    b[22] = 0xFE;
+    b[22] = 0xFC;
     assert_eq!(ConnRsp::decode(&b), Ok(rsp));
-    b[22] = 0xFF;
+    b[22] = 0xFD;
     assert_eq!(ConnRsp::decode(&b), Ok(timed));
     b[20] = 0;
     let plain = ConnRsp { ext: None, ..rsp };
@@ -339,10 +347,50 @@ fn extensions_golden() {
     assert_eq!(without.encode(), plain.encode());
 }
 
+/// Slots: bit 1 of byte 22, with their size in byte 23.
+#[test]
+fn slots_golden() {
+    let rsp = ConnRsp {
+        queue_depth: 4096,
+        max_io_size: 131_072,
+        max_hdr_size: 4096,
+        new_rkey: true,
+        times: true,
+        slot_bytes: Some(8192),
+        ext: Some(RspExt {
+            server_run: [7; 16],
+            session_gen: 1,
+        }),
+    };
+    let b = rsp.encode();
+    assert_eq!(b[20..24], [1, 0, 3, 2]);
+    assert_eq!(ConnRsp::decode(&b), Ok(rsp));
+    assert_eq!(rsp.chunk_size(), 8192);
+    // Chunks of that size would be too many.
+    assert_eq!(rsp.layout().unwrap().mem_bits(), 16);
+    let with = |off: usize, v: u8| {
+        let mut b = b;
+        b[off] = v;
+        ConnRsp::decode(&b)
+    };
+    let whole = Err(HandshakeError::Layout(LayoutError::TooBig));
+    assert_eq!(with(22, 1), whole, "chunks");
+    assert_eq!(with(20, 0), whole, "no extensions");
+    assert_eq!(with(23, 0), Err(HandshakeError::Sizes));
+    assert_eq!(with(13, 0x21), Err(HandshakeError::Sizes), "longer headers");
+    let most = ConnRsp {
+        slot_bytes: Some(MAX_SLOT_BYTES),
+        queue_depth: 256,
+        ..rsp
+    };
+    assert_eq!(most.encode()[23], 255);
+    assert_eq!(ConnRsp::decode(&most.encode()), Ok(most));
+}
+
 /// A server sends an answer in a message of another kind only to clients that take it like that.
 #[test]
 fn kinds_of_answers_are_negotiated() {
-    for flags in 0..64u8 {
+    for flags in 0..=255u8 {
         let mut b = ConnReq {
             cid: 1,
             cid_num: 3,
@@ -361,6 +409,7 @@ fn kinds_of_answers_are_negotiated() {
         let has = |bits: u8| flags & bits == bits;
         assert_eq!(ext.wants_more_answers(), has(4 | 16));
         assert_eq!(ext.wants_inv_answers(), has(4 | 32) && !has(1));
+        assert_eq!(ext.wants_slots(), has(4 | 32 | 64) && !has(1));
     }
 }
 

@@ -447,7 +447,7 @@ fn request_headers_golden() {
     for n in 0..24 {
         assert_eq!(parse(&buf[..n]), Err(RequestError::Short));
     }
-    for kind in [0u8, 1, 4, 5, 255] {
+    for kind in [0u8, 1, 4, 5, 13, 255] {
         buf[0] = kind;
         assert_eq!(parse(&buf), Err(RequestError::Type(kind.into())));
         // Only requests may ask for times.
@@ -504,7 +504,7 @@ fn server_requests() {
             desc: d,
         })
     };
-    let parse = |h: &RequestHdr, off| ServerRequest::parse(h, off, 8192);
+    let parse = |h: &RequestHdr, off| ServerRequest::parse(h, off, Bounds::Chunk(8192));
     let w = RequestHdr::Write(WriteHdr {
         usr_len: 32,
         timed: false,

@@ -40,7 +40,7 @@ struct Path {
     closed: bool,
     gone: bool,
     waiting: Option<Request>,
-    invalidating: Option<Request>,
+    pending: Option<Request>,
     /// References to its connections.
     refs: u32,
     /// Invalidations that were posted and have not completed.
@@ -136,7 +136,7 @@ impl View<'_> {
                 !path.closed || self.wrong == Wrong::LeavesBehind
             })
         };
-        if let Err(request) = serving::invalidate(&self.place(path), request, post) {
+        if let Err(request) = serving::pend(&self.place(path), request, post) {
             self.drop_request(request);
         }
     }
@@ -195,7 +195,7 @@ impl View<'_> {
                 Some(false) => return,
                 Some(true) => {}
                 None => {
-                    if let Some(request) = self.place(path).take_invalidating() {
+                    if let Some(request) = self.place(path).take_pending() {
                         let stopped = self.act(|world| world.paths[path].stopped);
                         match stopped {
                             true => self.drop_request(request),
@@ -212,7 +212,7 @@ impl View<'_> {
     fn look(&self, path: usize) -> bool {
         match serving::leave(self, tag(path), 0, &self.place(path)) {
             Left::Nothing => false,
-            Left::Invalidating(request) => {
+            Left::Pending(request) => {
                 self.drop_request(request);
                 false
             }
@@ -356,13 +356,12 @@ impl Place for Spot<'_> {
             .act(|world| world.paths[self.path].waiting.is_some())
     }
 
-    fn put_invalidating(&self, request: Request) -> Result<(), Request> {
-        self.put(request, |path| &mut path.invalidating)
+    fn put_pending(&self, request: Request) -> Result<(), Request> {
+        self.put(request, |path| &mut path.pending)
     }
 
-    fn take_invalidating(&self) -> Option<Request> {
-        self.view
-            .act(|world| world.paths[self.path].invalidating.take())
+    fn take_pending(&self) -> Option<Request> {
+        self.view.act(|world| world.paths[self.path].pending.take())
     }
 }
 
@@ -384,7 +383,7 @@ fn play(wakers: u32, threads: &[Thread<World>]) -> Result<usize, String> {
         assert_eq!(world.in_service, None);
         let b = &world.paths[B];
         assert_eq!(
-            (b.over, &b.waiting, &b.invalidating),
+            (b.over, &b.waiting, &b.pending),
             (1, &None, &None),
             "the request is lost"
         );
@@ -420,10 +419,10 @@ fn begin(world: &mut World) -> Claim<Request> {
         fn has_waiting(&self) -> bool {
             false
         }
-        fn put_invalidating(&self, request: Request) -> Result<(), Request> {
+        fn put_pending(&self, request: Request) -> Result<(), Request> {
             Err(request)
         }
-        fn take_invalidating(&self) -> Option<Request> {
+        fn take_pending(&self) -> Option<Request> {
             None
         }
     }

@@ -7,6 +7,7 @@ use ibtrs_proto::handshake::*;
 use ibtrs_proto::imm::Imm;
 use ibtrs_proto::layout;
 use ibtrs_proto::msg::*;
+use ibtrs_proto::slots::SLOT_UNIT;
 use proptest::prelude::*;
 
 fn desc(addr: u64, key: u32, len: u32) -> SgDesc {
@@ -33,7 +34,8 @@ proptest! {
         let _ = MoreAnswers::decode(&b);
         let _ = InvAnswer::decode(&b, c & 1 == 1, qd);
         if let Ok(h) = RequestHdr::parse(&b, c & 2 == 2) {
-            let _ = ServerRequest::parse(&h, c, c.wrapping_mul(3));
+            let _ = ServerRequest::parse(&h, c, Bounds::Chunk(c.wrapping_mul(3)));
+            let _ = ServerRequest::parse(&h, c, Bounds::Slot { bytes: c.wrapping_mul(3), max_io: c });
         }
     }
 
@@ -51,12 +53,12 @@ proptest! {
     fn conn_req_round_trip(
         cid_num in 1u16..=4096, cid: u16, recon_cnt: u16,
         path_uuid: [u8; 16], session_uuid: [u8; 16], first_conn: bool,
-        ext in prop::option::of((1..=MAX_EPOCH, any::<[bool; 6]>())),
+        ext in prop::option::of((1..=MAX_EPOCH, any::<[bool; 7]>())),
         tail in prop::collection::vec(any::<u8>(), 0..140),
     ) {
         let cid = cid % cid_num;
-        let ext = ext.map(|(epoch, [send_imm, notices, same_key, durable, more_answers, inv_answers])| {
-            ReqExt { epoch, send_imm, notices, same_key, durable, more_answers, inv_answers }
+        let ext = ext.map(|(epoch, [send_imm, notices, same_key, durable, more_answers, inv_answers, slots])| {
+            ReqExt { epoch, send_imm, notices, same_key, durable, more_answers, inv_answers, slots }
         });
         let req = ConnReq { cid, cid_num, recon_cnt, path_uuid, session_uuid, first_conn, ext };
         let mut b = req.encode().to_vec();
@@ -69,15 +71,21 @@ proptest! {
     fn conn_rsp_accepts_only_layouts(
         queue_depth: u16, io: u32, hdr: u32, new_rkey: bool,
         ext in prop::option::of((any::<[u8; 16]>(), any::<u32>(), any::<bool>())),
+        slot_units in prop::option::of(1u32..256),
     ) {
         let times = ext.is_some_and(|(_, _, times)| times);
+        let slot_bytes = ext.and(slot_units).map(|units| units * SLOT_UNIT);
         let ext = ext.map(|(server_run, session_gen, _)| RspExt { server_run, session_gen });
         let (io, hdr) = (io >> (io % 32), hdr >> (hdr % 32));
-        let rsp = ConnRsp { queue_depth, max_io_size: io, max_hdr_size: hdr, new_rkey, times, ext };
+        let rsp = ConnRsp {
+            queue_depth, max_io_size: io, max_hdr_size: hdr, new_rkey, times, slot_bytes, ext,
+        };
         if let Ok(back) = ConnRsp::decode(&rsp.encode()) {
             prop_assert_eq!(back, rsp);
             let l = rsp.layout().unwrap();
-            prop_assert_eq!(u64::from(l.chunk_size()), u64::from(io) + u64::from(hdr));
+            let chunk = slot_bytes.map_or(u64::from(io) + u64::from(hdr), u64::from);
+            prop_assert_eq!(u64::from(l.chunk_size()), chunk);
+            prop_assert!(l.chunk_size() >= hdr);
         }
     }
 
@@ -152,7 +160,12 @@ proptest! {
         prop_assert_eq!(RequestHdr::parse(&buf[..n], true), Ok(RequestHdr::Read(h)));
         let w = WriteHdr { usr_len, timed };
         prop_assert_eq!(RequestHdr::parse(&w.encode(), true), Ok(RequestHdr::Write(w)));
+        let desc = d.unwrap_or_default();
+        let f = FetchHdr { usr_len, need_inval, timed, desc };
+        prop_assert_eq!(f.encode().len(), f.wire_len());
+        prop_assert_eq!(RequestHdr::parse(&f.encode(), true), Ok(RequestHdr::Fetch(f)));
         // Without times, it is no request.
+        prop_assert_eq!(RequestHdr::parse(&f.encode(), false).is_err(), timed);
         prop_assert_eq!(RequestHdr::parse(&buf[..n], false).is_err(), timed);
         prop_assert_eq!(RequestHdr::parse(&w.encode(), false).is_err(), timed);
     }
@@ -174,7 +187,7 @@ proptest! {
         };
         let end = p.offset_of_first_byte + p.total_len;
         prop_assert_eq!(p.imm_offset + hdr.wire_len() as u32, end);
-        let req = ServerRequest::parse(&hdr, p.imm_offset, c).unwrap();
+        let req = ServerRequest::parse(&hdr, p.imm_offset, Bounds::Chunk(c)).unwrap();
         prop_assert_eq!((req.data_len, req.usr_len), (data_len, usr_len));
         prop_assert_eq!((req.direction, req.timed), (hdr.direction(), hdr.timed()));
     }
@@ -186,8 +199,9 @@ proptest! {
         let mut b = b;
         (b[0], b[1], b[6], b[7], b[3], b[22], b[23]) = (kind, 0, sg, 0, b[3] & 0x1F, 0, 0);
         let hdr = RequestHdr::parse(&b, false).unwrap();
-        if let Ok(r) = ServerRequest::parse(&hdr, offset, c) {
-            let end = r.data_len + u32::from(r.usr_len) + hdr.wire_len() as u32;
+        if let Ok(r) = ServerRequest::parse(&hdr, offset, Bounds::Chunk(c)) {
+            prop_assert_eq!(r.usr_at, r.data_len);
+            let end = r.usr_at + u32::from(r.usr_len) + hdr.wire_len() as u32;
             prop_assert!(end <= c);
             prop_assert!(r.return_len() <= r.data_len);
             prop_assert_eq!(r.desc.is_some(), r.return_len() > 0);

@@ -58,6 +58,7 @@ fn what_users_write() {
         LimitError::ChunkSize(1) => EINVAL,
         LimitError::QueueDepth(0) => EINVAL,
         LimitError::Both => EINVAL,
+        LimitError::Slots => EINVAL,
     }
     let problem = |problem| OptError {
         problem,
@@ -119,11 +120,13 @@ fn what_peers_send() {
         RequestError::Short => EINVAL,
         RequestError::Type(1) => EINVAL,
         RequestError::SgCount(2) => EINVAL,
+        RequestError::Offset(1) => EINVAL,
         RequestError::UserLen(1) => EINVAL,
         RequestError::HeaderSize(1) => EMSGSIZE,
         RequestError::NoDesc => EINVAL,
         RequestError::DescLen(0) => EINVAL,
         RequestError::DescAddr(0) => EINVAL,
+        RequestError::NoMemory => ENOMEM,
     }
     // A wrong part of a message is reported by its own text.
     let name = NameError::TooLong;

@@ -105,6 +105,7 @@ fn plain_request(cid: u16, epoch: u32) -> ConnReq {
             durable: true,
             more_answers: true,
             inv_answers: false,
+            slots: false,
         }),
     }
 }
@@ -117,6 +118,7 @@ fn plain_acceptance() -> ConnRsp {
         max_hdr_size: 4096,
         new_rkey: true,
         times: false,
+        slot_bytes: None,
         ext: Some(RspExt {
             server_run: [0xc3; 16],
             session_gen: 5,

@@ -1,0 +1,631 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Buffers for the data of requests in service, which all sessions share. No client can write to
+//! them; [`ibtrs_proto::buffers`] has their sizes, their limit and the share of a session.
+//!
+//! A slot keeps its smallest buffer from one request to the next, until the path has been idle
+//! ([`crate::idle`]). A larger buffer is for one request. Free buffers are on a shelf of the CPU on
+//! which they became free, or, beyond a few, in the common store. Completions wait for the thread
+//! that takes a buffer, so it never waits for memory.
+//!
+//! A request that gets no buffer waits in the line of its session ([`waiting`]).
+
+use crate::{
+    server::Server,
+    session::Session,
+    source::Source, //
+};
+use ibtrs_proto::buffers::{
+    self,
+    may_take,
+    Sizes, //
+};
+use kernel::{
+    alloc::{
+        flags::GFP_NOWAIT,
+        Flags, //
+    },
+    cpu::{
+        nr_cpu_ids,
+        CpuId, //
+    },
+    new_spinlock_irq,
+    prelude::*,
+    sync::{
+        Arc,
+        SpinLockIrq, //
+    },
+};
+use kx::{
+    mm::{
+        Node,
+        Pieces, //
+    },
+    sync::{
+        atomic::{
+            Atomic,
+            AtomicFlag,
+            Full,
+            Relaxed, //
+        },
+        TakeCell, //
+    },
+    work::WorkItem, //
+};
+use rdma::{
+    dma::{
+        Direction,
+        DmaRoom, //
+    },
+    pd::Pd, //
+};
+
+mod waiting;
+
+pub(crate) use waiting::{
+    Line,
+    Look,
+    Waiter, //
+};
+
+/// Maximum number of free buffers of a size on the shelf of a CPU.
+const SHELF: usize = 8;
+
+/// Time after which free buffers that were not needed are given back to the machine, in
+/// milliseconds.
+const KEEP_MS: u32 = 5_000;
+
+/// The memory of a buffer.
+struct Memory {
+    pieces: Arc<Pieces>,
+    /// Number of its size.
+    size: usize,
+    /// Belongs to a session, which has it in reserve.
+    is_reserve: bool,
+    /// The mapping for the device of the request that has it.
+    source: Option<Source>,
+    /// Room for the next mapping.
+    room: DmaRoom,
+    /// The next one in a stack, or the one that the slot had before.
+    next: Option<KBox<Memory>>,
+}
+
+impl Memory {
+    /// Maps the memory for the device of `pd`.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`: the device has no mapping space.
+    fn map(&mut self, pd: &Arc<Pd>) -> Result {
+        let room = core::mem::take(&mut self.room);
+        match Source::new_in(pd, self.pieces.clone(), Direction::Bidirectional, room) {
+            Ok(source) => {
+                self.source = Some(source);
+                Ok(())
+            }
+            Err(room) => {
+                self.room = room;
+                Err(ENOMEM)
+            }
+        }
+    }
+
+    fn unmap(&mut self) {
+        if let Some(source) = self.source.take() {
+            self.room = source.unmap();
+        }
+    }
+}
+
+/// A buffer that a slot has. When it is dropped, it goes back to where it came from; by then no
+/// device uses it.
+pub(crate) struct Buffer {
+    /// Present until it is dropped; mapped.
+    memory: Option<KBox<Memory>>,
+    /// The session that holds it.
+    session: Arc<Session>,
+}
+
+impl Buffer {
+    /// Maps the memory for a request of `session`.
+    ///
+    /// # Errors
+    ///
+    /// Hands the memory back: the device has no mapping space.
+    fn new(
+        session: &Arc<Session>,
+        pd: &Arc<Pd>,
+        mut memory: KBox<Memory>,
+    ) -> Result<Self, KBox<Memory>> {
+        match memory.map(pd) {
+            Ok(()) => Ok(Self {
+                memory: Some(memory),
+                session: session.clone(),
+            }),
+            Err(_) => Err(memory),
+        }
+    }
+
+    /// Returns the mapped memory.
+    #[inline]
+    pub(crate) fn source(&self) -> Option<&Source> {
+        self.memory.as_ref()?.source.as_ref()
+    }
+
+    /// Returns whether the buffer has room for `len` bytes.
+    #[inline]
+    pub(crate) fn has_room(&self, len: usize) -> bool {
+        self.memory
+            .as_ref()
+            .is_some_and(|memory| len <= memory.pieces.len())
+    }
+
+    /// Returns whether the buffer is for one request only, however small that is.
+    pub(crate) fn is_reserve(&self) -> bool {
+        self.memory.as_ref().is_some_and(|memory| memory.is_reserve)
+    }
+
+    /// Keeps a buffer that the slot had before, and from which a device may still send, until this
+    /// one is dropped.
+    pub(crate) fn keep_former(&mut self, mut former: Buffer) {
+        if let Some(memory) = &mut self.memory {
+            // A buffer that was just taken has none.
+            memory.next = former.memory.take();
+        }
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        let mut next = self.memory.take();
+        while let Some(mut memory) = next {
+            next = memory.next.take();
+            // Before anyone else gets it.
+            memory.unmap();
+            self.session.take_back(memory);
+        }
+    }
+}
+
+/// A stack of free buffers of one size.
+#[derive(Default)]
+struct Stack {
+    top: Option<KBox<Memory>>,
+    count: usize,
+}
+
+impl Stack {
+    #[inline]
+    fn push(&mut self, mut memory: KBox<Memory>) {
+        memory.next = self.top.take();
+        self.top = Some(memory);
+        self.count += 1;
+    }
+
+    #[inline]
+    fn pop(&mut self) -> Option<KBox<Memory>> {
+        let mut memory = self.top.take()?;
+        self.top = memory.next.take();
+        self.count -= 1;
+        Some(memory)
+    }
+}
+
+impl Drop for Stack {
+    fn drop(&mut self) {
+        // One by one, as dropping a long list would recurse.
+        while self.pop().is_some() {}
+    }
+}
+
+type Stacks = [Stack; Sizes::MOST];
+
+/// The common store.
+struct Store {
+    stacks: Stacks,
+    memory: buffers::Memory,
+    /// The fewest free bytes since the last check: that much was not needed.
+    least: u64,
+}
+
+/// All buffers of the server, but for those that sessions have in reserve.
+#[pin_data]
+pub(crate) struct Buffers {
+    sizes: Sizes,
+    /// One for each CPU.
+    shelves: KVVec<Pin<KBox<SpinLockIrq<Stacks>>>>,
+    #[pin]
+    store: SpinLockIrq<Store>,
+    /// Bytes that sessions hold.
+    used: Atomic<u64>,
+    /// Bytes that the buffers may take.
+    limit: Atomic<u64>,
+    /// A session waits although others hold more, or although it may have more: nobody keeps a
+    /// buffer for the next request.
+    short: AtomicFlag,
+    /// There was no memory for a buffer since the last look after the lines.
+    failed: AtomicFlag,
+    #[pin]
+    look: SpinLockIrq<Look>,
+}
+
+impl Buffers {
+    /// Creates no buffer yet: for requests of up to `max_io` bytes, which may take `limit` bytes.
+    pub(crate) fn new(max_io: u32, limit: u64) -> impl PinInit<Self, Error> {
+        let sizes = Sizes::new(max_io);
+        try_pin_init!(Self {
+            sizes,
+            shelves: {
+                let mut shelves = KVVec::with_capacity(nr_cpu_ids() as usize, GFP_KERNEL)?;
+                for _ in 0..nr_cpu_ids() {
+                    let shelf = new_spinlock_irq!(Stacks::default(), "Buffers::shelves");
+                    shelves.push(KBox::pin_init(shelf, GFP_KERNEL)?, GFP_KERNEL)?;
+                }
+                shelves
+            },
+            store <- new_spinlock_irq!(
+                Store {
+                    stacks: Stacks::default(),
+                    memory: buffers::Memory::default(),
+                    least: 0,
+                },
+                "Buffers::store"
+            ),
+            used: Atomic::new(0),
+            limit: Atomic::new(limit),
+            short: AtomicFlag::new(false),
+            failed: AtomicFlag::new(false),
+            look <- new_spinlock_irq!(Look::new(), "Buffers::look"),
+        }? Error)
+    }
+
+    /// Returns whether no slot of any session is to keep a buffer for its next request.
+    #[inline]
+    fn is_short(&self) -> bool {
+        // ORDERING: A slot that misses the change keeps its buffer for one more request.
+        self.short.load(Relaxed)
+    }
+
+    /// Takes a buffer with room for `len` bytes for a request of `session`, and maps it for the device
+    /// of `pd`; `None` if the session holds its share, or if there is no memory.
+    ///
+    /// # Context
+    ///
+    /// May sleep, but does not wait for memory.
+    fn take(&self, session: &Arc<Session>, pd: &Arc<Pd>, len: usize) -> Option<Buffer> {
+        let size = self.sizes.of(len)?;
+        if !self.charge(session, self.bytes(size)) {
+            return None;
+        }
+        let Some(memory) = self.take_memory(size) else {
+            self.release(session, self.bytes(size));
+            self.fail();
+            return None;
+        };
+        // It may be larger than was asked for.
+        let more = self.bytes(memory.size).saturating_sub(self.bytes(size));
+        if more > 0 {
+            self.used.add(more, Relaxed);
+            session.held.add(more, Relaxed);
+        }
+        match Buffer::new(session, pd, memory) {
+            Ok(buffer) => Some(buffer),
+            Err(memory) => {
+                let bytes = self.bytes(memory.size);
+                session.server.put(memory);
+                self.release(session, bytes);
+                self.fail();
+                None
+            }
+        }
+    }
+
+    fn bytes(&self, size: usize) -> u64 {
+        self.sizes.bytes(size) as u64
+    }
+
+    /// Records that there was no memory although there may be more.
+    fn fail(&self) {
+        self.failed.store(true, Relaxed);
+        self.short.store(true, Relaxed);
+    }
+
+    /// Counts `bytes` more for a session, unless that would be more than its share.
+    fn charge(&self, session: &Session, bytes: u64) -> bool {
+        // ORDERING: Counters; two that ask at a time may both be refused, and both look again.
+        let used = self.used.fetch_add(bytes, Relaxed);
+        let held = session.held.fetch_add(bytes, Relaxed);
+        let may = may_take(held, bytes, used, self.limit.load(Relaxed));
+        if !may {
+            self.release(session, bytes);
+        }
+        may
+    }
+
+    /// Counts `bytes` less for a session.
+    fn release(&self, session: &Session, bytes: u64) {
+        self.used.fetch_sub(bytes, Relaxed);
+        // ORDERING: Full, so that this comes before the look whether a request waits; pairs with
+        // `Session::wait_for_buffer`.
+        session.held.fetch_sub(bytes, Full);
+    }
+
+    fn shelf(&self) -> Option<&SpinLockIrq<Stacks>> {
+        let cpu = CpuId::current().as_u32() as usize;
+        self.shelves.get(cpu).map(|shelf| &**shelf)
+    }
+
+    fn take_memory(&self, size: usize) -> Option<KBox<Memory>> {
+        let shelf = self.shelf()?;
+        let found = shelf.lock().get_mut(size).and_then(Stack::pop);
+        found
+            .or_else(|| self.take_stored(size))
+            .or_else(|| self.any_free(size))
+    }
+
+    /// Takes a buffer from the common store, or allocates it.
+    fn take_stored(&self, size: usize) -> Option<KBox<Memory>> {
+        let found = self.source(size);
+        let found = match found {
+            buffers::Source::Nowhere => {
+                self.clear_shelves();
+                self.source(size)
+            }
+            found => found,
+        };
+        match found {
+            buffers::Source::Free => self.store.lock().pop(size, &self.sizes),
+            buffers::Source::New => self.allocate(size),
+            buffers::Source::InPlaceOf { bytes } => {
+                self.shrink(bytes);
+                self.allocate(size)
+            }
+            buffers::Source::Nowhere => None,
+        }
+    }
+
+    /// Takes a free buffer that is at least of `size`, from wherever there is one.
+    fn any_free(&self, size: usize) -> Option<KBox<Memory>> {
+        self.clear_shelves();
+        let mut store = self.store.lock();
+        (size..Sizes::MOST).find_map(|size| store.pop(size, &self.sizes))
+    }
+
+    fn source(&self, size: usize) -> buffers::Source {
+        let store = self.store.lock();
+        let is_free = store.stacks.get(size).is_some_and(|stack| stack.count > 0);
+        store
+            .memory
+            .source(self.bytes(size), is_free, self.limit.load(Relaxed))
+    }
+
+    fn allocate(&self, size: usize) -> Option<KBox<Memory>> {
+        let bytes = self.bytes(size);
+        let mut store = self.store.lock();
+        let then = store.memory.taken.saturating_add(bytes);
+        // Another thread may have taken what was left.
+        if then > self.limit.load(Relaxed) {
+            return store.pop(size, &self.sizes);
+        }
+        store.memory.taken = then;
+        drop(store);
+        let pieces = Pieces::optional(self.sizes.bytes(size), Node::ANY);
+        let memory = pieces.and_then(|pieces| memory(pieces, size, false, GFP_NOWAIT));
+        if memory.is_err() {
+            let mut store = self.store.lock();
+            store.memory.taken = store.memory.taken.saturating_sub(bytes);
+        }
+        memory.ok()
+    }
+
+    /// Puts the buffers on the shelves of all CPUs into the common store.
+    fn clear_shelves(&self) {
+        for shelf in &self.shelves {
+            let stacks = core::mem::take(&mut *shelf.lock());
+            for mut stack in stacks {
+                while let Some(memory) = stack.pop() {
+                    self.store.lock().push(memory, &self.sizes);
+                }
+            }
+        }
+    }
+
+    /// Frees buffers of `bytes` in total, or more, as far as there are free ones.
+    fn shrink(&self, bytes: u64) {
+        let mut left = bytes;
+        while left > 0 {
+            // The largest first. Dropped without the lock.
+            let Some(memory) = self.store.lock().remove(&self.sizes) else {
+                return;
+            };
+            left = left.saturating_sub(memory.pieces.len() as u64);
+        }
+    }
+
+    /// Puts memory on the shelf of this CPU, or into the store. Returns whether the shelf had none
+    /// of that size, or has too much.
+    fn put(&self, memory: KBox<Memory>) -> bool {
+        if let Some(shelf) = self.shelf() {
+            let mut stacks = shelf.lock();
+            match stacks.get_mut(memory.size) {
+                Some(stack) if stack.count < SHELF => {
+                    stack.push(memory);
+                    return stack.count == 1;
+                }
+                _ => {}
+            }
+        }
+        self.store.lock().push(memory, &self.sizes);
+        true
+    }
+
+    /// Sets how many bytes the buffers may take.
+    pub(crate) fn set_limit(&self, limit: u64) {
+        self.limit.store(limit, Relaxed);
+        let taken = self.store.lock().memory.taken;
+        if taken > limit {
+            self.clear_shelves();
+            self.shrink(taken - limit);
+        }
+    }
+
+    /// Frees the buffers that were not needed since the last call; returns whether some are left.
+    fn expire(&self) -> bool {
+        self.clear_shelves();
+        let mut store = self.store.lock();
+        let unneeded = store.least;
+        drop(store);
+        self.shrink(unneeded);
+        store = self.store.lock();
+        store.least = store.memory.free;
+        store.memory.free > 0
+    }
+}
+
+/// Makes the memory of a buffer of number `size`, with what a mapping takes.
+fn memory(pieces: Pieces, size: usize, is_reserve: bool, flags: Flags) -> Result<KBox<Memory>> {
+    Ok(KBox::new(
+        Memory {
+            room: DmaRoom::new(&pieces, flags)?,
+            pieces: Arc::new(pieces, flags)?,
+            size,
+            is_reserve,
+            source: None,
+            next: None,
+        },
+        flags,
+    )?)
+}
+
+impl Store {
+    fn push(&mut self, memory: KBox<Memory>, sizes: &Sizes) {
+        let bytes = sizes.bytes(memory.size) as u64;
+        if let Some(stack) = self.stacks.get_mut(memory.size) {
+            stack.push(memory);
+            self.memory.free += bytes;
+        }
+    }
+
+    fn pop(&mut self, size: usize, sizes: &Sizes) -> Option<KBox<Memory>> {
+        let memory = self.stacks.get_mut(size)?.pop()?;
+        let free = self.memory.free;
+        self.memory.free = free.saturating_sub(sizes.bytes(size) as u64);
+        self.least = self.least.min(self.memory.free);
+        Some(memory)
+    }
+
+    /// Takes a free buffer that is then freed.
+    fn remove(&mut self, sizes: &Sizes) -> Option<KBox<Memory>> {
+        let size = self.stacks.iter().rposition(|stack| stack.count > 0)?;
+        let memory = self.pop(size, sizes)?;
+        let taken = self.memory.taken;
+        self.memory.taken = taken.saturating_sub(sizes.bytes(size) as u64);
+        Some(memory)
+    }
+}
+
+/// The buffer that a session has in reserve.
+pub(crate) struct Reserve {
+    /// There is one, here or in use.
+    is_made: AtomicFlag,
+    memory: TakeCell<KBox<Memory>>,
+}
+
+impl Reserve {
+    /// There is none until the session has a path with slots.
+    pub(crate) const fn new() -> Self {
+        Self {
+            is_made: AtomicFlag::new(false),
+            memory: TakeCell::empty(),
+        }
+    }
+}
+
+impl Session {
+    /// Allocates the buffer that the session has in reserve, unless it has one.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub(crate) fn make_reserve(&self) -> Result {
+        let sizes = &self.server.buffers.sizes;
+        if self.reserve.is_made.xchg(true, Relaxed) {
+            return Ok(());
+        }
+        let pieces = Pieces::new(sizes.bytes(sizes.last()), Node::ANY);
+        let new = pieces.and_then(|pieces| memory(pieces, sizes.last(), true, GFP_KERNEL));
+        let put = new.map(|memory| self.reserve.memory.put(memory));
+        if put.is_err() {
+            self.reserve.is_made.store(false, Relaxed);
+        }
+        put.map(drop)
+    }
+
+    /// Takes the buffer in reserve, if it is there, and maps it for the device of `pd`.
+    fn take_reserve(self: &Arc<Self>, pd: &Arc<Pd>) -> Option<Buffer> {
+        let memory = self.reserve.memory.take()?;
+        match Buffer::new(self, pd, memory) {
+            Ok(buffer) => Some(buffer),
+            Err(memory) => {
+                // Its place was just emptied.
+                let _ = self.reserve.memory.put(memory);
+                self.server.buffers.fail();
+                None
+            }
+        }
+    }
+
+    /// Returns whether no slot of the session is to keep a buffer for its next request, as a request
+    /// waits for memory.
+    #[inline]
+    pub(crate) fn is_short(&self) -> bool {
+        self.is_waiting() || self.server.buffers.is_short()
+    }
+
+    /// Takes back the memory of a buffer that a slot had.
+    ///
+    /// # Context
+    ///
+    /// Any.
+    fn take_back(self: &Arc<Self>, memory: KBox<Memory>) {
+        let server = &self.server;
+        if memory.is_reserve {
+            // There is one, so its place is free.
+            let _ = self.reserve.memory.put(memory);
+        } else {
+            let bytes = server.buffers.bytes(memory.size);
+            server.put(memory);
+            server.buffers.release(self, bytes);
+        }
+        if self.is_waiting() {
+            self.wake.enqueue(self.clone());
+        }
+        if server.buffers.is_short() {
+            server.feed.modify(server.clone(), 0);
+        }
+    }
+}
+
+impl Server {
+    /// Puts memory among the free buffers, which are freed if nobody needs them.
+    fn put(self: &Arc<Self>, memory: KBox<Memory>) {
+        if self.buffers.put(memory) {
+            self.tidy.enqueue_in(self.clone(), KEEP_MS);
+        }
+    }
+}
+
+/// Frees buffers that were not needed for some time.
+impl WorkItem<{ crate::server::work::TIDY }> for Server {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        if this.buffers.expire() {
+            this.tidy.enqueue_in(this.clone(), KEEP_MS);
+        }
+    }
+}

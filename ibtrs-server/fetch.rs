@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Fetches the data of writes from the memory of clients (Documentation/protocol.md, "Slots").
+//!
+//! A request whose data is fetched is pending in its place, so that the teardown of its path finds
+//! it. By then the connections are closed, and the device writes to the buffer no more.
+//!
+//! A request that has waited for a buffer, but has nothing to fetch, comes here as well: a flush
+//! takes it back to its connection, where it may wait for a limit of its client.
+
+use crate::{
+    buffers::{
+        Buffer,
+        Waiter, //
+    },
+    chunk::Chunk,
+    con::Con,
+    path::Path,
+    respond,
+    source::MAX_SGES, //
+};
+use ibtrs_core::convert;
+use ibtrs_proto::serving::Place;
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+use rdma::{
+    qp::QueuePair,
+    sendq::{
+        Chain,
+        Doorbell,
+        Signal,
+        SqSpace, //
+    },
+    sge::Remote,
+    slot::{
+        Kind,
+        SlotRef, //
+    },
+};
+
+impl Path {
+    /// Has a request go on, on its connection, that has waited for `buffer`.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    pub(crate) fn go_on(self: &Arc<Self>, waiter: Waiter, buffer: Buffer) {
+        let cons = self.cons.lock();
+        let qp = cons.qps.get(usize::from(waiter.cid));
+        let qp = qp.and_then(Option::as_ref).map(|qp| qp.get());
+        drop(cons);
+        // Without a connection or a slot, the teardown of the path drops the request.
+        let Some((qp, slot)) = qp.zip(self.slots.get(waiter.buf_id.into())) else {
+            return;
+        };
+        // Otherwise that has happened.
+        if let Some(mut chunk) = slot.take_pending() {
+            self.grant(&mut chunk, buffer);
+            begin(&qp, slot, chunk);
+        }
+    }
+}
+
+/// Begins to fetch the data of a request, which has a buffer, if it has data to fetch. The request is
+/// served, on its connection, when that is done.
+///
+/// # Context
+///
+/// Any.
+pub(crate) fn begin(qp: &QueuePair<Con>, slot: SlotRef<'_, Con>, chunk: KBox<Chunk>) {
+    let Err((error, chunk)) = post(qp, slot, chunk) else {
+        return;
+    };
+    if error != EAGAIN {
+        return give_up(qp, slot, chunk, error);
+    }
+    match slot.put_pending(chunk) {
+        Ok(()) => respond::wait_for_space(qp, slot.index()),
+        // Does not happen: a number has one request.
+        Err(chunk) => give_up(qp, slot, chunk, EBUSY),
+    }
+}
+
+/// Tries again with the request of `slot`, for which there was no SQ space.
+///
+/// # Errors
+///
+/// `EAGAIN`: there still is none.
+pub(crate) fn retry(qp: &QueuePair<Con>, slot: SlotRef<'_, Con>) -> Result {
+    let Some(chunk) = slot.take_pending() else {
+        // The path is being closed, and the request was dropped.
+        return Ok(());
+    };
+    let Err((error, chunk)) = post(qp, slot, chunk) else {
+        return Ok(());
+    };
+    if error != EAGAIN {
+        give_up(qp, slot, chunk, error);
+        return Ok(());
+    }
+    match slot.put_pending(chunk) {
+        Ok(()) => Err(EAGAIN),
+        // Does not happen: its place was just emptied.
+        Err(chunk) => {
+            give_up(qp, slot, chunk, EBUSY);
+            Ok(())
+        }
+    }
+}
+
+/// Posts the work requests, and keeps the request in its place until they have completed. It is
+/// there before the device knows of them, so that no completion comes too early.
+///
+/// # Errors
+///
+/// Hands the request back if the device has certainly not got it, unless the teardown of the path
+/// has taken it.
+fn post(
+    qp: &QueuePair<Con>,
+    slot: SlotRef<'_, Con>,
+    chunk: KBox<Chunk>,
+) -> Result<(), (Error, KBox<Chunk>)> {
+    let wrs = chunk.count_reads().max(1);
+    let space = SqSpace {
+        wrs,
+        sges: wrs * MAX_SGES,
+    };
+    let mut held = Some(chunk);
+    slot.begin_use();
+    let posted = qp.send(space, Doorbell::Now, |chain| {
+        if let Some(chunk) = held.take() {
+            read(chain, slot, &chunk);
+            held = slot.put_pending(chunk).err();
+        }
+    });
+    let error = match posted {
+        Ok(()) => return Ok(()),
+        Err(error) => error,
+    };
+    if !respond::is_surely_unsent(error) {
+        // The request stays in its place until the connections are closed.
+        failed(&qp.handler().path, error);
+        return Ok(());
+    }
+    slot.end_use();
+    match held.or_else(|| slot.take_pending()) {
+        Some(chunk) => Err((error, chunk)),
+        None => Ok(()),
+    }
+}
+
+/// Reads the data of a request; or flushes the connection, if there is none to read.
+fn read(chain: &mut Chain<'_, Con>, slot: SlotRef<'_, Con>, chunk: &Chunk) {
+    let Some((from, reads)) = chunk.fetch() else {
+        return chain.flush(Signal::Slot(slot, Kind::Invalidate));
+    };
+    for read in reads {
+        let from = Remote {
+            // The client's range does not wrap, see `SgDesc::fits`.
+            addr: from.addr.wrapping_add(read.offset),
+            rkey: from.key,
+        };
+        let signal = match read.is_last {
+            true => Signal::Slot(slot, Kind::Invalidate),
+            false => Signal::None,
+        };
+        chain.rdma_read(from, read.sges(), signal);
+    }
+}
+
+/// Drops a request whose data cannot be fetched, and closes its path.
+fn give_up(qp: &QueuePair<Con>, slot: SlotRef<'_, Con>, chunk: KBox<Chunk>, error: Error) {
+    let path = &qp.handler().path;
+    // CAST: A table has no more slots than numbers.
+    let buf_id = slot.index() as u16;
+    if error != ENOTCONN {
+        failed(path, error);
+    }
+    path.session.drop_request(path, &slot, buf_id, chunk);
+}
+
+fn failed(path: &Arc<Path>, error: Error) {
+    path.error(fmt!(
+        "cannot fetch the data of a write ({})",
+        convert::errno(error).as_str()
+    ));
+}
