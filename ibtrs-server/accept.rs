@@ -33,8 +33,7 @@ use ibtrs_proto::{
     consts::{
         CONN_REQ_LEN,
         CONN_RSP_LEN,
-        INFO_REQ_LEN,
-        SERVICE_QUEUE_DEPTH, //
+        INFO_REQ_LEN, //
     },
     fsm::server_path::Event,
     handshake::{
@@ -510,7 +509,7 @@ impl Incomer<'_> {
             QpConfig {
                 send_depth: config.service_sends(shape),
                 send_sges: MAX_SGES,
-                recv_depth: config.service_recvs(),
+                recv_depth: config.service_recvs(shape),
                 context: PollContext::WorkQueue,
                 vector: 0,
             }
@@ -532,7 +531,7 @@ impl Incomer<'_> {
             add_service_recvs(&qp, path)?;
         }
         let requests = match service {
-            true => u32::from(SERVICE_QUEUE_DEPTH),
+            true => config.service_requests(shape),
             false => config.io_recvs(shape),
         };
         qp.add_recvs(

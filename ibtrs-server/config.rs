@@ -54,6 +54,8 @@ pub(crate) struct Config {
 /// With the default depth, the completion queue has room for 1023 entries: rxe takes twice the memory
 /// for one more.
 const SLOT_SENDS: u32 = 508;
+/// The same of its service connection.
+const SLOT_SERVICE_SENDS: u32 = 252;
 /// The same that the longest chain takes: the data of the largest request, if each of its 256 pages
 /// is a piece, and the answer.
 const LONGEST_CHAIN: u32 = 256_u32.div_ceil(MAX_SGES) + 2;
@@ -172,19 +174,31 @@ impl Config {
     }
 
     /// Returns the number of send queue entries of the service connection: the registration of all
-    /// chunks and the information about them, later fences and heartbeats.
+    /// chunks and the information about them, later fences and heartbeats. With slots, there are few
+    /// registrations, and answers that find no entry wait.
     pub(crate) fn service_sends(&self, shape: Shape) -> u32 {
-        let messages = 2 * u32::from(SERVICE_QUEUE_DEPTH) + 2;
         match shape {
-            Shape::Chunks => messages.max(u32::from(self.layout(shape).queue_depth()) + 2),
-            Shape::Slots => messages.min(SLOT_SENDS),
+            Shape::Chunks => {
+                let messages = 2 * u32::from(SERVICE_QUEUE_DEPTH) + 2;
+                messages.max(u32::from(self.layout(shape).queue_depth()) + 2)
+            }
+            Shape::Slots => SLOT_SERVICE_SENDS,
+        }
+    }
+
+    /// Returns the number of receives of the service connection for all but AUTH1 and the INFO
+    /// request. A message that finds none waits, as InfiniBand and RoCE have it.
+    pub(crate) fn service_requests(&self, shape: Shape) -> u32 {
+        match shape {
+            Shape::Chunks => SERVICE_QUEUE_DEPTH.into(),
+            Shape::Slots => u32::from(SERVICE_QUEUE_DEPTH) - 4,
         }
     }
 
     /// Returns the number of receives of the service connection, including those for AUTH1 and the
     /// INFO request.
-    pub(crate) fn service_recvs(&self) -> u32 {
-        u32::from(SERVICE_QUEUE_DEPTH) + 2
+    pub(crate) fn service_recvs(&self, shape: Shape) -> u32 {
+        self.service_requests(shape) + 2
     }
 
     /// Returns the bytes of each chunk's private memory, which no client can write to.
@@ -219,7 +233,7 @@ impl Config {
     /// Returns the bytes that connection `cid` takes.
     pub(crate) fn connection_bytes(&self, shape: Shape, cid: u16) -> u64 {
         if cid == 0 {
-            limits::connection_bytes(self.service_sends(shape), self.service_recvs())
+            limits::connection_bytes(self.service_sends(shape), self.service_recvs(shape))
         } else {
             limits::connection_bytes(self.io_sends(shape), self.io_recvs(shape))
         }
