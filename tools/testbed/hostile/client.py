@@ -37,6 +37,8 @@ class Party:
         self.path, self.session = os.urandom(16), session or os.urandom(16)
         # With a number for its attempts it knows the extensions.
         self.extensions = {"ext": 1, "epoch": epoch} if epoch else {}
+        # How many reads of its memory it allows.
+        self.reads = 0
         self.home: Home | None = None
         self.connections: dict[int, Connection] = {}
         self.others: list[Connection] = []
@@ -65,6 +67,7 @@ class Party:
     def connect(self, cid: int, /, private: bytes | None = None, **fields) -> Connection:
         """Connects one connection; Rejected if the server refuses it."""
         connection = self.resolve()
+        connection.reads = self.reads
         connection.ask(self.request(cid, **fields) if private is None else private)
         answer = connection.answered()
         connection.establish()
@@ -94,7 +97,13 @@ class Party:
 
     @property
     def chunk_size(self) -> int:
+        if self.has_slots:
+            return self.accepted["slot_size"] * wire.SLOT_UNIT
         return self.accepted["max_io_size"] + self.accepted["max_hdr_size"]
+
+    @property
+    def has_slots(self) -> bool:
+        return bool(self.accepted["ext"] and self.accepted["more_flags"] & wire.RSP_SLOTS)
 
     @property
     def service(self) -> Connection:
@@ -188,13 +197,22 @@ class Party:
 
     def post_read(self, by: Connection, chunk: int, user: bytes, want: int, **fields) -> int:
         """Sends a request for data; `fields` change its header, `offset` where that is said to be."""
-        offset = fields.pop("offset", want + len(user))
-        return self.write_chunk(by, chunk, want, user + self.read_header(want, user, **fields), offset)
+        at = 0 if self.has_slots else want
+        offset = fields.pop("offset", at + len(user))
+        return self.write_chunk(by, chunk, at, user + self.read_header(want, user, **fields), offset)
 
     def post_write(self, by: Connection, chunk: int, user: bytes, data: bytes = b"", **fields) -> int:
         offset = fields.pop("offset", len(data) + len(user))
         header = wire.WRITE_REQUEST.pack(**{"usr_len": len(user), **fields})
         return self.write_chunk(by, chunk, 0, data + user + header, offset)
+
+    def post_fetch(self, by: Connection, chunk: int, user: bytes, length: int, **fields) -> int:
+        """Sends a request whose data the server is to fetch."""
+        memory = self.home.memory
+        offset = fields.pop("offset", len(user))
+        header = wire.FETCH_REQUEST.pack(**{"usr_len": len(user), "addr": memory.base, "key": memory.rkey, "len": length,
+                                            **fields})
+        return self.write_chunk(by, chunk, offset - len(user), user + header, offset)
 
     def returned(self, length: int) -> bytes:
         return self.home.memory.get(0, length)

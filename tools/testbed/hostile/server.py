@@ -38,8 +38,8 @@ class Request:
 
     @property
     def desc(self) -> tuple[int, int, int] | None:
-        """Address, key and length of the memory that the client wants data in."""
-        if not self.is_read or not self.header["sg_cnt"]:
+        """Address, key and length of the memory that the client wants data in, or fetched from."""
+        if self.header["type"] == wire.WRITE_HDR or not self.header["sg_cnt"]:
             return None
         return self.header["addr"], self.header["key"], self.header["len"]
 
@@ -72,6 +72,8 @@ class Honest:
     """The steps of a server, each of which can be replaced."""
 
     depth, max_io_size, max_hdr_size, flags = 16, 61440, 4096, 0
+    # In place of chunks, if it is not 0.
+    slot_size = 0
     # As a server of ours, or as one of mainline.
     extensions = True
     # Whether requests may ask for times.
@@ -87,6 +89,7 @@ class Honest:
     opened: dict = {}
 
     def connect(self, server: "Server", connection: Connection, asked: dict) -> None:
+        connection.own_reads = 1 if self.slot_size else 0
         connection.accept(server.acceptance(**self.acceptance))
 
     def info(self, server: "Server", connection: Connection) -> None:
@@ -120,7 +123,13 @@ class Honest:
         """I/O of the client's user."""
         self.serve(server, request)
 
+    def fetch(self, server: "Server", request: Request) -> None:
+        """Gets the data of a write that is to be fetched."""
+        request.data = server.fetch(request)
+
     def serve(self, server: "Server", request: Request) -> None:
+        if request.header["type"] == wire.FETCH_HDR:
+            self.fetch(server, request)
         at = request.io["sector"] * 512
         if request.is_io_read:
             server.answer(request, bytes(self.disk[at:at + request.desc[2]]))
@@ -146,7 +155,7 @@ class Server:
     def __init__(self, address: str, port: int, behaviour: Honest):
         self.behaviour = behaviour
         self.listener = Listener(address, port)
-        self.chunk_size = behaviour.max_io_size + behaviour.max_hdr_size
+        self.chunk_size = behaviour.slot_size or behaviour.max_io_size + behaviour.max_hdr_size
         # Reading a header at the end of the last chunk reads a little beyond it.
         self.home = Home(self.listener.device, behaviour.depth * self.chunk_size + 64)
         self.run = os.urandom(16)
@@ -179,6 +188,8 @@ class Server:
             values |= {"ext": 1, "session_gen": 1, "server_run": self.run}
         if b.times:
             values |= {"more_flags": wire.RSP_TIMES}
+        if b.slot_size:
+            values |= {"more_flags": wire.RSP_SLOTS, "slot_size": b.slot_size // wire.SLOT_UNIT}
         return self.tamper(wire.CONN_RSP.pack(**{**values, **fields}))
 
     def info_rsp(self) -> bytes:
@@ -209,13 +220,20 @@ class Server:
         addr, key, length = request.desc
         request.by.pair.write(self.tamper(data.ljust(length, b"\0")[:length]), addr, key)
 
+    def fetch(self, request: Request) -> bytes:
+        """Reads the data of a write from the client's memory."""
+        addr, key, length = request.desc
+        number = request.by.pair.read(addr, key, length)
+        request.by.pair.wait_sent(number, 20)
+        return request.by.pair.outbox.get(request.by.pair.place - (length + 63) // 64 * 64, length)
+
     def invalidate(self, request: Request) -> None:
         if request.wants_invalidation:
             request.by.pair.send_inv(request.desc[1])
 
     def answer(self, request: Request, data: bytes = b"", error: int = 0, more: bytes = b"") -> None:
         """A whole answer, as it should be, with `more` at its end."""
-        if request.desc and not error:
+        if request.is_read and request.desc and not error:
             self.put_data(request, data)
         self.invalidate(request)
         self.end(request, error, more=self.behaviour.end_of_answer(request, more))
@@ -300,7 +318,7 @@ class Server:
         kind = wire.READ_NOTHING.field("type").get(raw)
         timed = bool(kind & wire.TIMED)
         kind &= ~wire.TIMED
-        layout = wire.READ_REQUEST if kind == wire.READ_HDR else wire.WRITE_REQUEST
+        layout = wire.READ_REQUEST if kind in (wire.READ_HDR, wire.FETCH_HDR) else wire.WRITE_REQUEST
         header = {**layout.unpack(raw), "type": kind}
         length = offset - header["usr_len"]
         user = self.home.memory.get(base + length, header["usr_len"])

@@ -156,7 +156,7 @@ class Channel:
 class Memory:
     """Registered memory, from which messages are sent and into which they come."""
 
-    ACCESS = e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_REMOTE_WRITE
+    ACCESS = e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_REMOTE_WRITE | e.IBV_ACCESS_REMOTE_READ
 
     def __init__(self, pd: PD, length: int, access: int = ACCESS):
         self.length = length
@@ -234,7 +234,7 @@ class Pair:
             attr.retry_cnt = RETRIES - 1
         if state == e.IBV_QPS_INIT:
             # Before it has asked, the connection manager knows of no access.
-            attr.qp_access_flags = e.IBV_ACCESS_REMOTE_WRITE
+            attr.qp_access_flags = e.IBV_ACCESS_REMOTE_WRITE | e.IBV_ACCESS_REMOTE_READ
             mask |= e.IBV_QP_ACCESS_FLAGS
         self.qp.modify(attr, mask)
         if state == e.IBV_QPS_INIT:
@@ -363,6 +363,8 @@ class Connection:
     def __init__(self, channel: Channel | None, cmid: CMID, home: Home, device: str,
                  receive_bytes: int = RECEIVE_BYTES):
         self.channel, self.cmid, self.home = channel, cmid, home
+        # How many reads the peer may have in progress here, and this side there.
+        self.reads = self.own_reads = 0
         self.pair = Pair(device, home.pd, RECEIVES, receive_bytes)
         self.ended = False
 
@@ -410,7 +412,7 @@ class Connection:
     # Both.
 
     def _param(self, private: bytes) -> ConnParam:
-        param = ConnParam(resources=0, depth=0, retry=RETRIES, rnr_retry=RETRIES, qp_num=self.pair.qp.qp_num,
+        param = ConnParam(resources=self.reads, depth=self.own_reads, retry=RETRIES, rnr_retry=RETRIES, qp_num=self.pair.qp.qp_num,
                           data_len=len(private))
         # It keeps an address of theirs only.
         self.private = private

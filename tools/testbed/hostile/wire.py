@@ -12,14 +12,17 @@ MAX_EPOCH = (1 << 27) - 1
 
 # Types of transport messages and of immediates.
 INFO_REQ, INFO_RSP, WRITE_HDR, READ_HDR, RKEY_RSP = range(5)
+FETCH_HDR = 12
 IMM_REQUEST, IMM_ANSWER, IMM_ANSWER_INV, IMM_FENCE, IMM_FENCE_DONE, IMM_NOTICE, IMM_ANSWER_SAME_KEY = range(7)
 IMM_DURABLE, IMM_HEARTBEAT, IMM_HEARTBEAT_ACK, IMM_DURABLE_SEEN, IMM_ANSWERS = range(7, 12)
 NEED_INVAL, NEW_RKEY = 1, 2
 # Added to the type of a request that asks for times; says in an acceptance that requests may.
 TIMED, RSP_TIMES = 1 << 15, 1
+# Says in an acceptance that the path has slots, whose size is a multiple of this.
+RSP_SLOTS, SLOT_UNIT = 2, 4096
 # Flags of extensions: immediates travel in messages; the client takes answers that leave the key of a chunk as it was,
-# several in a message, and those in the message that invalidates its own.
-EXT_SEND_IMM, EXT_SAME_KEY, EXT_MORE_ANSWERS, EXT_INV_ANSWERS = 1 << 0, 1 << 2, 1 << 4, 1 << 5
+# several in a message, and those in the message that invalidates its own; it takes slots.
+EXT_SEND_IMM, EXT_SAME_KEY, EXT_MORE_ANSWERS, EXT_INV_ANSWERS, EXT_SLOTS = 1 << 0, 1 << 2, 1 << 4, 1 << 5, 1 << 6
 
 # Types of block device messages, access modes, operations and their flags.
 SESS_INFO, SESS_INFO_RSP, OPEN, OPEN_RSP, IO, CLOSE, DISCOVER, DISCOVER_RSP = range(8)
@@ -100,7 +103,7 @@ CONN_REQ = _layout(
 CONN_RSP = _layout(
     "connection answer", 56,
     "magic@0:2 version@2:2 errno@4:2 queue_depth@6:2 max_io_size@8:4 max_hdr_size@12:4 flags@16:4 ext@20:1 "
-    "more_flags@22:1 session_gen@24:4 server_run@28:16 rest@44:8",
+    "more_flags@22:1 slot_size@23:1 session_gen@24:4 server_run@28:16 rest@44:8",
     magic=MAGIC, version=VERSION)
 INFO_REQUEST = _layout("INFO_REQ", 272, "type@0:2 name@2:255 reserved@257:15", type=INFO_REQ)
 INFO_HEAD = _layout("INFO_RSP", 8, "type@0:2 sg_cnt@2:2 reserved@4:4", type=INFO_RSP)
@@ -109,6 +112,8 @@ RKEY = _layout("RKEY_RSP", 8, "type@0:2 chunk@2:2 key@4:4", type=RKEY_RSP)
 WRITE_REQUEST = _layout("WRITE header", 4, "type@0:2 usr_len@2:2", type=WRITE_HDR)
 READ_REQUEST = _layout("READ header", 24, "type@0:2 usr_len@2:2 flags@4:2 sg_cnt@6:2 addr@8:8 key@16:4 len@20:4",
                        type=READ_HDR, sg_cnt=1)
+FETCH_REQUEST = _layout("FETCH header", 24, "type@0:2 usr_len@2:2 flags@4:2 sg_cnt@6:2 addr@8:8 key@16:4 len@20:4",
+                        type=FETCH_HDR, sg_cnt=1)
 READ_NOTHING = _layout("READ header without data", 8, "type@0:2 usr_len@2:2 flags@4:2 sg_cnt@6:2", type=READ_HDR)
 
 SESS_INFO_REQ = _layout("SESS_INFO", 36, "type@0:2 pad@2:2 ver@4:1 reserved@5:8", type=SESS_INFO, ver=2)

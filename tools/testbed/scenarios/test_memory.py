@@ -78,7 +78,7 @@ def test_a_path_needs_no_contiguous_memory(pair, stack, secure):
     its paths and comes back: it is never refused, and all data is right."""
     server, client = pair
     device, other = server.null_blk(size_mb=32), server.null_blk("nullb1", size_mb=16)
-    server.run(f"modprobe {stack.transport('server')} always_invalidate={secure} && {stack.load_server()}")
+    server.run(f"modprobe {stack.transport('server')} always_invalidate={secure} slots=N && {stack.load_server()}")
     client.run(stack.load_client())
     server.push("/tmp/scatter.py", SCATTER)
     scatter = server.start(f"exec python3 /tmp/scatter.py {LARGE_MIB}")

@@ -29,6 +29,9 @@ def test_messages_of_the_protocol_page():
     assert wire.READ_REQUEST.pack(usr_len=32, flags=wire.NEED_INVAL, addr=0x0102030405060708, key=0x11121314,
                                   len=8192) == hexes("0300200001000100 0807060504030201 14131211 00200000")
     assert wire.READ_NOTHING.pack(usr_len=32) == hexes("0300200000000000")
+    assert wire.FETCH_REQUEST.pack(usr_len=32, flags=wire.NEED_INVAL, addr=0x0102030405060708, key=0x11121314,
+                                   len=8192) == hexes("0c00200001000100 0807060504030201 14131211 00200000")
+    assert wire.CONN_RSP.pack(ext=1, more_flags=wire.RSP_TIMES | wire.RSP_SLOTS, slot_size=2)[20:24] == hexes("01000302")
     assert wire.RKEY.pack(chunk=0x0102, key=0x03040506) == hexes("0400020106050403")
 
 

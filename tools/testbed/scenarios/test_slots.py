@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Slots: the server's memory grows with use, and the data of larger writes is fetched."""
+
+import re
+
+import pytest
+
+from testbed import blockdev, exports, fio, keyring
+from testbed.stack import STACKS
+
+# Soft-iWARP has no immediates, and so no slots.
+pytestmark = [pytest.mark.fast, pytest.mark.rdma("rxe")]
+
+OURS = STACKS["ibtrs"]
+MIB = 1 << 20
+# The paths whose memory is measured together, as some pages are free only later.
+PATHS = 5
+# The disk of the second session.
+OTHER = "/dev/ibnbd1"
+
+
+def start(pair, parameters: str, disks: int = 1, size_mb: int = 64) -> list[str]:
+    """Loads a server with these parameters, and the client; returns the devices."""
+    server, client = pair
+    devices = [server.null_blk(f"nullb{number}", size_mb=size_mb) for number in range(disks)]
+    server.run(f"modprobe {OURS.transport('server')} {parameters} && {OURS.load_server()}")
+    client.run(OURS.load_client())
+    return devices
+
+
+def free_bytes(guest) -> int:
+    """Free memory, when nothing that was freed is still to come."""
+    guest.run("sync; echo 3 > /proc/sys/vm/drop_caches; sleep 1")
+    return int(re.search(r"MemFree: +(\d+) kB", guest.run("cat /proc/meminfo"))[1]) << 10
+
+
+def connections(pair) -> int:
+    """Of a path: one for messages, one for each CPU of the client."""
+    return 1 + int(pair.client.run("nproc"))
+
+
+def mixed(client, disk: str, size_mb: int) -> None:
+    """Reads and writes of all sizes, verified."""
+    fio.run(client, f"--name=all --filename={disk} --rw=randrw --bsrange=512-256k --iodepth=64 --direct=1 "
+            f"--ioengine=io_uring --verify=crc32c --verify_fatal=1 --size={size_mb}m", timeout=900)
+
+
+@pytest.mark.parametrize("secure", ["Y", "N"])
+def test_all_sizes(pair, secure):
+    """Data that is pushed, fetched and returned, around the sizes at which the way changes."""
+    device, = start(pair, f"always_invalidate={secure}")
+    client = pair.client
+    client.run(OURS.map_device(device, session="one"))
+    for size in (512, 4096, 7680, 8192, 8704, 16384, 16896, 32768, 131072, 262144):
+        fio.run(client, f"--name=size --filename={OURS.disk} --rw=randwrite --bs={size} --iodepth=16 --direct=1 "
+                f"--ioengine=io_uring --verify=crc32c --verify_fatal=1 --size=4m --randrepeat=0", timeout=300)
+    mixed(client, OURS.disk, 32)
+    assert blockdev.same_on_both(pair, device, OURS.disk, 64)
+    client.run(OURS.unmap())
+
+
+def test_memory_of_a_path(pair):
+    """A path that nobody uses takes little, one under load more, and gives that back."""
+    server, client = pair
+    first, *devices = start(pair, "", disks=1 + PATHS, size_mb=16)
+    # The memory of the disk to which the load writes.
+    server.run(f"dd if=/dev/zero of={devices[0]} bs=1M count=16 oflag=direct status=none")
+    # With what is there only once.
+    client.run(OURS.map_device(first, session="first"))
+    # The client looks for partitions, and the server gives back the buffers for that.
+    server.run("sleep 15")
+    before = free_bytes(server)
+    client.run(" && ".join(OURS.map_device(device, session=f"s{number}") for number, device in enumerate(devices)))
+    server.run("sleep 15")
+    idle = (before - free_bytes(server)) / PATHS
+    of_connections = connections(pair) * 0.4 * MIB
+    print(f"{idle / MIB:.2f} MiB idle, {of_connections / MIB:.1f} of them may be for connections")
+    assert idle < 4.5 * MIB + of_connections
+    load = client.start(f"fio --name=small --filename={OTHER} --rw=randrw --bs=4k --iodepth=508 --direct=1 "
+                        "--ioengine=io_uring --time_based --runtime=12")
+    server.run("sleep 6")
+    of_load = before - free_bytes(server) - PATHS * idle
+    assert idle + of_load < 16 * MIB, f"{of_load / MIB:.2f} MiB more under load"
+    load.wait(120)
+    server.run("sleep 15")
+    left = before - free_bytes(server) - PATHS * idle
+    assert left < MIB, f"{left / MIB:.2f} MiB more after the load"
+    client.run(" && ".join(OURS.unmap(number) for number in range(1 + PATHS)))
+
+
+def test_a_deep_queue(pair):
+    """More slots than an immediate could name chunks."""
+    server, client = pair
+    device, = start(pair, "sess_queue_depth=4096", size_mb=16)
+    before = free_bytes(server)
+    client.run(OURS.map_device(device, session="one"))
+    idle = before - free_bytes(server)
+    assert idle < 40 * MIB + connections(pair) * 1.1 * MIB, f"{idle / MIB:.2f} MiB"
+    fio.run(client, f"--name=deep --filename={OURS.disk} --rw=randwrite --bs=4k --iodepth=2048 --direct=1 "
+            "--ioengine=io_uring --verify=crc32c --verify_fatal=1 --size=16m", timeout=300)
+    client.run(OURS.unmap())
+
+
+def test_requests_wait_for_buffers(pair):
+    """The buffers of all sessions have room for few requests: the others wait, and none fails."""
+    server, client = pair
+    one, other = start(pair, "max_buffer_memory_mib=1", disks=2)
+    client.run(f"{OURS.map_device(one, session='one')} && {OURS.map_device(other, session='two')}")
+    load = client.start(f"fio --name=beside --filename={OTHER} --rw=randrw --bs=128k --iodepth=64 --direct=1 "
+                        "--ioengine=io_uring --size=32m --verify=crc32c --verify_fatal=1")
+    mixed(client, OURS.disk, 32)
+    said = load.wait(600)
+    assert "err= 0" in said, said
+    assert blockdev.same_on_both(pair, one, OURS.disk, 64)
+    assert "rror" not in client.run("dmesg | grep -i 'I/O error' || true")
+    client.run(f"{OURS.unmap()} && {OURS.unmap(1)}")
+
+
+def test_waiting_is_fair(pair):
+    """A session with one request in flight gets its share beside one with hundreds."""
+    server, client = pair
+    one, other = start(pair, "max_buffer_memory_mib=1", disks=2)
+    client.run(f"{OURS.map_device(one, session='one')} && {OURS.map_device(other, session='two')}")
+    greedy = client.start(f"fio --name=greedy --filename={OURS.disk} --rw=randwrite --bs=128k --iodepth=256 --direct=1 "
+                          "--ioengine=io_uring --time_based --runtime=20")
+    client.run("sleep 3")
+    modest = fio.run(client, f"--name=modest --filename={OTHER} --rw=randwrite --bs=128k --iodepth=1 "
+                     "--direct=1 --ioengine=io_uring --time_based --runtime=10", timeout=120)
+    greedy.wait(120)
+    assert modest.write.iops > 5, modest
+    client.run(f"{OURS.unmap()} && {OURS.unmap(1)}")
+
+
+@pytest.mark.parametrize("chunk_kib", [788, 1024, 1028])
+def test_the_largest_requests(pair, chunk_kib):
+    """Their buffers consist of pieces, of which the last one may be odd."""
+    device, = start(pair, f"max_chunk_size={chunk_kib * 1024} sess_queue_depth=64")
+    client = pair.client
+    client.run(OURS.map_device(device, session="one"))
+    largest = (chunk_kib - 4) * 1024
+    assert int(client.run("cat /sys/block/ibnbd0/queue/max_hw_sectors_kb")) == largest // 1024
+    for size in (largest, 640 * 1024):
+        fio.run(client, f"--name=large --filename={OURS.disk} --rw=randwrite --bs={size} --iodepth=8 --direct=1 "
+                f"--ioengine=io_uring --verify=crc32c --verify_fatal=1 --size=48m", timeout=300)
+    assert blockdev.same_on_both(pair, device, OURS.disk, 64)
+    client.run(OURS.unmap())
+
+
+def test_requests_larger_than_all_buffers(pair):
+    """The buffers may take less than a request needs: the one that each session has in reserve serves
+    one at a time."""
+    device, = start(pair, "max_chunk_size=1052672 sess_queue_depth=64 max_buffer_memory_mib=1")
+    client = pair.client
+    client.run(OURS.map_device(device, session="one"))
+    for kind in ("randwrite --verify=crc32c --verify_fatal=1", "randread"):
+        fio.run(client, f"--name=large --filename={OURS.disk} --rw={kind} --bs=1m --iodepth=16 --direct=1 "
+                "--ioengine=io_uring --size=32m", timeout=300)
+    mixed(client, OURS.disk, 16)
+    client.run(OURS.unmap())
+
+
+def test_small_requests_leave_buffers_to_others(pair):
+    """Slots keep the buffers of small requests, but not while another session waits for some."""
+    server, client = pair
+    one, other = start(pair, "max_buffer_memory_mib=4", disks=2)
+    client.run(f"{OURS.map_device(one, session='one')} && {OURS.map_device(other, session='two')}")
+    small = client.start(f"fio --name=small --filename={OURS.disk} --rw=randread --bs=4k --iodepth=508 --direct=1 "
+                         "--ioengine=io_uring --time_based --runtime=25")
+    client.run("sleep 5")
+    large = fio.run(client, f"--name=large --filename={OTHER} --rw=randread --bs=128k --iodepth=32 --direct=1 "
+                    "--ioengine=io_uring --time_based --runtime=10", timeout=120)
+    said = small.wait(120)
+    assert "err= 0" in said, said
+    assert large.read.iops > 20, large
+    client.run(f"{OURS.unmap()} && {OURS.unmap(1)}")
+
+
+def test_a_hung_disk_keeps_no_memory_from_others(pair):
+    """The requests to a disk that hangs keep their buffers, and others get some nevertheless; also when
+    the path of these requests is lost."""
+    server, client = pair
+    one, other = start(pair, "max_buffer_memory_mib=4", disks=2)
+    server.run(f"modprobe dm_mod && dmsetup create --noudevsync stuck --table '0 131072 linear {one} 0' "
+               "&& [ -b /dev/dm-0 ]")
+    client.run(f"{OURS.map_device('/dev/dm-0', session='one')} && {OURS.map_device(other, session='two')}")
+    client.run("cd /sys/class/ibtrs-client/one && echo 10 > reconnect_delay_ms && echo -1 > max_reconnect_attempts")
+    server.run("dmsetup suspend --noflush --nolockfs --noudevsync stuck")
+    try:
+        hung = client.start(f"fio --name=hung --filename={OURS.disk} --rw=randwrite --bs=128k --iodepth=128 --direct=1 "
+                            "--ioengine=io_uring --size=32m --verify=crc32c --verify_fatal=1")
+        client.run("sleep 5")
+        mixed(client, OTHER, 16)
+        server.run("echo 1 > $(ls -d /sys/class/ibtrs-server/one/paths/*/disconnect)")
+        mixed(client, OTHER, 16)
+    finally:
+        server.run("dmsetup resume --noudevsync stuck")
+    said = hung.wait(300)
+    assert "err= 0" in said, said
+    client.run(f"{OURS.unmap()} && {OURS.unmap(1)}")
+    server.wait_for_log("one: session closed")
+    server.wait_until("dmsetup remove --noudevsync stuck")
+
+
+def test_limits_hold_for_requests_that_waited(pair):
+    """A host's limit counts for requests that had to wait for a buffer as for all others."""
+    server, client = pair
+    for guest in pair:
+        keyring.load(guest)
+    device, = start(pair, "max_buffer_memory_mib=1", size_mb=16)
+    exports.make_host(server, max_iops=100)
+    exports.make(server, "disk1", device, ("demo",))
+    client.run('echo "sessname=demo path=ip:10.0.1.1 device_path=disk1" > /sys/class/ibnbd-client/ctl/map_device')
+    figures = fio.run(client, f"--name=rate --filename={OURS.disk} --direct=1 --ioengine=io_uring --rw=randrw --bs=128k "
+                      "--iodepth=64 --size=8m --time_based --runtime=10", timeout=120)
+    assert 5 < figures.read.iops + figures.write.iops <= 110, figures
+    client.run(OURS.unmap())
+
+
+def test_paths_are_lost_with_fetches_in_flight(pair):
+    """Writes whose data is being fetched, or that wait for a buffer, are sent again over the next path."""
+    server, client = pair
+    device, = start(pair, "max_buffer_memory_mib=2")
+    client.run(OURS.map_device(device, session="one"))
+    client.run("cd /sys/class/ibtrs-client/one && echo 10 > reconnect_delay_ms && echo -1 > max_reconnect_attempts")
+    load = client.start(f"fio --name=lost --filename={OURS.disk} --rw=randwrite --bsrange=4k-256k --iodepth=128 "
+                        "--direct=1 --ioengine=io_uring --size=48m --verify=crc32c --verify_fatal=1 --loops=3")
+    for loss in range(1, 7):
+        server.run("echo 1 > $(ls -d /sys/class/ibtrs-server/one/paths/*/disconnect)", check=False)
+        server.wait_until(f"[ $(dmesg | grep -c 'one: .*: path connected') -gt {loss} ]", 60)
+    said = load.wait(900)
+    assert "err= 0" in said, said
+    assert blockdev.same_on_both(pair, device, OURS.disk, 64)
+    client.run(OURS.unmap())
+    server.wait_for_log("one: session closed")
+
+
+def test_chunks_if_slots_are_off(pair):
+    """The server decides; data is right either way."""
+    device, = start(pair, "slots=N")
+    client = pair.client
+    client.run(OURS.map_device(device, session="one"))
+    mixed(client, OURS.disk, 16)
+    assert blockdev.same_on_both(pair, device, OURS.disk, 64)
+    client.run(OURS.unmap())
