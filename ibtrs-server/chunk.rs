@@ -4,6 +4,7 @@
 //! request in service needs.
 
 use crate::{
+    bodies::Body,
     buffers::Buffer,
     landing::{
         InSlot,
@@ -26,8 +27,7 @@ use ibtrs_proto::{
         ServerRequest,
         ServerTimes,
         SgDesc,
-        Trailer,
-        MORE_ANSWERS_LEN, //
+        Trailer, //
     }, //
 };
 use kernel::{
@@ -56,10 +56,6 @@ use kx::{
     },
 };
 use rdma::{
-    dma::{
-        Direction,
-        DmaBuf, //
-    },
     mr::Mr,
     pd::Pd,
     sge::Sge, //
@@ -67,9 +63,11 @@ use rdma::{
 
 /// Maximum length of a user header, in bytes.
 pub(crate) const MAX_USER_HDR: usize = 512;
-/// The same of a header for which every chunk has room. Longer ones are those of rare messages, and
-/// room for them would be a third of what an idle slot takes beside its memory.
-const SHORT_USER_HDR: usize = 64;
+/// The same of a header for which every chunk has room. Longer ones are those of rare messages.
+const SHORT_USER_HDR: usize = 48;
+
+// Each slot has a chunk, and `kmalloc` has no size between 256 and 512 bytes.
+const _: () = assert!(size_of::<Chunk>() <= 256);
 
 /// An empty request, which stands for one not parsed yet and can be answered with an error.
 const NOTHING: ServerRequest = ServerRequest {
@@ -203,54 +201,80 @@ impl ChunkSlot {
     }
 }
 
+/// How far a request has come.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd)]
+enum Stage {
+    Arrived,
+    Executing,
+    Executed,
+}
+
 /// The moments from which the server's share of a request's time is measured.
 pub(crate) struct Stages {
     arrived: Instant<Monotonic>,
-    /// When the service handed the request to the disk.
-    executing: Option<Instant<Monotonic>>,
-    /// When the disk had executed it; otherwise that is the time of the answer.
-    executed: Option<Instant<Monotonic>>,
+    /// When the service handed the request to the disk, from [`Stage::Executing`] on.
+    executing: Instant<Monotonic>,
+    /// When the disk had executed it, from [`Stage::Executed`] on.
+    executed: Instant<Monotonic>,
+    stage: Stage,
 }
 
 impl Stages {
     /// Begins with a request that arrives now.
-    pub(crate) fn new() -> Self {
+    fn new() -> Self {
+        let now = Instant::now();
         Self {
-            arrived: Instant::now(),
-            executing: None,
-            executed: None,
+            arrived: now,
+            executing: now,
+            executed: now,
+            stage: Stage::Arrived,
         }
     }
 
     /// Notes that the disk gets the request.
     pub(crate) fn executing(&mut self) {
-        self.executing = Some(Instant::now());
+        self.executing = Instant::now();
+        self.stage = Stage::Executing;
     }
 
     /// Notes that the disk has executed the request.
     pub(crate) fn executed(&mut self) {
-        self.executed = Some(Instant::now());
+        self.executed = Instant::now();
+        if self.stage == Stage::Arrived {
+            self.executing = self.executed;
+        }
+        self.stage = Stage::Executed;
     }
 
-    /// Returns the times of a request that is answered now.
-    fn times(&self) -> ServerTimes {
-        let executed = self.executed.unwrap_or_else(Instant::now);
-        let executing = self.executing.unwrap_or(executed);
+    /// Returns the times of a request that is answered now. Without a note of it, the disk's time
+    /// ends with the answer; without one of its beginning, the disk has had none.
+    fn times(mut self) -> ServerTimes {
+        if self.stage < Stage::Executed {
+            self.executed();
+        }
         let ns = |from: Instant<Monotonic>, to: Instant<Monotonic>| {
             u64::try_from((to - from).as_nanos()).unwrap_or(0)
         };
         ServerTimes {
-            queue_ns: ns(self.arrived, executing),
-            disk_ns: ns(executing, executed),
+            queue_ns: ns(self.arrived, self.executing),
+            disk_ns: ns(self.executing, self.executed),
         }
     }
+}
+
+/// The times of a request.
+enum Times {
+    NotWanted,
+    /// It is in service.
+    Running(Stages),
+    /// It is answered, with these.
+    Encoded(u32),
 }
 
 /// A chunk of a path, and all that its request needs.
 pub(crate) struct Chunk {
     landing: Landing,
-    /// The body of an answer's message.
-    body: DmaBuf,
+    body: Body,
     hdr: [u8; SHORT_USER_HDR],
     /// The user header, once there was one that is longer.
     long_hdr: Option<KBox<[u8; MAX_USER_HDR]>>,
@@ -258,10 +282,7 @@ pub(crate) struct Chunk {
     pub(crate) request: ServerRequest,
     /// The number of the service at the end of the answer; only of one that returns data.
     pub(crate) trailer: Option<u32>,
-    /// Of a request whose answer ends with times.
-    pub(crate) stages: Option<Stages>,
-    /// The times, once the request is answered.
-    times: Option<u32>,
+    times: Times,
     /// The answers to other requests that travel with this one's.
     pub(crate) more: MoreAnswers,
     /// The connection on which the request arrived.
@@ -283,37 +304,37 @@ impl Chunk {
     /// # Context
     ///
     /// May sleep.
-    pub(crate) fn new(pd: &Arc<Pd>, memory: ChunkMemory, most_pieces: usize) -> Result<Self> {
+    pub(crate) fn new(
+        pd: &Arc<Pd>,
+        memory: ChunkMemory,
+        most_pieces: usize,
+        body: Body,
+    ) -> Result<Self> {
         let whole = KBox::new(Whole::new(pd, memory, most_pieces)?, GFP_KERNEL)?;
-        Self::with_landing(pd, Landing::Chunk(whole))
+        Ok(Self::with_landing(Landing::Chunk(whole), body))
     }
 
     /// Creates what a slot has in place of a chunk.
-    ///
-    /// # Context
-    ///
-    /// May sleep.
-    pub(crate) fn in_slot(pd: &Arc<Pd>, slot: InSlot) -> Result<Self> {
-        Self::with_landing(pd, Landing::Slot(slot))
+    pub(crate) fn in_slot(slot: InSlot, body: Body) -> Self {
+        Self::with_landing(Landing::Slot(slot), body)
     }
 
-    fn with_landing(pd: &Arc<Pd>, landing: Landing) -> Result<Self> {
-        Ok(Self {
+    fn with_landing(landing: Landing, body: Body) -> Self {
+        Self {
             landing,
-            body: DmaBuf::new(pd, MORE_ANSWERS_LEN, Direction::ToDevice)?,
+            body,
             hdr: [0; SHORT_USER_HDR],
             long_hdr: None,
             request: NOTHING,
             trailer: None,
-            stages: None,
-            times: None,
+            times: Times::NotWanted,
             more: MoreAnswers::NONE,
             cid: 0,
             invalidated: false,
             claimed: false,
             woken: false,
             counted: false,
-        })
+        }
     }
 
     /// Gives the memory back; see [`Landing::into_memory`].
@@ -329,8 +350,7 @@ impl Chunk {
     pub(crate) fn begin(&mut self, cid: u16) {
         self.request = NOTHING;
         self.trailer = None;
-        self.stages = None;
-        self.times = None;
+        self.times = Times::NotWanted;
         self.more.clear();
         self.cid = cid;
         self.invalidated = false;
@@ -499,19 +519,39 @@ impl Chunk {
         }
     }
 
+    /// Begins to measure the times of the request, which its answer ends with.
+    pub(crate) fn begin_times(&mut self) {
+        self.times = Times::Running(Stages::new());
+    }
+
+    /// Returns the stages of the request in service, if its times are measured.
+    pub(crate) fn stages(&mut self) -> Option<&mut Stages> {
+        match &mut self.times {
+            Times::Running(stages) => Some(stages),
+            _ => None,
+        }
+    }
+
     /// Measures the times that the answer ends with, if the client wants them.
     pub(crate) fn note_times(&mut self) {
-        self.times = self.stages.as_ref().map(|stages| stages.times().encode());
+        self.times = match core::mem::replace(&mut self.times, Times::NotWanted) {
+            Times::Running(stages) => Times::Encoded(stages.times().encode()),
+            times => times,
+        };
     }
 
     /// Returns the numbers at the end of the answer.
     fn end_of_answer(&self) -> Trailer {
-        Trailer::new(self.trailer, self.times)
+        let times = match self.times {
+            Times::Encoded(times) => Some(times),
+            _ => None,
+        };
+        Trailer::new(self.trailer, times)
     }
 
     /// Returns whether the answer has a trailer.
     pub(crate) fn has_trailer(&self) -> bool {
-        self.trailer.is_some() || self.times.is_some()
+        self.trailer.is_some() || !matches!(self.times, Times::NotWanted)
     }
 
     /// Writes the body of an answer with `key` and the trailer; returns its scatter element, `None`
@@ -521,10 +561,7 @@ impl Chunk {
             key,
             trailer: self.end_of_answer(),
         };
-        match body.encode(self.body.bytes_mut()).ok_or(EINVAL)? {
-            0 => Ok(None),
-            len => self.body.sge(0, len).map(Some),
-        }
+        self.body.write(|out| body.encode(out))
     }
 
     /// Writes the message that both answers a request and invalidates a key; returns its scatter
@@ -535,8 +572,8 @@ impl Chunk {
             rkey: self.invalidated.then(|| self.rkey()),
             trailer: self.end_of_answer(),
         };
-        let len = message.encode(self.body.bytes_mut());
-        self.body.sge(0, len.ok_or(EINVAL)?)
+        let sge = self.body.write(|out| message.encode(out))?;
+        sge.ok_or(EINVAL)
     }
 
     /// Returns whether the answer is just a result, without data, key or trailer.
@@ -548,7 +585,7 @@ impl Chunk {
     /// message does not change before the client has it: only then can the chunk's next request
     /// arrive.
     pub(crate) fn more_answers(&mut self) -> Result<Sge> {
-        let len = self.more.encode(self.body.bytes_mut());
-        self.body.sge(0, len.ok_or(EINVAL)?)
+        let sge = self.body.write(|out| self.more.encode(out))?;
+        sge.ok_or(EINVAL)
     }
 }

@@ -11,7 +11,6 @@ use crate::{
     chunk::{
         Chunk,
         ChunkSlot,
-        Stages,
         MAX_USER_HDR, //
     },
     chunk_owner::Claim,
@@ -269,7 +268,7 @@ fn parse(
     }
     chunk.request = request;
     if request.timed {
-        chunk.stages = Some(Stages::new());
+        chunk.begin_times();
     }
     chunk.copy_header().map_err(|error| match error {
         ENOMEM => RequestError::NoMemory,

@@ -65,6 +65,7 @@ mod accept;
 mod audit;
 mod authentication;
 mod batch;
+mod bodies;
 mod buffers;
 mod chunk;
 mod chunk_owner;

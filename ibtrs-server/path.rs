@@ -8,6 +8,10 @@ use crate::{
         Place, //
     },
     authentication::Proof,
+    bodies::{
+        Bodies,
+        Body, //
+    },
     buffers::Buffer,
     chunk::{
         Chunk,
@@ -492,19 +496,25 @@ impl Path {
         let server = &self.session.server;
         self.charge
             .complete(server.config.chunks_bytes(self.shape))?;
-        let result = match self.shape {
-            Shape::Chunks => self.slots.iter().try_for_each(|slot| {
-                slot.put(self.make_chunk()?);
-                Ok::<_, Error>(())
-            }),
-            Shape::Slots => self.make_slots(),
-        };
+        let result = self.fill_slots();
         server.leave_to_pool(server.ledger.taken());
         result.map_err(|error| Refusal::new(error, "its chunks cannot be allocated"))
     }
 
+    /// Gives each slot its chunk.
+    fn fill_slots(&self) -> Result {
+        let bodies = Bodies::new(&self.pd, self.layout.queue_depth().into())?;
+        if self.shape == Shape::Slots {
+            return self.make_slots(&bodies);
+        }
+        for (number, slot) in self.slots.iter().enumerate() {
+            slot.put(self.make_chunk(Body::new(&bodies, number))?);
+        }
+        Ok(())
+    }
+
     /// Creates the slots, in groups.
-    fn make_slots(&self) -> Result {
+    fn make_slots(&self, bodies: &Arc<Bodies>) -> Result {
         let server = &self.session.server;
         self.session.make_reserve()?;
         let config = &server.config;
@@ -519,7 +529,8 @@ impl Path {
             }
             let group = groups.last().ok_or(EINVAL)?;
             let in_slot = InSlot::new(group.clone(), place * slot_bytes, config.invalidate);
-            slot.put(KBox::new(Chunk::in_slot(&self.pd, in_slot)?, GFP_KERNEL)?);
+            let chunk = Chunk::in_slot(in_slot, Body::new(bodies, index));
+            slot.put(KBox::new(chunk, GFP_KERNEL)?);
         }
         *self.groups.lock() = groups;
         Ok(())
@@ -532,15 +543,14 @@ impl Path {
         }
     }
 
-    fn make_chunk(&self) -> Result<KBox<Chunk>> {
+    fn make_chunk(&self, body: Body) -> Result<KBox<Chunk>> {
         let server = &self.session.server;
         let config = &server.config;
         let chunk_bytes = config.chunk_bytes as usize;
         let memory = server.pool.take(chunk_bytes, config.private_bytes())?;
-        Ok(KBox::new(
-            Chunk::new(&self.pd, memory, data_pieces(self.inv_answers))?,
-            GFP_KERNEL,
-        )?)
+        let most_pieces = data_pieces(self.inv_answers);
+        let chunk = Chunk::new(&self.pd, memory, most_pieces, body)?;
+        Ok(KBox::new(chunk, GFP_KERNEL)?)
     }
 
     /// Returns the properties of the path that decide about a connection request; `same_uuid` tells

@@ -163,7 +163,7 @@ impl Request {
     }
 
     fn stages(&mut self) -> Option<&mut Stages> {
-        self.chunk.as_mut()?.stages.as_mut()
+        self.chunk.as_mut()?.stages()
     }
 
     /// Ends the request without an answer while the service is being drained, see

@@ -163,7 +163,7 @@ impl Source {
             let region = region.filter(|_| self.needs_region(len as usize))?;
             region.sge(len).ok()
         };
-        self.dma.sge(len).or_else(of_region)
+        self.dma.sge(0, len).or_else(of_region)
     }
 
     /// Returns the scatter elements of the first `len` bytes: one as [`Self::sge`] does, or one for

@@ -154,11 +154,17 @@ impl Pieces {
         self.layout.parts(offset, len).ok_or(EINVAL)
     }
 
-    /// Returns the piece that has the `len` bytes from `offset` on, at least one, and their place in
-    /// it; `None` if they are in several, or if the range exceeds the memory.
+    /// Returns the part of a piece that is the `len` bytes from `offset` on, at least one; `None` if
+    /// they are in several pieces, or if the range exceeds the memory.
+    #[inline]
+    pub fn part(&self, offset: usize, len: usize) -> Option<Part> {
+        self.layout.part(offset, len)
+    }
+
+    /// As [`Pieces::part`]; returns the piece, and the place in it.
     #[inline]
     pub fn in_one(&self, offset: usize, len: usize) -> Option<(&PageBlock, usize)> {
-        let part = self.layout.part(offset, len)?;
+        let part = self.part(offset, len)?;
         Some((self.blocks.get(part.piece)?, part.offset))
     }
 
@@ -209,7 +215,15 @@ impl Pieces {
     /// # Errors
     ///
     /// [`EINVAL`] if the range exceeds the memory.
+    #[inline]
     pub fn copy_in(&self, offset: usize, from: &[u8]) -> Result {
+        match self.in_one(offset, from.len()) {
+            Some((block, at)) => block.copy_in(at, from),
+            None => self.copy_in_to_several(offset, from),
+        }
+    }
+
+    fn copy_in_to_several(&self, offset: usize, from: &[u8]) -> Result {
         let mut rest = from;
         for part in self.parts(offset, from.len())? {
             let (now, later) = rest.split_at_checked(part.len).ok_or(EINVAL)?;

@@ -130,13 +130,13 @@ impl DmaPieces {
         self.addrs.iter().zip(self.pieces.blocks()).map(len)
     }
 
-    /// Returns the scatter element of the first `len` bytes, if there are any and all of them are in
-    /// the first piece. The CPU's writes must have been made visible with
+    /// Returns the scatter element of `len` bytes from `offset` on, if there are any and all of them
+    /// are in one piece. The CPU's writes must have been made visible with
     /// [`DmaPieces::sync_for_device`].
     #[inline]
-    pub fn sge(&self, len: u32) -> Option<Sge> {
-        let addr = *self.addrs.first()?;
-        self.pieces.in_one(0, len as usize)?;
+    pub fn sge(&self, offset: usize, len: u32) -> Option<Sge> {
+        let part = self.pieces.part(offset, len as usize)?;
+        let addr = *self.addrs.get(part.piece)? + part.offset as u64;
         let (device, lkey) = (self.pd.device(), self.pd.local_dma_lkey());
         Some(Sge::new(device, addr, len, lkey))
     }

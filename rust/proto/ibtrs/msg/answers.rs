@@ -20,7 +20,8 @@ pub const MORE_ANSWERS_LEN: usize = MAX_MORE_ANSWERS * ENTRY_LEN;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MoreAnswers {
     entries: [u32; MAX_MORE_ANSWERS],
-    count: usize,
+    // Narrow, as a server keeps these for each request number.
+    count: u8,
 }
 
 impl MoreAnswers {
@@ -39,7 +40,12 @@ impl MoreAnswers {
     /// Returns whether there is no room for another answer.
     #[inline]
     pub const fn is_full(&self) -> bool {
-        self.count == MAX_MORE_ANSWERS
+        self.len() == MAX_MORE_ANSWERS
+    }
+
+    #[inline]
+    const fn len(&self) -> usize {
+        self.count as usize
     }
 
     /// Removes all answers.
@@ -52,7 +58,8 @@ impl MoreAnswers {
     /// Adds an answer; returns `false` if there is no room for it.
     #[inline]
     pub fn push(&mut self, Answer { id, errno }: Answer) -> bool {
-        let Some(place) = self.entries.get_mut(self.count) else {
+        let count = self.len();
+        let Some(place) = self.entries.get_mut(count) else {
             return false;
         };
         *place = Imm::IoRspSameKey { id, errno }.encode();
@@ -63,7 +70,7 @@ impl MoreAnswers {
 
     /// Writes the body of the message to `out`, and returns its length; `None` if it does not fit.
     pub fn encode(&self, out: &mut [u8]) -> Option<usize> {
-        let len = self.count.saturating_mul(ENTRY_LEN);
+        let len = self.len().saturating_mul(ENTRY_LEN);
         let places = out.get_mut(..len)?.chunks_exact_mut(ENTRY_LEN);
         for (place, entry) in places.zip(&self.entries) {
             place.copy_from_slice(&entry.to_le_bytes());
@@ -98,7 +105,7 @@ impl MoreAnswers {
 
     /// Iterates over the answers.
     pub fn iter(&self) -> impl Iterator<Item = Answer> + '_ {
-        let used = self.entries.iter().take(self.count);
+        let used = self.entries.iter().take(self.len());
         used.filter_map(|entry| match Imm::decode(*entry) {
             Imm::IoRspSameKey { id, errno } => Some(Answer { id, errno }),
             _ => None,

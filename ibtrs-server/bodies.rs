@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The bodies of answers that are messages.
+
+use ibtrs_proto::msg::MORE_ANSWERS_LEN;
+use kernel::{
+    page::PAGE_SIZE,
+    prelude::*,
+    sync::Arc, //
+};
+use kx::mm::{
+    Node,
+    Pieces, //
+};
+use rdma::{
+    dma::{
+        Direction,
+        DmaPieces, //
+    },
+    pd::Pd,
+    sge::Sge, //
+};
+
+/// Room for the longest body, in bytes.
+const ROOM: usize = MORE_ANSWERS_LEN.next_power_of_two();
+
+// So every room is in one piece.
+const _: () = assert!(PAGE_SIZE % ROOM == 0);
+
+/// Memory for the bodies of all request numbers of a path. No client can write to it.
+pub(crate) struct Bodies(DmaPieces);
+
+impl Bodies {
+    /// Allocates and maps memory for `count` bodies.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub(crate) fn new(pd: &Arc<Pd>, count: usize) -> Result<Arc<Self>> {
+        let pieces = Arc::new(Pieces::new(count * ROOM, Node::ANY)?, GFP_KERNEL)?;
+        let dma = DmaPieces::new(pd, pieces, Direction::ToDevice)?;
+        Ok(Arc::new(Self(dma), GFP_KERNEL)?)
+    }
+}
+
+/// The body of one request number.
+pub(crate) struct Body {
+    bodies: Arc<Bodies>,
+    number: usize,
+}
+
+impl Body {
+    /// Creates the body `number` of `bodies`.
+    pub(crate) fn new(bodies: &Arc<Bodies>, number: usize) -> Self {
+        Self {
+            bodies: bodies.clone(),
+            number,
+        }
+    }
+
+    /// Writes what `encode` makes, which returns its length, and returns the scatter element for it;
+    /// `None` if it is empty.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: `encode` had not enough room.
+    #[inline]
+    pub(crate) fn write(
+        &self,
+        encode: impl FnOnce(&mut [u8]) -> Option<usize>,
+    ) -> Result<Option<Sge>> {
+        let mut bytes = [0; ROOM];
+        let len = encode(&mut bytes).ok_or(EINVAL)?;
+        if len == 0 {
+            return Ok(None);
+        }
+        let (dma, at) = (&self.bodies.0, self.number * ROOM);
+        dma.pieces().copy_in(at, bytes.get(..len).ok_or(EINVAL)?)?;
+        dma.sync_for_device(at, len)?;
+        dma.sge(at, u32::try_from(len)?).ok_or(EINVAL).map(Some)
+    }
+}
