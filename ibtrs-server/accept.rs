@@ -344,14 +344,13 @@ impl Incomer<'_> {
         }
     }
 
-    fn acceptance(&self, session: &Session) -> Acceptance {
-        let config = &session.server.config;
+    /// Returns the private data of the acceptance of a connection to a path of this shape.
+    fn acceptance(&self, session: &Session, shape: Shape) -> Acceptance {
         let ext = self.request.ext.map(|_| session.rsp_ext());
-        config.rsp(self.shape(config), ext).encode()
+        session.server.config.rsp(shape, ext).encode()
     }
 
-    /// Returns where the requests of the path land. All connections of a path have the same answer,
-    /// as they come from the same client over the same device.
+    /// Returns where the requests of a path land that begins with this connection.
     pub(crate) fn shape(&self, config: &Config) -> Shape {
         let takes = self.request.ext.is_some_and(|ext| ext.wants_slots());
         let can_fetch = self.id.device().is_ok_and(|dev| {
@@ -386,12 +385,22 @@ impl Incomer<'_> {
             None if chosen.is_some() => Session::new(server, self.request.session_uuid, true)?,
             None => self.begin_session(server)?,
         };
-        let mut acceptance = self.acceptance(&session);
+        let known = match chosen {
+            Some(_) => Ok(None),
+            None => self.known_path(&session),
+        };
+        let known = known.inspect_err(|_| session.forget_if_unused())?;
+        let shape = match &known {
+            Some(path) => path.shape,
+            None => self.shape(&server.config),
+        };
+        let mut acceptance = self.acceptance(&session, shape);
         let nonce = kx::random::secret();
         let auth = ServerAuth::accept(chosen, self.bytes, &mut acceptance, nonce);
-        let path = match chosen {
-            Some(_) => self.new_candidate(&session, auth, false),
-            None => self.plain_path(&session, auth),
+        let path = match (known, chosen) {
+            (Some(path), _) => Ok(path),
+            (None, Some(_)) => self.new_candidate(&session, auth, false),
+            (None, None) => self.plain_path(&session, auth),
         };
         let path = path.inspect_err(|_| session.forget_if_unused())?;
         Ok((path, acceptance))
@@ -445,19 +454,21 @@ impl Incomer<'_> {
         let owner = owner.ok_or(stranger)?;
         let path = find(session, &self.place(), |path| Arc::ptr_eq(path, &owner))?;
         let path = path.ok_or(Refusal::new(ECONNRESET, "its path has gone"))?;
-        let mut acceptance = self.acceptance(session);
+        let mut acceptance = self.acceptance(session, path.shape);
         let auth = path.auth.lock();
         auth.further_accept(&Crypto, self.bytes, &mut acceptance);
         drop(auth);
         Ok((path, acceptance))
     }
 
-    /// Finds the path in a session without authentication, or adds it.
-    fn plain_path(&self, session: &Arc<Session>, auth: ServerAuth) -> Result<Arc<Path>, Refusal> {
+    /// Finds the path of the connection in a session without authentication.
+    fn known_path(&self, session: &Session) -> Result<Option<Arc<Path>>, Refusal> {
         let uuid = self.request.path_uuid;
-        if let Some(path) = find(session, &self.place(), |path| path.uuid == uuid)? {
-            return Ok(path);
-        }
+        find(session, &self.place(), |path| path.uuid == uuid)
+    }
+
+    /// Adds the path to a session without authentication.
+    fn plain_path(&self, session: &Arc<Session>, auth: ServerAuth) -> Result<Arc<Path>, Refusal> {
         let path = self.new_candidate(session, auth, session.has_connected_path())?;
         join_plain(session, &path).inspect_err(|_| {
             path.event(Event::Error);

@@ -96,12 +96,18 @@ impl Batch {
         }
         let is_full = first.chunk.more.is_full();
         // Before the client has the answer, which its next request may follow at once.
-        qp.handler().path.put_back(&slot, answered.chunk);
-        if is_full {
-            self.some.store(false, Relaxed);
-            return waiting.take();
-        }
-        None
+        let spare = slot.put(answered.chunk);
+        let full = match is_full {
+            true => {
+                self.some.store(false, Relaxed);
+                waiting.take()
+            }
+            false => None,
+        };
+        drop(waiting);
+        drop(spare);
+        qp.handler().path.strip_if_drained(&slot);
+        full
     }
 }
 

@@ -29,10 +29,12 @@ use kernel::{
         nr_cpu_ids,
         CpuId, //
     },
-    new_spinlock_irq,
+    new_mutex, new_spinlock_irq,
+    page::PAGE_SIZE,
     prelude::*,
     sync::{
         Arc,
+        Mutex,
         SpinLockIrq, //
     },
 };
@@ -252,7 +254,7 @@ pub(crate) struct Buffers {
 impl Buffers {
     /// Creates no buffer yet: for requests of up to `max_io` bytes, which may take `limit` bytes.
     pub(crate) fn new(max_io: u32, limit: u64) -> impl PinInit<Self, Error> {
-        let sizes = Sizes::new(max_io);
+        let sizes = Sizes::new(max_io as usize, PAGE_SIZE);
         try_pin_init!(Self {
             sizes,
             shelves: {
@@ -438,7 +440,7 @@ impl Buffers {
             let Some(memory) = self.store.lock().remove(&self.sizes) else {
                 return;
             };
-            left = left.saturating_sub(memory.pieces.len() as u64);
+            left = left.saturating_sub(self.bytes(memory.size));
         }
     }
 
@@ -525,19 +527,21 @@ impl Store {
 }
 
 /// The buffer that a session has in reserve.
+#[pin_data]
 pub(crate) struct Reserve {
     /// There is one, here or in use.
-    is_made: AtomicFlag,
+    #[pin]
+    is_made: Mutex<bool>,
     memory: TakeCell<KBox<Memory>>,
 }
 
 impl Reserve {
     /// There is none until the session has a path with slots.
-    pub(crate) const fn new() -> Self {
-        Self {
-            is_made: AtomicFlag::new(false),
+    pub(crate) fn new() -> impl PinInit<Self> {
+        pin_init!(Self {
+            is_made <- new_mutex!(false, "Reserve::is_made"),
             memory: TakeCell::empty(),
-        }
+        })
     }
 }
 
@@ -553,16 +557,14 @@ impl Session {
     /// `ENOMEM`.
     pub(crate) fn make_reserve(&self) -> Result {
         let sizes = &self.server.buffers.sizes;
-        if self.reserve.is_made.xchg(true, Relaxed) {
+        let mut is_made = self.reserve.is_made.lock();
+        if *is_made {
             return Ok(());
         }
-        let pieces = Pieces::new(sizes.bytes(sizes.last()), Node::ANY);
-        let new = pieces.and_then(|pieces| memory(pieces, sizes.last(), true, GFP_KERNEL));
-        let put = new.map(|memory| self.reserve.memory.put(memory));
-        if put.is_err() {
-            self.reserve.is_made.store(false, Relaxed);
-        }
-        put.map(drop)
+        let pieces = Pieces::new(sizes.bytes(sizes.last()), Node::ANY)?;
+        let memory = memory(pieces, sizes.last(), true, GFP_KERNEL)?;
+        *is_made = self.reserve.memory.put(memory).is_ok();
+        Ok(())
     }
 
     /// Takes the buffer in reserve, if it is there, and maps it for the device of `pd`.
@@ -601,8 +603,8 @@ impl Session {
             server.put(memory);
             server.buffers.release(self, bytes);
         }
-        if self.is_waiting() {
-            self.wake.enqueue(self.clone());
+        if self.is_waiting_after_all() {
+            self.line_work.enqueue(self.clone());
         }
         if server.buffers.is_short() {
             server.feed.modify(server.clone(), 0);

@@ -6,6 +6,7 @@
 use crate::{
     bodies::Body,
     buffers::Buffer,
+    idle::Round,
     landing::{
         InSlot,
         Landing,
@@ -116,19 +117,19 @@ impl ChunkSlot {
 
     /// Sends an answer with `answer` and puts the chunk back. Both happen under the lock, as the
     /// next request may arrive as soon as the client has the answer. If `answer` fails, the chunk
-    /// is handed back with the error. Otherwise returns what the slot gives back; nobody keeps a
-    /// buffer if memory `is_short`.
+    /// is handed back with the error. Otherwise returns what the slot gives back. For `short` see
+    /// [`Path::shortage`](crate::path::Path::shortage).
     #[inline]
     pub(crate) fn put_after(
         &self,
         mut chunk: KBox<Chunk>,
-        is_short: bool,
+        short: Option<Round>,
         answer: impl FnOnce(&mut Chunk) -> Result,
     ) -> Result<Spare, (Error, KBox<Chunk>)> {
         let mut idle = self.idle.lock();
         match answer(&mut chunk) {
             Ok(()) => {
-                let spare = self.spare(&mut chunk, is_short);
+                let spare = self.spare(&mut chunk, short);
                 *idle = Some(chunk);
                 Ok(spare)
             }
@@ -158,29 +159,30 @@ impl ChunkSlot {
 
     /// Takes what the slot does not need for its next request, unless the device may still use it.
     #[inline]
-    fn spare(&self, chunk: &mut Chunk, is_short: bool) -> Spare {
-        match chunk.slot().filter(|slot| slot.has_spare(is_short)) {
-            Some(slot) if !self.is_used() => slot.spare(is_short),
+    fn spare(&self, chunk: &mut Chunk, short: Option<Round>) -> Spare {
+        match chunk.slot().filter(|slot| slot.has_spare(short)) {
+            Some(slot) if !self.is_used() => slot.spare(short),
             _ => Spare::NONE,
         }
     }
 
-    /// Puts the chunk back, and gives back what it does not need for its next request.
-    pub(crate) fn put(&self, mut chunk: KBox<Chunk>) {
-        let spare = self.spare(&mut chunk, false);
-        *self.idle.lock() = Some(chunk);
-        drop(spare);
+    /// Puts the chunk back; returns what it does not need for its next request. That is decided under
+    /// the lock: the use of a buffer either is over by then, or its end finds the chunk here.
+    pub(crate) fn put(&self, mut chunk: KBox<Chunk>) -> Spare {
+        let mut idle = self.idle.lock();
+        let spare = self.spare(&mut chunk, None);
+        *idle = Some(chunk);
+        spare
     }
 
-    /// Gives back what the slot of an idle chunk does not need, after a use has ended. Nobody keeps a
-    /// buffer if memory `is_short`.
-    pub(crate) fn give_spare(&self, is_short: bool) {
-        drop(self.with_idle(|chunk| self.spare(chunk, is_short)));
+    /// Gives back what the slot of an idle chunk does not need, after a use has ended.
+    pub(crate) fn give_spare(&self, short: Option<Round>) {
+        drop(self.with_idle(|chunk| self.spare(chunk, short)));
     }
 
-    /// Gives back the small buffer of a write that is over, as memory is short.
-    pub(crate) fn give_small(&self, chunk: &mut Chunk) {
-        drop(self.spare(chunk, true));
+    /// Gives back the small buffer of a write that is over, if memory is short.
+    pub(crate) fn give_small(&self, chunk: &mut Chunk, short: Option<Round>) {
+        drop(self.spare(chunk, short));
     }
 
     /// Gives back all buffers of the slot of an idle chunk: the connections of the path are gone.
@@ -460,9 +462,26 @@ impl Chunk {
 
     /// Returns the number of work requests of [`Self::fetch`].
     pub(crate) fn count_reads(&self) -> u32 {
-        self.landing
-            .source(&self.request)
-            .map_or(0, |(source, _)| source.count_writes(self.request.data_len))
+        let source = self
+            .request
+            .source()
+            .and(self.landing.source(&self.request));
+        source.map_or(0, |(source, _)| source.count_writes(self.request.data_len))
+    }
+
+    /// Makes the buffer ready for the device to write the data of the request there: bytes of an
+    /// earlier request, which the CPU has written, must not reach memory after those that are fetched.
+    pub(crate) fn prepare_fetch(&self) -> Result {
+        match self
+            .request
+            .source()
+            .and(self.landing.source(&self.request))
+        {
+            Some((source, _)) => source
+                .dma()
+                .sync_for_device(0, self.request.data_len as usize),
+            None => Ok(()),
+        }
     }
 
     /// Makes the data of a write ready for the service.

@@ -285,12 +285,11 @@ impl Session {
     }
 }
 
-/// Serves requests that have waited for another path or for a buffer.
+/// Serves requests that have waited for another path.
 impl WorkItem for Session {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
-        this.serve_line();
         loop {
             let woken = this.owners.woken.lock().pop();
             let Some((tag, buf_id)) = woken else {

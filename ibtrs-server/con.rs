@@ -122,17 +122,21 @@ impl Con {
             if path.may_log() {
                 pr_warn!("{}: bad request: {}\n", **path, error.as_str());
             }
-            let error = convert::error(error.errno());
+            let errno = convert::error(error.errno());
             let upper = path.session.upper.as_ref();
-            let error = upper.map_or(error, |upper| upper.bad_request(error));
-            Request::new(qp.get(), slot.index(), chunk).respond(Err(error));
+            let errno = match error {
+                // The request may be a good one.
+                RequestError::NoMemory => errno,
+                _ => upper.map_or(errno, |upper| upper.bad_request(errno)),
+            };
+            Request::new(qp.get(), slot.index(), chunk).respond(Err(errno));
             return Ok(());
         }
         match path.claim(&slot, buf_id, chunk) {
             Ok(Claim::Serve(chunk)) => proceed(path, qp.get(), slot, chunk),
             Ok(Claim::Later) => {}
             Err(chunk) => {
-                slot.put(chunk);
+                drop(slot.put(chunk));
                 return Err(IN_USE);
             }
         }
@@ -353,7 +357,7 @@ impl Handler for Con {
 
     fn sent(&self, _qp: QpRef<'_, Self>, slot: SlotRef<'_, Self>) {
         slot.end_use();
-        slot.give_spare(self.path.session.is_short());
+        slot.give_spare(self.path.shortage());
     }
 
     fn control_sent(&self, _qp: QpRef<'_, Self>) {

@@ -18,12 +18,16 @@ use ibtrs_proto::{
     msg::Bounds,
     permit::DepthSplit,
     quota::Needs,
-    slots::group_of, //
+    slots::{
+        group_of,
+        MAX_SLOT_IO, //
+    }, //
 };
 use kernel::{
     page::PAGE_SIZE,
     prelude::*, //
 };
+use rdma::sendq::MAX_CHAIN;
 
 /// Sizes, limits and mode, the same for all sessions.
 #[derive(Clone, Copy)]
@@ -56,9 +60,18 @@ pub(crate) struct Config {
 const SLOT_SENDS: u32 = 508;
 /// The same of its service connection.
 const SLOT_SERVICE_SENDS: u32 = 252;
-/// The same that the longest chain takes: the data of the largest request, if each of its 256 pages
-/// is a piece, and the answer.
-const LONGEST_CHAIN: u32 = 256_u32.div_ceil(MAX_SGES) + 2;
+/// The same that the longest chain takes: the data of the largest request, if each page is a piece,
+/// and the answer.
+const LONGEST_CHAIN: u32 = (MAX_SLOT_IO / PAGE_SIZE as u32).div_ceil(MAX_SGES) + 2;
+/// Minimum number of send queue entries with slots: those of the longest chain, beside the entries
+/// that are free only when the next signal has completed, up to 64.
+const SHORTEST_SENDS: u32 = LONGEST_CHAIN + 64;
+
+const _: () = assert!(LONGEST_CHAIN <= MAX_CHAIN.wrs && LONGEST_CHAIN * MAX_SGES <= MAX_CHAIN.sges);
+const _: () = assert!(SHORTEST_SENDS <= SLOT_SERVICE_SENDS && SHORTEST_SENDS <= SLOT_SENDS);
+
+/// The part of the memory that paths leave to the buffers: one in so many bytes.
+const FOR_BUFFERS: u64 = 4;
 
 impl Config {
     /// Reads the module parameters.
@@ -105,6 +118,18 @@ impl Config {
         })
     }
 
+    /// Returns the bytes that paths may take. With slots, a part of the memory is for buffers alone:
+    /// otherwise new paths would take the memory with which the others work.
+    pub(crate) fn for_paths(&self) -> u64 {
+        self.for_pools(self.max_memory)
+    }
+
+    /// Returns the bytes that the pools may keep, of those `left` by paths.
+    pub(crate) fn for_pools(&self, left: u64) -> u64 {
+        let for_buffers = (self.max_memory / FOR_BUFFERS).min(self.max_buffers);
+        left.saturating_sub(self.slots.map_or(0, |_| for_buffers))
+    }
+
     /// Returns whether clients that take slots get some.
     pub(crate) fn gives_slots(&self) -> bool {
         self.slots.is_some()
@@ -118,9 +143,10 @@ impl Config {
         }
     }
 
-    /// Returns the greatest number of bytes of data in a request.
+    /// Returns the greatest number of bytes of data in a request of a client with slots.
     pub(crate) fn max_io(&self) -> u32 {
-        limits::server_response(&self.chunks, false).max_io_size
+        let max_io = limits::server_response(&self.chunks, false).max_io_size;
+        max_io.min(MAX_SLOT_IO)
     }
 
     /// Returns the place of a request of a path.
@@ -155,7 +181,7 @@ impl Config {
         let all = 5 * u32::from(self.layout(shape).queue_depth());
         match shape {
             Shape::Chunks => all,
-            Shape::Slots => all.clamp(LONGEST_CHAIN, SLOT_SENDS),
+            Shape::Slots => all.clamp(SHORTEST_SENDS, SLOT_SENDS),
         }
     }
 

@@ -87,26 +87,23 @@ pub(crate) fn begin(qp: &QueuePair<Con>, slot: SlotRef<'_, Con>, chunk: KBox<Chu
 ///
 /// # Errors
 ///
-/// `EAGAIN`: there still is none.
-pub(crate) fn retry(qp: &QueuePair<Con>, slot: SlotRef<'_, Con>) -> Result {
+/// `EAGAIN`: there still is none. With another error, the request is for [`give_up`].
+pub(crate) fn retry(
+    qp: &QueuePair<Con>,
+    slot: SlotRef<'_, Con>,
+) -> Result<(), (Error, Option<KBox<Chunk>>)> {
     let Some(chunk) = slot.take_pending() else {
         // The path is being closed, and the request was dropped.
         return Ok(());
     };
-    let Err((error, chunk)) = post(qp, slot, chunk) else {
-        return Ok(());
-    };
-    if error != EAGAIN {
-        give_up(qp, slot, chunk, error);
-        return Ok(());
-    }
-    match slot.put_pending(chunk) {
-        Ok(()) => Err(EAGAIN),
-        // Does not happen: its place was just emptied.
-        Err(chunk) => {
-            give_up(qp, slot, chunk, EBUSY);
-            Ok(())
-        }
+    match post(qp, slot, chunk) {
+        Ok(()) => Ok(()),
+        Err((error, chunk)) if error == EAGAIN => match slot.put_pending(chunk) {
+            Ok(()) => Err((EAGAIN, None)),
+            // Does not happen: its place was just emptied.
+            Err(chunk) => Err((EBUSY, Some(chunk))),
+        },
+        Err((error, chunk)) => Err((error, Some(chunk))),
     }
 }
 
@@ -127,6 +124,9 @@ fn post(
         wrs,
         sges: wrs * MAX_SGES,
     };
+    if let Err(error) = chunk.prepare_fetch() {
+        return Err((error, chunk));
+    }
     let mut held = Some(chunk);
     slot.begin_use();
     let posted = qp.send(space, Doorbell::Now, |chain| {
@@ -141,6 +141,7 @@ fn post(
     };
     if !respond::is_surely_unsent(error) {
         // The request stays in its place until the connections are closed.
+        let _ = held.map(|chunk| slot.put_pending(chunk));
         failed(&qp.handler().path, error);
         return Ok(());
     }
@@ -171,7 +172,16 @@ fn read(chain: &mut Chain<'_, Con>, slot: SlotRef<'_, Con>, chunk: &Chunk) {
 }
 
 /// Drops a request whose data cannot be fetched, and closes its path.
-fn give_up(qp: &QueuePair<Con>, slot: SlotRef<'_, Con>, chunk: KBox<Chunk>, error: Error) {
+///
+/// # Context
+///
+/// Any.
+pub(crate) fn give_up(
+    qp: &QueuePair<Con>,
+    slot: SlotRef<'_, Con>,
+    chunk: KBox<Chunk>,
+    error: Error,
+) {
     let path = &qp.handler().path;
     // CAST: A table has no more slots than numbers.
     let buf_id = slot.index() as u16;

@@ -6,8 +6,9 @@
 //! data of an answer from there, once more if an acknowledgement was lost, even when the client has
 //! the answer. Answers are not signalled, so nothing tells when that is over. So this goes in
 //! rounds: a round marks the slots that are idle, and has every connection report when all that was
-//! sent before has been acknowledged. The next round gives back the buffers of the slots that are
-//! still idle.
+//! sent before has been acknowledged. When all have, the round is over, and the slots that are still
+//! idle give back their buffers. If memory is short, so do all others that have sent nothing without
+//! a signal since the round began.
 
 use crate::{
     landing::Spare,
@@ -16,13 +17,18 @@ use crate::{
         Shape, //
     },
 };
-use kernel::sync::Arc;
+use ibtrs_core::convert;
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
 use kx::{
     sync::atomic::{
         Acquire,
         Atomic,
         Full,
-        Relaxed, //
+        Relaxed,
+        Release, //
     },
     work::WorkItem, //
 };
@@ -35,8 +41,25 @@ use rdma::sendq::{
 /// Time between two rounds, in milliseconds.
 const ROUND_MS: u32 = 1_000;
 
+/// The number of a round of a path.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Round(u32);
+
+impl Round {
+    /// Returns whether this round began before `other`, one of the next 2^31.
+    #[inline]
+    pub(crate) fn is_before(self, other: Self) -> bool {
+        // CAST: The difference as a signed number.
+        (other.0.wrapping_sub(self.0) as i32) > 0
+    }
+}
+
 /// The state of the rounds of a path.
 pub(crate) struct Idle {
+    /// The round that began last.
+    latest: Atomic<u32>,
+    /// The last round that is over.
+    done: Atomic<u32>,
     /// Number of connections that have not yet reported.
     reports: Atomic<u32>,
     /// Number of the connections that were not asked, as their send queues were full.
@@ -46,9 +69,33 @@ pub(crate) struct Idle {
 impl Idle {
     pub(crate) fn new() -> Self {
         Self {
+            latest: Atomic::new(0),
+            done: Atomic::new(0),
             reports: Atomic::new(0),
             missed: Atomic::new(0),
         }
+    }
+
+    /// Returns the round that began last. Called under the lock of a slot, from which an answer is
+    /// sent before the lock is released.
+    #[inline]
+    pub(crate) fn latest(&self) -> Round {
+        // ORDERING: See `begin`.
+        Round(self.latest.load(Relaxed))
+    }
+
+    /// Begins a round. The caller then visits each slot under its lock before it asks the connections.
+    /// So an answer of a slot is either sent before that visit, and this round is over only when it has
+    /// been acknowledged; or it is sent after the visit, and takes the number of this round.
+    fn begin(&self) {
+        // ORDERING: The locks of the slots make it visible.
+        self.latest.fetch_add(1, Relaxed);
+    }
+
+    /// Ends the latest round, all of whose reports are there.
+    fn end(&self) {
+        // ORDERING: Pairs with `Path::shortage`: who takes a buffer comes after the reports.
+        self.done.store(self.latest.load(Relaxed), Release);
     }
 
     /// Records that all that connection `cid` had sent before it was asked has been acknowledged.
@@ -82,45 +129,67 @@ impl Path {
         }
     }
 
-    /// Gives back the buffers of the slots that have been idle since the last round.
+    /// If memory is short, so that nobody is to keep a buffer for the next request, returns the last
+    /// round that is over.
+    #[inline]
+    pub(crate) fn shortage(&self) -> Option<Round> {
+        // ORDERING: Pairs with `Idle::end`.
+        let done = || Round(self.idle.done.load(Acquire));
+        self.session.is_short().then(done)
+    }
+
+    /// Gives back the buffers that the end of a round has made free.
     fn give_idle(&self) {
+        let short = self.shortage();
         for slot in self.slots.iter() {
             let spare = slot.with_idle(|chunk| match chunk.slot() {
-                Some(in_slot) if in_slot.is_idle && !slot.is_used() => in_slot.take_small(),
-                _ => Spare::NONE,
+                _ if slot.is_used() => Spare::NONE,
+                Some(in_slot) if in_slot.is_idle => in_slot.take_all(),
+                Some(in_slot) => in_slot.spare(short),
+                None => Spare::NONE,
             });
             drop(spare);
         }
     }
 
-    /// Marks the slots that are idle. Returns whether a slot has a small buffer, or may have one, as a
+    /// Marks the slots that are idle. Returns whether a slot has a buffer, or may have one, as a
     /// request has it.
     fn mark_idle(&self) -> bool {
         let mut some = false;
         for slot in self.slots.iter() {
-            let has_small = slot.with_idle(|chunk| {
+            let has_buffer = slot.with_idle(|chunk| {
                 chunk.slot().is_some_and(|in_slot| {
                     in_slot.is_idle = true;
-                    in_slot.has_small()
+                    in_slot.has_buffer()
                 })
             });
-            some |= has_small.unwrap_or(true);
+            some |= has_buffer.unwrap_or(true);
         }
         some
     }
 
     /// Asks the connections for requests to report when all that was sent has been acknowledged.
-    fn flush_all(&self) {
+    fn flush_all(self: &Arc<Self>) {
+        let mut failure = None;
         let cons = self.cons.lock();
         self.idle.missed.store(0, Relaxed);
         for qp in cons.qps.iter().skip(1).flatten() {
             self.idle.reports.fetch_add(1, Relaxed);
             let space = SqSpace { wrs: 1, sges: 0 };
             let asked = qp.send(space, Doorbell::Now, |chain| chain.flush(Signal::Control));
-            if asked.is_err() {
+            if let Err(error) = asked {
                 self.idle.reports.fetch_sub(1, Relaxed);
                 self.idle.missed.fetch_add(1, Relaxed);
+                // With other errors, the queue refuses all that follows.
+                failure = failure.or(Some(error).filter(|e| ![EAGAIN, ENOTCONN].contains(e)));
             }
+        }
+        drop(cons);
+        if let Some(error) = failure {
+            self.error(fmt!(
+                "cannot flush a send queue ({})",
+                convert::errno(error).as_str()
+            ));
         }
     }
 }
@@ -136,14 +205,17 @@ impl WorkItem<{ crate::path::work::IDLE }> for Path {
         }
         let idle = &this.idle;
         // ORDERING: Pairs with `Idle::flushed`.
-        let has_reports = idle.reports.load(Acquire) == 0;
-        if has_reports && idle.missed.load(Relaxed) == 0 {
-            this.give_idle();
-        }
-        if has_reports && !this.mark_idle() {
-            return;
-        }
-        if has_reports {
+        if idle.reports.load(Acquire) == 0 {
+            if idle.missed.load(Relaxed) == 0 {
+                idle.end();
+                this.give_idle();
+            }
+            idle.begin();
+            if !this.mark_idle() {
+                // This round is never over, as nobody is asked.
+                idle.missed.store(1, Relaxed);
+                return;
+            }
             this.flush_all();
         }
         this.idle_work.enqueue_in(this.clone(), ROUND_MS);

@@ -9,6 +9,7 @@
 use crate::{
     buffers::Buffer,
     con::Con,
+    idle::Round,
     pool::ChunkMemory,
     source::{
         self,
@@ -178,25 +179,17 @@ enum Data {
     Large,
 }
 
-/// The connections that were sent data from the small buffer, without a signal.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Sent {
-    No,
-    On(u16),
-    OnSeveral,
-}
-
 /// A slot, and the buffers that it has at the moment.
 pub(crate) struct InSlot {
     group: Arc<Group>,
     /// Where the slot begins in its group.
-    at: usize,
+    at: u32,
     /// Requests in service are to be out of the client's reach.
     secure: bool,
     /// Stays here until the path has been idle, or others wait for buffers.
     small: Option<Buffer>,
-    /// Answers sent from `small` of which nothing tells when the client has them.
-    sent: Sent,
+    /// The latest round when an answer was sent from `small` without a signal.
+    sent: Option<Round>,
     /// For the request in service alone.
     large: Option<Buffer>,
     /// Where the data of the request in service is.
@@ -207,22 +200,27 @@ pub(crate) struct InSlot {
 
 /// Buffers that a slot gives back when this is dropped, which must not happen under its lock.
 #[must_use]
-#[expect(dead_code, reason = "they give themselves back")]
 pub(crate) struct Spare(Option<Buffer>, Option<Buffer>);
 
 impl Spare {
     pub(crate) const NONE: Self = Self(None, None);
+
+    /// Returns this, if it has a buffer.
+    #[inline]
+    pub(crate) fn some(self) -> Option<Self> {
+        (self.0.is_some() || self.1.is_some()).then_some(self)
+    }
 }
 
 impl InSlot {
     /// Creates the slot at `at` of a group.
-    pub(crate) fn new(group: Arc<Group>, at: usize, secure: bool) -> Self {
+    pub(crate) fn new(group: Arc<Group>, at: u32, secure: bool) -> Self {
         Self {
             group,
             at,
             secure,
             small: None,
-            sent: Sent::No,
+            sent: None,
             large: None,
             place: Data::Slot,
             is_idle: false,
@@ -232,7 +230,7 @@ impl InSlot {
     fn data_of(&self, request: &ServerRequest) -> Data {
         let len = request.data_len as usize;
         let is_here = request.direction == Dir::Write && request.desc.is_none();
-        let in_one = || self.group.pieces().in_one(self.at, len).is_some();
+        let in_one = || self.group.pieces().in_one(self.at as usize, len).is_some();
         if len == 0 || is_here && !self.secure && in_one() {
             Data::Slot
         } else if len <= SMALLEST {
@@ -282,7 +280,7 @@ impl InSlot {
     pub(crate) fn grant(&mut self, mut buffer: Buffer) -> bool {
         if self.place == Data::Small && !buffer.is_reserve() {
             self.small = Some(buffer);
-            self.sent = Sent::No;
+            self.sent = None;
             return true;
         }
         self.place = Data::Large;
@@ -293,46 +291,45 @@ impl InSlot {
         false
     }
 
-    /// Notes that data of the request in service is sent on connection `cid`. Returns whether the
-    /// answer is to be signalled: the data is in a buffer for this request alone, nothing else tells
-    /// when it has been sent on the service connection, or nobody is to keep a buffer, as memory
-    /// `is_short`.
+    /// Notes that data of the request in service is sent on connection `cid` while `round` is the
+    /// latest. Returns whether the answer is to be signalled: the data is in a buffer for this request
+    /// alone, nothing else tells when it has been sent on the service connection, or nobody is to keep
+    /// a buffer, as memory `is_short`.
     #[inline]
-    pub(crate) fn sends(&mut self, cid: u16, is_short: bool) -> bool {
-        if self.place == Data::Large {
-            return true;
+    pub(crate) fn sends(&mut self, cid: u16, round: Round, is_short: bool) -> bool {
+        let is_signalled = self.place == Data::Large || is_short || cid == 0;
+        if !is_signalled {
+            self.sent = Some(round);
         }
-        let is_signalled = is_short || cid == 0;
-        self.sent = match (self.sent, is_signalled) {
-            // Answers of a connection complete in order.
-            (Sent::On(before), true) if before == cid => Sent::No,
-            (sent, true) => sent,
-            (Sent::No, false) => Sent::On(cid),
-            (Sent::On(before), false) if before == cid => Sent::On(cid),
-            (_, false) => Sent::OnSeveral,
-        };
         is_signalled
+    }
+
+    /// Returns whether all that was sent from the small buffer without a signal has been acknowledged
+    /// by the end of the round `done`.
+    #[inline]
+    fn is_acknowledged(&self, done: Round) -> bool {
+        self.sent.is_none_or(|sent| sent.is_before(done))
+    }
+
+    #[inline]
+    fn has_spare_small(&self, short: Option<Round>) -> bool {
+        self.small.is_some() && short.is_some_and(|done| self.is_acknowledged(done))
     }
 
     /// Returns whether [`Self::spare`] would give back a buffer.
     #[inline]
-    pub(crate) fn has_spare(&self, is_short: bool) -> bool {
-        self.large.is_some() || is_short && self.small.is_some()
+    pub(crate) fn has_spare(&self, short: Option<Round>) -> bool {
+        self.large.is_some() || self.has_spare_small(short)
     }
 
     /// Takes what the slot does not need for its next request; no answer is being sent that was
-    /// signalled. If memory `is_short`, it needs nothing.
-    pub(crate) fn spare(&mut self, is_short: bool) -> Spare {
-        let small = match is_short && self.sent == Sent::No {
+    /// signalled. For `short` see [`Path::shortage`](crate::path::Path::shortage).
+    pub(crate) fn spare(&mut self, short: Option<Round>) -> Spare {
+        let small = match self.has_spare_small(short) {
             true => self.small.take(),
             false => None,
         };
         Spare(small, self.large.take())
-    }
-
-    /// Takes the small buffer: all that was sent has been acknowledged.
-    pub(crate) fn take_small(&mut self) -> Spare {
-        Spare(self.small.take(), None)
     }
 
     /// Takes all buffers: no device uses any.
@@ -340,9 +337,9 @@ impl InSlot {
         Spare(self.small.take(), self.large.take())
     }
 
-    /// Returns whether the slot has a small buffer.
-    pub(crate) fn has_small(&self) -> bool {
-        self.small.is_some()
+    /// Returns whether the slot has a buffer.
+    pub(crate) fn has_buffer(&self) -> bool {
+        self.small.is_some() || self.large.is_some()
     }
 }
 
@@ -357,7 +354,7 @@ impl Landing {
     fn memory(&self) -> (&DmaPieces, usize) {
         match self {
             Self::Chunk(whole) => (whole.memory.dma(), 0),
-            Self::Slot(slot) => (&slot.group.dma, slot.at),
+            Self::Slot(slot) => (&slot.group.dma, slot.at as usize),
         }
     }
 
@@ -414,7 +411,7 @@ impl Landing {
             Self::Chunk(whole) => (whole.data(request).pieces(), 0),
             Self::Slot(slot) => match slot.buffer().and_then(Buffer::source) {
                 Some(source) => (source.pieces(), 0),
-                None => (slot.group.pieces(), slot.at),
+                None => (slot.group.pieces(), slot.at as usize),
             },
         }
     }

@@ -194,7 +194,7 @@ impl Charge {
 
     fn quota(server: &Server) -> Quota {
         Quota {
-            bytes: server.config.max_memory,
+            bytes: server.config.for_paths(),
             attempts: server.config.max_attempts,
         }
     }
@@ -234,9 +234,8 @@ impl Charge {
                 account.begun += bytes;
             }
         }
-        let taken = accounts.taken.all;
         drop(accounts);
-        self.server.leave_to_pool(taken);
+        self.server.leave_to_pool();
         Ok(())
     }
 
@@ -279,12 +278,11 @@ impl Charge {
         }
     }
 
-    /// Gives back the charge of the chunks; returns the number of bytes that all paths still take.
-    pub(crate) fn chunks_back(&self) -> u64 {
+    /// Gives back the charge of the chunks.
+    pub(crate) fn chunks_back(&self) {
         let mut accounts = self.server.ledger.accounts.lock();
         let bytes = self.chunks.xchg(0, Relaxed);
         accounts.taken.all = accounts.taken.all.saturating_sub(bytes);
-        accounts.taken.all
     }
 }
 
@@ -302,5 +300,7 @@ impl Drop for Charge {
             }
         }
         accounts.forget();
+        drop(accounts);
+        self.server.leave_to_pool();
     }
 }

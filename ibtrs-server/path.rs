@@ -497,7 +497,7 @@ impl Path {
         self.charge
             .complete(server.config.chunks_bytes(self.shape))?;
         let result = self.fill_slots();
-        server.leave_to_pool(server.ledger.taken());
+        server.leave_to_pool();
         result.map_err(|error| Refusal::new(error, "its chunks cannot be allocated"))
     }
 
@@ -508,7 +508,7 @@ impl Path {
             return self.make_slots(&bodies);
         }
         for (number, slot) in self.slots.iter().enumerate() {
-            slot.put(self.make_chunk(Body::new(&bodies, number))?);
+            drop(slot.put(self.make_chunk(Body::new(&bodies, number))?));
         }
         Ok(())
     }
@@ -518,19 +518,19 @@ impl Path {
         let server = &self.session.server;
         self.session.make_reserve()?;
         let config = &server.config;
-        let (count, slot_bytes) = (config.group(), self.layout.chunk_size() as usize);
+        let (count, slot_bytes) = (usize::from(config.group()), self.layout.chunk_size());
         let mut groups = KVVec::new();
         for (index, slot) in self.slots.iter().enumerate() {
-            let place = index % usize::from(count);
+            let place = index % count;
             if place == 0 {
                 let memory = server.slot_pool.take(config.group_bytes(), 0)?;
                 let group = Group::new(&self.pd, memory.chunk)?;
                 groups.push(Arc::new(group, GFP_KERNEL)?, GFP_KERNEL)?;
             }
             let group = groups.last().ok_or(EINVAL)?;
-            let in_slot = InSlot::new(group.clone(), place * slot_bytes, config.invalidate);
+            let in_slot = InSlot::new(group.clone(), place as u32 * slot_bytes, config.invalidate);
             let chunk = Chunk::in_slot(in_slot, Body::new(bodies, index));
-            slot.put(KBox::new(chunk, GFP_KERNEL)?);
+            drop(slot.put(KBox::new(chunk, GFP_KERNEL)?));
         }
         *self.groups.lock() = groups;
         Ok(())

@@ -158,28 +158,35 @@ impl Pool {
 }
 
 impl Server {
-    /// Limits the pools, and the buffers, to the memory that paths have not taken: `max_memory` less
-    /// `taken` bytes.
-    pub(crate) fn leave_to_pool(&self, taken: u64) {
-        let mut left = self.config.max_memory.saturating_sub(taken);
+    /// Limits the pools, and the buffers, to the memory that paths have not taken. The pools leave the
+    /// buffers what paths leave them.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    pub(crate) fn leave_to_pool(&self) {
+        let _limits = self.limits.lock();
+        let left = self.left();
+        let mut kept = 0;
         for pool in [&self.pool, &self.slot_pool] {
-            pool.shrink(left);
-            left = left.saturating_sub(pool.bytes());
+            pool.shrink(self.config.for_pools(left).saturating_sub(kept));
+            kept += pool.bytes();
         }
-        self.buffers.set_limit(left.min(self.config.max_buffers));
+        let buffers = left.saturating_sub(kept);
+        self.buffers.set_limit(buffers.min(self.config.max_buffers));
+    }
+
+    /// Returns the bytes that paths have not taken.
+    fn left(&self) -> u64 {
+        self.config.max_memory.saturating_sub(self.ledger.taken())
     }
 
     /// Keeps the memory that a path has given back in `pool`.
-    pub(crate) fn keep(
-        self: &Arc<Self>,
-        pool: &Pool,
-        memory: impl Iterator<Item = ChunkMemory>,
-        taken: u64,
-    ) {
-        let most = self.config.max_memory.saturating_sub(taken);
+    pub(crate) fn keep(self: &Arc<Self>, pool: &Pool, memory: impl Iterator<Item = ChunkMemory>) {
+        let most = self.config.for_pools(self.left());
         memory.for_each(|memory| pool.give(memory, most));
         // Other paths may have taken memory meanwhile.
-        self.leave_to_pool(self.ledger.taken());
+        self.leave_to_pool();
         self.expiry.enqueue_in(self.clone(), KEEP_MS);
     }
 }
@@ -194,6 +201,6 @@ impl WorkItem<{ crate::server::work::EXPIRY }> for Server {
         if chunks || slots {
             this.expiry.enqueue_in(this.clone(), KEEP_MS);
         }
-        this.leave_to_pool(this.ledger.taken());
+        this.leave_to_pool();
     }
 }

@@ -9,6 +9,8 @@ use crate::{
     chunk::Chunk,
     con::Con,
     fetch,
+    landing::Spare,
+    path::Path,
     source::MAX_SGES, //
 };
 use ibtrs_core::{
@@ -106,10 +108,10 @@ impl Unsent {
 pub(crate) fn respond(qp: &QueuePair<Con>, index: u32, mut chunk: KBox<Chunk>, result: Result) {
     leave_service(qp, index, &mut chunk, result);
     chunk.note_times();
-    let is_short = qp.handler().path.session.is_short();
-    if is_short && chunk.request.direction == Dir::Write {
+    let short = qp.handler().path.shortage();
+    if short.is_some() && chunk.request.direction == Dir::Write {
         if let Some(slot) = qp.slot(index) {
-            slot.give_small(&mut chunk);
+            slot.give_small(&mut chunk, short);
         }
     }
     let answered = Answered {
@@ -133,8 +135,9 @@ pub(crate) fn answer(qp: &QueuePair<Con>, answered: Answered) {
         chunk,
         result,
     } = answered;
-    let Err((error, chunk)) = send(qp, index, chunk, result) else {
-        return;
+    let (error, chunk) = match send(qp, index, chunk, result) {
+        Ok(spare) => return drop(spare),
+        Err(failed) => failed,
     };
     if error != EAGAIN {
         return lost(qp, index, chunk, error);
@@ -148,8 +151,9 @@ pub(crate) fn answer(qp: &QueuePair<Con>, answered: Answered) {
             unsent.some.store(true, Relaxed);
         }
     }
+    drop(queue);
     // Completions may have freed SQ space before this answer was queued.
-    drain(qp, &mut queue);
+    drain(qp);
 }
 
 /// Has the data of the request of `index` fetched, which is in its place, once there is SQ space.
@@ -163,8 +167,9 @@ pub(crate) fn wait_for_space(qp: &QueuePair<Con>, index: u32) {
     // A number either has an answer to send or data to fetch, so the ring has room.
     queue.push(index);
     unsent.some.store(true, Relaxed);
+    drop(queue);
     // Completions may have freed SQ space before.
-    drain(qp, &mut queue);
+    drain(qp);
 }
 
 /// Counts the request as ended, and releases its number.
@@ -208,39 +213,78 @@ pub(crate) fn retry(qp: &QueuePair<Con>) {
     // ORDERING: A caller that queues a response tries again under the lock after it has set the
     // flag, which makes up for a stale value here.
     if unsent.some.load(Relaxed) {
-        drain(qp, &mut unsent.queue.lock());
+        drain(qp);
     }
 }
 
-fn drain(qp: &QueuePair<Con>, queue: &mut Ring<u32>) {
+/// What has left the queue of the unsent, and is to be dealt with without its lock, as it gives
+/// buffers back.
+enum Left<'a> {
+    /// An answer was sent.
+    Sent(Spare),
+    /// An answer cannot be sent.
+    Lost(u32, KBox<Chunk>, Error),
+    /// Data cannot be fetched.
+    NotFetched(SlotRef<'a, Con>, KBox<Chunk>, Error),
+}
+
+fn drain(qp: &QueuePair<Con>) {
+    loop {
+        let left = send_unsent(qp, &mut qp.handler().unsent.queue.lock());
+        match left {
+            Some(Left::Sent(spare)) => drop(spare),
+            Some(Left::Lost(index, chunk, error)) => lost(qp, index, chunk, error),
+            Some(Left::NotFetched(slot, chunk, error)) => fetch::give_up(qp, slot, chunk, error),
+            None => return,
+        }
+    }
+}
+
+/// Sends what is queued until there is no SQ space, or something to do without the lock.
+fn send_unsent<'a>(qp: &'a QueuePair<Con>, queue: &mut Ring<u32>) -> Option<Left<'a>> {
     while let Some(index) = queue.first() {
-        let Some(slot) = qp.slot(index) else {
-            return;
-        };
-        let Some((chunk, result)) = slot.unsent.take() else {
+        let slot = qp.slot(index)?;
+        let left = match slot.unsent.take() {
+            Some((chunk, result)) => send_again(qp, slot, chunk, result),
             // No answer, but a request whose data is to be fetched.
-            if fetch::retry(qp, slot) == Err(EAGAIN) {
-                return;
-            }
-            queue.pop();
-            continue;
+            None => fetch_again(qp, slot),
         };
-        match send(qp, index, chunk, result) {
-            Ok(()) => {
-                queue.pop();
-            }
-            Err((error, chunk)) if error == EAGAIN => {
-                // Just taken out, so its place is free.
-                let _ = slot.unsent.put((chunk, result));
-                return;
-            }
-            Err((error, chunk)) => {
-                queue.pop();
-                lost(qp, index, chunk, error);
-            }
+        // There is no SQ space.
+        let left = left.ok()?;
+        queue.pop();
+        if left.is_some() {
+            return left;
         }
     }
     qp.handler().unsent.some.store(false, Relaxed);
+    None
+}
+
+/// Sends an answer that has waited; `EAGAIN` if it has to wait longer.
+fn send_again<'a>(
+    qp: &QueuePair<Con>,
+    slot: SlotRef<'a, Con>,
+    chunk: KBox<Chunk>,
+    result: Result,
+) -> Result<Option<Left<'a>>> {
+    match send(qp, slot.index(), chunk, result) {
+        Ok(spare) => Ok(spare.some().map(Left::Sent)),
+        Err((error, chunk)) if error == EAGAIN => {
+            // Just taken out, so its place is free.
+            let _ = slot.unsent.put((chunk, result));
+            Err(EAGAIN)
+        }
+        Err((error, chunk)) => Ok(Some(Left::Lost(slot.index(), chunk, error))),
+    }
+}
+
+/// As [`send_again`], for data to fetch.
+fn fetch_again<'a>(qp: &QueuePair<Con>, slot: SlotRef<'a, Con>) -> Result<Option<Left<'a>>> {
+    match fetch::retry(qp, slot) {
+        Ok(()) => Ok(None),
+        Err((error, None)) => Err(error),
+        Err((error, Some(chunk))) => Ok(Some(Left::NotFetched(slot, chunk, error))),
+    }
 }
 
 /// Fails the path, because a response could not be sent and the client gets none.
@@ -268,13 +312,14 @@ fn send(
     index: u32,
     chunk: KBox<Chunk>,
     result: Result,
-) -> Result<(), (Error, KBox<Chunk>)> {
+) -> Result<Spare, (Error, KBox<Chunk>)> {
     let Some(slot) = qp.slot(index) else {
         return Err((EINVAL, chunk));
     };
-    let is_short = qp.handler().path.session.is_short();
-    let spare = slot.put_after(chunk, is_short, |chunk| {
-        let signal = sending(slot, chunk, result, is_short);
+    let path = &qp.handler().path;
+    let short = path.shortage();
+    slot.put_after(chunk, short, |chunk| {
+        let signal = sending(path, slot, chunk, result, short.is_some());
         let is_signalled = !matches!(signal, Signal::None);
         if is_signalled {
             slot.begin_use();
@@ -287,15 +332,14 @@ fn send(
             }
         }
         posted
-    })?;
-    drop(spare);
-    Ok(())
+    })
 }
 
 /// Returns the signal for the last work request of an answer: when it completes, its buffer is no
 /// longer needed. Notes that data is sent.
 #[inline]
 fn sending<'a>(
+    path: &Path,
     slot: SlotRef<'a, Con>,
     chunk: &mut Chunk,
     result: Result,
@@ -305,7 +349,10 @@ fn sending<'a>(
         return Signal::None;
     }
     let cid = chunk.cid;
-    match chunk.slot().is_some_and(|slot| slot.sends(cid, is_short)) {
+    let is_signalled = chunk
+        .slot()
+        .is_some_and(|slot| slot.sends(cid, path.idle.latest(), is_short));
+    match is_signalled {
         true => Signal::Slot(slot, Kind::Send),
         false => Signal::None,
     }

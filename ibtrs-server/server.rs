@@ -223,6 +223,9 @@ pub(crate) struct Server {
     pub(crate) slot_pool: Pool,
     #[pin]
     pub(crate) buffers: Buffers,
+    /// Held while the pools and the buffers are limited.
+    #[pin]
+    pub(crate) limits: Mutex<()>,
     /// Held while a path is looked up, created and added.
     #[pin]
     pub(crate) joining: Mutex<()>,
@@ -288,8 +291,7 @@ impl Server {
         let (accept_queue, expiry_queue) = (queue.clone(), slow.clone());
         let (feed_queue, tidy_queue) = (queue.clone(), slow.clone());
         let config = Config::from_params()?;
-        let limit = config.max_memory.min(config.max_buffers);
-        let buffers = Buffers::new(config.max_io(), limit);
+        let buffers = Buffers::new(config.max_io(), config.max_memory.min(config.max_buffers));
         let backlog = Backlog::new()?;
         let failures = FailureTable::new()?;
         Arc::pin_init(
@@ -319,6 +321,7 @@ impl Server {
                 ),
                 emptied <- new_condvar!("Server::emptied"),
                 draining <- new_mutex!((), "Server::draining"),
+                limits <- new_mutex!((), "Server::limits"),
                 left_over: AtomicFlag::new(false),
                 backlog <- new_mutex!(backlog, "Server::backlog"),
                 accept <- kx::new_work!(accept_queue, "Server::accept"),

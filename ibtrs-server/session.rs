@@ -101,16 +101,24 @@ pub(crate) struct Session {
     /// Bytes of the buffers that the slots of all paths have. Larger requests write this, so it is
     /// apart from what all requests read.
     pub(crate) held: KBox<Atomic<u64>>,
+    #[pin]
     pub(crate) reserve: Reserve,
     #[pin]
     pub(crate) fences: Fences,
-    /// Serves requests that had to wait for another path or for a buffer.
+    /// Serves requests that had to wait for another path.
     #[pin]
     pub(crate) wake: Work<Self>,
+    /// Gives buffers to the requests in the line. Unlike `wake`, it never waits for a disk.
+    #[pin]
+    pub(crate) line_work: Work<Self, LINE>,
 }
+
+/// The number of `Session::line_work`.
+pub(crate) const LINE: u64 = 1;
 
 kx::impl_has_work! {
     impl HasWork<Work<Self>> for Session { self.wake }
+    impl HasWork<Work<Self, LINE>> for Session { self.line_work }
 }
 
 /// How long a new session waits for a closing one of the same name.
@@ -127,7 +135,7 @@ impl Session {
         uuid: [u8; 16],
         authenticated: bool,
     ) -> Result<Arc<Self>> {
-        let wakes = server.wakes.clone();
+        let (wakes, line_queue) = (server.wakes.clone(), server.wakes.clone());
         let gen = server.sessions.lock().next_gen();
         Arc::pin_init(
             try_pin_init!(Self {
@@ -148,9 +156,10 @@ impl Session {
                 line <- new_spinlock_irq!(Line::new(server.config.queue_depth)?, "Session::line"),
                 waiting: Atomic::new(0),
                 held: KBox::new(Atomic::new(0), GFP_KERNEL)?,
-                reserve: Reserve::new(),
+                reserve <- Reserve::new(),
                 fences <- Fences::new(),
                 wake <- kx::new_work!(wakes, "Session::wake"),
+                line_work <- kx::new_work!(line_queue, "Session::line_work"),
             }? Error),
             GFP_KERNEL,
         )

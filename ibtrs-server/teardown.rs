@@ -90,7 +90,18 @@ impl Path {
     /// Any.
     #[inline]
     pub(crate) fn put_back(&self, slot: &ChunkSlot, chunk: KBox<Chunk>) {
-        slot.put(chunk);
+        drop(slot.put(chunk));
+        self.strip_if_drained(slot);
+    }
+
+    /// Gives back the buffers of a slot, whose chunk was put back, if the connections of the path are
+    /// closed.
+    ///
+    /// # Context
+    ///
+    /// Any.
+    #[inline]
+    pub(crate) fn strip_if_drained(&self, slot: &ChunkSlot) {
         // ORDERING: See `give_buffers_back`.
         if self.is_drained.load(Relaxed) {
             slot.strip();
@@ -127,8 +138,8 @@ impl Path {
         let server = &self.session.server;
         let chunks = self.slots.iter().filter_map(|slot| slot.take_last());
         let memory = chunks.filter_map(|chunk| KBox::into_inner(chunk).into_memory());
-        let taken = self.charge.chunks_back();
-        server.keep(&server.pool, memory, taken);
+        self.charge.chunks_back();
+        server.keep(&server.pool, memory);
         let groups = core::mem::take(&mut *self.groups.lock());
         // Memory is wiped only when it is no longer mapped: the end of a mapping may copy to it what
         // the client had written.
@@ -141,7 +152,7 @@ impl Path {
                 private: None,
             })
         });
-        server.keep(&server.slot_pool, memory, taken);
+        server.keep(&server.slot_pool, memory);
     }
 }
 

@@ -12,7 +12,10 @@ use super::Buffer;
 use crate::{
     path::Path,
     server::Server,
-    session::Session, //
+    session::{
+        Session,
+        LINE, //
+    }, //
 };
 use ibtrs_proto::{
     buffers::{
@@ -82,6 +85,13 @@ impl Look {
 }
 
 impl Session {
+    /// Returns whether a request waits for a buffer, as [`Self::is_waiting`] does, but in any case sees
+    /// one that has not seen the buffer which the caller has just given back.
+    pub(super) fn is_waiting_after_all(&self) -> bool {
+        // ORDERING: Full, see `wait_for_buffer`.
+        self.waiting.fetch_add(0, Full) > 0
+    }
+
     /// Returns whether a request waits for a buffer. Those that come later wait behind it.
     #[inline]
     pub(crate) fn is_waiting(&self) -> bool {
@@ -107,7 +117,7 @@ impl Session {
         // `Buffers::release`: either that sees the waiting request, or this sees the buffer.
         self.waiting.fetch_add(1, Full);
         drop(line);
-        self.wake.enqueue(self.clone());
+        self.line_work.enqueue(self.clone());
         let server = &self.server;
         server.feed.enqueue_in(server.clone(), Pace::SHORTEST_MS);
         Ok(())
@@ -143,9 +153,8 @@ impl Session {
         true
     }
 
-    /// Has the requests in the line go on, as far as there are buffers. Only the work item of the
-    /// session calls this.
-    pub(crate) fn serve_line(self: &Arc<Self>) {
+    /// Has the requests in the line go on, as far as there are buffers. Only `line_work` calls this.
+    fn serve_line(self: &Arc<Self>) {
         while let Some(first) = self.first_in_line() {
             let path = PathTag::new(first.tag).and_then(|tag| self.path(tag));
             let path = path.filter(|path| path.takes_requests());
@@ -184,6 +193,15 @@ impl Session {
     }
 }
 
+/// Serves the line.
+impl WorkItem<LINE> for Session {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        this.serve_line();
+    }
+}
+
 /// Looks after the requests that wait for buffers, as long as there are some.
 impl WorkItem<{ crate::server::work::FEED }> for Server {
     type Pointer = Arc<Self>;
@@ -217,7 +235,7 @@ impl Server {
             if let Some(first) = session.first_in_line() {
                 some = true;
                 short |= is_behind(held(session), first.bytes.into(), most);
-                session.wake.enqueue(session.clone());
+                session.line_work.enqueue(session.clone());
             }
         }
         buffers.short.store(short && some, Relaxed);

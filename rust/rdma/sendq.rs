@@ -75,6 +75,13 @@ pub struct SqSpace {
     pub sges: u32,
 }
 
+/// The longest chain that a queue takes, if it has as many entries.
+pub const MAX_CHAIN: SqSpace = SqSpace {
+    // CAST: Both are small.
+    wrs: SendQueue::BATCH_WRS as u32,
+    sges: SendQueue::BATCH_SGES as u32,
+};
+
 /// A chain of work requests under construction.
 pub struct Chain<'a, H: Handler> {
     draft: Draft<'a>,

@@ -21,13 +21,15 @@
 /// Bytes of the smallest buffers.
 pub const SMALLEST: usize = 16_384;
 
-/// The sizes of buffers: powers of two from [`SMALLEST`] on, and the largest request.
+/// The sizes of buffers, all of whole pages: [`SMALLEST`] or a page, doubled as long as larger requests
+/// remain, and the largest request.
 ///
 /// # Invariants
 ///
-/// `largest` is at least [`SMALLEST`].
+/// `smallest` is not zero, and `largest` is at least as much.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Sizes {
+    smallest: usize,
     largest: usize,
 }
 
@@ -35,14 +37,16 @@ impl Sizes {
     /// Most sizes that there are.
     pub const MOST: usize = 8;
 
-    /// The sizes for requests of up to `max_io` bytes.
-    pub const fn new(max_io: u32) -> Self {
-        // Lossless: u32 to usize.
-        let max_io = max_io as usize;
-        // INVARIANT: The larger of the two.
-        Self {
-            largest: if max_io > SMALLEST { max_io } else { SMALLEST },
-        }
+    /// The sizes for requests of up to `max_io` bytes on a machine with pages of `page` bytes, a power
+    /// of two.
+    pub const fn new(max_io: usize, page: usize) -> Self {
+        let smallest = if page > SMALLEST { page } else { SMALLEST };
+        let largest = match max_io.checked_next_multiple_of(page) {
+            Some(largest) if largest > smallest => largest,
+            _ => smallest,
+        };
+        // INVARIANT: `SMALLEST` is not zero.
+        Self { smallest, largest }
     }
 
     /// Number of the smallest size with room for `len` bytes; `None` if there is no such buffer.
@@ -63,7 +67,7 @@ impl Sizes {
     pub const fn bytes(&self, size: usize) -> usize {
         let last = size >= Self::MOST - 1;
         // Lossless: at most the greatest number of a size.
-        let doubled = SMALLEST.wrapping_shl(size as u32);
+        let doubled = self.smallest.wrapping_shl(size as u32);
         if last || doubled > self.largest {
             self.largest
         } else {

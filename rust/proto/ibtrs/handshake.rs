@@ -9,7 +9,7 @@ use crate::errno::Errno;
 use crate::imm::{ImmLayout, LayoutError};
 #[cfg(doc)]
 use crate::slots::MAX_SLOT_BYTES;
-use crate::slots::SLOT_UNIT;
+use crate::slots::{MAX_SLOT_IO, SLOT_UNIT};
 
 /// Flag of the response: a new key comes with every answer.
 const FLAG_NEW_RKEY: u32 = 1 << 1;
@@ -339,6 +339,8 @@ impl ConnRsp {
         }
         let chunk = match self.slot_bytes {
             Some(slot) if slot < self.max_hdr_size => return Err(HandshakeError::Sizes),
+            // Without slots, an immediate has no room for much more than that.
+            Some(_) if self.max_io_size > MAX_SLOT_IO => return Err(HandshakeError::Sizes),
             Some(slot) => slot,
             None => self
                 .max_io_size

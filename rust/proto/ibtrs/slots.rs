@@ -14,6 +14,9 @@ use crate::consts::WRITE_HDR_LEN;
 pub const SLOT_UNIT: u32 = 4096;
 /// The greatest size of a slot, in bytes.
 pub const MAX_SLOT_BYTES: u32 = SLOT_UNIT * 255;
+/// The greatest number of bytes of data of a request in a session with slots. It bounds what a server
+/// makes its clients allocate.
+pub const MAX_SLOT_IO: u32 = 1 << 20;
 /// The size of the slots of this server, in bytes: room for 4096 bytes of data, and for headers.
 pub const SLOT_BYTES: u32 = 8192;
 

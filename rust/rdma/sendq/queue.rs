@@ -55,9 +55,10 @@ pub(crate) struct SendQueue {
 unsafe impl Send for SendQueue {}
 
 impl SendQueue {
-    /// Capacity for work requests and scatter elements that wait for the doorbell.
-    const BATCH_WRS: usize = 48;
-    const BATCH_SGES: usize = 192;
+    /// Capacity for work requests and scatter elements that wait for the doorbell; those of the
+    /// longest chain.
+    pub(super) const BATCH_WRS: usize = 96;
+    pub(super) const BATCH_SGES: usize = 272;
 
     /// Creates the state for a queue of `depth` entries, each of at most `max_sges` elements, of
     /// the device with the number `device`.

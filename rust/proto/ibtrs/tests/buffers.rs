@@ -9,7 +9,7 @@ const KIB: usize = 1024;
 
 #[test]
 fn sizes_by_default() {
-    let sizes = Sizes::new(131_072);
+    let sizes = Sizes::new(131_072, 4096);
     let all: Vec<_> = (0..=sizes.last())
         .map(|size| sizes.bytes(size) / KIB)
         .collect();
@@ -26,12 +26,12 @@ fn sizes_by_default() {
     }
     assert_eq!(sizes.of(128 * KIB + 1), None);
     // However short the largest request is, its buffer is no shorter than the smallest.
-    assert_eq!(Sizes::new(4096).last(), 0);
-    assert_eq!(Sizes::new(4096).bytes(0), SMALLEST);
+    assert_eq!(Sizes::new(4096, 4096).last(), 0);
+    assert_eq!(Sizes::new(4096, 4096).bytes(0), SMALLEST);
     // The largest size need not be a power of two.
-    let odd = Sizes::new(20_480);
+    let odd = Sizes::new(20_480, 4096);
     assert_eq!((odd.last(), odd.bytes(1)), (1, 20_480));
-    assert_eq!(Sizes::new(1 << 20).last(), 6);
+    assert_eq!(Sizes::new(1 << 20, 4096).last(), 6);
 }
 
 #[test]
@@ -105,16 +105,22 @@ fn pauses_grow_while_nothing_comes_of_it() {
 
 proptest! {
     #[test]
-    fn a_buffer_has_room_and_little_more(max_io in 1u32..1 << 20, len in 0usize..1 << 20) {
-        let sizes = Sizes::new(max_io);
+    fn a_buffer_has_room_and_little_more(
+        max_io in 1usize..1 << 20,
+        len in 0usize..1 << 20,
+        page in prop_oneof![Just(4096usize), Just(65_536)],
+    ) {
+        let sizes = Sizes::new(max_io, page);
         let Some(size) = sizes.of(len) else {
-            prop_assert!(len > max_io as usize && len > SMALLEST);
+            prop_assert!(len > max_io && len > SMALLEST);
             return Ok(());
         };
+        // What is counted is what is allocated.
+        prop_assert!(sizes.bytes(size).is_multiple_of(page));
         prop_assert!(size <= sizes.last() && sizes.last() < Sizes::MOST);
         prop_assert!(sizes.bytes(size) >= len);
         prop_assert!(size == 0 || sizes.bytes(size - 1) < len);
-        prop_assert!(sizes.bytes(size) <= SMALLEST.max(2 * len));
+        prop_assert!(sizes.bytes(size) <= SMALLEST.max(page).max(2 * len));
     }
 
     /// Whatever is asked for, the buffers stay within the limit, if that is not lowered.
