@@ -43,6 +43,7 @@ class Party:
         self.connections: dict[int, Connection] = {}
         self.others: list[Connection] = []
         self.accepted: dict = {}
+        self.acceptances: list[dict] = []
         self.chunks: list[tuple[int, int]] = []
         # Of the last answer.
         self.trailer = b""
@@ -73,8 +74,9 @@ class Party:
         connection.establish()
         if cid not in self.connections:
             self.connections[cid] = connection
+        self.acceptances.append(wire.CONN_RSP.unpack(answer))
         if cid == 0 or not self.accepted:
-            self.accepted = wire.CONN_RSP.unpack(answer)
+            self.accepted = self.acceptances[-1]
         return connection
 
     def refused(self, cid: int, /, private: bytes | None = None, **fields) -> int:

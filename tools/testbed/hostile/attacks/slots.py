@@ -45,13 +45,30 @@ def changes_its_mind() -> None:
         assert said == "EPROTO", said
 
 
-def fetches(wanted: str, device_name: str = COMMON, length: int = LENGTH, **fields):
+def joins(first: int, then: int, slots: bool):
+    """The further connection of a path takes other things than the first, and hears what the path has."""
+    def run() -> None:
+        with Fetched(first) as party:
+            party.connect(0)
+            party.extensions["ext_flags"] = then
+            party.connect(1)
+            assert party.has_slots == slots, party.accepted
+            said = [(one["more_flags"] & wire.RSP_SLOTS, one["queue_depth"], one["slot_size"]) for one in party.acceptances]
+            assert said[0] == said[1], said
+    return run
+
+
+attack("connection of a path with slots that takes none", joins(FLAGS, FLAGS ^ wire.EXT_SLOTS, True))
+attack("connection of a path without slots that takes some", joins(FLAGS ^ wire.EXT_SLOTS, FLAGS, False))
+
+
+def fetches(wanted: str, device_name: str = COMMON, length: int = LENGTH, more_header: int = 0, **fields):
     """A write that is answered, and the path goes on."""
     def run() -> None:
         with Fetched().set_up() as party:
             device = opened(party, device_name)
             party.home.memory.put(0, bytes(range(256)) * (LENGTH // 256))
-            header = party.io_header(device, wire.WRITE, 0, length)
+            header = party.io_header(device, wire.WRITE, 0, length) + bytes(more_header)
             party.post_fetch(party.io, 1, header, **{"length": length, **fields})
             said = code(party.answer(party.io, 1))
             assert said in wanted.split("/"), f"{said} for {wanted}"
@@ -71,6 +88,38 @@ attack("fetch of less than the operation has", fetches("EINVAL", len=512))
 attack("fetch from memory that wraps", fetches("EINVAL", addr=(1 << 64) - 1))
 attack("fetch behind the beginning of its slot", fetches("EINVAL", offset=48))
 attack("fetch with unknown flags", fetches("OK", flags=0xFFFE))
+attack("fetch whose key is to be invalidated", fetches("OK", flags=wire.NEED_INVAL))
+for size in (100, 480):
+    attack(f"fetch with {size} bytes more of user header", fetches("OK", more_header=size))
+attack("fetch with too long a user header", fetches("EMSGSIZE", more_header=481))
+
+
+@named("fetch on the service connection")
+def on_the_service_connection() -> None:
+    with Fetched().set_up() as party:
+        device = opened(party, DISK)
+        party.post_fetch(party.service, 1, party.io_header(device, wire.WRITE, 0, LENGTH), LENGTH)
+        said = code(party.answer(party.service, 1))
+        assert said == "OK", said
+        assert party.submit(device, wire.READ) == "OK"
+
+
+@named("fetch before the session information")
+def too_early() -> None:
+    with Fetched() as party:
+        party.connect_all()
+        party.io.pair.write_imm(b"", wire.request_imm(party.depth, 0, 0))
+        party.wait_closed(60)
+
+
+@named("fetch in a slot whose fetch is pending")
+def twice() -> None:
+    with Fetched().set_up() as party:
+        device = opened(party, DISK)
+        header = party.io_header(device, wire.WRITE, 0, 131072)
+        for chunk in (*range(1, 12), *range(1, 12)):
+            party.post_fetch(party.io, chunk, header, 131072)
+        party.wait_closed(60)
 
 
 @named("read behind the beginning of its slot")

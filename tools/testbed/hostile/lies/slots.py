@@ -9,6 +9,7 @@ from .. import wire
 from ..server import Honest, Server
 from ..verbs import Closed, Failed
 from ..victim import LONG, Victim
+from .keys import HoldsReads, orders_meanwhile, reads_the_clients_memory
 from .table import REFUSED, comes_back, expect, lie, like
 
 
@@ -49,6 +50,8 @@ lie("slots", Slots, then_checked, has_asked)
 lie("slots of no size", accepts(slot_size=0), expect(*REFUSED))
 lie("slots smaller than headers", accepts(slot_size=1, max_hdr_size=4100), expect(*REFUSED))
 lie("slots that are more than immediates can name", accepts(queue_depth=65535), expect(*REFUSED))
+for size in ((1 << 20) + 1, 0xFFFFFFFF):
+    lie(f"slots for requests of up to {size:#x} bytes", accepts(queue_depth=10244, max_io_size=size), expect(*REFUSED))
 lie("slots without extensions", like(Slots, acceptance={"ext": 0}, slot_size=0), expect("OK"))
 # The session information then has other sizes than the client expects.
 lie("slots of another size than described", accepts(slot_size=4), expect(*REFUSED, "ETIMEDOUT"))
@@ -66,22 +69,47 @@ def read_last(server: Server) -> str | None:
 
 
 class AnswersAtOnce(Slots):
-    """Answers a write without having fetched its data, and says that the key is invalid."""
+    """Answers a write without having fetched its data."""
 
     def fetch(self, server, request):
         request.data = b""
 
 
-def keeps_its_memory(v: Victim) -> None:
+def keeps_its_memory(*may_end: str):
     """A write ends; two seconds later nobody may read its memory."""
-    v.must_map().fail_fast()
-    said = v.write(LONG)
-    assert said == "OK", said
-    time.sleep(2)
-    v.tell("order 0")
+    def victim(v: Victim) -> None:
+        v.must_map().fail_fast()
+        said = v.write(LONG)
+        assert said in may_end, said
+        time.sleep(2)
+        v.tell("order 0")
+    return victim
 
 
-lie("write answered before its data is fetched", AnswersAtOnce, keeps_its_memory, read_last)
+lie("write answered before its data is fetched", AnswersAtOnce, keeps_its_memory("OK"), read_last)
+
+
+def says(kind: int, error: int = 0):
+    """Answers a write as `kind`, and invalidates no key."""
+    def spot(_, server, request):
+        if request.is_io_write:
+            server.fetch(request)
+            return server.end(request, error, kind=kind)
+        return Slots.spot(_, server, request)
+    return like(Slots, spot=spot)
+
+
+for number in (wire.IMM_ANSWER_INV, wire.IMM_ANSWER_SAME_KEY, wire.IMM_ANSWER):
+    lie(f"write whose key is not invalidated, answer of type {number}", says(number), keeps_its_memory("OK", "EIO"),
+        read_last)
+lie("write that fails and whose key is not invalidated", says(wire.IMM_ANSWER_INV, 5), keeps_its_memory("EIO"), read_last)
+
+
+class HoldsReadsInSlots(HoldsReads, Slots):
+    """The connections allow the server to read, but not the memory of reads."""
+
+
+lie("memory of a read is read, with slots", HoldsReadsInSlots, orders_meanwhile, reads_the_clients_memory)
 
 
 class WritesThere(Slots):
