@@ -88,7 +88,6 @@ attack("fetch of less than the operation has", fetches("EINVAL", len=512))
 attack("fetch from memory that wraps", fetches("EINVAL", addr=(1 << 64) - 1))
 attack("fetch behind the beginning of its slot", fetches("EINVAL", offset=48))
 attack("fetch with unknown flags", fetches("OK", flags=0xFFFE))
-attack("fetch whose key is to be invalidated", fetches("OK", flags=wire.NEED_INVAL))
 for size in (100, 480):
     attack(f"fetch with {size} bytes more of user header", fetches("OK", more_header=size))
 attack("fetch with too long a user header", fetches("EMSGSIZE", more_header=481))

@@ -140,7 +140,10 @@ class Beyond(Slots):
         if server.paths > 1:
             return super().fetch(server, request)
         request.header["len"] += 4096
-        return super().fetch(server, request)
+        try:
+            return super().fetch(server, request)
+        except Failed as error:
+            raise Closed("as it should be") from error
 
 
 def recovers(v: Victim) -> None:
