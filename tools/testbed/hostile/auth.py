@@ -53,6 +53,7 @@ class KeyHolder(Party):
         connection.establish()
         self.connections[0] = connection
         self.accepted = wire.CONN_RSP.unpack(self.acceptance)
+        self.acceptances.append(self.accepted)
 
     @property
     def chosen(self) -> int:

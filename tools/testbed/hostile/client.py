@@ -62,13 +62,13 @@ class Party:
 
     def resolve(self) -> Connection:
         connection = Connection.resolve(self._home, self.address, self.port, self.source)
+        connection.reads = self.reads
         self.others.append(connection)
         return connection
 
     def connect(self, cid: int, /, private: bytes | None = None, **fields) -> Connection:
         """Connects one connection; Rejected if the server refuses it."""
         connection = self.resolve()
-        connection.reads = self.reads
         connection.ask(self.request(cid, **fields) if private is None else private)
         answer = connection.answered()
         connection.establish()
