@@ -51,11 +51,15 @@ class Spec:
     files: dict[str, str] = field(default_factory=dict)
     # An initramfs that finds a root of its own; without one the testbed's, which boots into the tree.
     initrd: Path | None = None
+    # Its memory in MiB, if not as much as guests usually need.
+    memory: int | None = None
 
     @property
     def memory_mb(self) -> int:
         """The memory that it needs: booting and kmemleak's scans take time for each page.
-        A path of the usual size takes 77 MiB of the server."""
+        A path with chunks of the usual size takes 77 MiB of the server."""
+        if self.memory:
+            return self.memory
         if self.tree:
             return 2048
         return 768 if self.kernel.slow else 1536

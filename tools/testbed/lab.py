@@ -68,7 +68,7 @@ class Lab:
 
     def __init__(self, flavour: str = "debug", links: int = 1, rdma: str = "rxe",
                  kernel_arguments: str = "", cpus: int = 2, disks: dict | None = None,
-                 how: Accel | None = None, our_modules: Path | None = None):
+                 how: Accel | None = None, our_modules: Path | None = None, memory: tuple[int, ...] = ()):
         self.kernel = paths.kernel(flavour)
         if our_modules is not None:
             self.kernel = dataclasses.replace(self.kernel, our_modules=our_modules)
@@ -80,6 +80,8 @@ class Lab:
             kernel_arguments = f"{STOCK_ARGUMENTS} {kernel_arguments}"
         self.kernel_arguments = kernel_arguments
         self.disks = disks or {}
+        # Of the guests in the order of their names, in MiB.
+        self.memory = dict(zip(self.names, memory))
         # Files that guests with systemd have in their Debian from the next boot on: by guest, texts
         # by their paths.  Whatever they write there themselves is gone by then.
         self.files: dict[str, dict[str, str]] = {}
@@ -116,7 +118,7 @@ class Lab:
         spec = Spec(name, self.kernel, self.accel, self.folder / "modules", cpus=self.cpus,
                     nics=self._nics(name), disks=self.disks.get(name, []),
                     kernel_arguments=arguments, tree=self.tree,
-                    files=self._files(name), initrd=boot and boot.initrd)
+                    files=self._files(name), initrd=boot and boot.initrd, memory=self.memory.get(name))
         self.guests[name] = Guest(spec, folder)
 
     def _ready(self, guest: Guest) -> None:

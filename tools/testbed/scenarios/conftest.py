@@ -36,6 +36,7 @@ MARKERS = {
     "fresh": "gets guests that no other scenario has used, nor will",
     "kernel_arguments(text)": "adds to the guests' kernel command line",
     "cpus(n)": "asks for n processors in each guest",
+    "memory(sizes)": "asks for guests with that much memory, in MiB, in the order of their names",
     "rdma(kind)": "asks for rxe or siw on every link",
     "stock": "is for Debian's kernel only, as those with systemd are",
     "versions": "is for the kernel that gives symbols versions only",
@@ -93,7 +94,7 @@ def wanted(item) -> tuple | None:
     if _has(item, "fast") and flavour == "debug" and not os.environ.get("IBTRS_CHECKED"):
         flavour = "fast"
     return (kind, flavour, _argument(item, "kernel_arguments", ""), _argument(item, "cpus", 2),
-            _argument(item, "rdma", item.config.getoption("--rdma")))
+            _argument(item, "rdma", item.config.getoption("--rdma")), _argument(item, "memory", ()))
 
 
 def _deal(items) -> None:
@@ -202,9 +203,9 @@ class Bench:
     def take(self, key: tuple, fresh: bool) -> Lab:
         if fresh or self.key != key or not all(g.alive for g in self.lab.guests.values()):
             self.clear()
-            kind, flavour, arguments, cpus, rdma = key
+            kind, flavour, arguments, cpus, rdma, memory = key
             self.lab = KINDS[kind](flavour, links=self.links[key], kernel_arguments=arguments, cpus=cpus,
-                                   rdma=rdma)
+                                   rdma=rdma, memory=memory)
             self.key = key
             # The kernel's lines during the boot are judged with the first scenario.
         return self.lab

@@ -242,3 +242,34 @@ def test_chunks_if_slots_are_off(pair):
     mixed(client, OURS.disk, 16)
     assert blockdev.same_on_both(pair, device, OURS.disk, 64)
     client.run(OURS.unmap())
+
+
+SESSIONS = 64
+# Of a client: a queue for each, also for those that are not there.
+CPUS = 8
+
+
+@pytest.mark.thorough
+@pytest.mark.links(2)
+@pytest.mark.kernel_arguments(f"possible_cpus={CPUS}")
+@pytest.mark.memory((2048, 6144))
+def test_many_sessions_in_little_memory(pair):
+    """64 sessions with two paths of nine connections each, on a server of 2 GiB: all connect, and all data
+    is right."""
+    server, client = pair
+    devices = start(pair, "max_chunk_memory_mib=1536", disks=SESSIONS, size_mb=2)
+    before = free_bytes(server)
+    for number, device in enumerate(devices):
+        line = OURS.map_device(device, session=f"s{number}").replace("ip:10.0.1.1", "ip:10.0.1.1 path=ip:10.0.2.1")
+        client.run(line, timeout=120)
+    client.wait_until(f"[ $(cat /sys/class/ibtrs-client/s*/paths/*/state | grep -c '^connected') = {2 * SESSIONS} ]", 300)
+    assert int(client.run("cat /sys/block/ibnbd0/ibnbd/nr_queues")) == CPUS
+    print(f"{(before - free_bytes(server)) / MIB / 2 / SESSIONS:.2f} MiB for each path")
+    jobs = " ".join(f"--name=d{number} --filename=/dev/ibnbd{number}" for number in range(SESSIONS))
+    fio.run(client, "--name=global --rw=randrw --bsrange=512-256k --iodepth=32 --size=2m --direct=1 --ioengine=io_uring "
+            f"--verify=crc32c --verify_fatal=1 {jobs}", timeout=1200)
+    for number, device in enumerate(devices):
+        assert blockdev.same_on_both(pair, device, f"/dev/ibnbd{number}", 2)
+    log = server.run("dmesg")
+    assert "ENOMEM" not in log and "oom" not in log.lower(), log
+    client.run(" && ".join(OURS.unmap(number) for number in range(SESSIONS)), timeout=300)
