@@ -245,13 +245,12 @@ def test_chunks_if_slots_are_off(pair):
 
 
 SESSIONS = 64
-# Of a client: a queue for each, also for those that are not there.
 CPUS = 8
 
 
 @pytest.mark.thorough
 @pytest.mark.links(2)
-@pytest.mark.kernel_arguments(f"possible_cpus={CPUS}")
+@pytest.mark.cpus(CPUS)
 @pytest.mark.memory((2048, 6144))
 def test_many_sessions_in_little_memory(pair):
     """64 sessions with two paths of nine connections each, on a server of 2 GiB: all connect, and all data
