@@ -10,7 +10,10 @@ use crate::{
         RECV_INFO,
         RECV_REQUESTS, //
     },
-    config::Config,
+    config::{
+        Config,
+        SHORTEST_SENDS, //
+    },
     path::{
         Ends,
         Path,
@@ -534,6 +537,10 @@ impl Incomer<'_> {
             }
         };
         let qp = qp_config.create(self.id.clone(), &path.pd, con)?;
+        if shape == Shape::Slots && qp.send_depth() < SHORTEST_SENDS {
+            // The completion queue of the device is too short for more, beside the receives.
+            return Err(E2BIG);
+        }
         qp.set_slots(path.slots.clone())?;
         if request.ext.is_some_and(|ext| ext.send_imm) {
             qp.carry_imm_in_messages()?;

@@ -4,7 +4,7 @@
 //! request in service needs.
 
 use crate::{
-    bodies::Body,
+    answer_buf::AnswerBuf,
     buffers::Buffer,
     idle::Round,
     landing::{
@@ -276,7 +276,7 @@ enum Times {
 /// A chunk of a path, and all that its request needs.
 pub(crate) struct Chunk {
     landing: Landing,
-    body: Body,
+    answer: AnswerBuf,
     hdr: [u8; SHORT_USER_HDR],
     /// The user header, once there was one that is longer.
     long_hdr: Option<KBox<[u8; MAX_USER_HDR]>>,
@@ -310,21 +310,21 @@ impl Chunk {
         pd: &Arc<Pd>,
         memory: ChunkMemory,
         most_pieces: usize,
-        body: Body,
+        answer: AnswerBuf,
     ) -> Result<Self> {
         let whole = KBox::new(Whole::new(pd, memory, most_pieces)?, GFP_KERNEL)?;
-        Ok(Self::with_landing(Landing::Chunk(whole), body))
+        Ok(Self::with_landing(Landing::Chunk(whole), answer))
     }
 
     /// Creates what a slot has in place of a chunk.
-    pub(crate) fn in_slot(slot: InSlot, body: Body) -> Self {
-        Self::with_landing(Landing::Slot(slot), body)
+    pub(crate) fn in_slot(slot: InSlot, answer: AnswerBuf) -> Self {
+        Self::with_landing(Landing::Slot(slot), answer)
     }
 
-    fn with_landing(landing: Landing, body: Body) -> Self {
+    fn with_landing(landing: Landing, answer: AnswerBuf) -> Self {
         Self {
             landing,
-            body,
+            answer,
             hdr: [0; SHORT_USER_HDR],
             long_hdr: None,
             request: NOTHING,
@@ -580,7 +580,7 @@ impl Chunk {
             key,
             trailer: self.end_of_answer(),
         };
-        self.body.write(|out| body.encode(out))
+        self.answer.write(|out| body.encode(out))
     }
 
     /// Writes the message that both answers a request and invalidates a key; returns its scatter
@@ -591,7 +591,7 @@ impl Chunk {
             rkey: self.invalidated.then(|| self.rkey()),
             trailer: self.end_of_answer(),
         };
-        let sge = self.body.write(|out| message.encode(out))?;
+        let sge = self.answer.write(|out| message.encode(out))?;
         sge.ok_or(EINVAL)
     }
 
@@ -604,7 +604,7 @@ impl Chunk {
     /// message does not change before the client has it: only then can the chunk's next request
     /// arrive.
     pub(crate) fn more_answers(&mut self) -> Result<Sge> {
-        let sge = self.body.write(|out| self.more.encode(out))?;
+        let sge = self.answer.write(|out| self.more.encode(out))?;
         sge.ok_or(EINVAL)
     }
 }

@@ -65,12 +65,12 @@ const SLOT_SERVICE_SENDS: u32 = 252;
 const LONGEST_CHAIN: u32 = (MAX_SLOT_IO / PAGE_SIZE as u32).div_ceil(MAX_SGES) + 2;
 /// Minimum number of send queue entries with slots: those of the longest chain, beside the entries
 /// that are free only when the next signal has completed, up to 64.
-const SHORTEST_SENDS: u32 = LONGEST_CHAIN + 64;
+pub(crate) const SHORTEST_SENDS: u32 = LONGEST_CHAIN + 64;
 
 const _: () = assert!(LONGEST_CHAIN <= MAX_CHAIN.wrs && LONGEST_CHAIN * MAX_SGES <= MAX_CHAIN.sges);
 const _: () = assert!(SHORTEST_SENDS <= SLOT_SERVICE_SENDS && SHORTEST_SENDS <= SLOT_SENDS);
 
-/// The part of the memory that paths leave to the buffers: one in so many bytes.
+/// Paths leave the memory divided by this to the buffers.
 const FOR_BUFFERS: u64 = 4;
 
 impl Config {

@@ -62,10 +62,10 @@
 use kernel::prelude::*;
 
 mod accept;
+mod answer_buf;
 mod audit;
 mod authentication;
 mod batch;
-mod bodies;
 mod buffers;
 mod chunk;
 mod chunk_owner;
@@ -156,7 +156,7 @@ kx::module_param! {
 
     /// Maximum number of connections of a path.
     max_connections: kx::param::IntParam = kx::param::IntParam::new(1024, 2..=4096),
-    "Connections of a path, one more than the client has CPUs and poll queues, 2 to 4096 (default: 1024)";
+    "Connections of a path, one more than its session has queues and poll queues, 2 to 4096 (default: 1024)";
 
     /// Maximum number of paths of one address that are being connected.
     max_attempts_per_address: kx::param::IntParam = kx::param::IntParam::new(64, 1..=65536),

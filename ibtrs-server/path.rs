@@ -7,11 +7,11 @@ use crate::{
         Incomer,
         Place, //
     },
-    authentication::Proof,
-    bodies::{
-        Bodies,
-        Body, //
+    answer_buf::{
+        AnswerBuf,
+        AnswerBufs, //
     },
+    authentication::Proof,
     buffers::Buffer,
     chunk::{
         Chunk,
@@ -503,18 +503,18 @@ impl Path {
 
     /// Gives each slot its chunk.
     fn fill_slots(&self) -> Result {
-        let bodies = Bodies::new(&self.pd, self.layout.queue_depth().into())?;
+        let answers = AnswerBufs::new(&self.pd, self.layout.queue_depth().into())?;
         if self.shape == Shape::Slots {
-            return self.make_slots(&bodies);
+            return self.make_slots(&answers);
         }
         for (number, slot) in self.slots.iter().enumerate() {
-            drop(slot.put(self.make_chunk(Body::new(&bodies, number))?));
+            drop(slot.put(self.make_chunk(AnswerBuf::new(&answers, number))?));
         }
         Ok(())
     }
 
     /// Creates the slots, in groups.
-    fn make_slots(&self, bodies: &Arc<Bodies>) -> Result {
+    fn make_slots(&self, answers: &Arc<AnswerBufs>) -> Result {
         let server = &self.session.server;
         self.session.make_reserve()?;
         let config = &server.config;
@@ -529,7 +529,7 @@ impl Path {
             }
             let group = groups.last().ok_or(EINVAL)?;
             let in_slot = InSlot::new(group.clone(), place as u32 * slot_bytes, config.invalidate);
-            let chunk = Chunk::in_slot(in_slot, Body::new(bodies, index));
+            let chunk = Chunk::in_slot(in_slot, AnswerBuf::new(answers, index));
             drop(slot.put(KBox::new(chunk, GFP_KERNEL)?));
         }
         *self.groups.lock() = groups;
@@ -543,13 +543,13 @@ impl Path {
         }
     }
 
-    fn make_chunk(&self, body: Body) -> Result<KBox<Chunk>> {
+    fn make_chunk(&self, answer: AnswerBuf) -> Result<KBox<Chunk>> {
         let server = &self.session.server;
         let config = &server.config;
         let chunk_bytes = config.chunk_bytes as usize;
         let memory = server.pool.take(chunk_bytes, config.private_bytes())?;
         let most_pieces = data_pieces(self.inv_answers);
-        let chunk = Chunk::new(&self.pd, memory, most_pieces, body)?;
+        let chunk = Chunk::new(&self.pd, memory, most_pieces, answer)?;
         Ok(KBox::new(chunk, GFP_KERNEL)?)
     }
 

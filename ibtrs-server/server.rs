@@ -206,7 +206,7 @@ pub(crate) struct Server {
     pub(crate) config: Config,
     /// The boot id of the server.
     pub(crate) boot_id: [u8; 16],
-    /// Queue for short work: accepts, state changes, heartbeats, fences.
+    /// Queue for short work: accepts, state changes, heartbeats, fences, buffers.
     pub(crate) queue: Arc<Queue>,
     /// Queue for the ends of paths and sessions, which wait for connections to end and for devices
     /// to be closed.

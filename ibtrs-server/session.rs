@@ -135,7 +135,7 @@ impl Session {
         uuid: [u8; 16],
         authenticated: bool,
     ) -> Result<Arc<Self>> {
-        let (wakes, line_queue) = (server.wakes.clone(), server.wakes.clone());
+        let (wakes, line_queue) = (server.wakes.clone(), server.queue.clone());
         let gen = server.sessions.lock().next_gen();
         Arc::pin_init(
             try_pin_init!(Self {

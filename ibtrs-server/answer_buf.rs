@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The bodies of answers that are messages.
+//! Memory for the answers that are messages.
 
 use ibtrs_proto::msg::MORE_ANSWERS_LEN;
 use kernel::{
@@ -21,17 +21,17 @@ use rdma::{
     sge::Sge, //
 };
 
-/// Room for the longest body, in bytes.
+/// Room for the longest answer, in bytes.
 const ROOM: usize = MORE_ANSWERS_LEN.next_power_of_two();
 
 // So every room is in one piece.
 const _: () = assert!(PAGE_SIZE % ROOM == 0);
 
-/// Memory for the bodies of all request numbers of a path. No client can write to it.
-pub(crate) struct Bodies(DmaPieces);
+/// Memory for the answers to all request numbers of a path. No client can write to it.
+pub(crate) struct AnswerBufs(DmaPieces);
 
-impl Bodies {
-    /// Allocates and maps memory for `count` bodies.
+impl AnswerBufs {
+    /// Allocates and maps memory for `count` answers.
     ///
     /// # Context
     ///
@@ -47,17 +47,17 @@ impl Bodies {
     }
 }
 
-/// The body of one request number.
-pub(crate) struct Body {
-    bodies: Arc<Bodies>,
+/// Memory for the answer to one request number.
+pub(crate) struct AnswerBuf {
+    all: Arc<AnswerBufs>,
     number: usize,
 }
 
-impl Body {
-    /// Creates the body `number` of `bodies`.
-    pub(crate) fn new(bodies: &Arc<Bodies>, number: usize) -> Self {
+impl AnswerBuf {
+    /// Creates the memory for request `number`, which is a part of `all`.
+    pub(crate) fn new(all: &Arc<AnswerBufs>, number: usize) -> Self {
         Self {
-            bodies: bodies.clone(),
+            all: all.clone(),
             number,
         }
     }
@@ -78,7 +78,7 @@ impl Body {
         if len == 0 {
             return Ok(None);
         }
-        let (dma, at) = (&self.bodies.0, self.number * ROOM);
+        let (dma, at) = (&self.all.0, self.number * ROOM);
         dma.pieces().copy_in(at, bytes.get(..len).ok_or(EINVAL)?)?;
         dma.sync_for_device(at, len)?;
         dma.sge(at, u32::try_from(len)?).ok_or(EINVAL).map(Some)
