@@ -14,7 +14,10 @@ use crate::{
         Whole, //
     },
     pool::ChunkMemory,
-    source::Writes, //
+    source::{
+        Source,
+        Writes, //
+    },
 };
 use ibtrs_proto::{
     consts::WRITE_HDR_LEN,
@@ -452,32 +455,32 @@ impl Chunk {
         slot.is_some_and(|slot| slot.grant(buffer))
     }
 
+    /// Returns the client's memory from which the data of the request is to be fetched, and the buffer
+    /// for it.
+    fn to_fetch(&self) -> Option<(SgDesc, &Source)> {
+        let from = self.request.source()?;
+        let (source, _) = self.landing.source(&self.request)?;
+        Some((from, source))
+    }
+
     /// Returns the client's memory from which the data of the request is to be fetched, and the
     /// work requests for that.
     pub(crate) fn fetch(&self) -> Option<(SgDesc, Writes<impl Iterator<Item = Sge> + '_>)> {
-        let from = self.request.source()?;
-        let (source, _) = self.landing.source(&self.request)?;
+        let (from, source) = self.to_fetch()?;
         Some((from, source.writes(self.request.data_len)))
     }
 
     /// Returns the number of work requests of [`Self::fetch`].
     pub(crate) fn count_reads(&self) -> u32 {
-        let source = self
-            .request
-            .source()
-            .and(self.landing.source(&self.request));
-        source.map_or(0, |(source, _)| source.count_writes(self.request.data_len))
+        let count = |(_, source): (_, &Source)| source.count_writes(self.request.data_len);
+        self.to_fetch().map_or(0, count)
     }
 
     /// Makes the buffer ready for the device to write the data of the request there: bytes of an
     /// earlier request, which the CPU has written, must not reach memory after those that are fetched.
     pub(crate) fn prepare_fetch(&self) -> Result {
-        match self
-            .request
-            .source()
-            .and(self.landing.source(&self.request))
-        {
-            Some((source, _)) => source
+        match self.to_fetch() {
+            Some((_, source)) => source
                 .dma()
                 .sync_for_device(0, self.request.data_len as usize),
             None => Ok(()),

@@ -157,17 +157,16 @@ fn read(chain: &mut Chain<'_, Con>, slot: SlotRef<'_, Con>, chunk: &Chunk) {
     let Some((from, reads)) = chunk.fetch() else {
         return chain.flush(Signal::Slot(slot, Kind::Invalidate));
     };
+    let from = Remote {
+        addr: from.addr,
+        rkey: from.key,
+    };
     for read in reads {
-        let from = Remote {
-            // The client's range does not wrap, see `SgDesc::fits`.
-            addr: from.addr.wrapping_add(read.offset),
-            rkey: from.key,
-        };
         let signal = match read.is_last {
             true => Signal::Slot(slot, Kind::Invalidate),
             false => Signal::None,
         };
-        chain.rdma_read(from, read.sges(), signal);
+        chain.rdma_read(read.place_in(from), read.sges(), signal);
     }
 }
 

@@ -490,11 +490,7 @@ fn write_data(
         };
     }
     for write in chunk.answer_data().into_iter().flatten() {
-        let to = Remote {
-            // The client's range does not wrap, see `SgDesc::fits`.
-            addr: data.to.addr.wrapping_add(write.offset),
-            ..data.to
-        };
+        let to = write.place_in(data.to);
         match last.take_if(|_| write.is_last) {
             Some((imm, signal)) => chain.rdma_write_imm(to, write.sges(), imm, signal),
             None => chain.rdma_write(to, write.sges()),

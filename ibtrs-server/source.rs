@@ -29,7 +29,10 @@ use rdma::{
     },
     pd::Pd,
     sendq::Chain,
-    sge::Sge, //
+    sge::{
+        Remote,
+        Sge, //
+    }, //
 };
 
 /// Maximum number of scatter elements of a work request. With more, rxe would take twice the memory
@@ -218,12 +221,21 @@ pub(crate) fn region(pd: &Arc<Pd>, dma: &DmaPieces) -> Result<Mr> {
 /// A work request that sends a part of the data.
 pub(crate) struct Write {
     /// Where the part begins, in bytes from the beginning of the data.
-    pub(crate) offset: u64,
+    offset: u64,
     pub(crate) is_last: bool,
     sges: [Option<Sge>; MAX_SGES as usize],
 }
 
 impl Write {
+    /// Returns where the part is in the memory of a client that begins at `base`. The client's range
+    /// does not wrap, see [`SgDesc::fits`](ibtrs_proto::msg::SgDesc::fits).
+    pub(crate) fn place_in(&self, base: Remote) -> Remote {
+        Remote {
+            addr: base.addr.wrapping_add(self.offset),
+            ..base
+        }
+    }
+
     /// Returns the scatter elements of the part.
     pub(crate) fn sges(&self) -> impl Iterator<Item = Sge> + '_ {
         self.sges.iter().flatten().copied()
