@@ -70,12 +70,14 @@ impl Path {
 ///
 /// Any.
 pub(crate) fn begin(qp: &QueuePair<Con>, slot: SlotRef<'_, Con>, chunk: KBox<Chunk>) {
-    let Err((error, chunk)) = post(qp, slot, chunk) else {
-        return;
+    let chunk = match qp.handler().unsent.is_some() {
+        true => chunk,
+        false => match post(qp, slot, chunk) {
+            Ok(()) => return,
+            Err((error, chunk)) if error == EAGAIN => chunk,
+            Err((error, chunk)) => return give_up(qp, slot, chunk, error),
+        },
     };
-    if error != EAGAIN {
-        return give_up(qp, slot, chunk, error);
-    }
     match slot.put_pending(chunk) {
         Ok(()) => respond::wait_for_space(qp, slot.index()),
         // Does not happen: a number has one request.

@@ -11,11 +11,13 @@
 //! a signal since the round began.
 
 use crate::{
+    con::Con,
     landing::Spare,
     path::{
         Path,
         Shape, //
     },
+    respond, //
 };
 use ibtrs_core::convert;
 use kernel::{
@@ -32,11 +34,7 @@ use kx::{
     },
     work::WorkItem, //
 };
-use rdma::sendq::{
-    Doorbell,
-    Signal,
-    SqSpace, //
-};
+use rdma::qp::QueuePair;
 
 /// Time between two rounds, in milliseconds.
 const ROUND_MS: u32 = 1_000;
@@ -62,8 +60,6 @@ pub(crate) struct Idle {
     done: Atomic<u32>,
     /// Number of connections that have not yet reported.
     reports: Atomic<u32>,
-    /// Number of the connections that were not asked, as their send queues were full.
-    missed: Atomic<u32>,
 }
 
 impl Idle {
@@ -72,7 +68,6 @@ impl Idle {
             latest: Atomic::new(0),
             done: Atomic::new(0),
             reports: Atomic::new(0),
-            missed: Atomic::new(0),
         }
     }
 
@@ -170,27 +165,26 @@ impl Path {
 
     /// Asks the connections for requests to report when all that was sent has been acknowledged.
     fn flush_all(self: &Arc<Self>) {
-        let mut failure = None;
         let cons = self.cons.lock();
-        self.idle.missed.store(0, Relaxed);
         for qp in cons.qps.iter().skip(1).flatten() {
             self.idle.reports.fetch_add(1, Relaxed);
-            let space = SqSpace { wrs: 1, sges: 0 };
-            let asked = qp.send(space, Doorbell::Now, |chain| chain.flush(Signal::Control));
-            if let Err(error) = asked {
-                self.idle.reports.fetch_sub(1, Relaxed);
-                self.idle.missed.fetch_add(1, Relaxed);
-                // With other errors, the queue refuses all that follows.
-                failure = failure.or(Some(error).filter(|e| ![EAGAIN, ENOTCONN].contains(e)));
-            }
+            respond::flush(qp);
         }
-        drop(cons);
-        if let Some(error) = failure {
-            self.error(fmt!(
-                "cannot flush a send queue ({})",
-                convert::errno(error).as_str()
-            ));
-        }
+    }
+}
+
+/// Deals with a connection that cannot be asked: its queue refuses all that follows, so it gives no
+/// report, and the round never ends.
+///
+/// # Context
+///
+/// Any.
+pub(crate) fn not_flushed(qp: &QueuePair<Con>, error: Error) {
+    if error != ENOTCONN {
+        qp.handler().path.error(fmt!(
+            "cannot flush a send queue ({})",
+            convert::errno(error).as_str()
+        ));
     }
 }
 
@@ -206,14 +200,12 @@ impl WorkItem<{ crate::path::work::IDLE }> for Path {
         let idle = &this.idle;
         // ORDERING: Pairs with `Idle::flushed`.
         if idle.reports.load(Acquire) == 0 {
-            if idle.missed.load(Relaxed) == 0 {
-                idle.end();
-                this.give_idle();
-            }
+            idle.end();
+            this.give_idle();
             idle.begin();
             if !this.mark_idle() {
-                // This round is never over, as nobody is asked.
-                idle.missed.store(1, Relaxed);
+                // No slot had a buffer, so nobody is asked about this round: what has been sent by
+                // then is in no buffer, and what is sent later has the number of this round.
                 return;
             }
             this.flush_all();

@@ -9,6 +9,7 @@ use crate::{
     chunk::Chunk,
     con::Con,
     fetch,
+    idle,
     landing::Spare,
     path::Path,
     source::MAX_SGES, //
@@ -79,24 +80,44 @@ fn space(data: Option<Data>, chunk: &Chunk, others: u32) -> SqSpace {
     }
 }
 
-/// Responses of a connection that wait for SQ space.
+/// What a connection sends when there is SQ space.
+///
+/// All that comes later waits behind it, so that a long chain finds space some time: shorter ones
+/// would take all that becomes free.
 #[pin_data]
 pub(crate) struct Unsent {
-    /// The chunk numbers of the responses, oldest first.
     #[pin]
-    queue: SpinLockIrq<Ring<u32>>,
-    /// Whether a response waits; apart from the queue, so that a connection with SQ space only
-    /// reads this.
+    queue: SpinLockIrq<Queue>,
+    /// Whether something waits; apart from the queue, so that a connection with SQ space only reads
+    /// this. Written under the lock.
     some: AtomicFlag,
+}
+
+struct Queue {
+    /// The chunk numbers of answers, and of requests whose data is to be fetched, oldest first.
+    indices: Ring<u32>,
+    /// A [flush](crate::idle), which goes first: all that waits would make it later.
+    flush: bool,
 }
 
 impl Unsent {
     /// Creates the queue of a session with `depth` chunks.
     pub(crate) fn new(depth: u16) -> impl PinInit<Self, Error> {
         try_pin_init!(Self {
-            queue <- new_spinlock_irq!(Ring::new(usize::from(depth))?, "Unsent::queue"),
+            queue <- new_spinlock_irq!(
+                Queue { indices: Ring::new(usize::from(depth))?, flush: false },
+                "Unsent::queue"
+            ),
             some: AtomicFlag::new(false),
         }? Error)
+    }
+
+    /// Returns whether something waits for SQ space.
+    #[inline]
+    pub(crate) fn is_some(&self) -> bool {
+        // ORDERING: Who queues something tries again under the lock after it has set the flag, which
+        // makes up for a stale value.
+        self.some.load(Relaxed)
     }
 }
 
@@ -135,40 +156,52 @@ pub(crate) fn answer(qp: &QueuePair<Con>, answered: Answered) {
         chunk,
         result,
     } = answered;
-    let (error, chunk) = match send(qp, index, chunk, result) {
-        Ok(spare) => return drop(spare),
-        Err(failed) => failed,
-    };
-    if error != EAGAIN {
-        return lost(qp, index, chunk, error);
-    }
     let unsent = &qp.handler().unsent;
-    let mut queue = unsent.queue.lock();
+    let chunk = match unsent.is_some() {
+        true => chunk,
+        false => match send(qp, index, chunk, result) {
+            Ok(spare) => return drop(spare),
+            Err((error, chunk)) if error == EAGAIN => chunk,
+            Err((error, chunk)) => return lost(qp, index, chunk, error),
+        },
+    };
     if let Some(slot) = qp.slot(index) {
         if slot.unsent.put((chunk, result)).is_ok() {
-            // There are no more answers than chunks, so the ring has room.
-            queue.push(index);
-            unsent.some.store(true, Relaxed);
+            wait_for_space(qp, index);
         }
     }
-    drop(queue);
-    // Completions may have freed SQ space before this answer was queued.
-    drain(qp);
 }
 
-/// Has the data of the request of `index` fetched, which is in its place, once there is SQ space.
+/// Has the answer of `index`, or the data of its request, which is in its place, sent or fetched
+/// once there is SQ space.
 ///
 /// # Context
 ///
 /// Any.
 pub(crate) fn wait_for_space(qp: &QueuePair<Con>, index: u32) {
+    // A number either has an answer to send or data to fetch, so the ring has room.
+    queue(qp, |queue| {
+        queue.indices.push(index);
+    });
+}
+
+/// Has a flush posted, which reports to [`crate::idle`], before all that waits for SQ space.
+///
+/// # Context
+///
+/// Any.
+pub(crate) fn flush(qp: &QueuePair<Con>) {
+    queue(qp, |queue| queue.flush = true);
+}
+
+/// Queues something, and sends as much as there is SQ space for: completions may have freed some
+/// before.
+fn queue(qp: &QueuePair<Con>, add: impl FnOnce(&mut Queue)) {
     let unsent = &qp.handler().unsent;
     let mut queue = unsent.queue.lock();
-    // A number either has an answer to send or data to fetch, so the ring has room.
-    queue.push(index);
+    add(&mut queue);
     unsent.some.store(true, Relaxed);
     drop(queue);
-    // Completions may have freed SQ space before.
     drain(qp);
 }
 
@@ -203,16 +236,13 @@ pub(crate) fn abandon(qp: &QueuePair<Con>, index: u32, mut chunk: KBox<Chunk>) {
     }
 }
 
-/// Sends unsent responses as far as there is SQ space.
+/// Sends what waits as far as there is SQ space.
 ///
 /// # Context
 ///
 /// Any.
 pub(crate) fn retry(qp: &QueuePair<Con>) {
-    let unsent = &qp.handler().unsent;
-    // ORDERING: A caller that queues a response tries again under the lock after it has set the
-    // flag, which makes up for a stale value here.
-    if unsent.some.load(Relaxed) {
+    if qp.handler().unsent.is_some() {
         drain(qp);
     }
 }
@@ -220,6 +250,8 @@ pub(crate) fn retry(qp: &QueuePair<Con>) {
 /// What has left the queue of the unsent, and is to be dealt with without its lock, as it gives
 /// buffers back.
 enum Left<'a> {
+    /// A flush cannot be posted.
+    NotFlushed(Error),
     /// An answer was sent.
     Sent(Spare),
     /// An answer cannot be sent.
@@ -232,6 +264,7 @@ fn drain(qp: &QueuePair<Con>) {
     loop {
         let left = send_unsent(qp, &mut qp.handler().unsent.queue.lock());
         match left {
+            Some(Left::NotFlushed(error)) => idle::not_flushed(qp, error),
             Some(Left::Sent(spare)) => drop(spare),
             Some(Left::Lost(index, chunk, error)) => lost(qp, index, chunk, error),
             Some(Left::NotFetched(slot, chunk, error)) => fetch::give_up(qp, slot, chunk, error),
@@ -241,8 +274,19 @@ fn drain(qp: &QueuePair<Con>) {
 }
 
 /// Sends what is queued until there is no SQ space, or something to do without the lock.
-fn send_unsent<'a>(qp: &'a QueuePair<Con>, queue: &mut Ring<u32>) -> Option<Left<'a>> {
-    while let Some(index) = queue.first() {
+fn send_unsent<'a>(qp: &'a QueuePair<Con>, queue: &mut Queue) -> Option<Left<'a>> {
+    if queue.flush {
+        let space = SqSpace { wrs: 1, sges: 0 };
+        let posted = qp.send(space, Doorbell::Now, |chain| chain.flush(Signal::Control));
+        if posted == Err(EAGAIN) {
+            return None;
+        }
+        queue.flush = false;
+        if let Err(error) = posted {
+            return Some(Left::NotFlushed(error));
+        }
+    }
+    while let Some(index) = queue.indices.first() {
         let slot = qp.slot(index)?;
         let left = match slot.unsent.take() {
             Some((chunk, result)) => send_again(qp, slot, chunk, result),
@@ -251,7 +295,7 @@ fn send_unsent<'a>(qp: &'a QueuePair<Con>, queue: &mut Ring<u32>) -> Option<Left
         };
         // There is no SQ space.
         let left = left.ok()?;
-        queue.pop();
+        queue.indices.pop();
         if left.is_some() {
             return left;
         }
