@@ -509,7 +509,18 @@ fn answers(wire: &Wire) -> u32 {
     2 * u32::from(wire.depth) + 1
 }
 
-fn io_config(attempt: &Attempt, dev: &Device, wire: &Wire, cid: u16) -> QpConfig {
+/// Returns the completion vector of the first I/O connection. With a connection for each CPU,
+/// each has the vector of its CPU's number; sessions with fewer connections share the vectors.
+fn first_vector(attempt: &Attempt, dev: &Device) -> u32 {
+    let nr_queues = attempt.path.session.nr_queues();
+    if nr_queues < kernel::cpu::nr_cpu_ids() {
+        dev.next_vectors(nr_queues)
+    } else {
+        0
+    }
+}
+
+fn io_config(attempt: &Attempt, dev: &Device, wire: &Wire, cid: u16, vector: u32) -> QpConfig {
     let depth = u32::from(wire.depth);
     QpConfig {
         // A registration, the request, and an invalidation for each chunk.
@@ -521,7 +532,7 @@ fn io_config(attempt: &Attempt, dev: &Device, wire: &Wire, cid: u16) -> QpConfig
         } else {
             PollContext::SoftIrq
         },
-        vector: u32::from(cid) - 1,
+        vector,
     }
 }
 
@@ -533,9 +544,11 @@ fn connect_rest(attempt: &Arc<Attempt>, pd: &Arc<Pd>, wire: &Wire, auth: &Client
     for cid in 1..cid_num {
         setups.push(ConnSetup::resolve(attempt, cid)?, GFP_KERNEL)?;
     }
-    for start in &setups {
+    let first_vector = first_vector(attempt, dev);
+    for (vector, start) in (first_vector..).zip(&setups) {
         start.resolved(attempt)?;
-        let qp = start.route(attempt, io_config(attempt, dev, wire, start.cid), pd)?;
+        let config = io_config(attempt, dev, wire, start.cid, vector);
+        let qp = start.route(attempt, config, pd)?;
         attempt.cons.lock().qps.push(qp, GFP_KERNEL)?;
     }
     if auth.is_authenticated() {

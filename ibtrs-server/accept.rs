@@ -525,7 +525,7 @@ impl Incomer<'_> {
                 send_sges: MAX_SGES,
                 recv_depth: config.service_recvs(shape),
                 context: PollContext::WorkQueue,
-                vector: 0,
+                vector: path.vector(0),
             }
         } else {
             QpConfig {
@@ -533,7 +533,7 @@ impl Incomer<'_> {
                 send_sges: MAX_SGES,
                 recv_depth: config.io_recvs(shape),
                 context: PollContext::WorkQueue,
-                vector: u32::from(request.cid) - 1,
+                vector: path.vector(request.cid),
             }
         };
         let qp = qp_config.create(self.id.clone(), &path.pd, con)?;

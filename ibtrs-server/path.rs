@@ -252,6 +252,8 @@ pub(crate) struct Path {
     hca_port: u32,
     pub(crate) slots: Arc<Slots<Con>>,
     pub(crate) cid_num: u16,
+    /// The completion vector of the first connection; each further one has the next.
+    first_vector: u32,
     /// The path is connected, so its requests are served.
     takes_requests: AtomicFlag,
     /// The path's directory in sysfs, while it is connected.
@@ -381,6 +383,9 @@ impl Path {
         let server = &session.server;
         let (ends, request) = (incomer.ends, incomer.request);
         let pd = Pd::new(&incomer.id.device()?)?;
+        let first_vector = pd
+            .device()
+            .next_vectors(u32::from(request.cid_num).saturating_sub(1));
         let config = server.config;
         let shape = incomer.shape(&config);
         let (layout, bounds) = (config.layout(shape), config.bounds(shape));
@@ -416,6 +421,7 @@ impl Path {
                 hca_port: incomer.id.port_num(),
                 slots,
                 cid_num: request.cid_num,
+                first_vector,
                 takes_requests: AtomicFlag::new(false),
                 shown <- new_mutex!(None, "Path::shown"),
                 stats: Stats::new()?,
@@ -461,6 +467,12 @@ impl Path {
             .on_removal(Arc::new(Removal(path.clone()), GFP_KERNEL)?)?;
         path.cons.lock().removal = Some(removal);
         Ok(path)
+    }
+
+    /// Returns the completion vector of connection `cid`. The first connection for requests shares
+    /// that of the service connection, which has little to do.
+    pub(crate) fn vector(&self, cid: u16) -> u32 {
+        self.first_vector + u32::from(cid.saturating_sub(1))
     }
 
     /// Charges the memory of connection `cid`.

@@ -60,6 +60,8 @@ pub struct Device {
     ib: NonNull<bindings::ib_device>,
     /// Number of the device, which no other device ever has.
     id: u64,
+    /// The completion vector from which the next user counts.
+    next_vector: Atomic<u32>,
     #[pin]
     name: Mutex<Name>,
     gone: Arc<Completion>,
@@ -132,6 +134,7 @@ impl Device {
             pin_init!(Self {
                 ib,
                 id: LAST_ID.fetch_add(1, Relaxed) + 1,
+                next_vector: Atomic::new(0),
                 name <- new_mutex!(name, "Device::name"),
                 gone,
             }),
@@ -237,6 +240,13 @@ impl Device {
         // SAFETY: As in `attrs`.
         let vectors = unsafe { (*self.ib.as_ptr()).num_comp_vectors };
         u32::try_from(vectors).unwrap_or(1).max(1)
+    }
+
+    /// Takes `count` completion vectors, of which each user of the device gets the next in turn.
+    /// Returns the first, which is one of the device's; the others follow it, modulo
+    /// [`Self::num_comp_vectors`].
+    pub fn next_vectors(&self, count: u32) -> u32 {
+        self.next_vector.fetch_add(count, Relaxed) % self.num_comp_vectors()
     }
 
     /// Returns the maximum depth of a send or receive queue.
