@@ -21,10 +21,7 @@ use kernel::{
 };
 use kx::{
     io::IoHandle,
-    mm::{
-        Node,
-        PageBlock, //
-    },
+    mm::PageBlock, //
 };
 use rdma::{
     dma::{
@@ -96,7 +93,7 @@ impl IoBuffer {
     ///
     /// `ENOMEM`; those of the driver.
     fn new(pd: &Arc<Pd>, bytes: u32) -> Result<Self> {
-        let block = PageBlock::optional(bytes as usize, Node::ANY)?;
+        let block = PageBlock::optional(bytes as usize, pd.device().node())?;
         let pages = DmaPages::new(pd, Arc::new(block, GFP_KERNEL)?, Direction::Bidirectional)?;
         let region_pages = u32::try_from(pages.len())?.div_ceil(pd.device().region_page_bytes());
         let mut mr = Mr::new(pd, region_pages)?;

@@ -8,10 +8,7 @@ use kernel::{
     prelude::*,
     sync::Arc, //
 };
-use kx::mm::{
-    Node,
-    Pieces, //
-};
+use kx::mm::Pieces;
 use rdma::{
     dma::{
         Direction,
@@ -41,7 +38,7 @@ impl AnswerBufs {
     ///
     /// `ENOMEM`.
     pub(crate) fn new(pd: &Arc<Pd>, count: usize) -> Result<Arc<Self>> {
-        let pieces = Arc::new(Pieces::new(count * ROOM, Node::ANY)?, GFP_KERNEL)?;
+        let pieces = Arc::new(Pieces::new(count * ROOM, pd.device().node())?, GFP_KERNEL)?;
         let dma = DmaPieces::new(pd, pieces, Direction::ToDevice)?;
         Ok(Arc::new(Self(dma), GFP_KERNEL)?)
     }

@@ -535,7 +535,8 @@ impl Path {
         for (index, slot) in self.slots.iter().enumerate() {
             let place = index % count;
             if place == 0 {
-                let memory = server.slot_pool.take(config.group_bytes(), 0)?;
+                let node = self.pd.device().node();
+                let memory = server.slot_pool.take(config.group_bytes(), 0, node)?;
                 let group = Group::new(&self.pd, memory.chunk)?;
                 groups.push(Arc::new(group, GFP_KERNEL)?, GFP_KERNEL)?;
             }
@@ -559,7 +560,10 @@ impl Path {
         let server = &self.session.server;
         let config = &server.config;
         let chunk_bytes = config.chunk_bytes as usize;
-        let memory = server.pool.take(chunk_bytes, config.private_bytes())?;
+        let node = self.pd.device().node();
+        let memory = server
+            .pool
+            .take(chunk_bytes, config.private_bytes(), node)?;
         let most_pieces = data_pieces(self.inv_answers);
         let chunk = Chunk::new(&self.pd, memory, most_pieces, answer)?;
         Ok(KBox::new(chunk, GFP_KERNEL)?)

@@ -37,8 +37,8 @@ pub(crate) struct ChunkMemory {
 }
 
 impl ChunkMemory {
-    fn new(chunk_bytes: usize, private_bytes: usize) -> Result<Self> {
-        let pieces = |len| Ok::<_, Error>(Arc::new(Pieces::new(len, Node::ANY)?, GFP_KERNEL)?);
+    fn new(chunk_bytes: usize, private_bytes: usize, node: Node) -> Result<Self> {
+        let pieces = |len| Ok::<_, Error>(Arc::new(Pieces::new(len, node)?, GFP_KERNEL)?);
         Ok(Self {
             chunk: pieces(chunk_bytes)?,
             private: match private_bytes {
@@ -87,7 +87,8 @@ impl Pool {
         })
     }
 
-    /// Takes the memory of a chunk from the pool, or allocates it. The memory is zeroed.
+    /// Takes the memory of a chunk from the pool, wherever it is, or allocates it, preferably on
+    /// `node`. The memory is zeroed.
     ///
     /// # Context
     ///
@@ -96,7 +97,12 @@ impl Pool {
     /// # Errors
     ///
     /// `ENOMEM`.
-    pub(crate) fn take(&self, chunk_bytes: usize, private_bytes: usize) -> Result<ChunkMemory> {
+    pub(crate) fn take(
+        &self,
+        chunk_bytes: usize,
+        private_bytes: usize,
+        node: Node,
+    ) -> Result<ChunkMemory> {
         let mut kept = self.kept.lock();
         if let Some(memory) = kept.chunks.pop() {
             kept.bytes = kept.bytes.saturating_sub(memory.bytes());
@@ -104,7 +110,7 @@ impl Pool {
             return Ok(memory);
         }
         drop(kept);
-        ChunkMemory::new(chunk_bytes, private_bytes)
+        ChunkMemory::new(chunk_bytes, private_bytes, node)
     }
 
     /// Keeps the memory of an unused chunk, unless the pool would exceed `most` bytes.

@@ -19,6 +19,11 @@ __rust_helper void rust_helper_ib_update_fast_reg_key(struct ib_mr *mr, u8 newke
 	ib_update_fast_reg_key(mr, newkey);
 }
 
+__rust_helper int rust_helper_ibdev_to_node(struct ib_device *ibdev)
+{
+	return ibdev_to_node(ibdev);
+}
+
 __rust_helper u32 rust_helper_ib_inc_rkey(u32 rkey)
 {
 	return ib_inc_rkey(rkey);

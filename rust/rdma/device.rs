@@ -23,6 +23,7 @@ use kernel::{
 use kx::{
     mm::{
         in_reclaim,
+        Node,
         Reserve, //
     },
     sync::{
@@ -221,6 +222,13 @@ impl Device {
     pub(crate) fn needs_sync(&self, addr: u64) -> bool {
         // SAFETY: The device is live by the type invariant. The callee accepts any address.
         unsafe { bindings::ib_dma_needs_sync(self.as_raw(), addr) }
+    }
+
+    /// Returns the NUMA node that is nearest to the device, where memory that it uses a lot should
+    /// be; [`Node::ANY`] for software devices.
+    pub fn node(&self) -> Node {
+        // SAFETY: The device is live by the type invariant, so its parent does not change.
+        Node::new(unsafe { bindings::ibdev_to_node(self.as_raw()) })
     }
 
     /// Returns the device's number, which no other device ever has.
