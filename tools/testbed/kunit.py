@@ -26,13 +26,13 @@ def run(modules: Path | None) -> Tally:
             if result.skipped:
                 tally.skipped += 1
                 continue
-            tally.add(result.passed)
+            tally.add(result.passed, f"{result.suite}: {result.name}")
             print(f"{'ok' if result.passed else 'FAILED':6} {result.suite}: {result.name}")
             if not result.passed:
                 print("\n".join(f"       {line}" for line in result.words))
         for report in judge.kernel_reports(lab):
             # A KUnit suite that fails taints, which is no fault of its own.
-            tally.add(False)
+            tally.add(False, str(report))
             print(f"FAILED {report}")
         if tally.failed:
             print(f"logs kept in {judge.keep(lab, 'kunit')}")

@@ -3,10 +3,11 @@
 
     tally.py cargo LOG RESULT       counts a log of `cargo test`
     tally.py junit XML RESULT       counts pytest's XML report
-    tally.py sum RESULT...          prints a line for each suite, the boots, and the closing line
+    tally.py sum RESULT...          prints a line for each suite, what failed, the boots, and the closing line
 """
 
 import dataclasses
+import json
 import re
 import sys
 import xml.etree.ElementTree as xml
@@ -24,32 +25,37 @@ class Tally:
     # Guests that were booted, and those of them that had not come up before.
     booted: int = 0
     again: int = 0
+    # What failed, and why: a line each.
+    failures: list[str] = dataclasses.field(default_factory=list)
 
-    def add(self, passed: bool) -> None:
+    def add(self, passed: bool, what: str = "") -> None:
         if passed:
             self.passed += 1
-        else:
-            self.failed += 1
+            return
+        self.failed += 1
+        if what:
+            self.failures.append(what)
 
     def __str__(self) -> str:
         return f"{self.passed} passed, {self.failed} failed, {self.skipped} skipped"
 
     def __add__(self, other: "Tally") -> "Tally":
-        return Tally(*map(sum, zip(dataclasses.astuple(self), dataclasses.astuple(other))))
+        fields = zip(dataclasses.astuple(self), dataclasses.astuple(other))
+        return Tally(*(one + another for one, another in fields))
 
     def save(self, path: Path) -> None:
-        path.write_text(" ".join(map(str, dataclasses.astuple(self))) + "\n")
+        path.write_text(json.dumps(dataclasses.asdict(self)) + "\n")
 
     @classmethod
     def load(cls, path: Path) -> "Tally":
         """A suite that left no counts, or in which no test ran, has failed: a
         test that did not run must not look like one that passed."""
         try:
-            tally = cls(*map(int, path.read_text().split()))
+            tally = cls(**json.loads(path.read_text()))
         except (OSError, TypeError, ValueError):
             tally = cls()
         if not tally.passed and not tally.failed:
-            tally.failed = 1
+            tally.add(False, f"{path.name}: no test ran")
         return tally
 
 
@@ -57,10 +63,18 @@ def cargo(log: str) -> Tally:
     tally = Tally()
     for found in re.finditer(r"^test result: .*?(\d+) passed; (\d+) failed(?:; (\d+) ignored)?", log, re.M):
         tally += Tally(*map(int, found.groups(default="0")))
+    tally.failures = re.findall(r"^test (.*) \.\.\. FAILED$", log, re.M)
     # A test that does not compile has no result line.
-    if re.search(r"^error(\[|:)", log, re.M) and not tally.failed:
-        tally.failed = 1
+    if (error := re.search(r"^error(\[|:).*", log, re.M)) and not tally.failed:
+        tally.add(False, error[0])
     return tally
+
+
+def why(case: xml.Element) -> str:
+    """The name of a test that failed, and the first line of the reason."""
+    fault = next(child for child in case if child.tag in ("failure", "error"))
+    reason = (fault.get("message") or "").partition("\n")[0]
+    return f"{case.get('classname', '')}::{case.get('name')}: {reason[:300]}"
 
 
 def junit(text: str) -> Tally:
@@ -70,7 +84,8 @@ def junit(text: str) -> Tally:
         if "skipped" in outcomes:
             tally.skipped += 1
         else:
-            tally.add(not outcomes & {"failure", "error"})
+            failed = outcomes & {"failure", "error"}
+            tally.add(not failed, why(case) if failed else "")
         # The scenarios' conftest.py leaves these.
         for noted in case.iter("property"):
             if noted.get("name") == "booted":
@@ -93,6 +108,8 @@ def main(verb: str, *arguments: str) -> int:
     paths = [Path(argument) for argument in arguments]
     if verb == "sum":
         everything = total(paths)
+        for failure in everything.failures:
+            print(f"FAILED {failure}")
         if everything.booted:
             print(boots.summary(everything.booted, everything.again))
         print(everything)

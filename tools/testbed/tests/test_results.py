@@ -52,28 +52,32 @@ def test_kunit_cases():
 
 def test_cargo_counts_are_added_up():
     log = ("test result: ok. 12 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out\n"
+           "test good ... ok\ntest keys::bad ... FAILED\n"
            "test result: FAILED. 3 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out\n")
-    assert cargo(log) == Tally(15, 2, 1)
-    assert cargo("error[E0425]: cannot find value\n") == Tally(0, 1)
+    assert cargo(log) == Tally(15, 2, 1, failures=["keys::bad"])
+    error = "error[E0425]: cannot find value"
+    assert cargo(error + "\n") == Tally(0, 1, failures=[error])
     # As scripts/test.sh writes of the fuzzer.
     assert cargo("test result: FAILED. 0 passed; 1 failed (fuzzing)\n") == Tally(0, 1)
 
 
 def test_junit_counts():
-    text = ("<testsuites><testsuite><testcase name='a'/><testcase name='b'><failure/></testcase>"
+    text = ("<testsuites><testsuite><testcase name='a'/><testcase classname='f' name='b'>"
+            "<failure message='assert 1 == 2&#10;more'/></testcase>"
             "<testcase name='c'><error/></testcase><testcase name='d'><skipped/></testcase>"
             "<testcase name='e'><properties><property name='booted' value='3'/>"
             "<property name='booted again' value='client: silent'/></properties></testcase>"
             "</testsuite></testsuites>")
-    assert junit(text) == Tally(2, 2, 1, booted=3, again=1)
+    failures = ["f::b: assert 1 == 2", "::c: "]
+    assert junit(text) == Tally(2, 2, 1, booted=3, again=1, failures=failures)
 
 
 def test_a_suite_that_ran_nothing_has_failed(tmp_path):
     Tally(4, 0, 2).save(tmp_path / "good")
     Tally(0, 0, 7).save(tmp_path / "all-skipped")
     assert total([tmp_path / "good"]) == Tally(4, 0, 2)
-    assert total([tmp_path / "good", tmp_path / "all-skipped"]) == Tally(4, 1, 9)
-    assert total([tmp_path / "good", tmp_path / "never-written"]) == Tally(4, 1, 2)
+    assert total([tmp_path / "good", tmp_path / "all-skipped"]) == Tally(4, 1, 9, failures=["all-skipped: no test ran"])
+    assert total([tmp_path / "good", tmp_path / "never-written"]) == Tally(4, 1, 2, failures=["never-written: no test ran"])
     assert str(total([tmp_path / "good"])) == "4 passed, 0 failed, 2 skipped"
 
 
@@ -83,3 +87,10 @@ def test_the_closing_lines(tmp_path, capsys):
     assert main("sum", str(tmp_path / "scenarios"), str(tmp_path / "kunit")) == 0
     assert capsys.readouterr().out.splitlines()[-2:] == [
         "6 guests booted, 1 of them again as they did not come up, or their emulator failed", "7 passed, 0 failed, 2 skipped"]
+
+
+def test_what_failed_is_said_at_the_end(tmp_path, capsys):
+    Tally(4, 1, 0, failures=["test_a: assert 1 == 2"]).save(tmp_path / "scenarios")
+    assert main("sum", str(tmp_path / "scenarios")) == 1
+    assert capsys.readouterr().out.splitlines()[-2:] == [
+        "FAILED test_a: assert 1 == 2", "4 passed, 1 failed, 0 skipped"]
