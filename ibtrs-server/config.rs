@@ -98,6 +98,7 @@ impl Config {
         };
         let chunks = limits::server_layout(chunk_bytes, chunk_depth).map_err(refused)?;
         let memory_mib = crate::max_chunk_memory_mib.get();
+        let max_memory = limits::memory_limit(memory_mib, kx::mm::total_bytes());
         Ok(Self {
             queue_depth: slots.unwrap_or(chunks).queue_depth(),
             chunk_bytes: chunks.chunk_size(),
@@ -110,9 +111,11 @@ impl Config {
             max_connections: crate::max_connections.get(),
             max_attempts: crate::max_attempts_per_address.get(),
             setup_timeout_ms: crate::setup_timeout_ms.get(),
-            max_memory: limits::memory_limit(memory_mib, kx::mm::total_bytes()),
+            max_memory,
             max_buffers: match crate::max_buffer_memory_mib.get() {
-                0 => u64::MAX,
+                // What disks that hang have in service comes back only when they answer, and does
+                // not keep out paths that connect meanwhile: so it is no more than that.
+                0 => max_memory / 2,
                 mib => limits::memory_limit(mib, 0),
             },
         })

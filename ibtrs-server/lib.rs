@@ -140,7 +140,7 @@ kx::module_param! {
 
     /// Memory limit of the buffers for data in service.
     max_buffer_memory_mib: kx::param::IntParam = kx::param::IntParam::new(0, 0..=u32::MAX),
-    "MiB of memory for the data of requests in service of clients with slots; 0 is what max_chunk_memory_mib leaves (default: 0)";
+    "MiB of memory for the data of requests in service of clients with slots; 0 is what paths leave of max_chunk_memory_mib, at most half of it (default: 0)";
 
     /// Maximum number of sessions at one time.
     max_sessions: kx::param::IntParam = kx::param::IntParam::new(1024, 1..=65536),
