@@ -77,9 +77,10 @@ def test_memory_of_a_path(pair):
     print(f"{idle / MIB:.2f} MiB idle, {of_connections / MIB:.1f} of them may be for connections")
     assert idle < 4.5 * MIB + of_connections
     load = client.start(f"fio --name=small --filename={OTHER} --rw=randrw --bs=4k --iodepth=508 --direct=1 "
-                        "--ioengine=io_uring --time_based --runtime=12")
+                        "--ioengine=io_uring --time_based --runtime=25")
     server.run("sleep 6")
-    of_load = before - free_bytes(server) - PATHS * idle
+    # The packets that are on their way take memory as well, the more the slower the emulator is.
+    of_load = min(before - free_bytes(server) for _ in range(4)) - PATHS * idle
     assert idle + of_load < 16 * MIB, f"{of_load / MIB:.2f} MiB more under load"
     load.wait(120)
     server.run("sleep 15")

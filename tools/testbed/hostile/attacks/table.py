@@ -39,6 +39,10 @@ def named(name: str):
 
 def opened(party: Party, name: str, mode: int = wire.RW, flags: int = 0) -> int:
     """Opens a disk, as soon as the session that had it before has gone."""
+    if name == COMMON and party is not Shared.party:
+        # One session at a time writes to it, and the server would notice after 30 s only that nobody
+        # uses the shared one any more.
+        Shared.drop()
     deadline = time.monotonic() + 30
     while True:
         error, answer = party.try_open(name, mode, flags)
