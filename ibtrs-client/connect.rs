@@ -514,7 +514,7 @@ fn answers(wire: &Wire) -> u32 {
 fn first_vector(attempt: &Attempt, dev: &Device) -> u32 {
     let nr_queues = attempt.path.session.nr_queues();
     if nr_queues < kernel::cpu::nr_cpu_ids() {
-        dev.next_vectors(nr_queues)
+        dev.next_vectors_for_cpus(nr_queues)
     } else {
         0
     }

@@ -252,7 +252,7 @@ pub(crate) struct Path {
     hca_port: u32,
     pub(crate) slots: Arc<Slots<Con>>,
     pub(crate) cid_num: u16,
-    /// The completion vector of the first connection; each further one has the next.
+    /// The completion vector of connections 0 and 1; each further one has the next.
     first_vector: u32,
     /// The path is connected, so its requests are served.
     takes_requests: AtomicFlag,

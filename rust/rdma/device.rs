@@ -61,8 +61,10 @@ pub struct Device {
     ib: NonNull<bindings::ib_device>,
     /// Number of the device, which no other device ever has.
     id: u64,
-    /// The completion vector from which the next user counts.
+    /// See [`Device::next_vectors`].
     next_vector: Atomic<u32>,
+    /// See [`Device::next_vectors_for_cpus`].
+    next_group: Atomic<u32>,
     #[pin]
     name: Mutex<Name>,
     gone: Arc<Completion>,
@@ -136,6 +138,7 @@ impl Device {
                 ib,
                 id: LAST_ID.fetch_add(1, Relaxed) + 1,
                 next_vector: Atomic::new(0),
+                next_group: Atomic::new(0),
                 name <- new_mutex!(name, "Device::name"),
                 gone,
             }),
@@ -255,6 +258,13 @@ impl Device {
     /// [`Self::num_comp_vectors`].
     pub fn next_vectors(&self, count: u32) -> u32 {
         self.next_vector.fetch_add(count, Relaxed) % self.num_comp_vectors()
+    }
+
+    /// As [`Self::next_vectors`] for a user whose CPU n uses the vector n modulo `count` of those that
+    /// it takes: the first is a multiple of `count`, so that this is the vector of one of these CPUs.
+    pub fn next_vectors_for_cpus(&self, count: u32) -> u32 {
+        let groups = (self.num_comp_vectors() / count.max(1)).max(1);
+        self.next_group.fetch_add(1, Relaxed) % groups * count
     }
 
     /// Returns the maximum depth of a send or receive queue.
