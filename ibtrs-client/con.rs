@@ -301,6 +301,7 @@ impl Handler for Con {
                 }
             }
             Imm::HeartbeatAck => self.attempt.heartbeat_answered(),
+            Imm::Nop => {}
             Imm::FenceDone(fence) => self.attempt.fence_done(fence),
             Imm::Notice(number) => self.attempt.path.session.noticed(number),
             Imm::Durable(number) => {

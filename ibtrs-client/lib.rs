@@ -91,7 +91,10 @@ mod param {
         AuthParam,
         SuitesParam, //
     };
-    use kx::param::IntParam;
+    use kx::param::{
+        BoolParam,
+        IntParam, //
+    };
 
     kx::module_param! {
         /// Authentication policy; see [`AuthParam`].
@@ -109,6 +112,10 @@ mod param {
         /// See [`crate::io_buffer`].
         pub(crate) small_io_bytes: IntParam = IntParam::new(4096, 0..=16384),
         "Data of up to this many bytes (of writes 4096 at most) is copied through memory that stays registered; 0 for none (default: 4096)";
+
+        /// Take slots over soft-RoCE as well; see [`rdma::device::Device::reads_survive_loss`].
+        pub(crate) slots_over_rxe: BoolParam = BoolParam::new(false),
+        "Take slots over soft-RoCE as well, whose RDMA reads go wrong if packets are lost: for tests (default: N)";
     }
 }
 

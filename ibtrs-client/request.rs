@@ -138,7 +138,9 @@ pub(crate) struct Wire {
 
 /// Returns whether this side takes slots in place of chunks: the server can read its memory.
 pub(crate) fn takes_slots(dev: &Device) -> bool {
-    dev.has_immediates() && dev.max_reads_by_peer() > 0
+    dev.has_immediates()
+        && dev.max_reads_by_peer() > 0
+        && (dev.reads_survive_loss() || crate::param::slots_over_rxe.get())
 }
 
 impl Wire {

@@ -357,7 +357,10 @@ impl Incomer<'_> {
     pub(crate) fn shape(&self, config: &Config) -> Shape {
         let takes = self.request.ext.is_some_and(|ext| ext.wants_slots());
         let can_fetch = self.id.device().is_ok_and(|dev| {
-            dev.has_immediates() && dev.max_reads() > 0 && dev.max_read_sge() >= MAX_SGES
+            dev.has_immediates()
+                && dev.max_reads() > 0
+                && dev.max_read_sge() >= MAX_SGES
+                && (dev.reads_survive_loss() || crate::slots_over_rxe.get())
         });
         match takes && can_fetch && self.id.reads_allowed() > 0 && config.gives_slots() {
             true => Shape::Slots,

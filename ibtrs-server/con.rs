@@ -83,7 +83,7 @@ pub(crate) const RECV_AUTH: usize = 2;
 pub(crate) struct Con {
     pub(crate) path: Arc<Path>,
     pub(crate) cid: u16,
-    /// Responses that wait for SQ space.
+    /// Answers, fetches and a flush that wait for SQ space.
     pub(crate) unsent: Pin<KBox<Unsent>>,
     /// Answers that wait to be sent in one message.
     pub(crate) batch: Pin<KBox<Batch>>,
@@ -341,6 +341,7 @@ impl Handler for Con {
             | Imm::FenceDone(_)
             | Imm::Notice(_)
             | Imm::Durable(_)
+            | Imm::Nop
             | Imm::Unknown(_) => {
                 if self.path.may_log() {
                     pr_warn!(

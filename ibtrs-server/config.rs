@@ -113,8 +113,8 @@ impl Config {
             setup_timeout_ms: crate::setup_timeout_ms.get(),
             max_memory,
             max_buffers: match crate::max_buffer_memory_mib.get() {
-                // What disks that hang have in service comes back only when they answer, and does
-                // not keep out paths that connect meanwhile: so it is no more than that.
+                // Disks that hang give back buffers only when they answer, and that does not keep out
+                // paths that connect meanwhile. So this bounds by how much both exceed the limit.
                 0 => max_memory / 2,
                 mib => limits::memory_limit(mib, 0),
             },

@@ -157,7 +157,7 @@ fn post(
 /// Reads the data of a request; or flushes the connection, if there is none to read.
 fn read(chain: &mut Chain<'_, Con>, slot: SlotRef<'_, Con>, chunk: &Chunk) {
     let Some((from, reads)) = chunk.fetch() else {
-        return chain.flush(Signal::Slot(slot, Kind::Invalidate));
+        return respond::send_nothing(chain, Signal::Slot(slot, Kind::Invalidate));
     };
     let from = Remote {
         addr: from.addr,

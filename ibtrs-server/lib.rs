@@ -51,7 +51,7 @@
 //! The locks of the service's configuration, then `Ports::inner`, then `Server::backlog`;
 //! `Server::draining`, `Server::joining`, then the locks of the service that [`Service::authorize`] and
 //! [`ServiceSession::join`] take, then `Server::sessions`, `Session::fences`, `Session::paths`,
-//! `Path::auth`, `Path::cons`, `Path::fsm`; `Server::backlog`, `Path::auth`;
+//! `Path::auth`, `Path::cons`, `Unsent::queue`, `Path::fsm`; `Server::backlog`, `Path::auth`;
 //! `FailureTable::failures` and `Audit::limiters` are taken last; `Unsent::queue`,
 //! `ChunkSlot::idle`, `ChunkOwners::woken`, then the locks of the RDMA crate. `Ledger::accounts`,
 //! `Pool::kept`, `Path::groups`, `Session::line`, and the locks of `Buffers` are taken last, one at a
@@ -137,6 +137,10 @@ kx::module_param! {
     /// Give slots in place of chunks to clients that take them.
     slots: kx::param::BoolParam = kx::param::BoolParam::new(true),
     "Give clients that know them slots of 8 KiB in place of chunks, and fetch the data of their writes (default: Y)";
+
+    /// Give slots over soft-RoCE as well; see [`rdma::device::Device::reads_survive_loss`].
+    slots_over_rxe: kx::param::BoolParam = kx::param::BoolParam::new(false),
+    "Give slots over soft-RoCE as well, whose RDMA reads go wrong if packets are lost: for tests (default: N)";
 
     /// Memory limit of the buffers for data in service.
     max_buffer_memory_mib: kx::param::IntParam = kx::param::IntParam::new(0, 0..=u32::MAX),

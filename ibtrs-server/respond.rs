@@ -11,7 +11,10 @@ use crate::{
     fetch,
     idle,
     landing::Spare,
-    path::Path,
+    path::{
+        Path,
+        Shape, //
+    },
     source::MAX_SGES, //
 };
 use ibtrs_core::{
@@ -82,7 +85,7 @@ fn space(data: Option<Data>, chunk: &Chunk, others: u32) -> SqSpace {
 
 /// What a connection sends when there is SQ space.
 ///
-/// All that comes later waits behind it, so that a long chain finds space some time: shorter ones
+/// Later answers and fetches wait behind it, so that a long chain finds space some time: shorter ones
 /// would take all that becomes free.
 #[pin_data]
 pub(crate) struct Unsent {
@@ -96,7 +99,7 @@ pub(crate) struct Unsent {
 struct Queue {
     /// The chunk numbers of answers, and of requests whose data is to be fetched, oldest first.
     indices: Ring<u32>,
-    /// A [flush](crate::idle), which goes first: all that waits would make it later.
+    /// A [flush](crate::idle): [`send_nothing`], before all that waits, which it need not report on.
     flush: bool,
 }
 
@@ -277,7 +280,9 @@ fn drain(qp: &QueuePair<Con>) {
 fn send_unsent<'a>(qp: &'a QueuePair<Con>, queue: &mut Queue) -> Option<Left<'a>> {
     if queue.flush {
         let space = SqSpace { wrs: 1, sges: 0 };
-        let posted = qp.send(space, Doorbell::Now, |chain| chain.flush(Signal::Control));
+        let posted = qp.send(space, Doorbell::Now, |chain| {
+            send_nothing(chain, Signal::Control)
+        });
         if posted == Err(EAGAIN) {
             return None;
         }
@@ -509,14 +514,25 @@ fn post_one(
 ) -> Result {
     let imm = imm.encode();
     let others = u32::from(data.is_none());
-    qp.send(
-        space(data, chunk, others),
-        Doorbell::Now,
-        |chain| match data {
-            Some(data) => write_data(chain, data, chunk, Some((imm, signal))),
-            None => chain.rdma_write_imm(Remote::default(), [] as [Sge; 0], imm, signal),
-        },
-    )
+    let shape = qp.handler().path.shape;
+    qp.send(space(data, chunk, others), Doorbell::Now, |chain| {
+        match (data, shape) {
+            (Some(data), _) => write_data(chain, data, chunk, Some((imm, signal))),
+            (None, Shape::Chunks) => chain.rdma_write_imm(Remote::default(), [], imm, signal),
+            (None, Shape::Slots) => chain.send_imm([], imm, signal),
+        }
+    })
+}
+
+/// Sends a message of nothing on a connection with slots: when it completes, the client's device has
+/// acknowledged all that was sent before.
+///
+/// That is no RDMA write of 0 bytes, nor are the answers on such a connection. When soft-RoCE repeats
+/// the answer to an RDMA read, it goes by the length of the last write or read that it got. If that is
+/// 0, the read fails, and with it the connection, and the kernel warns (`read_reply()` in
+/// drivers/infiniband/sw/rxe/rxe_resp.c).
+pub(crate) fn send_nothing(chain: &mut Chain<'_, Con>, signal: Signal<'_, Con>) {
+    chain.send_imm([], Imm::Nop.encode(), signal);
 }
 
 /// Writes the data of a read to the client's memory, the last of it with `last`: an immediate and

@@ -326,6 +326,20 @@ impl Device {
         unsafe { kernel::bindings::dma_max_mapping_size(dma_device) }
     }
 
+    fn driver(&self) -> bindings::rdma_driver_id {
+        // SAFETY: As in `attrs`.
+        unsafe { (*self.ib.as_ptr()).ops.driver_id }
+    }
+
+    /// Returns whether reads of a peer's memory are right, even if packets are lost. Not with
+    /// soft-RoCE: when it gets a repeated acknowledgement amid the packets of a response, it may report
+    /// a read as completed that lacks some of its bytes (`check_ack()` in
+    /// drivers/infiniband/sw/rxe/rxe_comp.c returns `COMPST_ERROR` without a status). As the responder,
+    /// it closes the queue pair when it has to repeat a response after a request of 0 bytes.
+    pub fn reads_survive_loss(&self) -> bool {
+        self.driver() != bindings::rdma_driver_id_RDMA_DRIVER_RXE
+    }
+
     /// Returns whether writes and sends can carry an immediate. iWARP has no immediates, apart from
     /// extensions of some adapters.
     pub fn has_immediates(&self) -> bool {
@@ -338,9 +352,7 @@ impl Device {
     /// The driver `ocrdma` does not allow that: it computes the offset as the difference between
     /// the address and the DMA address of the first page.
     pub(crate) fn takes_any_address(&self) -> bool {
-        // SAFETY: As in `attrs`.
-        let driver = unsafe { (*self.ib.as_ptr()).ops.driver_id };
-        driver != bindings::rdma_driver_id_RDMA_DRIVER_OCRDMA
+        self.driver() != bindings::rdma_driver_id_RDMA_DRIVER_OCRDMA
     }
 
     /// Returns whether the completion of a received message proves that the key that it names was

@@ -139,12 +139,6 @@ impl<H: Handler> Chain<'_, H> {
         self.push(Wr { rdma: wr }, signal);
     }
 
-    /// Writes nothing to the peer. When this completes, the peer has acknowledged everything before
-    /// it.
-    pub fn flush(&mut self, signal: Signal<'_, H>) {
-        self.rdma(Remote::default(), [], None, signal);
-    }
-
     /// Writes to the peer's memory, and completes a receive of the peer with `imm`.
     pub fn rdma_write_imm(
         &mut self,

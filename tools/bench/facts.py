@@ -16,7 +16,7 @@ from . import measure, targets
 from .results import Results
 from .targets import Transport
 
-MEASURED = ("RNBD Y", "ibnbd Y", "ibnbd Y, keys")
+MEASURED = ("RNBD Y", "ibnbd Y", "ibnbd Y, keys", "ibnbd Y, slots")
 DEVICE = "/dev/nullb0"
 # The other path has to be there for all of it.
 LOAD = ("fio --output-format=json --name=load --filename={disk} --rw=randread --bs=4k --iodepth=32 --size=512m "

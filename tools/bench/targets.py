@@ -73,6 +73,8 @@ class Transport(Target):
     invalidate: str = "Y"
     # The value of data_checksum for map_device.
     checksum: str = "none"
+    # Slots in place of chunks.
+    slots: bool = False
 
     def load(self, server: Guest, client: Guest) -> None:
         """Loads either side; both may be one guest, which then gets its key twice."""
@@ -80,7 +82,12 @@ class Transport(Target):
             keyring.load(server)
             keyring.load(client)
             client.run(f"modprobe ibtrs_client auth_suites={self.suites}")
-        server.run(f"modprobe {self.server.transport('server')} always_invalidate={self.invalidate}")
+        slots = ""
+        if self.slots:
+            # Lost packets are what soft-RoCE cannot bear with slots, and none is lost here.
+            slots = "slots_over_rxe=Y"
+            client.run(f"modprobe ibtrs_client {slots}")
+        server.run(f"modprobe {self.server.transport('server')} always_invalidate={self.invalidate} {slots}")
         server.run(self.server.load_server())
         client.run(self.client.load_client())
 
@@ -136,6 +143,7 @@ TARGETS: list[Target] = [
     NvmeOf("NVMe-oF"),
     Transport("ibnbd Y", ours=True),
     Transport("ibnbd N", ours=True, invalidate="N"),
+    Transport("ibnbd Y, slots", ours=True, slots=True),
     Transport("ibnbd Y, keys", ours=True, keys=True),
     Transport("ibnbd Y, checksums", ours=True, checksum="crc32c"),
     Transport("ibnbd to RNBD Y", server=MAINLINE, ours=True, mainline=True),

@@ -3,6 +3,10 @@
 
 from dataclasses import dataclass
 
+# For the guests' kernels.  Soft-RoCE has slots only if it is told so; none of the scenarios with this
+# loses packets.
+SLOTS_OVER_RXE = "ibtrs_server.slots_over_rxe=Y ibtrs_client.slots_over_rxe=Y"
+
 
 @dataclass(frozen=True)
 class Stack:

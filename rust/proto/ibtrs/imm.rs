@@ -23,6 +23,7 @@ const HB_MSG: u32 = 8;
 const HB_ACK: u32 = 9;
 const DURABLE_SEEN: u32 = 10;
 const IO_RSP_MORE: u32 = 11;
+const NOP: u32 = 12;
 
 const FENCE_DRAIN: u32 = 1 << 27;
 
@@ -133,6 +134,9 @@ pub enum Imm {
     Heartbeat,
     /// The answer to [`Imm::Heartbeat`].
     HeartbeatAck,
+    /// Server to client: nothing. When the device has acknowledged it, the client has what was sent
+    /// before. Extension.
+    Nop,
     /// Anything else, as received; ignored.
     Unknown(u32),
 }
@@ -158,6 +162,7 @@ impl Imm {
             Imm::DurableSeen(number) => typed(DURABLE_SEEN, notice_number(number)),
             Imm::Heartbeat => typed(HB_MSG, 0),
             Imm::HeartbeatAck => typed(HB_ACK, 0),
+            Imm::Nop => typed(NOP, 0),
             Imm::Unknown(raw) => raw,
         }
     }
@@ -171,6 +176,7 @@ impl Imm {
             | Imm::IoRspInv { .. }
             | Imm::IoRspSameKey { .. }
             | Imm::IoRspMore { .. }
+            | Imm::Nop
             | Imm::Unknown(_) => true,
             Imm::FenceDone(_)
             | Imm::Notice(_)
@@ -201,6 +207,7 @@ impl Imm {
             DURABLE_SEEN => Imm::DurableSeen(payload),
             HB_MSG => Imm::Heartbeat,
             HB_ACK => Imm::HeartbeatAck,
+            NOP => Imm::Nop,
             _ => Imm::Unknown(raw),
         }
     }

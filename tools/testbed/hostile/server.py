@@ -198,7 +198,7 @@ class Server:
 
     def imm(self, connection: Connection, number: int, data: bytes = b"") -> int:
         number = self.tamper_imm(number)
-        if data:
+        if data or self.behaviour.slot_size:
             return connection.pair.send_imm(self.tamper(data), number)
         return connection.pair.write_imm(b"", number)
 

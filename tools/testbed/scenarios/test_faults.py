@@ -17,10 +17,12 @@ from pathlib import Path
 import pytest
 
 from testbed import checker, faults, races
+from testbed.stack import SLOTS_OVER_RXE
 
 # One of these has to be set.
 ASKED = ("IBTRS_FAULTS", "IBTRS_SEED", "IBTRS_CASES", "IBTRS_LONG")
-pytestmark = pytest.mark.links(2)
+# On the kernel that checks everything, slots are tested here and with the races; chunks, everywhere.
+pytestmark = [pytest.mark.links(2), pytest.mark.kernel_arguments(SLOTS_OVER_RXE)]
 # The calls that put a session and its paths into sysfs, on both sides.
 FIXED = """connect:kobject_add:2 connect:kobject_add:4 connect:kobject_add:6 connect:kobject_add:8
 connect:device_add:1 connect:sysfs_create_file_ns:1 failover:kobject_add:1""".split()

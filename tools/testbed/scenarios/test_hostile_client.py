@@ -23,7 +23,7 @@ def export(server, *others: str) -> None:
     for name in (DISK, *others):
         server.null_blk(name, size_mb=64)
     # Few chunks, as a session is set up again and again.
-    server.run(f"{OURS.load_server()} sess_queue_depth=16")
+    server.run(f"modprobe {OURS.transport('server')} slots_over_rxe=Y sess_queue_depth=16 && {OURS.load_server()}")
 
 
 def slow_disk(server) -> None:

@@ -73,14 +73,14 @@ def free_kib(guest, order: int = 0) -> int:
 
 
 @pytest.mark.parametrize("parameters", ["slots=N always_invalidate=Y", "slots=N always_invalidate=N",
-                                        "slots=Y max_chunk_size=1052672"])
+                                        "slots_over_rxe=Y max_chunk_size=1052672"])
 def test_a_path_needs_no_contiguous_memory(pair, stack, parameters):
     """The server's free memory is in small blocks, for the most part, when a client connects, loses
     its paths and comes back: it is never refused, and all data is right."""
     server, client = pair
     device, other = server.null_blk(size_mb=32), server.null_blk("nullb1", size_mb=16)
     server.run(f"modprobe {stack.transport('server')} {parameters} && {stack.load_server()}")
-    client.run(stack.load_client())
+    client.run(f"modprobe {stack.transport('client')} slots_over_rxe=Y && {stack.load_client()}")
     server.push("/tmp/scatter.py", SCATTER)
     scatter = server.start(f"exec python3 /tmp/scatter.py {LARGE_MIB}")
     wait_for(lambda: "scattered" in scatter.text, 300, "the memory is scattered")

@@ -14,8 +14,9 @@ import pytest
 
 from testbed import checker, fio, races
 from testbed.channel import CommandFailed
+from testbed.stack import SLOTS_OVER_RXE
 
-pytestmark = [pytest.mark.links(2), pytest.mark.cpus(4), pytest.mark.long]
+pytestmark = [pytest.mark.links(2), pytest.mark.cpus(4), pytest.mark.long, pytest.mark.kernel_arguments(SLOTS_OVER_RXE)]
 
 LONG = bool(os.environ.get("IBTRS_LONG"))
 SECONDS = 5 if LONG else 1

@@ -6,6 +6,7 @@ import re
 import pytest
 
 from testbed import blockdev, exports, fio, keyring
+from testbed.mishaps import losing, make_ready
 from testbed.stack import STACKS
 
 # Soft-iWARP has no immediates, and so no slots.
@@ -19,12 +20,14 @@ PATHS = 5
 OTHER = "/dev/ibnbd1"
 
 
-def start(pair, parameters: str, disks: int = 1, size_mb: int = 64) -> list[str]:
+def start(pair, parameters: str, disks: int = 1, size_mb: int = 64, client_takes: bool = True) -> list[str]:
     """Loads a server with these parameters, and the client; returns the devices."""
     server, client = pair
     devices = [server.null_blk(f"nullb{number}", size_mb=size_mb) for number in range(disks)]
-    server.run(f"modprobe {OURS.transport('server')} {parameters} && {OURS.load_server()}")
-    client.run(OURS.load_client())
+    # Soft-RoCE has chunks otherwise.
+    gives = "" if "slots" in parameters else "slots_over_rxe=Y"
+    server.run(f"modprobe {OURS.transport('server')} {gives} {parameters} && {OURS.load_server()}")
+    client.run(f"modprobe {OURS.transport('client')} slots_over_rxe={'Y' if client_takes else 'N'} && {OURS.load_client()}")
     return devices
 
 
@@ -235,12 +238,33 @@ def test_paths_are_lost_with_fetches_in_flight(pair):
     server.wait_for_log("one: session closed")
 
 
-def test_chunks_if_slots_are_off(pair):
-    """The server decides; data is right either way."""
-    device, = start(pair, "slots=N")
-    client = pair.client
+@pytest.mark.parametrize(("parameters", "client_takes"), [
+    ("slots=N", True), ("slots_over_rxe=N", True), ("slots_over_rxe=Y", False)])
+def test_chunks_if_slots_are_off(pair, parameters, client_takes):
+    """Over soft-RoCE, both sides must want slots; data is right either way."""
+    device, = start(pair, f"{parameters} sess_queue_depth=512", client_takes=client_takes)
+    server, client = pair
+    before = free_bytes(server)
     client.run(OURS.map_device(device, session="one"))
+    # Slots would take 4 MiB.
+    assert before - free_bytes(server) > 60 * MIB
     mixed(client, OURS.disk, 16)
+    assert blockdev.same_on_both(pair, device, OURS.disk, 64)
+    client.run(OURS.unmap())
+
+
+def test_packets_are_lost(pair):
+    """Soft-RoCE's RDMA reads would go wrong, and warn, so it has chunks unless it is told otherwise."""
+    server, client = pair
+    device = server.null_blk(size_mb=64)
+    make_ready(pair)
+    blockdev.load(pair, OURS)
+    client.run(OURS.map_device(device, session="one"))
+    job = "--rw=randwrite --iodepth=8 --direct=1 --ioengine=io_uring --verify=crc32c --verify_fatal=1 --verify_backlog=8 " \
+        "--time_based --runtime=20"
+    with losing(client, 1, 2), losing(server, 1, 2):
+        fio.run(client, f"--name=large --filename={OURS.disk} --bs=64k --size=32m {job} "
+                f"--name=small --filename={OURS.disk} --bs=4k --offset=32m --size=32m {job}", timeout=300)
     assert blockdev.same_on_both(pair, device, OURS.disk, 64)
     client.run(OURS.unmap())
 

@@ -31,6 +31,7 @@ fn immediates_of_the_protocol() {
     assert_eq!(rsp(7, 107), 0x1358_0007);
     assert_eq!(Imm::Heartbeat.encode(), 0x8000_0000);
     assert_eq!(Imm::HeartbeatAck.encode(), 0x9000_0000);
+    assert_eq!(Imm::Nop.encode(), 0xC000_0000);
     assert_eq!(l.check(0x0028_1020), Ok((5, 4128)));
 }
 
@@ -82,7 +83,8 @@ fn servers_keep_to_what_servers_say() {
         Imm::IoRspInv { id: 5, errno: 0 },
         Imm::IoRspSameKey { id: 5, errno: 0 },
         Imm::IoRspMore { id: 5, errno: 0 },
-        Imm::Unknown(0xC000_0000),
+        Imm::Nop,
+        Imm::Unknown(0xD000_0000),
     ] {
         assert!(answer.is_from_server(0) && answer.is_from_server(7));
     }
@@ -106,12 +108,12 @@ fn servers_keep_to_what_servers_say() {
 
 #[test]
 fn unknown_immediates_are_kept() {
-    for kind in [12u32, 13, 14, 15] {
+    for kind in [13u32, 14, 15] {
         let raw = (kind << 28) | 0x0123_4567;
         assert_eq!(Imm::decode(raw), Imm::Unknown(raw));
         assert_eq!(Imm::decode(raw).encode(), raw);
     }
-    // The payload of a heartbeat does not matter.
+    // The payload of a heartbeat, or of nothing, does not matter.
     let (id, errno) = (5, 0);
     assert_eq!(Imm::decode(0x0000_0007), Imm::IoReq { payload: 7 });
     assert_eq!(Imm::decode(0x1000_0005), Imm::IoRsp { id, errno });
@@ -120,6 +122,7 @@ fn unknown_immediates_are_kept() {
     assert_eq!(Imm::decode(0xB000_0005), Imm::IoRspMore { id, errno });
     assert_eq!(Imm::decode(0x8000_0001), Imm::Heartbeat);
     assert_eq!(Imm::decode(0x9FFF_FFFF), Imm::HeartbeatAck);
+    assert_eq!(Imm::decode(0xC000_0001), Imm::Nop);
 }
 
 #[test]

@@ -44,7 +44,7 @@ proptest! {
         let imm = Imm::decode(raw);
         prop_assert_eq!(Imm::decode(imm.encode()), imm);
         match imm {
-            Imm::Heartbeat | Imm::HeartbeatAck => {}
+            Imm::Heartbeat | Imm::HeartbeatAck | Imm::Nop => {}
             _ => prop_assert_eq!(imm.encode(), raw),
         }
     }

@@ -30,7 +30,7 @@ def _():
 def _():
     with Party().set_up() as party:
         for number in range(1000):
-            party.io.pair.write_imm(b"", wire.imm(12, number))
+            party.io.pair.write_imm(b"", wire.imm(13, number))
         party.heartbeat()
 
 

@@ -26,7 +26,9 @@ def sends_immediates(kinds, cids=None):
 
 # Immediates that a server may send on the service connection, or anywhere, and those that only a client sends.
 SERVICE = (wire.IMM_FENCE_DONE, wire.IMM_NOTICE, wire.IMM_DURABLE, wire.IMM_HEARTBEAT, wire.IMM_HEARTBEAT_ACK)
-UNKNOWN = range(12, 16)
+# A client without slots ignores it as well.
+ANYWHERE = (wire.IMM_NOP,)
+UNKNOWN = range(13, 16)
 CLIENTS = (wire.IMM_REQUEST, wire.IMM_FENCE, wire.IMM_DURABLE_SEEN)
 
 
@@ -57,6 +59,7 @@ def flood(kind: int, count: int = 1000):
 
 
 lie("immediates of servers", Honest, orders_and_goes_on, sends_immediates(SERVICE, (0,)))
+lie("immediates of servers, on any connection", Honest, orders_and_goes_on, sends_immediates(ANYWHERE))
 lie("unknown immediates", Honest, orders_and_goes_on, sends_immediates(UNKNOWN))
 for kind in CLIENTS:
     for cid in (0, 1):
@@ -67,7 +70,8 @@ lie("flood of heartbeats", Honest, orders_and_goes_on, flood(wire.IMM_HEARTBEAT)
 lie("flood of answers to heartbeats", Honest, orders_and_goes_on, flood(wire.IMM_HEARTBEAT_ACK))
 lie("flood of answers to fences", Honest, orders_and_goes_on, flood(wire.IMM_FENCE_DONE))
 lie("flood of notices", Honest, orders_and_goes_on, flood(wire.IMM_NOTICE))
-lie("flood of unknown immediates", Honest, orders_and_goes_on, flood(12))
+lie("flood of unknown immediates", Honest, orders_and_goes_on, flood(UNKNOWN[0]))
+lie("flood of immediates that mean nothing", Honest, orders_and_goes_on, flood(wire.IMM_NOP))
 
 
 def known_notices(server: Server) -> None:
