@@ -24,6 +24,7 @@ use ibtrs_proto::{
         MAX_PATHS, //
     },
     failover::Phase,
+    mp::first_outcome,
     name::SessionName,
     permit::DepthSplit,
     steps::Steps, //
@@ -386,13 +387,11 @@ impl Session {
                 return Some(Ok(()));
             }
             let paths = self.paths.lock();
-            let mut outcomes = paths.list.iter().map(|path| path.outcome_since(0));
-            // Users may have removed all paths.
-            let Some(first) = outcomes.next() else {
+            if paths.list.is_empty() {
+                // Users have removed all paths.
                 return Some(Err(ECONNABORTED));
-            };
-            let first = first?;
-            outcomes.all(|o| o.is_some()).then_some(first)
+            }
+            first_outcome(paths.list.iter().map(|path| path.outcome_since(0)))
         })?
     }
 

@@ -144,3 +144,20 @@ pub fn choose(
     };
     best.map(|(i, _)| i)
 }
+
+/// Returns the outcome of the first attempts to connect the paths of a session, of which each has one
+/// some time: success as soon as one path is connected, the first error when all have failed, and
+/// `None` until then. Without paths there is no outcome.
+pub fn first_outcome<E>(
+    outcomes: impl IntoIterator<Item = Option<Result<(), E>>>,
+) -> Option<Result<(), E>> {
+    let (mut error, mut some_connect) = (None, false);
+    for outcome in outcomes {
+        match outcome {
+            Some(Ok(())) => return Some(Ok(())),
+            Some(Err(failed)) => error = error.or(Some(failed)),
+            None => some_connect = true,
+        }
+    }
+    error.filter(|_| !some_connect).map(Err)
+}

@@ -7,7 +7,7 @@ use ibtrs_proto::bytes::{Reader, Writer};
 use ibtrs_proto::hb::{HbAction, Heartbeat};
 use ibtrs_proto::imm::{clog2, ImmLayout, LayoutError, PayloadError};
 use ibtrs_proto::limits::{server_layout, LimitError};
-use ibtrs_proto::mp::{choose, Candidate, Policy};
+use ibtrs_proto::mp::{choose, first_outcome, Candidate, Policy};
 use ibtrs_proto::permit::{DepthSplit, FreeIds, MAX_RESERVED};
 use ibtrs_proto::text::TextError;
 use proptest::prelude::*;
@@ -354,4 +354,18 @@ proptest! {
             }
         }
     }
+}
+
+#[test]
+fn a_session_is_there_with_its_first_path() {
+    let (ok, bad, worse) = (Some(Ok(())), Some(Err(1)), Some(Err(2)));
+    assert_eq!(first_outcome([None, None]), None::<Result<(), u32>>);
+    assert_eq!(first_outcome([bad, None]), None);
+    assert_eq!(first_outcome([None, ok]), ok);
+    assert_eq!(first_outcome([worse, bad]), worse);
+    // Wherever the one is that is connected, and however many have failed before.
+    for outcomes in [[ok, bad, bad], [bad, ok, None], [bad, bad, ok]] {
+        assert_eq!(first_outcome(outcomes), ok);
+    }
+    assert_eq!(first_outcome::<u32>([]), None);
 }
