@@ -55,6 +55,8 @@ done
 for disk in /dev/ibnbd* /dev/rnbd*; do
 	[ ! -f "$disk" ] || busybox rm "$disk"
 done
+# The configuration of the command.
+busybox rm -rf /tmp/ibtrs
 # The next scenario does not take a line of this one for its own.
 busybox dmesg -c >/dev/null
 """.replace("@clear_exports@", exports.CLEAR)
