@@ -86,8 +86,9 @@ def test_memory_of_a_path(pair):
     of_load = min(before - free_bytes(server) for _ in range(4)) - PATHS * idle
     assert idle + of_load < 16 * MIB, f"{of_load / MIB:.2f} MiB more under load"
     load.wait(120)
+    # Two rounds of idle slots, and up to two intervals in which nobody needs the buffers.
     server.run("sleep 15")
-    left = before - free_bytes(server) - PATHS * idle
+    left = min(before - free_bytes(server) for _ in range(5)) - PATHS * idle
     assert left < MIB, f"{left / MIB:.2f} MiB more after the load"
     client.run(" && ".join(OURS.unmap(number) for number in range(1 + PATHS)))
 
