@@ -522,22 +522,16 @@ impl Incomer<'_> {
         }
         let con = Con::new(path.clone(), request.cid)?;
         let service = request.cid == 0;
-        let qp_config = if service {
-            QpConfig {
-                send_depth: config.service_sends(shape),
-                send_sges: MAX_SGES,
-                recv_depth: config.service_recvs(shape),
-                context: PollContext::WorkQueue,
-                vector: path.vector(0),
-            }
-        } else {
-            QpConfig {
-                send_depth: config.io_sends(shape),
-                send_sges: MAX_SGES,
-                recv_depth: config.io_recvs(shape),
-                context: PollContext::WorkQueue,
-                vector: path.vector(request.cid),
-            }
+        let (send_depth, recv_depth) = match service {
+            true => (config.service_sends(shape), config.service_recvs(shape)),
+            false => (config.io_sends(shape), config.io_recvs(shape)),
+        };
+        let qp_config = QpConfig {
+            send_depth,
+            send_sges: MAX_SGES,
+            recv_depth,
+            context: PollContext::WorkQueue,
+            vector: path.vector(request.cid),
         };
         let qp = qp_config.create(self.id.clone(), &path.pd, con)?;
         if shape == Shape::Slots && qp.send_depth() < SHORTEST_SENDS {
