@@ -505,8 +505,7 @@ fn service_config() -> QpConfig {
 /// Returns the number of receives of an I/O connection: an invalidation (with slots, an
 /// [`Imm::Nop`]) and an answer for each chunk, and one for the answer being handled, whose chunk may be
 /// in use again. With slots, some numbers are kept for messages on the service connection, which
-/// leaves one for the server's own `Nop`. iWARP does not
-/// wait for a receive that is posted late.
+/// leaves one for the server's own `Nop`. iWARP does not wait for a receive that is posted late.
 fn answers(wire: &Wire) -> u32 {
     2 * u32::from(wire.depth) + 1
 }

@@ -230,7 +230,10 @@ impl Device {
     /// Returns the NUMA node that is nearest to the device, where memory that it uses a lot should
     /// be; [`Node::ANY`] for software devices.
     pub fn node(&self) -> Node {
-        // SAFETY: The device is live by the type invariant, so its parent does not change.
+        // SAFETY: The device is registered by the type invariant. The callee reads its parent, if it
+        // has one, which its driver has set before it registered the device, and which does not
+        // change: `device_add()` has taken a reference to the parent, which it keeps until the device
+        // is unregistered.
         Node::new(unsafe { bindings::ibdev_to_node(self.as_raw()) })
     }
 
@@ -327,7 +330,8 @@ impl Device {
     }
 
     fn driver(&self) -> bindings::rdma_driver_id {
-        // SAFETY: As in `attrs`.
+        // SAFETY: The device is live by the type invariant. Its driver has set its operations, with
+        // this id, before it registered the device, and they do not change while it is registered.
         unsafe { (*self.ib.as_ptr()).ops.driver_id }
     }
 
