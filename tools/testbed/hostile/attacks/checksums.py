@@ -5,7 +5,7 @@ and the path goes on."""
 from .. import wire
 from ..checksum import sealed, trailer
 from ..client import Party
-from .table import COMMON, OTHER, Shared, attack, code, named, opened
+from .table import COMMON, OTHER, attack, code, named, opened
 
 CHUNK, SECTOR = 1, 4096
 # Through the server's private memory, and in a chunk whose key is invalidated.
@@ -27,8 +27,6 @@ def session(run, flags: int = 0, epoch: int = 1, checksums: int = wire.CHECKSUMS
     """Has run(party, device) use a session, whose device has checksums unless said otherwise; both
     are to go on after that.  What before(party) does comes before there are checksums."""
     def whole() -> None:
-        # It has the disk open.
-        Shared.drop()
         with Party(name="checksums", epoch=epoch) as party:
             for cid in range(party.cid_num):
                 party.connect(cid, **({"ext_flags": flags} if flags else {}))
