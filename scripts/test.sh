@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: GPL-2.0
 #
-# test.sh [SUITE...]: runs the suites (all without an argument) and ends with the
-# counts of all of them together.  A suite that ran no test has failed.  With
+# test.sh [--after SUITES] [SUITE...]: runs the suites (all without an argument) and ends with the
+# counts of all of them together, and of those that ran before, whose names --after has.
+# A suite that ran no test has failed.  With
 # IBTRS_ALL=1 all scenarios run; without, neither those marked `thorough` nor all parts but one
 # of those that tools/testbed/scenarios/rotation.py lists, nor the other parts of the tables of
 # hostile peers.  Which part runs is the commit's, or IBTRS_PART's.
@@ -10,11 +11,16 @@
 . "$(dirname "$0")/env.sh"
 
 SUITES=(host testbed kunit scenarios)
-PARTS=5
-[ $# = 0 ] || SUITES=("$@")
 export PYTHONPATH=$TOP/tools PYTHONDONTWRITEBYTECODE=1
 results=$IBTRS_CACHE/test
-rm -rf "$results"
+counts=() host=
+if [ "${1:-}" = --after ]; then
+	for suite in $2; do counts+=("$results/$suite"); done
+	shift 2
+else
+	rm -rf "$results"
+fi
+[ $# = 0 ] || SUITES=("$@")
 mkdir -p "$results"
 
 python() { /usr/bin/python3 "$@"; }
@@ -61,10 +67,9 @@ run_kunit() {
 # transport is in, which times out on slow guests, nor those
 # that are never idle.
 run_scenarios() {
-	local what=("$TOP/tools/testbed/scenarios") these='' commit
+	local what=("$TOP/tools/testbed/scenarios") these=''
 	if [ -z "${IBTRS_ALL:-}" ]; then
-		commit=$(git -C "$TOP" rev-parse HEAD 2>/dev/null || echo 00000000)
-		: "${IBTRS_PART:=$((16#${commit:0:8} % PARTS + 1))/$PARTS}"
+		IBTRS_PART=$("$TOP/scripts/part.sh")
 		export IBTRS_PART
 		say "Scenarios of every run, and part $IBTRS_PART of the others; make test-all runs all"
 		these=" and not thorough"
@@ -101,7 +106,6 @@ end_host() {
 	cat "$results/host.out"
 }
 
-counts=() host=
 for suite in "${SUITES[@]}"; do
 	case $suite in
 	host)

@@ -1,25 +1,35 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Selects the scenarios that `make test` leaves out, so that it takes half an hour on two processors.
+"""Selects the scenarios that `make test` and `.ci/run` leave out, so that the latter takes half an hour on two
+processors.
 
 The files below take turns: the number of the commit selects one part of them, so the scenarios of
-each file run about every fifth commit.  Scenarios of all other files, and new ones, always run.
-`make test-all` runs all."""
+each file run about every tenth commit, those of the packages about every second one.  Scenarios of all other
+files, and new ones, always run.  `make test-all` runs all."""
 
+# Each part takes about 1,000 s of a worker's time.
 ROTATION = (
-    # Authentication, and what needs it.
-    {"test_auth", "test_auth_cost", "test_iwarp", "test_ports"},
+    # Authentication.
+    {"test_auth", "test_auth_cost", "test_iwarp"},
+    # Ports, and the tool.
+    {"test_ports", "test_tool", "test_tool_exports"},
     # Exports, and machines that share a server.
     {"test_access", "test_discovery", "test_export", "test_export_sysfs", "test_exports", "test_machines",
      "test_mapping_space", "test_resize"},
-    # Limits, files and names.
-    {"test_encryption", "test_faults", "test_heartbeats", "test_log_limits", "test_mainline_selfcheck",
-     "test_server_limits", "test_sysfs"},
+    # Limits.
+    {"test_log_limits", "test_mainline_selfcheck", "test_server_limits"},
+    # Slots and queues.
+    {"test_few_queues", "test_polled", "test_queues", "test_scale", "test_slots"},
+    # Files and names.
+    {"test_gid", "test_guide", "test_namespaces", "test_stacking", "test_sysfs"},
+    # Failures of allocations, and lost memory.
+    {"test_encryption", "test_faults", "test_heartbeats", "test_reclaim"},
     # Disks, modules and links that come and go.
-    {"test_life", "test_map_device_input", "test_planned_stop", "test_races", "test_reopen", "test_unload"},
+    {"test_life", "test_planned_stop", "test_races", "test_reopen", "test_unload"},
     # The way of the data.
-    {"test_changes", "test_checksum_cost", "test_checksums", "test_durability", "test_identity", "test_latency",
-     "test_modes", "test_operations", "test_overtaking", "test_polled", "test_queues", "test_reclaim",
-     "test_request_timeouts", "test_scale", "test_stacking"},
+    {"test_checksum_cost", "test_checksums", "test_durability", "test_modes", "test_operations"},
+    # The way of a request, and what is written to sysfs.
+    {"test_changes", "test_identity", "test_latency", "test_map_device_input", "test_overtaking",
+     "test_request_timeouts"},
 )
 PARTS = range(1, len(ROTATION) + 1)
 

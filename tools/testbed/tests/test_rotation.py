@@ -26,5 +26,5 @@ def test_each_file_runs_in_one_part_or_in_all(file):
 
 
 def test_the_script_knows_the_number_of_parts():
-    script = (TOP / "scripts/test.sh").read_text()
+    script = (TOP / "scripts/part.sh").read_text()
     assert re.findall(r"^PARTS=(\d+)$", script, re.M) == [str(len(rotation.PARTS))]
