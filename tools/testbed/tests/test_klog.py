@@ -117,6 +117,9 @@ def test_races_are_ours_if_our_code_is_in_them():
     assert len(klog.faults(KCSAN.format("ib_post", "send+0x1/0x2 [ibtrs_core]").splitlines())) == 1
     # An interrupt that came while our code ran.
     assert klog.faults(KCSAN.format("virtqueue_disable_cb", "recv_done+0x1/0x2 [ibtrs_server]").splitlines()) == []
+    timer = KCSAN.format("__mod_timer", "queue_rq+0x1/0x2 [ibnbd_client]")
+    assert klog.faults(timer.replace("rxe_requester", "blk_add_timer").splitlines()) == []
+    assert len(klog.faults(timer.splitlines())) == 1
 
 
 def test_objects_that_found_no_memory():
