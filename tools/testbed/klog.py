@@ -57,7 +57,7 @@ ALLOWED = [
     Allowed(r"BUG: KCSAN: data-race in __blk_flush_plug / (kthread_data|kernel_fpu_begin_mask)",
             "the block layer clears PF_BLOCK_TS of a task, and what interrupts it looks at another of its flags"),
     Allowed(r"BUG: KCSAN: data-race in (__mod_timer / blk_add_timer|blk_add_timer / __mod_timer)",
-            "the block layer looks at the time of a queue's timer without its lock, whoever starts a request"),
+            "the block layer looks at the time of a queue's timer without its lock when a request starts"),
     Allowed(r"kobject_add_internal failed for \S+ \(error: -12 ",
             "there was no memory for it, or a test made it fail; the caller has got the error"),
     Allowed(r"(?s)page allocation failure: order:0.*\btry_fill_recv\b",
