@@ -6,7 +6,6 @@ The files below take turns: the number of the commit selects one part of them, s
 each file run about every tenth commit, those of the packages about every second one.  Scenarios of all other
 files, and new ones, always run.  `make test-all` runs all."""
 
-# Each part takes about 1,000 s of a worker's time.
 ROTATION = (
     # Authentication.
     {"test_auth", "test_auth_cost", "test_iwarp"},

@@ -120,6 +120,9 @@ def test_races_are_ours_if_our_code_is_in_them():
     timer = KCSAN.format("__mod_timer", "queue_rq+0x1/0x2 [ibnbd_client]")
     assert klog.faults(timer.replace("rxe_requester", "blk_add_timer").splitlines()) == []
     assert len(klog.faults(timer.splitlines())) == 1
+    flags = KCSAN.format("__blk_flush_plug", "recv_done+0x1/0x2 [ibtrs_server]")
+    assert klog.faults(flags.replace("rxe_requester", "kernel_fpu_begin_mask").splitlines()) == []
+    assert len(klog.faults(flags.splitlines())) == 1
 
 
 def test_objects_that_found_no_memory():
