@@ -200,6 +200,7 @@ fn send_auth1(attempt: &Attempt, service: &QueuePair<Con>, auth1: &[u8]) -> Resu
         count: 1,
         // CAST: AUTH2 has some hundred bytes.
         bytes: AUTH2_LEN as u32,
+        payload: 0,
     };
     service.add_recvs(RECV_AUTH, answer)?;
     let message = DmaBuf::with(service.pd(), auth1)?;

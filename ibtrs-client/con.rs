@@ -80,6 +80,8 @@ pub(crate) struct Con {
     revoked_at: Atomic<u64>,
     /// Number of messages received.
     messages: Atomic<u64>,
+    /// Number of requests that were sent and not answered.
+    outstanding: Atomic<i32>,
 }
 
 impl Con {
@@ -90,7 +92,28 @@ impl Con {
             revoked: Atomic::new(Revoked::NONE.to_bits()),
             revoked_at: Atomic::new(0),
             messages: Atomic::new(0),
+            outstanding: Atomic::new(0),
         }
+    }
+
+    /// Counts a request that is about to be sent, unless `window` are in flight.
+    #[inline]
+    pub(crate) fn enter(&self, window: i32) -> bool {
+        // ORDERING: A counter. The server posts the receive of a request before the answer.
+        if self.outstanding.load(Relaxed) >= window {
+            return false;
+        }
+        if self.outstanding.fetch_add(1, Relaxed) < window {
+            return true;
+        }
+        self.leave();
+        false
+    }
+
+    /// Stops counting a request that was answered, or not sent.
+    #[inline]
+    pub(crate) fn leave(&self) {
+        self.outstanding.fetch_sub(1, Relaxed);
     }
 
     /// Returns the number of messages received.

@@ -24,7 +24,10 @@ use crate::{
         Request,
         Wire, //
     },
-    session::Token, //
+    session::{
+        Session,
+        Token, //
+    },
 };
 use ibtrs_core::{
     auth::Crypto,
@@ -220,6 +223,7 @@ impl ConnSetup {
                 more_answers: true,
                 inv_answers: dev.has_immediates(),
                 slots: takes_slots(dev),
+                capsules: sends_capsules(&path.session, dev),
             }),
         };
         self.request = request.encode();
@@ -491,12 +495,20 @@ fn fence_abandoned(attempt: &Attempt, conn: &PathConn, epoch: u32) -> Result {
     })
 }
 
+/// Returns whether requests may be capsules. All connections share the window, and requests that find
+/// none on theirs use another that is not polled: so there must not be too few of those.
+fn sends_capsules(session: &Session, dev: &Device) -> bool {
+    let polled = session.nr_cons().saturating_sub(1 + session.nr_queues());
+    dev.has_immediates() && polled <= session.nr_queues()
+}
+
 fn service_config() -> QpConfig {
     QpConfig {
         send_depth: 2 * u32::from(SERVICE_QUEUE_DEPTH) + 2,
         send_sges: 2,
         // Two extra, for AUTH2 and the session information.
         recv_depth: 2 * u32::from(SERVICE_QUEUE_DEPTH) + 2,
+        payloads: false,
         context: PollContext::SoftIrq,
         vector: 0,
     }
@@ -528,6 +540,7 @@ fn io_config(attempt: &Attempt, dev: &Device, wire: &Wire, cid: u16, vector: u32
         send_depth: 3 * depth + 1,
         send_sges: dev.max_send_sge().min(request::MAX_SGES),
         recv_depth: answers(wire),
+        payloads: false,
         context: if u32::from(cid) > attempt.path.session.nr_queues() {
             PollContext::Direct
         } else {
@@ -596,6 +609,7 @@ fn exchange_info(attempt: &Arc<Attempt>, pd: &Arc<Pd>, wire: &Wire) -> Result<Ar
         RecvClass {
             count: 1,
             bytes: u32::try_from(len)?,
+            payload: 0,
         },
     )?;
     // Before the buffers, which are optional.
@@ -670,6 +684,7 @@ fn start(
             RecvClass {
                 count,
                 bytes: bytes as u32,
+                payload: 0,
             },
         )?;
         qps.push(qp.get(), GFP_KERNEL)?;

@@ -38,6 +38,7 @@ use ibtrs_core::{
     trace, //
 };
 use ibtrs_proto::{
+    capsule,
     consts::{
         MAX_REQUEST_HDR_LEN,
         WRITE_HDR_LEN, //
@@ -99,6 +100,7 @@ use rdma::{
         QueuePair, //
     },
     sendq::{
+        Chain,
         Doorbell,
         Signal,
         SqSpace, //
@@ -134,6 +136,10 @@ pub(crate) struct Wire {
     pub(crate) imm_in_messages: bool,
     /// The server may answer in the message that invalidates a key.
     pub(crate) inv_answers: bool,
+    /// Requests may be capsules.
+    capsules: bool,
+    /// How many requests may be in flight on an I/O connection.
+    window: i32,
 }
 
 /// Returns whether this side takes slots in place of chunks: the server can read its memory.
@@ -147,6 +153,10 @@ impl Wire {
     pub(crate) fn new(rsp: ConnRsp, dev: &Device) -> Result<Self> {
         if rsp.slot_bytes.is_some() && !takes_slots(dev) {
             // Nobody has asked for slots.
+            return Err(EPROTO);
+        }
+        if rsp.window.is_some() && !dev.has_immediates() {
+            // Nobody has asked for capsules.
             return Err(EPROTO);
         }
         let layout = rsp
@@ -170,29 +180,61 @@ impl Wire {
             max_sges: dev.max_send_sge().min(MAX_SGES),
             imm_in_messages: !dev.has_immediates() && rsp.ext.is_some(),
             inv_answers: dev.has_immediates() && rsp.ext.is_some(),
+            capsules: rsp.window.is_some(),
+            // CAST: A window has at most some thousand requests.
+            window: rsp
+                .window
+                .map_or(i32::MAX, |window| window.requests() as i32),
         })
     }
 
-    /// Returns whether a write takes its data to the server. Otherwise the server fetches it.
+    /// Returns whether a request that is sent like that goes in a capsule.
     #[inline]
-    fn is_pushed(&self, req: &Req<'_>) -> bool {
+    fn is_capsule(&self, req: &Req<'_>, transfer: Transfer) -> bool {
+        let data = match (req.info.dir, transfer) {
+            (Dir::Read, _) | (_, Transfer::None | Transfer::Fetch) => 0,
+            (Dir::Write, Transfer::Direct | Transfer::Buffer) => req.info.bytes,
+            (Dir::Write, Transfer::Region) => return false,
+        };
+        self.capsules && req.info.cid > 0 && capsule::fits(data, req.user_hdr.len())
+    }
+
+    /// Returns whether a chunk, or the slot in its place, has room for the data of a write.
+    #[inline]
+    fn fits_landing(&self, req: &Req<'_>) -> bool {
         match (self.rsp.slot_bytes, u16::try_from(req.user_hdr.len())) {
             (Some(slot), Ok(usr_len)) => slots::is_pushed(req.info.bytes, usr_len, slot),
             _ => true,
         }
     }
 
+    /// Returns whether a capsule has room for a request with `data` bytes of data in the message.
+    #[inline]
+    fn fits_capsule(&self, req: &Req<'_>, data: u32) -> bool {
+        self.capsules && req.info.cid > 0 && capsule::fits(data, req.user_hdr.len())
+    }
+
+    /// Returns whether a write takes its data to the server, unless that is in too many pieces.
+    /// Otherwise the server fetches it.
+    #[inline]
+    fn is_pushed(&self, req: &Req<'_>) -> bool {
+        self.fits_landing(req) || self.fits_capsule(req, req.info.bytes)
+    }
+
     /// Returns the placement of a request with a user header of `usr_len` bytes.
     #[inline]
-    fn place(&self, req: &Req<'_>, usr_len: u16, transfer: Transfer) -> Result<Placement> {
+    fn place(&self, req: &Req<'_>, usr_len: u16, way: Way) -> Result<Placement> {
         let (chunk_size, max_hdr) = (self.rsp.chunk_size(), self.rsp.max_hdr_size);
         let bytes = req.info.bytes;
-        let place = match (req.info.dir, self.rsp.slot_bytes) {
-            (Dir::Write, _) if transfer != Transfer::Fetch => {
-                layout::write(bytes, usr_len, chunk_size, max_hdr)
+        let is_write = req.info.dir == Dir::Write && way.transfer != Transfer::Fetch;
+        let place = match (is_write, self.rsp.slot_bytes) {
+            (true, _) if way.is_capsule => layout::write(0, usr_len, capsule::HEADERS, max_hdr),
+            (false, _) if way.is_capsule => {
+                layout::in_slot(bytes > 0, usr_len, capsule::HEADERS, max_hdr)
             }
-            (_, Some(slot)) => layout::in_slot(bytes > 0, usr_len, slot, max_hdr),
-            (_, None) => layout::read(bytes, usr_len, chunk_size, max_hdr),
+            (true, _) => layout::write(bytes, usr_len, chunk_size, max_hdr),
+            (false, Some(slot)) => layout::in_slot(bytes > 0, usr_len, slot, max_hdr),
+            (false, None) => layout::read(bytes, usr_len, chunk_size, max_hdr),
         };
         place.map_err(|error| convert::error(error.errno()))
     }
@@ -397,6 +439,14 @@ enum Transfer {
     Buffer,
 }
 
+/// How a request is sent.
+#[derive(Clone, Copy)]
+struct Way {
+    transfer: Transfer,
+    /// The request is a [capsule], and does not go to its chunk.
+    is_capsule: bool,
+}
+
 /// Returns the request in flight, unless the server has answered it.
 fn unanswered(in_flight: &mut Option<InFlight>) -> Option<&mut InFlight> {
     in_flight.as_mut().filter(|in_flight| in_flight.unanswered)
@@ -409,12 +459,12 @@ impl Inner {
         &mut self,
         wire: &Wire,
         submit: &Req<'_>,
-        transfer: Transfer,
+        way: Way,
         buffer: Option<&IoBuffer>,
         timed: bool,
     ) -> Result<Placement> {
         let usr_len = u16::try_from(submit.user_hdr.len())?;
-        let place = wire.place(submit, usr_len, transfer)?;
+        let place = wire.place(submit, usr_len, way)?;
         let desc = (submit.info.bytes > 0).then(|| match buffer {
             Some(buffer) => buffer.desc(submit.info.bytes),
             None => SgDesc {
@@ -431,7 +481,7 @@ impl Inner {
             .ok_or(EMSGSIZE)?;
         user.copy_from_slice(submit.user_hdr);
         match (submit.info.dir, desc) {
-            (Dir::Write, Some(desc)) if transfer == Transfer::Fetch => {
+            (Dir::Write, Some(desc)) if way.transfer == Transfer::Fetch => {
                 let header = FetchHdr {
                     usr_len,
                     need_inval: true,
@@ -445,9 +495,14 @@ impl Inner {
             }
             (Dir::Write, _) => {
                 let bytes = WriteHdr { usr_len, timed }.encode();
-                hdr.get_mut(..bytes.len())
-                    .ok_or(EMSGSIZE)?
-                    .copy_from_slice(&bytes);
+                let (place, rest) = hdr.split_at_mut_checked(bytes.len()).ok_or(EMSGSIZE)?;
+                place.copy_from_slice(&bytes);
+                if way.is_capsule {
+                    // Before the data.
+                    let used = usr_end + bytes.len();
+                    let padding = (capsule::HEADERS as usize).saturating_sub(used);
+                    rest.get_mut(..padding).ok_or(EMSGSIZE)?.fill(0);
+                }
             }
             (Dir::Read, desc) => {
                 let header = ReadHdr {
@@ -469,10 +524,12 @@ impl Inner {
             Carried::Buffered(_) if submit.info.dir == Dir::Write => return Ok(Transfer::Buffer),
             Carried::Buffered(_) | Carried::Plain(_) => return Ok(Transfer::None),
         };
-        let is_fetched = submit.info.dir == Dir::Write && !wire.is_pushed(submit);
-        if submit.info.dir == Dir::Write && !is_fetched && io.nents() < wire.max_sges {
+        let is_write = submit.info.dir == Dir::Write;
+        if is_write && wire.is_pushed(submit) && io.nents() < wire.max_sges {
             return Ok(Transfer::Direct);
         }
+        // A capsule has no data from a region.
+        let is_fetched = is_write && !wire.fits_landing(submit);
         self.mr.map_io(io)?;
         if self.mr.length() != u64::from(submit.info.bytes) {
             return Err(EINVAL);
@@ -492,14 +549,20 @@ impl Inner {
         slot: SlotRef<'_, Con>,
         submit: &Req<'_>,
         place: Placement,
-        transfer: Transfer,
+        Way {
+            transfer,
+            is_capsule,
+        }: Way,
     ) -> Result {
         let Some(in_flight) = &mut self.in_flight else {
             return Err(EINVAL);
         };
-        let hdr_len = match submit.info.dir {
-            Dir::Write if transfer != Transfer::Fetch => submit.user_hdr.len() + WRITE_HDR_LEN,
-            _ => place.total_len as usize,
+        let hdr_len = match (submit.info.dir, transfer) {
+            (Dir::Write, Transfer::Direct | Transfer::Buffer) if is_capsule => {
+                capsule::HEADERS as usize
+            }
+            (Dir::Write, Transfer::Fetch) | (Dir::Read, _) => place.total_len as usize,
+            (Dir::Write, _) => submit.user_hdr.len() + WRITE_HDR_LEN,
         };
         let hdr = self.hdr.sge(0, hdr_len)?;
         let payload = conn
@@ -517,6 +580,10 @@ impl Inner {
         } else {
             Doorbell::Later
         };
+        let send_headers = |chain: &mut Chain<'_, Con>| match is_capsule {
+            true => chain.send_imm([hdr], imm, Signal::None),
+            false => chain.rdma_write_imm(to, [hdr], imm, Signal::None),
+        };
         match (transfer, &mut in_flight.io) {
             (Transfer::Direct, Some(Carried::Mapped(io))) => {
                 let space = SqSpace {
@@ -524,9 +591,16 @@ impl Inner {
                     sges: io.nents() + 1,
                 };
                 let data = io.sges(&conn.pd);
-                qp.send(space, doorbell, |chain| {
-                    let pieces = Iterator::chain(data, [hdr]);
-                    chain.rdma_write_imm(to, pieces, imm, Signal::Slot(slot, Kind::Send));
+                let signal = Signal::Slot(slot, Kind::Send);
+                qp.send(space, doorbell, |chain| match is_capsule {
+                    true => {
+                        let pieces = Iterator::chain([hdr].into_iter(), data);
+                        chain.send_imm(pieces, imm, signal);
+                    }
+                    false => {
+                        let pieces = Iterator::chain(data, [hdr]);
+                        chain.rdma_write_imm(to, pieces, imm, signal);
+                    }
                 })
             }
             (Transfer::Region, _) => {
@@ -535,7 +609,7 @@ impl Inner {
                 qp.send(space, doorbell, |chain| match submit.info.dir {
                     Dir::Read => {
                         chain.reg_mr(&self.mr, Access::RemoteWrite);
-                        chain.rdma_write_imm(to, [hdr], imm, Signal::None);
+                        send_headers(chain);
                     }
                     Dir::Write => {
                         chain.reg_mr(&self.mr, Access::Local);
@@ -545,18 +619,21 @@ impl Inner {
             }
             (Transfer::Fetch, _) => qp.send(SqSpace { wrs: 2, sges: 1 }, doorbell, |chain| {
                 chain.reg_mr(&self.mr, Access::RemoteRead);
-                chain.rdma_write_imm(to, [hdr], imm, Signal::None);
+                send_headers(chain);
             }),
             (Transfer::Buffer, Some(Carried::Buffered(io))) => {
                 let buffer = slot.io_buffers.get(submit.info.tag).ok_or(EINVAL)?;
                 let data = buffer.copy_from(io, submit.info.bytes)?;
-                qp.send(SqSpace { wrs: 1, sges: 2 }, doorbell, |chain| {
-                    chain.rdma_write_imm(to, [data, hdr], imm, Signal::None)
-                })
+                qp.send(
+                    SqSpace { wrs: 1, sges: 2 },
+                    doorbell,
+                    |chain| match is_capsule {
+                        true => chain.send_imm([hdr, data], imm, Signal::None),
+                        false => chain.rdma_write_imm(to, [data, hdr], imm, Signal::None),
+                    },
+                )
             }
-            _ => qp.send(SqSpace { wrs: 1, sges: 1 }, doorbell, |chain| {
-                chain.rdma_write_imm(to, [hdr], imm, Signal::None)
-            }),
+            _ => qp.send(SqSpace { wrs: 1, sges: 1 }, doorbell, send_headers),
         }
     }
 
@@ -695,7 +772,44 @@ impl PathConn {
     /// the request; other errors are those of [`Session::submit`].
     ///
     /// [`Session::submit`]: crate::session::Session::submit
-    pub(crate) fn submit(&self, req: &Req<'_>, mut io: IoHandle) -> Result<(), (Error, IoHandle)> {
+    pub(crate) fn submit(&self, req: &Req<'_>, io: IoHandle) -> Result<(), (Error, IoHandle)> {
+        let cid = req.info.cid;
+        if self.enter(cid) {
+            return self.submit_here(req, io).inspect_err(|_| self.leave(cid));
+        }
+        // The caller may have left requests there that are still to be rung for.
+        self.commit(cid);
+        // CAST: A path has no more connections than fit 16 bits.
+        let nr_queues = self.attempt.path.session.nr_queues() as u16;
+        let mut others =
+            Iterator::chain(cid.saturating_add(1)..=nr_queues, 1..cid.min(nr_queues + 1));
+        let Some(cid) = others.find(|other| self.enter(*other)) else {
+            return Err((EAGAIN, io));
+        };
+        let mut req = *req;
+        req.info.cid = cid;
+        // The caller rings the doorbell of its own connection only.
+        req.last = true;
+        self.submit_here(&req, io).inspect_err(|_| self.leave(cid))
+    }
+
+    /// Counts a request on the connection `cid`, unless there are as many as its window allows.
+    #[inline]
+    fn enter(&self, cid: u16) -> bool {
+        let qp = self.qps.get(usize::from(cid));
+        qp.is_some_and(|qp| qp.handler().enter(self.wire.window))
+    }
+
+    /// Stops counting a request on the connection `cid` that was not sent.
+    fn leave(&self, cid: u16) {
+        if let Some(qp) = self.qps.get(usize::from(cid)) {
+            qp.handler().leave();
+        }
+    }
+
+    /// Sends a request on its connection, which has room for it.
+    #[inline]
+    fn submit_here(&self, req: &Req<'_>, mut io: IoHandle) -> Result<(), (Error, IoHandle)> {
         let info = &req.info;
         let (Some(qp), Some(slot)) = (
             self.qps.get(usize::from(info.cid)),
@@ -724,10 +838,14 @@ impl PathConn {
         let nents = io.nents();
         let timed = trace::traces_client_complete() && self.wire.rsp.times;
         let prepared = inner.prepare(&self.wire, req, &io).and_then(|transfer| {
-            let place = inner.write_header(&self.wire, req, transfer, buffer, timed)?;
-            Ok((place, transfer))
+            let way = Way {
+                transfer,
+                is_capsule: self.wire.is_capsule(req, transfer),
+            };
+            let place = inner.write_header(&self.wire, req, way, buffer, timed)?;
+            Ok((place, way))
         });
-        let (place, transfer) = match prepared {
+        let (place, way) = match prepared {
             Ok(prepared) => prepared,
             Err(error) => return Err((error, io.release(self.pd.device()))),
         };
@@ -738,8 +856,8 @@ impl PathConn {
             timer: stats.timer(),
             messages: qp.handler().messages(),
             unanswered: true,
-            unsent: transfer == Transfer::Direct,
-            key: match transfer {
+            unsent: way.transfer == Transfer::Direct,
+            key: match way.transfer {
                 Transfer::Region | Transfer::Fetch => Key::Live,
                 Transfer::Direct | Transfer::Buffer | Transfer::None => Key::Dead,
             },
@@ -752,7 +870,7 @@ impl PathConn {
         if req.counted {
             self.attempt.inflight.fetch_add(1, Relaxed);
         }
-        let posted = inner.post(self, qp, slot, req, place, transfer);
+        let posted = inner.post(self, qp, slot, req, place, way);
         let error = match posted {
             Ok(()) => {
                 self.count(req, nents);
@@ -851,6 +969,8 @@ pub(crate) fn answered(
     let step = step.map_err(Stray::Bogus)?;
     in_flight.key = step.next;
     in_flight.unanswered = false;
+    // The server has posted the receive of the request again.
+    qp.handler().leave();
     (in_flight.trailer, in_flight.times) = answer.trailer.parts(in_flight.timed);
     if let Some(errno) = Errno::from_imm(answer.errno) {
         in_flight.result = Err(errno);

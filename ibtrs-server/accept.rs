@@ -17,7 +17,8 @@ use crate::{
     path::{
         Ends,
         Path,
-        Shape, //
+        Shape,
+        Terms, //
     },
     refusal::Refusal,
     server::Server,
@@ -73,6 +74,7 @@ use rdma::{
         ConnParam, //
     },
     cq::PollContext,
+    device::Device,
     qp::{
         Qp,
         QpConfig, //
@@ -347,14 +349,14 @@ impl Incomer<'_> {
         }
     }
 
-    /// Returns the private data of the acceptance of a connection to a path of this shape.
-    fn acceptance(&self, session: &Session, shape: Shape) -> Acceptance {
+    /// Returns the private data of the acceptance of a connection to a path with these terms.
+    fn acceptance(&self, session: &Session, terms: Terms) -> Acceptance {
         let ext = self.request.ext.map(|_| session.rsp_ext());
-        session.server.config.rsp(shape, ext).encode()
+        session.server.config.rsp(terms, ext).encode()
     }
 
     /// Returns where the requests of a path land that begins with this connection.
-    pub(crate) fn shape(&self, config: &Config) -> Shape {
+    fn shape(&self, config: &Config) -> Shape {
         let takes = self.request.ext.is_some_and(|ext| ext.wants_slots());
         let can_fetch = self.id.device().is_ok_and(|dev| {
             dev.has_immediates()
@@ -365,6 +367,20 @@ impl Incomer<'_> {
         match takes && can_fetch && self.id.reads_allowed() > 0 && config.gives_slots() {
             true => Shape::Slots,
             false => Shape::Chunks,
+        }
+    }
+
+    /// Returns the terms of a path that begins with this connection.
+    pub(crate) fn terms(&self, config: &Config) -> Terms {
+        let takes = self.request.ext.is_some_and(|ext| ext.wants_capsules());
+        let (shape, cons) = (self.shape(config), self.request.cid_num);
+        let terms = config.terms(shape, takes && crate::capsules.get(), cons);
+        let can_take = self.id.device().is_ok_and(|dev| {
+            dev.has_immediates() && dev.max_recv_sge() > 1 && fits(&dev, config.io_recvs(terms))
+        });
+        match can_take {
+            true => terms,
+            false => config.terms(shape, false, cons),
         }
     }
 
@@ -396,11 +412,11 @@ impl Incomer<'_> {
             None => self.known_path(&session),
         };
         let known = known.inspect_err(|_| session.forget_if_unused())?;
-        let shape = match &known {
-            Some(path) => path.shape,
-            None => self.shape(&server.config),
+        let terms = match &known {
+            Some(path) => path.terms,
+            None => self.terms(&server.config),
         };
-        let mut acceptance = self.acceptance(&session, shape);
+        let mut acceptance = self.acceptance(&session, terms);
         let nonce = kx::random::secret();
         let auth = ServerAuth::accept(chosen, self.bytes, &mut acceptance, nonce);
         let path = match (known, chosen) {
@@ -460,7 +476,7 @@ impl Incomer<'_> {
         let owner = owner.ok_or(stranger)?;
         let path = find(session, &self.place(), |path| Arc::ptr_eq(path, &owner))?;
         let path = path.ok_or(Refusal::new(ECONNRESET, "its path has gone"))?;
-        let mut acceptance = self.acceptance(session, path.shape);
+        let mut acceptance = self.acceptance(session, path.terms);
         let auth = path.auth.lock();
         auth.further_accept(&Crypto, self.bytes, &mut acceptance);
         drop(auth);
@@ -515,26 +531,27 @@ impl Incomer<'_> {
 
     fn make_qp(&self, path: &Arc<Path>, acceptance: &Acceptance) -> Result {
         let (config, request) = (&path.session.server.config, self.request);
-        let shape = path.shape;
-        if shape == Shape::Slots && self.id.reads_allowed() == 0 {
+        let terms = path.terms;
+        if terms.shape == Shape::Slots && self.id.reads_allowed() == 0 {
             // Nothing could be fetched over this connection, and its requests would keep buffers.
             return Err(EPROTO);
         }
         let con = Con::new(path.clone(), request.cid)?;
         let service = request.cid == 0;
         let (send_depth, recv_depth) = match service {
-            true => (config.service_sends(shape), config.service_recvs(shape)),
-            false => (config.io_sends(shape), config.io_recvs(shape)),
+            true => (config.service_sends(terms), config.service_recvs(terms)),
+            false => (config.io_sends(terms), config.io_recvs(terms)),
         };
         let qp_config = QpConfig {
             send_depth,
             send_sges: MAX_SGES,
             recv_depth,
+            payloads: !service && terms.window.is_some(),
             context: PollContext::WorkQueue,
             vector: path.vector(request.cid),
         };
         let qp = qp_config.create(self.id.clone(), &path.pd, con)?;
-        if shape == Shape::Slots && qp.send_depth() < SHORTEST_SENDS {
+        if terms.shape == Shape::Slots && qp.send_depth() < SHORTEST_SENDS {
             // The completion queue of the device is too short for more, beside the receives.
             return Err(E2BIG);
         }
@@ -546,28 +563,34 @@ impl Incomer<'_> {
             add_service_recvs(&qp, path)?;
         }
         let requests = match service {
-            true => config.service_requests(shape),
-            false => config.io_recvs(shape),
+            true => Some(config.service_requests(terms)),
+            // Those for capsules follow when the client has completed the path.
+            false if terms.window.is_some() => None,
+            false => Some(config.io_recvs(terms)),
         };
-        qp.add_recvs(
-            RECV_REQUESTS,
-            RecvClass {
-                count: requests,
-                bytes: 0,
-            },
-        )?;
+        if let Some(count) = requests {
+            qp.add_recvs(RECV_REQUESTS, RecvClass::empty(count))?;
+        }
         path.add_con(request.cid, qp, self.came)?;
         self.id.accept(ConnParam {
             private_data: acceptance,
             retry_count: 7,
             rnr_retry_count: 7,
             reads_by_peer: 0,
-            reads: match shape {
+            reads: match terms.shape {
                 Shape::Chunks => 0,
                 Shape::Slots => path.pd.device().max_reads().min(self.id.reads_allowed()),
             },
         })
     }
+}
+
+/// Returns whether the queues of a device have room for this number of receives, beside the sends
+/// that any connection needs.
+fn fits(dev: &Device, receives: u32) -> bool {
+    // A drain has a marker in each queue.
+    let entries = receives.saturating_add(SHORTEST_SENDS).saturating_add(2);
+    receives < dev.max_qp_wr() && entries <= dev.max_cqe()
 }
 
 /// Posts the receives for the messages that set up the path, in the order in which they arrive.
@@ -576,6 +599,7 @@ fn add_service_recvs(qp: &Qp<Con>, path: &Path) -> Result {
         count: 1,
         // CAST: These messages have some hundred bytes.
         bytes: bytes as u32,
+        payload: 0,
     };
     if path.auth.lock().is_pending() {
         qp.add_recvs(RECV_AUTH, one(AUTH1_LEN))?;

@@ -62,6 +62,7 @@ use kx::{
 use rdma::{
     mr::Mr,
     pd::Pd,
+    recv::Kept,
     sge::Sge, //
 };
 
@@ -292,6 +293,8 @@ pub(crate) struct Chunk {
     pub(crate) more: MoreAnswers,
     /// The connection on which the request arrived.
     pub(crate) cid: u16,
+    /// The data of the request in service, if that is a capsule with some, on that connection.
+    pub(crate) capsule: Option<Kept>,
     /// The key was invalidated for the request in service.
     pub(crate) invalidated: bool,
     /// The path owns the number for this request, see [`crate::chunk_owner`].
@@ -301,6 +304,23 @@ pub(crate) struct Chunk {
     pub(crate) woken: bool,
     /// The request is counted as in service.
     pub(crate) counted: bool,
+}
+
+/// Returns room for a user header of `len` bytes.
+#[inline]
+fn room<'a>(
+    short: &'a mut [u8; SHORT_USER_HDR],
+    long: &'a mut Option<KBox<[u8; MAX_USER_HDR]>>,
+    len: usize,
+) -> Result<&'a mut [u8]> {
+    if let Some(hdr) = short.get_mut(..len) {
+        return Ok(hdr);
+    }
+    let long = match long {
+        Some(long) => long,
+        none => none.insert(KBox::new([0; MAX_USER_HDR], GFP_NOWAIT)?),
+    };
+    long.get_mut(..len).ok_or(EMSGSIZE)
 }
 
 impl Chunk {
@@ -335,6 +355,7 @@ impl Chunk {
             times: Times::NotWanted,
             more: MoreAnswers::NONE,
             cid: 0,
+            capsule: None,
             invalidated: false,
             claimed: false,
             woken: false,
@@ -358,6 +379,8 @@ impl Chunk {
         self.times = Times::NotWanted;
         self.more.clear();
         self.cid = cid;
+        // One that was left belongs to a connection that is closed, or about to be.
+        self.capsule = None;
         self.invalidated = false;
         self.woken = false;
         if let Some(slot) = self.landing.slot() {
@@ -408,15 +431,21 @@ impl Chunk {
     pub(crate) fn copy_header(&mut self) -> Result {
         let at = self.request.usr_at as usize;
         let len = usize::from(self.request.usr_len);
-        let hdr = match (self.hdr.get_mut(..len), &mut self.long_hdr) {
-            (Some(hdr), _) => hdr,
-            (None, Some(long)) => long.get_mut(..len).ok_or(EMSGSIZE)?,
-            (None, long) => {
-                let new = long.insert(KBox::new([0; MAX_USER_HDR], GFP_NOWAIT)?);
-                new.get_mut(..len).ok_or(EMSGSIZE)?
-            }
-        };
+        let hdr = room(&mut self.hdr, &mut self.long_hdr, len)?;
         self.landing.read(at, hdr)
+    }
+
+    /// Copies the user header of a request from its capsule.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::copy_header`].
+    pub(crate) fn copy_header_from(&mut self, headers: &[u8]) -> Result {
+        let len = usize::from(self.request.usr_len);
+        let from = headers.get(..len).ok_or(EMSGSIZE)?;
+        let hdr = room(&mut self.hdr, &mut self.long_hdr, len)?;
+        hdr.copy_from_slice(from);
+        Ok(())
     }
 
     /// Overwrites the transport header of the request in the chunk. If the next request for the
@@ -438,14 +467,14 @@ impl Chunk {
     /// Returns whether the key of the chunk must be invalidated before the
     /// request is served.
     pub(crate) fn must_invalidate(&self) -> bool {
-        self.landing.must_invalidate(&self.request)
+        self.capsule.is_none() && self.landing.must_invalidate(&self.request)
     }
 
     /// Returns whether the request needs a buffer that the slot does not have.
     pub(crate) fn lacks_buffer(&mut self) -> bool {
         match &mut self.landing {
-            Landing::Slot(slot) => slot.lacks_buffer(&self.request),
-            Landing::Chunk(_) => false,
+            Landing::Slot(slot) if self.capsule.is_none() => slot.lacks_buffer(&self.request),
+            _ => false,
         }
     }
 

@@ -104,7 +104,12 @@ impl Con {
     /// # Errors
     ///
     /// A violation of the protocol that leaves no request to answer; for the log.
-    fn request(&self, qp: &QpRef<'_, Self>, payload: u32) -> Result<(), &'static str> {
+    fn request(
+        &self,
+        qp: &QpRef<'_, Self>,
+        payload: u32,
+        message: &Received<'_>,
+    ) -> Result<(), &'static str> {
         let path = &self.path;
         if !path.takes_requests() {
             return Err("request on a path that is not connected");
@@ -116,8 +121,13 @@ impl Con {
             return Err(IN_USE);
         };
         chunk.begin(self.cid);
-        // Clients that know the extensions may ask for times, and have their headers forgotten.
-        let parsed = parse(&mut chunk, offset, path.bounds, path.has_extensions());
+        let parsed = match path.terms.window {
+            Some(_) if !message.is_write && self.cid > 0 => {
+                parse_capsule(&mut chunk, offset, path.bounds, message)
+            }
+            // Clients that know the extensions may ask for times, and have their headers forgotten.
+            _ => parse(&mut chunk, offset, path.bounds, path.has_extensions()),
+        };
         if let Err(error) = parsed {
             if path.may_log() {
                 pr_warn!("{}: bad request: {}\n", **path, error.as_str());
@@ -239,7 +249,10 @@ fn serve(path: &Path, qp: PercpuArc<QueuePair<Con>>, index: u32, mut chunk: KBox
         // CAST: A table has no more slots than numbers.
         (path.session.name(), &path.name, index as u16, write, bytes)
     });
-    let ready = chunk.prepare_data();
+    let ready = match &chunk.capsule {
+        Some(kept) => qp.sync_payload(kept, chunk.request.data_len as usize),
+        None => chunk.prepare_data(),
+    };
     let op = Request::new(qp, index, chunk);
     if ready.is_err() {
         // Cannot happen, as the lengths were checked.
@@ -265,24 +278,54 @@ fn parse(
     let copied = chunk.read(offset as usize, hdr);
     copied.map_err(|_| RequestError::Short)?;
     let header = RequestHdr::parse(hdr, extensions)?;
-    let request = ServerRequest::parse(&header, offset, bounds)?;
-    let usr_len = request.usr_len;
-    if usize::from(usr_len) > MAX_USER_HDR {
-        return Err(RequestError::HeaderSize(usr_len));
-    }
-    chunk.request = request;
-    if request.timed {
-        chunk.begin_times();
-    }
-    chunk.copy_header().map_err(|error| match error {
-        ENOMEM => RequestError::NoMemory,
-        _ => RequestError::UserLen(usr_len),
-    })?;
+    let usr_len = begin(chunk, ServerRequest::parse(&header, offset, bounds)?)?;
+    let copied = chunk.copy_header();
+    copied.map_err(|error| not_copied(error, usr_len))?;
     if extensions {
         let forgotten = chunk.forget_header();
         forgotten.map_err(|_| RequestError::UserLen(usr_len))?;
     }
     Ok(())
+}
+
+/// As [`parse`], for a request in a capsule, whose data stays in the message.
+fn parse_capsule(
+    chunk: &mut Chunk,
+    offset: u32,
+    bounds: Bounds,
+    message: &Received<'_>,
+) -> Result<(), RequestError> {
+    let hdr = message.bytes.get(offset as usize..);
+    let header = RequestHdr::parse(hdr.ok_or(RequestError::Short)?, true)?;
+    // CAST: A capsule is not longer than its receive.
+    let bounds = bounds.capsule(message.bytes.len() as u32, message.payload as u32);
+    let usr_len = begin(chunk, ServerRequest::parse(&header, offset, bounds)?)?;
+    let copied = chunk.copy_header_from(message.bytes);
+    copied.map_err(|error| not_copied(error, usr_len))?;
+    chunk.capsule = message.keep();
+    match (message.payload, &chunk.capsule) {
+        (1.., None) => Err(RequestError::Short),
+        _ => Ok(()),
+    }
+}
+
+/// Begins a request that was parsed; returns the length of its user header.
+fn begin(chunk: &mut Chunk, request: ServerRequest) -> Result<u16, RequestError> {
+    if usize::from(request.usr_len) > MAX_USER_HDR {
+        return Err(RequestError::HeaderSize(request.usr_len));
+    }
+    chunk.request = request;
+    if request.timed {
+        chunk.begin_times();
+    }
+    Ok(request.usr_len)
+}
+
+fn not_copied(error: Error, usr_len: u16) -> RequestError {
+    match error {
+        ENOMEM => RequestError::NoMemory,
+        _ => RequestError::UserLen(usr_len),
+    }
 }
 
 impl Handler for Con {
@@ -307,9 +350,12 @@ impl Handler for Con {
         };
         match Imm::decode(imm) {
             Imm::IoReq { payload } => {
-                if let Err(what) = self.request(&qp, payload) {
+                if let Err(what) = self.request(&qp, payload, &message) {
                     self.path.error(fmt!("bad request: {}", what));
                 }
+            }
+            _ if !message.bytes.is_empty() => {
+                self.path.error(fmt!("unexpected message"));
             }
             Imm::Fence(fence) => {
                 if let Err(what) = self.path.fence_received(self.cid, fence) {
@@ -366,7 +412,7 @@ impl Handler for Con {
     }
 
     fn invalidated(&self, qp: QpRef<'_, Self>, slot: SlotRef<'_, Self>) {
-        if self.path.shape == Shape::Slots {
+        if self.path.terms.shape == Shape::Slots {
             // See `fetch`: a slot's key is never invalidated.
             slot.end_use();
         }

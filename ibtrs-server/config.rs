@@ -4,10 +4,17 @@
 
 use crate::{
     landing::SMALL_BYTES,
-    path::Shape,
+    path::{
+        Shape,
+        Terms, //
+    },
     source::MAX_SGES, //
 };
 use ibtrs_proto::{
+    capsule::{
+        self,
+        Window, //
+    },
     consts::SERVICE_QUEUE_DEPTH,
     handshake::{
         ConnRsp,
@@ -20,14 +27,19 @@ use ibtrs_proto::{
     quota::Needs,
     slots::{
         group_of,
-        MAX_SLOT_IO, //
+        MAX_SLOT_IO,
+        SLOT_BYTES,
+        SMALL_SLOT_BYTES, //
     }, //
 };
 use kernel::{
     page::PAGE_SIZE,
     prelude::*, //
 };
-use rdma::sendq::MAX_CHAIN;
+use rdma::{
+    recv::RecvClass,
+    sendq::MAX_CHAIN, //
+};
 
 /// Sizes, limits and mode, the same for all sessions.
 #[derive(Clone, Copy)]
@@ -39,6 +51,8 @@ pub(crate) struct Config {
     chunks: ImmLayout,
     /// The slots, if clients get some.
     slots: Option<ImmLayout>,
+    /// Those of clients that send capsules: fewer requests need room in them.
+    small_slots: Option<ImmLayout>,
     pub(crate) hb_interval_ms: u32,
     pub(crate) hb_missed_max: u32,
     pub(crate) max_sessions: usize,
@@ -90,11 +104,14 @@ impl Config {
             );
             EINVAL
         };
-        let (slots, chunk_depth) = if crate::slots.get() {
-            let slots = limits::slot_layout(depth).map_err(refused)?;
-            (Some(slots), limits::chunk_depth(chunk_bytes, depth))
-        } else {
-            (None, depth)
+        let slots = |bytes| {
+            let layout = || limits::slot_layout(depth, bytes).map_err(refused);
+            crate::slots.get().then(layout).transpose()
+        };
+        let (slots, small_slots) = (slots(SLOT_BYTES)?, slots(SMALL_SLOT_BYTES)?);
+        let chunk_depth = match slots {
+            Some(_) => limits::chunk_depth(chunk_bytes, depth),
+            None => depth,
         };
         let chunks = limits::server_layout(chunk_bytes, chunk_depth).map_err(refused)?;
         let memory_mib = crate::max_chunk_memory_mib.get();
@@ -105,6 +122,7 @@ impl Config {
             invalidate: crate::always_invalidate.get(),
             chunks,
             slots,
+            small_slots,
             hb_interval_ms: crate::hb_interval_ms.get(),
             hb_missed_max: crate::hb_missed_max.get(),
             max_sessions: crate::max_sessions.get() as usize,
@@ -139,11 +157,13 @@ impl Config {
     }
 
     /// Returns the layout of the chunks or slots of a path.
-    pub(crate) fn layout(&self, shape: Shape) -> ImmLayout {
-        match (shape, self.slots) {
-            (Shape::Slots, Some(slots)) => slots,
-            _ => self.chunks,
-        }
+    pub(crate) fn layout(&self, terms: Terms) -> ImmLayout {
+        let slots = match (terms.shape, terms.window) {
+            (Shape::Chunks, _) => None,
+            (Shape::Slots, None) => self.slots,
+            (Shape::Slots, Some(_)) => self.small_slots,
+        };
+        slots.unwrap_or(self.chunks)
     }
 
     /// Returns the greatest number of bytes of data in a request of a client with slots.
@@ -153,9 +173,9 @@ impl Config {
     }
 
     /// Returns the place of a request of a path.
-    pub(crate) fn bounds(&self, shape: Shape) -> Bounds {
-        let bytes = self.layout(shape).chunk_size();
-        match shape {
+    pub(crate) fn bounds(&self, terms: Terms) -> Bounds {
+        let bytes = self.layout(terms).chunk_size();
+        match terms.shape {
             Shape::Chunks => Bounds::Chunk(bytes),
             Shape::Slots => Bounds::Slot {
                 bytes,
@@ -164,15 +184,32 @@ impl Config {
         }
     }
 
+    /// Returns the terms of a path of this shape with `cons` connections. Its client sends capsules if
+    /// it `has_capsules`.
+    pub(crate) fn terms(&self, shape: Shape, has_capsules: bool, cons: u16) -> Terms {
+        let plain = Terms {
+            shape,
+            window: None,
+        };
+        let depth = self.layout(plain).queue_depth();
+        // Messages go by the service connection.
+        let requests = depth - DepthSplit::of_session(depth).reserved();
+        Terms {
+            window: has_capsules.then(|| Window::of_path(requests, cons.saturating_sub(1))),
+            ..plain
+        }
+    }
+
     /// Returns the parameters with which connections of a path are accepted.
-    pub(crate) fn rsp(&self, shape: Shape, ext: Option<RspExt>) -> ConnRsp {
-        let layout = self.layout(shape);
-        let rsp = match shape {
+    pub(crate) fn rsp(&self, terms: Terms, ext: Option<RspExt>) -> ConnRsp {
+        let layout = self.layout(terms);
+        let rsp = match terms.shape {
             Shape::Chunks => limits::server_response(&layout, self.invalidate),
             Shape::Slots => limits::slot_response(&layout, self.max_io(), self.invalidate),
         };
         ConnRsp {
             times: ext.is_some(),
+            window: terms.window,
             ext,
             ..rsp
         }
@@ -180,9 +217,9 @@ impl Config {
 
     /// Returns the number of send queue entries of an I/O connection. With chunks, the longest
     /// answer takes four work requests, and an invalidation precedes it.
-    pub(crate) fn io_sends(&self, shape: Shape) -> u32 {
-        let all = 5 * u32::from(self.layout(shape).queue_depth());
-        match shape {
+    pub(crate) fn io_sends(&self, terms: Terms) -> u32 {
+        let all = 5 * u32::from(self.layout(terms).queue_depth());
+        match terms.shape {
             Shape::Chunks => all,
             Shape::Slots => all.clamp(SHORTEST_SENDS, SLOT_SENDS),
         }
@@ -192,24 +229,53 @@ impl Config {
     /// request being handled, whose chunk may be in use again. iWARP does not wait for a receive
     /// that is posted late. Clients with slots keep numbers for messages, which do not arrive on these
     /// connections; with a depth that is a power of two, rxe would take twice the memory for two
-    /// receives more.
-    pub(crate) fn io_recvs(&self, shape: Shape) -> u32 {
-        let depth = self.layout(shape).queue_depth();
-        let messages = match shape {
+    /// receives more. With capsules, there are as many requests as the window has.
+    pub(crate) fn io_recvs(&self, terms: Terms) -> u32 {
+        let depth = self.layout(terms).queue_depth();
+        let messages = match terms.shape {
             Shape::Chunks => 0,
             Shape::Slots => DepthSplit::of_session(depth).reserved(),
         };
-        u32::from(depth - messages.min(2)) + 1
+        let requests = match terms.window {
+            Some(window) => window.requests(),
+            None => u32::from(depth - messages.min(2)),
+        };
+        requests + 1
+    }
+
+    /// Returns the receives of an I/O connection with capsules.
+    pub(crate) fn capsules(&self, terms: Terms) -> RecvClass {
+        RecvClass {
+            count: self.io_recvs(terms),
+            bytes: capsule::HEADERS,
+            payload: capsule::MAX_DATA,
+        }
+    }
+
+    /// Returns the bytes that the capsules of a path with `cons` connections take.
+    fn capsules_bytes(&self, terms: Terms, cons: u16) -> u64 {
+        if terms.window.is_none() {
+            return 0;
+        }
+        let (class, page) = (self.capsules(terms), PAGE_SIZE as u64);
+        let memory = |bytes: u32| {
+            let bytes = u64::from(class.count).saturating_mul(bytes.into());
+            bytes.next_multiple_of(page)
+        };
+        let each = memory(class.bytes).saturating_add(memory(class.payload));
+        // What describes the pages takes a small part of them.
+        let each = each.saturating_add(each / 64);
+        each.saturating_mul(cons.saturating_sub(1).into())
     }
 
     /// Returns the number of send queue entries of the service connection: the registration of all
     /// chunks and the information about them, later fences and heartbeats. With slots, there are few
     /// registrations, and answers that find no entry wait.
-    pub(crate) fn service_sends(&self, shape: Shape) -> u32 {
-        match shape {
+    pub(crate) fn service_sends(&self, terms: Terms) -> u32 {
+        match terms.shape {
             Shape::Chunks => {
                 let messages = 2 * u32::from(SERVICE_QUEUE_DEPTH) + 2;
-                messages.max(u32::from(self.layout(shape).queue_depth()) + 2)
+                messages.max(u32::from(self.layout(terms).queue_depth()) + 2)
             }
             Shape::Slots => SLOT_SERVICE_SENDS,
         }
@@ -217,8 +283,8 @@ impl Config {
 
     /// Returns the number of receives of the service connection for all but AUTH1 and the INFO
     /// request. A message that finds none waits, as InfiniBand and RoCE have it.
-    pub(crate) fn service_requests(&self, shape: Shape) -> u32 {
-        match shape {
+    pub(crate) fn service_requests(&self, terms: Terms) -> u32 {
+        match terms.shape {
             Shape::Chunks => SERVICE_QUEUE_DEPTH.into(),
             Shape::Slots => u32::from(SERVICE_QUEUE_DEPTH) - 4,
         }
@@ -226,8 +292,8 @@ impl Config {
 
     /// Returns the number of receives of the service connection, including those for AUTH1 and the
     /// INFO request.
-    pub(crate) fn service_recvs(&self, shape: Shape) -> u32 {
-        self.service_requests(shape) + 2
+    pub(crate) fn service_recvs(&self, terms: Terms) -> u32 {
+        self.service_requests(terms) + 2
     }
 
     /// Returns the bytes of each chunk's private memory, which no client can write to.
@@ -241,48 +307,49 @@ impl Config {
 
     /// Returns the number of slots in a group.
     pub(crate) fn group(&self) -> u16 {
-        group_of(self.layout(Shape::Slots).queue_depth())
+        group_of(self.queue_depth)
     }
 
     /// Returns the bytes of a group of slots.
-    pub(crate) fn group_bytes(&self) -> usize {
-        usize::from(self.group()) * self.layout(Shape::Slots).chunk_size() as usize
+    pub(crate) fn group_bytes(&self, terms: Terms) -> usize {
+        usize::from(self.group()) * self.layout(terms).chunk_size() as usize
     }
 
-    /// Returns the bytes that the chunks or slots of a path take. With slots, its session has a buffer
-    /// in reserve, which each of its paths counts.
-    pub(crate) fn chunks_bytes(&self, shape: Shape) -> u64 {
-        let (layout, page) = (self.layout(shape), PAGE_SIZE as u32);
-        match shape {
+    /// Returns the bytes that the chunks or slots and the capsules of a path with `cons` connections
+    /// take. With slots, its session has a buffer in reserve, which each of its paths counts.
+    pub(crate) fn chunks_bytes(&self, terms: Terms, cons: u16) -> u64 {
+        let (layout, page) = (self.layout(terms), PAGE_SIZE as u32);
+        let chunks = match terms.shape {
             Shape::Chunks => limits::chunks_bytes(&layout, self.private_bytes() as u32, page),
             Shape::Slots => limits::slots_bytes(&layout, page).saturating_add(self.max_io().into()),
-        }
+        };
+        chunks.saturating_add(self.capsules_bytes(terms, cons))
     }
 
     /// Returns the bytes that connection `cid` takes.
-    pub(crate) fn connection_bytes(&self, shape: Shape, cid: u16) -> u64 {
+    pub(crate) fn connection_bytes(&self, terms: Terms, cid: u16) -> u64 {
         if cid == 0 {
-            limits::connection_bytes(self.service_sends(shape), self.service_recvs(shape))
+            limits::connection_bytes(self.service_sends(terms), self.service_recvs(terms))
         } else {
-            limits::connection_bytes(self.io_sends(shape), self.io_recvs(shape))
+            limits::connection_bytes(self.io_sends(terms), self.io_recvs(terms))
         }
     }
 
     /// Returns the bytes that a path takes in addition to its chunks and connections.
-    pub(crate) fn numbers_bytes(&self, shape: Shape) -> u64 {
-        limits::numbers_bytes(&self.layout(shape))
+    pub(crate) fn numbers_bytes(&self, terms: Terms) -> u64 {
+        limits::numbers_bytes(&self.layout(terms))
     }
 
     /// Returns the memory that a path with `cons` connections takes.
-    pub(crate) fn path_needs(&self, shape: Shape, cons: u16) -> Needs {
+    pub(crate) fn path_needs(&self, terms: Terms, cons: u16) -> Needs {
         let others = u64::from(cons.saturating_sub(1));
-        let others = self.connection_bytes(shape, 1).saturating_mul(others);
+        let others = self.connection_bytes(terms, 1).saturating_mul(others);
         Needs {
             connections: self
-                .numbers_bytes(shape)
-                .saturating_add(self.connection_bytes(shape, 0))
+                .numbers_bytes(terms)
+                .saturating_add(self.connection_bytes(terms, 0))
                 .saturating_add(others),
-            chunks: self.chunks_bytes(shape),
+            chunks: self.chunks_bytes(terms, cons),
         }
     }
 }

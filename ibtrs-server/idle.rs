@@ -119,7 +119,7 @@ impl Path {
     ///
     /// Any.
     pub(crate) fn reclaim_soon(self: &Arc<Self>) {
-        if self.shape == Shape::Slots {
+        if self.terms.shape == Shape::Slots {
             self.idle_work.modify(self.clone(), 0);
         }
     }

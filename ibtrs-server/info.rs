@@ -137,7 +137,7 @@ pub(crate) fn answer(path: &Arc<Path>) -> Result {
     };
     drop(cons);
 
-    let descs = match path.shape {
+    let descs = match path.terms.shape {
         Shape::Chunks => register_chunks(path, &service)?,
         Shape::Slots => register_groups(path, &service)?,
     };
@@ -185,7 +185,7 @@ fn register_chunks(path: &Path, service: &QueuePair<Con>) -> Result<KVVec<SgDesc
 /// Registers the groups of slots; returns their descriptors.
 fn register_groups(path: &Path, service: &QueuePair<Con>) -> Result<KVVec<SgDesc>> {
     let space = SqSpace { wrs: 1, sges: 0 };
-    let bytes = u32::try_from(path.session.server.config.group_bytes())?;
+    let bytes = u32::try_from(path.session.server.config.group_bytes(path.terms))?;
     let groups = path.groups.lock();
     let mut descs = KVVec::with_capacity(groups.len(), GFP_KERNEL)?;
     for group in groups.iter() {

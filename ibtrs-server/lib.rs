@@ -134,9 +134,13 @@ kx::module_param! {
     always_invalidate: kx::param::BoolParam = kx::param::BoolParam::new(true),
     "Keep clients from changing requests in service (default: Y)";
 
+    /// Let clients send capsules.
+    capsules: kx::param::BoolParam = kx::param::BoolParam::new(true),
+    "Let clients that know them send requests in capsules, with the data of writes of up to 4096 bytes (default: Y)";
+
     /// Give slots in place of chunks to clients that take them.
     slots: kx::param::BoolParam = kx::param::BoolParam::new(true),
-    "Give clients that know them slots of 8 KiB in place of chunks, and fetch the data of their writes (default: Y)";
+    "Give clients that know them slots of 8 KiB (with capsules: 4 KiB) in place of chunks, and fetch the data of their larger writes (default: Y)";
 
     /// Give slots over soft-RoCE as well; see [`rdma::device::Device::reads_survive_loss`].
     slots_over_rxe: kx::param::BoolParam = kx::param::BoolParam::new(false),

@@ -17,7 +17,10 @@ use crate::{
         Chunk,
         ChunkSlot, //
     },
-    con::Con,
+    con::{
+        Con,
+        RECV_REQUESTS, //
+    },
     fence::Inbox,
     idle::Idle,
     info,
@@ -49,6 +52,7 @@ use ibtrs_proto::{
     addr::Addr,
     audit::Trust,
     auth::ServerAuth,
+    capsule::Window,
     chunk_owner::PathTag,
     consts::INFO_REQ_LEN,
     fsm::server_path::{
@@ -132,6 +136,14 @@ pub(crate) enum Shape {
     Chunks,
     /// In slots, whose data is elsewhere if there is more than little.
     Slots,
+}
+
+/// What the acceptances of a path say of it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Terms {
+    pub(crate) shape: Shape,
+    /// How many requests may be in flight on an I/O connection, if the client sends capsules.
+    pub(crate) window: Option<Window>,
 }
 
 struct Fsm {
@@ -229,7 +241,7 @@ pub(crate) struct Path {
     pub(crate) more_answers: bool,
     /// The client takes the answer in the message that invalidates its key.
     pub(crate) inv_answers: bool,
-    pub(crate) shape: Shape,
+    pub(crate) terms: Terms,
     pub(crate) layout: ImmLayout,
     /// The place of a request.
     pub(crate) bounds: Bounds,
@@ -368,7 +380,7 @@ impl Path {
         known: bool,
     ) -> Result<Arc<Self>, Refusal> {
         let config = &session.server.config;
-        let needs = config.path_needs(incomer.shape(config), incomer.request.cid_num);
+        let needs = config.path_needs(incomer.terms(config), incomer.request.cid_num);
         let charge = Charge::begin(&session.server, incomer.ends.src, known, &needs)?;
         let path = Self::allocate(session, incomer, auth, charge);
         path.map_err(|error| Refusal::new(error, "the path cannot be created"))
@@ -387,8 +399,8 @@ impl Path {
             .device()
             .next_vectors(u32::from(request.cid_num).saturating_sub(1));
         let config = server.config;
-        let shape = incomer.shape(&config);
-        let (layout, bounds) = (config.layout(shape), config.bounds(shape));
+        let terms = incomer.terms(&config);
+        let (layout, bounds) = (config.layout(terms), config.bounds(terms));
         let slots = Slots::new(u32::from(layout.queue_depth()), |_| Ok(ChunkSlot::new()))?;
         let mut qps = KVVec::with_capacity(usize::from(request.cid_num), GFP_KERNEL)?;
         for _ in 0..request.cid_num {
@@ -407,7 +419,7 @@ impl Path {
                 durable: request.ext.is_some_and(|ext| ext.durable),
                 more_answers: request.ext.is_some_and(|ext| ext.wants_more_answers()),
                 inv_answers: request.ext.is_some_and(|ext| ext.wants_inv_answers()),
-                shape,
+                terms,
                 layout,
                 bounds,
                 groups <- new_mutex!(KVVec::new(), "Path::groups"),
@@ -482,9 +494,9 @@ impl Path {
     /// Those of [`Charge::connect`].
     pub(crate) fn take_for_connection(&self, cid: u16) -> Result<(), Refusal> {
         let config = &self.session.server.config;
-        let mut bytes = config.connection_bytes(self.shape, cid);
+        let mut bytes = config.connection_bytes(self.terms, cid);
         if self.charge.is_empty() {
-            bytes = bytes.saturating_add(config.numbers_bytes(self.shape));
+            bytes = bytes.saturating_add(config.numbers_bytes(self.terms));
         }
         Ok(self.charge.connect(bytes, self.needs())?)
     }
@@ -492,7 +504,8 @@ impl Path {
     /// Returns the bytes that the path takes when it is complete.
     pub(crate) fn needs(&self) -> u64 {
         let config = &self.session.server.config;
-        config.path_needs(self.shape, self.cid_num).total()
+        let needs = config.path_needs(self.terms, self.cid_num);
+        needs.total()
     }
 
     /// Creates the chunks, when the client completes the path.
@@ -506,17 +519,32 @@ impl Path {
     /// Those of [`Charge::complete`]; `ENOMEM`, those of the driver.
     pub(crate) fn make_chunks(&self) -> Result<(), Refusal> {
         let server = &self.session.server;
-        self.charge
-            .complete(server.config.chunks_bytes(self.shape))?;
-        let result = self.fill_slots();
+        let bytes = server.config.chunks_bytes(self.terms, self.cid_num);
+        self.charge.complete(bytes)?;
+        let result = self.fill_slots().and_then(|()| self.add_capsules());
         server.leave_to_pool();
         result.map_err(|error| Refusal::new(error, "its chunks cannot be allocated"))
+    }
+
+    /// Posts the receives for capsules on the I/O connections, which had none until now.
+    fn add_capsules(&self) -> Result {
+        if self.terms.window.is_none() {
+            return Ok(());
+        }
+        let class = self.session.server.config.capsules(self.terms);
+        for cid in 1..usize::from(self.cid_num) {
+            let cons = self.cons.lock();
+            let qp = cons.qps.get(cid).and_then(Option::as_ref).map(Qp::get);
+            drop(cons);
+            qp.ok_or(ENOTCONN)?.add_recvs(RECV_REQUESTS, class)?;
+        }
+        Ok(())
     }
 
     /// Gives each slot its chunk.
     fn fill_slots(&self) -> Result {
         let answers = AnswerBufs::new(&self.pd, self.layout.queue_depth().into())?;
-        if self.shape == Shape::Slots {
+        if self.terms.shape == Shape::Slots {
             return self.make_slots(&answers);
         }
         for (number, slot) in self.slots.iter().enumerate() {
@@ -536,7 +564,9 @@ impl Path {
             let place = index % count;
             if place == 0 {
                 let node = self.pd.device().node();
-                let memory = server.slot_pool.take(config.group_bytes(), 0, node)?;
+                let memory = server
+                    .slot_pool
+                    .take(config.group_bytes(self.terms), 0, node)?;
                 let group = Group::new(&self.pd, memory.chunk)?;
                 groups.push(Arc::new(group, GFP_KERNEL)?, GFP_KERNEL)?;
             }

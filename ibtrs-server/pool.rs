@@ -5,7 +5,8 @@
 //! When a client reconnects, a machine whose memory is full of page cache, perhaps with data that is
 //! still to be written, gets free memory slowly or not at all. So the memory of a path is kept for
 //! some minutes after its end, unless others need it: kept memory and the memory of paths together
-//! never exceed the limit for paths. The memory is wiped first, as another client may get it.
+//! never exceed the limit for paths. The memory is wiped first, as another client may get it. That of
+//! receives is not kept: it comes in single pages if need be, of which there are few.
 
 use crate::server::Server;
 use kernel::{
@@ -88,7 +89,7 @@ impl Pool {
     }
 
     /// Takes the memory of a chunk from the pool, wherever it is, or allocates it, preferably on
-    /// `node`. The memory is zeroed.
+    /// `node`. The memory is zeroed. (Clients without capsules have larger slots.)
     ///
     /// # Context
     ///
@@ -104,7 +105,9 @@ impl Pool {
         node: Node,
     ) -> Result<ChunkMemory> {
         let mut kept = self.kept.lock();
-        if let Some(memory) = kept.chunks.pop() {
+        let fits = |memory: &ChunkMemory| memory.chunk.len() == chunk_bytes;
+        let found = kept.chunks.iter().rposition(fits);
+        if let Some(memory) = found.and_then(|index| kept.chunks.remove(index).ok()) {
             kept.bytes = kept.bytes.saturating_sub(memory.bytes());
             kept.least = kept.least.min(kept.bytes);
             return Ok(memory);

@@ -104,7 +104,11 @@ impl Request {
     /// [`Request::data_len`] bytes from there on, which are in one piece unless they begin with the
     /// memory. `None` only if there is no data.
     pub fn buffer(&self) -> Option<(&Pieces, usize)> {
-        Some(self.chunk.as_ref()?.buffer())
+        let chunk = self.chunk.as_ref()?;
+        match &chunk.capsule {
+            Some(kept) => self.qp.payload(kept),
+            None => Some(chunk.buffer()),
+        }
     }
 
     /// Fills the answer to a read with `bytes`, followed by zeroes.

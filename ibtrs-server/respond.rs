@@ -219,6 +219,10 @@ fn leave_service(qp: &QueuePair<Con>, index: u32, chunk: &mut Chunk, result: Res
             (path.session.name(), &path.name, index as u16, error)
         });
     }
+    // Before the answer, after which the client may send the next capsule.
+    if let Some(kept) = chunk.capsule.take() {
+        qp.give_back(kept);
+    }
     // Before the answer, after which the client may use the number again.
     if take(&mut chunk.claimed) {
         // CAST: A table has no more slots than numbers.
@@ -514,7 +518,7 @@ fn post_one(
 ) -> Result {
     let imm = imm.encode();
     let others = u32::from(data.is_none());
-    let shape = qp.handler().path.shape;
+    let shape = qp.handler().path.terms.shape;
     qp.send(space(data, chunk, others), Doorbell::Now, |chain| {
         match (data, shape) {
             (Some(data), _) => write_data(chain, data, chunk, Some((imm, signal))),

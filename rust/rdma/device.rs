@@ -285,6 +285,11 @@ impl Device {
         self.attrs().max_send_sge
     }
 
+    /// Returns the maximum number of scatter elements of a receive.
+    pub fn max_recv_sge(&self) -> u32 {
+        self.attrs().max_recv_sge
+    }
+
     /// Returns the maximum number of scatter elements of a work request that reads from the peer.
     pub fn max_read_sge(&self) -> u32 {
         self.attrs().max_sge_rd.min(self.attrs().max_send_sge)

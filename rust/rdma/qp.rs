@@ -160,6 +160,8 @@ pub struct QpConfig {
     pub send_sges: u32,
     /// Number of entries of the receive queue.
     pub recv_depth: u32,
+    /// Receive buffers may have a payload, see [`RecvClass`](crate::recv::RecvClass).
+    pub payloads: bool,
     /// The context in which completions are handled.
     pub context: PollContext,
     /// The completion vector, modulo the number of the device's vectors.
@@ -235,7 +237,7 @@ impl QpConfig {
         attr.cap.max_send_wr = send_depth + 1;
         attr.cap.max_recv_wr = recv_depth + 1;
         attr.cap.max_send_sge = self.send_sges;
-        attr.cap.max_recv_sge = 1;
+        attr.cap.max_recv_sge = 1 + u32::from(self.payloads);
         attr.sq_sig_type = bindings::ib_sig_type_IB_SIGNAL_REQ_WR;
         attr.qp_type = bindings::ib_qp_type_IB_QPT_RC;
         if !qp.id.claim_qp() {
@@ -488,6 +490,7 @@ impl<H: Handler> QueuePair<H> {
             // SAFETY: The queue pair is live by the type invariant, and `create` has asked for an
             // entry for the marker in each queue. The send queue and `recvs` are closed, so only a
             // handler that is running posts anything behind the marker: its own buffer again.
+            // Buffers that were given back are in front of the marker.
             unsafe { bindings::ib_drain_qp(qp) };
             if !self.is_direct() {
                 // A handler that was running may have reposted its buffer behind the marker. It has

@@ -3,12 +3,17 @@
 //! Receive buffers. A queue pair has rings of buffers of the same size, which it posts again after
 //! use.
 
-use core::mem::ManuallyDrop;
+use core::{
+    cell::Cell,
+    mem::ManuallyDrop,
+    num::NonZero, //
+};
 
 use crate::{
     dma::{
         Direction,
-        DmaBuf, //
+        DmaBuf,
+        DmaPieces, //
     },
     imm,
     pd::Pd,
@@ -23,19 +28,25 @@ use crate::{
 use ibtrs_bindings as bindings;
 use kernel::{
     new_mutex,
+    new_spinlock_irq,
+    page::PAGE_SIZE,
     prelude::*,
     sync::{
         Arc,
-        Mutex, //
+        Mutex,
+        SpinLockIrq, //
     },
     types::Opaque, //
 };
-use kx::sync::{
-    atomic::{
-        AtomicFlag,
-        Relaxed, //
+use kx::{
+    mm::Pieces,
+    sync::{
+        atomic::{
+            AtomicFlag,
+            Relaxed, //
+        },
+        SetOnce, //
     },
-    SetOnce, //
 };
 
 /// Number and size of the receive buffers of a class.
@@ -45,14 +56,55 @@ pub struct RecvClass {
     pub count: u32,
     /// Size of each buffer in bytes; zero for receives that only immediates complete.
     pub bytes: u32,
+    /// Size in bytes of the payload of each buffer: what follows the first `bytes` of a message. Zero,
+    /// or a divisor of the page size. If it is not zero, `bytes` are such a divisor of at most [`MAX_HEAD`].
+    pub payload: u32,
+}
+
+/// Maximum size of a buffer with a payload, in bytes, without the payload.
+pub const MAX_HEAD: usize = 64;
+
+/// The payload of a message that a handler has kept: its buffer is not posted again before
+/// [`QueuePair::give_back`].
+///
+/// It takes four bytes, also as an `Option`: the class in the highest bits, and the index plus one.
+#[derive(PartialEq, Eq, Debug)]
+pub struct Kept(NonZero<u32>);
+
+/// Number of bits of the index in a [`Kept`].
+const INDEX_BITS: u32 = 28;
+
+impl Kept {
+    /// Returns the payload of a buffer; `None` if the numbers have too many bits.
+    #[inline]
+    fn new(class: u32, index: u32) -> Option<Self> {
+        if index >= (1 << INDEX_BITS) - 1 || class >= 1 << (u32::BITS - INDEX_BITS) {
+            return None;
+        }
+        NonZero::new(class << INDEX_BITS | (index + 1)).map(Self)
+    }
+
+    #[inline]
+    fn class(&self) -> usize {
+        (self.0.get() >> INDEX_BITS) as usize
+    }
+
+    #[inline]
+    fn index(&self) -> u32 {
+        (self.0.get() & ((1 << INDEX_BITS) - 1)) - 1
+    }
 }
 
 /// A received message.
 pub struct Received<'a> {
     /// The class of the buffer, as given to [`QueuePair::add_recvs`].
     pub class: usize,
-    /// The data in the buffer; empty for a write with immediate.
+    /// The data in the buffer without its payload; empty for a write with immediate.
     pub bytes: &'a [u8],
+    /// The message is the immediate of a write, and has nothing else.
+    pub is_write: bool,
+    /// The number of bytes in the payload of the buffer.
+    pub payload: usize,
     /// The immediate of the message, in host byte order.
     pub imm: Option<u32>,
     /// The remote key of this side that the message invalidated, according to the device; see
@@ -61,6 +113,24 @@ pub struct Received<'a> {
     pub invalidated: Option<u32>,
     /// The completion.
     pub wc: &'a Wc,
+    entry: &'a Entry,
+    /// Whether the handler has kept the payload.
+    kept: &'a Cell<bool>,
+}
+
+impl Received<'_> {
+    /// Keeps the payload of the message; `None` if it has none, or if this was called before. The
+    /// buffer is not posted again, whatever the handler returns, until it is [given
+    /// back](QueuePair::give_back).
+    pub fn keep(&self) -> Option<Kept> {
+        let kept = Kept::new(self.entry.class, self.entry.index)?;
+        if self.payload == 0 || self.kept.replace(true) {
+            return None;
+        }
+        // ORDERING: Who gives the payload back has got it from here.
+        self.entry.kept.store(true, Relaxed);
+        Some(kept)
+    }
 }
 
 /// The handler's decision about the receive buffer of a message.
@@ -85,6 +155,8 @@ struct Entry {
     cqe: Opaque<bindings::ib_cqe>,
     class: u32,
     index: u32,
+    /// The payload is kept, and the buffer is not posted.
+    kept: AtomicFlag,
 }
 
 /// The buffers of one class.
@@ -92,6 +164,68 @@ struct Ring {
     entries: KVVec<Entry>,
     bytes: u32,
     buf: Option<DmaBuf>,
+    split: Option<Split>,
+}
+
+/// The buffers of a class with payloads: each is in two places.
+struct Split {
+    heads: DmaPieces,
+    head: u32,
+    payloads: DmaPieces,
+    payload: u32,
+}
+
+impl Split {
+    /// Allocates and maps `count` buffers.
+    fn new(pd: &Arc<Pd>, spec: RecvClass) -> Result<Self> {
+        let map = |bytes: u32, dir| {
+            let total = (spec.count as usize).checked_mul(bytes as usize);
+            let pieces = Pieces::new(total.ok_or(EINVAL)?, pd.device().node())?;
+            DmaPieces::new(pd, Arc::new(pieces, GFP_KERNEL)?, dir)
+        };
+        Ok(Self {
+            // The CPU zeroes them.
+            heads: map(spec.bytes, Direction::Bidirectional)?,
+            head: spec.bytes,
+            payloads: map(spec.payload, Direction::FromDevice)?,
+            payload: spec.payload,
+        })
+    }
+
+    /// Returns where the payload of the buffer `index` begins.
+    #[inline]
+    fn payload_at(&self, index: u32) -> usize {
+        index as usize * self.payload as usize
+    }
+
+    /// Returns the scatter elements of the buffer `index`, after making the CPU's writes there visible
+    /// to the device.
+    #[inline]
+    fn sges(&self, index: u32) -> Result<[bindings::ib_sge; 2]> {
+        let (head, payload) = (index as usize * self.head as usize, self.payload_at(index));
+        self.heads.sync_for_device(head, self.head as usize)?;
+        self.payloads
+            .sync_for_device(payload, self.payload as usize)?;
+        let head = self.heads.sge(head, self.head).ok_or(EINVAL)?;
+        let payload = self.payloads.sge(payload, self.payload).ok_or(EINVAL)?;
+        Ok([head.raw(), payload.raw()])
+    }
+
+    /// Takes the head of a message of `len` bytes out of the buffer `index`, and leaves zeroes: if the
+    /// next message does not get there although it completes, this one is not taken for it.
+    #[inline]
+    fn take_head(&self, index: u32, len: usize) -> Result<Head> {
+        let at = index as usize * self.head as usize;
+        let mut head = Head {
+            bytes: [0; MAX_HEAD],
+            len: len.min(self.head as usize),
+        };
+        let to = head.bytes.get_mut(..head.len).ok_or(EINVAL)?;
+        self.heads.sync_for_cpu(at, head.len)?;
+        self.heads.pieces().copy_out(at, to)?;
+        self.heads.pieces().zero(at, head.len)?;
+        Ok(head)
+    }
 }
 
 /// All receive buffers of a queue pair, by class.
@@ -108,6 +242,9 @@ pub(crate) struct Rings {
     /// Held while buffers are added, and while `closed` is being set.
     #[pin]
     adding: Mutex<()>,
+    /// As `closed`, for buffers that are given back, which are posted under the lock.
+    #[pin]
+    refuses: SpinLockIrq<bool>,
 }
 
 /// Maximum number of classes of receive buffers of a queue pair.
@@ -115,11 +252,20 @@ pub const MAX_CLASSES: usize = 3;
 
 // SAFETY: No field has thread affinity.
 unsafe impl Send for Rings {}
-// SAFETY: Entries are constant once created, and buffers are only read, while the device does not
-// own them. The other fields are `Sync`.
+// SAFETY: Entries are constant once created but for a flag, which is atomic. Buffers are only read,
+// while the device does not own them. The other fields are `Sync`.
 unsafe impl Sync for Rings {}
 
 impl RecvClass {
+    /// Returns `count` receives that only immediates complete.
+    pub const fn empty(count: u32) -> Self {
+        Self {
+            count,
+            bytes: 0,
+            payload: 0,
+        }
+    }
+
     /// Returns the class with room for an immediate in front of each message.
     fn with_imm(self) -> Result<Self> {
         Ok(Self {
@@ -128,10 +274,29 @@ impl RecvClass {
         })
     }
 
-    /// Returns the size of all buffers together in bytes.
+    /// Returns the size of all buffers together in bytes, without their payloads.
     fn total(&self) -> Result<usize> {
         let total = (self.count as usize).checked_mul(self.bytes as usize);
         total.ok_or(EINVAL)
+    }
+
+    /// Returns whether the buffers have payloads.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: they would be of a wrong size.
+    fn has_payloads(&self) -> Result<bool> {
+        let divides = |bytes: u32| bytes > 0 && PAGE_SIZE % bytes as usize == 0;
+        match self.payload {
+            0 => Ok(false),
+            payload if divides(payload) && divides(self.bytes) => {
+                match self.bytes as usize <= MAX_HEAD {
+                    true => Ok(true),
+                    false => Err(EINVAL),
+                }
+            }
+            _ => Err(EINVAL),
+        }
     }
 }
 
@@ -152,6 +317,7 @@ impl Entry {
                 cqe: Opaque::new(bindings::ib_cqe { done: Some(done) }),
                 class: u32::try_from(class)?,
                 index,
+                kept: AtomicFlag::new(false),
             };
             entries.push(entry, GFP_KERNEL)?;
         }
@@ -173,14 +339,16 @@ impl Entry {
 
 impl Ring {
     fn new(pd: &Arc<Pd>, class: usize, spec: RecvClass, done: Done) -> Result<Self> {
-        let buf = match spec.total()? {
-            0 => None,
-            total => Some(DmaBuf::new(pd, total, Direction::FromDevice)?),
+        let (buf, split) = match (spec.has_payloads()?, spec.total()?) {
+            (true, _) => (None, Some(Split::new(pd, spec)?)),
+            (false, 0) => (None, None),
+            (false, total) => (Some(DmaBuf::new(pd, total, Direction::FromDevice)?), None),
         };
         Ok(Self {
             entries: Entry::list(class, spec.count, done)?,
             bytes: spec.bytes,
             buf,
+            split,
         })
     }
 
@@ -194,6 +362,12 @@ impl Ring {
     unsafe fn post(&self, qp: *mut bindings::ib_qp, entry: &Entry) -> Result {
         let mut wr = bindings::ib_recv_wr::c_zeroed();
         wr.__bindgen_anon_1.wr_cqe = ManuallyDrop::new(entry.cqe.get());
+        let mut sges;
+        if let Some(split) = &self.split {
+            sges = split.sges(entry.index)?;
+            wr.sg_list = sges.as_mut_ptr();
+            wr.num_sge = 2;
+        }
         let mut sge;
         if let Some(buf) = &self.buf {
             let (at, len) = place(entry.index as usize, self.bytes, self.bytes);
@@ -205,7 +379,8 @@ impl Ring {
         // SAFETY: The queue pair is live by this function's contract. The request is valid, and the
         // callee reads it before it returns. The entry and the buffer belong to the `QueuePair`,
         // which destroys its queue pair before it drops them. Nobody else uses the buffer, as it is
-        // not posted.
+        // not posted; the contents of `Pieces`, where a buffer with a payload is, may change at any
+        // time.
         kernel::error::to_result(unsafe { bindings::ib_post_recv(qp, &wr, &mut bad) })
     }
 }
@@ -216,14 +391,21 @@ fn new_adding() -> impl PinInit<Mutex<()>> {
     new_mutex!((), "QueuePair::recvs")
 }
 
+/// As [`new_adding`].
+#[inline(never)]
+fn new_refuses() -> impl PinInit<SpinLockIrq<bool>> {
+    new_spinlock_irq!(false, "QueuePair::refuses")
+}
+
 impl Rings {
     pub(crate) fn new() -> impl PinInit<Self> {
-        let adding = new_adding();
+        let (adding, refuses) = (new_adding(), new_refuses());
         pin_init!(Self {
             rings: [SetOnce::new(), SetOnce::new(), SetOnce::new()],
             imm_in_messages: AtomicFlag::new(false),
             closed: AtomicFlag::new(false),
             adding <- adding,
+            refuses <- refuses,
         })
     }
 
@@ -237,8 +419,8 @@ impl Rings {
         !self.imm_in_messages.xchg(true, Relaxed)
     }
 
-    /// Closes the rings: from now on, handlers do not repost buffers, and tasks cannot add any.
-    /// When this returns, tasks that were adding buffers have posted them.
+    /// Closes the rings: from now on, handlers do not repost buffers, and tasks can neither add any
+    /// nor give any back. When this returns, those that were doing so have posted theirs.
     ///
     /// # Context
     ///
@@ -248,6 +430,7 @@ impl Rings {
         // ORDERING: Tasks that add buffers see the flag through the lock. A handler that is running
         // may miss it, see `QueuePair::close`.
         self.closed.store(true, Relaxed);
+        *self.refuses.lock() = true;
     }
 
     /// Adds the buffers of a class and posts them, one by one, while nobody can close the rings.
@@ -308,6 +491,80 @@ impl<H: Handler> QueuePair<H> {
             unsafe { self.recvs().post(self.as_raw(), class, index) }
         })
     }
+
+    /// Returns the ring and the entry of a payload.
+    #[inline]
+    fn keeper(&self, kept: &Kept) -> Option<(&Ring, &Entry)> {
+        let ring = self.recvs().get(kept.class())?;
+        Some((ring, ring.entries.get(kept.index() as usize)?))
+    }
+
+    /// Returns the memory of a payload of this queue pair, and where in it the payload begins. All of
+    /// it is in one piece.
+    #[inline]
+    pub fn payload(&self, kept: &Kept) -> Option<(&Pieces, usize)> {
+        let (ring, _) = self.keeper(kept)?;
+        let split = ring.split.as_ref()?;
+        Some((split.payloads.pieces(), split.payload_at(kept.index())))
+    }
+
+    /// Makes the first `len` bytes of a payload of this queue pair visible to the CPU.
+    ///
+    /// # Context
+    ///
+    /// Any.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: there are not as many bytes.
+    #[inline]
+    pub fn sync_payload(&self, kept: &Kept, len: usize) -> Result {
+        let (ring, _) = self.keeper(kept).ok_or(EINVAL)?;
+        let split = ring.split.as_ref().ok_or(EINVAL)?;
+        if len > split.payload as usize {
+            return Err(EINVAL);
+        }
+        let at = split.payload_at(kept.index());
+        split.payloads.sync_for_cpu(at, len)
+    }
+
+    /// Gives back a payload of this queue pair, which is not to be used any more: its buffer is posted
+    /// again, unless the queue pair is being closed. (With a payload of another queue pair, a buffer of
+    /// this one may be posted whose payload is still in use.)
+    ///
+    /// # Context
+    ///
+    /// Any.
+    pub fn give_back(&self, kept: Kept) {
+        let Some((ring, entry)) = self.keeper(&kept) else {
+            return;
+        };
+        if !entry.kept.xchg(false, Relaxed) {
+            return;
+        }
+        let refuses = self.recvs().refuses.lock();
+        if !*refuses {
+            // An error means that the queue pair is being torn down.
+            // SAFETY: The queue pair owns the rings. It is live: as it is not closed, nobody has begun
+            // to destroy it, and closing it waits for the lock. The entry was just found in the ring.
+            // Its buffer is not posted: it was kept, so `recv_done` has not posted it, and only one
+            // exchange finds the flag set after that.
+            let _ = unsafe { ring.post(self.as_raw(), entry) };
+        }
+    }
+}
+
+/// A message without its payload.
+struct Head {
+    bytes: [u8; MAX_HEAD],
+    len: usize,
+}
+
+impl Head {
+    #[inline]
+    fn bytes(&self) -> &[u8] {
+        self.bytes.get(..self.len).unwrap_or(&[])
+    }
 }
 
 /// Handles the completion of a receive.
@@ -336,35 +593,54 @@ unsafe extern "C" fn recv_done<H: Handler>(cq: *mut bindings::ib_cq, wc: *mut bi
     let Some(ring) = qp.recvs().get(class) else {
         return;
     };
-    let len = if wc.is_rdma_imm() { 0 } else { wc.byte_len() };
+    let is_write = wc.is_rdma_imm();
+    let len = if is_write { 0 } else { wc.byte_len() };
     let bytes: &[u8] = match &ring.buf {
         Some(buf) if len > 0 => {
             let (at, len) = place(entry.index as usize, ring.bytes, len);
             // SAFETY: The device has completed the receive, so it does not write to the buffer
-            // before the buffer is posted again below, after the last use of the bytes.
+            // before the buffer is posted again below, after the last use of the bytes: one without
+            // a payload cannot be given back.
             unsafe { buf.read(at, len) }.unwrap_or(&[])
         }
         _ => &[],
+    };
+    let mut payload = 0;
+    // Copied, as the buffer may be posted again before the handler returns, if it keeps the payload.
+    let head;
+    let bytes = match &ring.split {
+        Some(split) if len > 0 => {
+            payload = len.saturating_sub(ring.bytes).min(split.payload) as usize;
+            // The buffer is in the ring, so this does not fail.
+            head = split.take_head(entry.index, len as usize);
+            head.as_ref().map_or(&[][..], Head::bytes)
+        }
+        _ => bytes,
     };
     let (imm, bytes) = if qp.recvs().imm_in_messages.load(Relaxed) {
         imm::split(bytes)
     } else {
         (wc.imm(), bytes)
     };
+    let kept = Cell::new(false);
     let message = Received {
         class,
         bytes,
+        is_write,
+        payload,
         imm,
         invalidated: wc.invalidated(),
         wc,
+        entry,
+        kept: &kept,
     };
     let repost = qp.handler().received(qp_ref, message);
     // ORDERING: The flag may be missed here, as `QueuePair::close` drains twice.
-    if repost == Repost::Yes && !qp.recvs().closed.load(Relaxed) {
+    if repost == Repost::Yes && !kept.get() && !qp.recvs().closed.load(Relaxed) {
         // An error means that the queue pair is being torn down.
         // SAFETY: The queue pair owns the rings, and is live, as its completion is handled. The entry
         // is in the ring of its class by its type invariant. Its buffer is not posted, as its
-        // completion was just handled.
+        // completion was just handled, and nobody can give it back, as it was not kept.
         let _ = unsafe { ring.post(qp.as_raw(), entry) };
     }
 }
@@ -393,6 +669,7 @@ mod tests {
         let spec = RecvClass {
             count: 5,
             bytes: 24,
+            payload: 0,
         };
         let mut end = 0;
         for index in 0..spec.count as usize {
@@ -415,13 +692,51 @@ mod tests {
 
     #[test]
     fn sizes_do_not_wrap() -> Result {
-        let spec = |count, bytes| RecvClass { count, bytes };
+        let spec = |count, bytes| RecvClass {
+            count,
+            bytes,
+            payload: 0,
+        };
         assert_eq!(spec(7, 0).with_imm()?.total()?, 28);
         assert_eq!(spec(7, 3).with_imm()?.total()?, 49);
         assert!(spec(1, u32::MAX).with_imm().is_err());
         assert!(spec(1, u32::MAX - 4).with_imm().is_ok());
         assert_eq!(spec(0, u32::MAX).total()?, 0);
         Ok(())
+    }
+
+    #[test]
+    fn payloads_have_their_place() -> Result {
+        for (class, index) in [(0, 0), (2, 77), (15, (1 << 28) - 2)] {
+            let kept = Kept::new(class, index).ok_or(EINVAL)?;
+            assert_eq!((kept.class(), kept.index()), (class as usize, index));
+        }
+        assert!(Kept::new(16, 0).is_none() && Kept::new(0, (1 << 28) - 1).is_none());
+        assert_eq!(size_of::<Option<Kept>>(), 4);
+        Ok(())
+    }
+
+    /// Both parts of a buffer are in one piece of memory each.
+    #[test]
+    fn parts_divide_pages() {
+        let spec = |bytes, payload| RecvClass {
+            count: 3,
+            bytes,
+            payload,
+        };
+        assert_eq!(spec(300, 0).has_payloads(), Ok(false));
+        assert_eq!(spec(64, 4096).has_payloads(), Ok(true));
+        assert_eq!(spec(1, 512).has_payloads(), Ok(true));
+        for wrong in [
+            spec(64, 4095),
+            spec(128, 4096),
+            spec(0, 4096),
+            spec(63, 4096),
+        ] {
+            assert_eq!(wrong.has_payloads(), Err(EINVAL));
+        }
+        let larger = spec(64, 2 * PAGE_SIZE as u32);
+        assert_eq!(larger.has_payloads(), Err(EINVAL));
     }
 
     /// No buffer is posted to a queue pair that is being drained, or drained.
@@ -433,6 +748,7 @@ mod tests {
                 entries: Entry::list(1, 3, done)?,
                 bytes: 0,
                 buf: None,
+                split: None,
             })
         };
         let mut posted = 0;

@@ -4,6 +4,7 @@
 //! (Documentation/protocol.md, "Connecting").
 
 use crate::bytes::{message, Reader};
+use crate::capsule::Window;
 use crate::consts::*;
 use crate::errno::Errno;
 use crate::imm::{ImmLayout, LayoutError};
@@ -87,6 +88,8 @@ pub struct ReqExt {
     pub inv_answers: bool,
     /// The client takes slots in place of chunks, see [`slots`](crate::slots).
     pub slots: bool,
+    /// The client sends [capsules](crate::capsule), if it may.
+    pub capsules: bool,
 }
 
 impl ReqExt {
@@ -105,6 +108,12 @@ impl ReqExt {
     /// client's key, and leaves that of the slot as it was.
     pub const fn wants_slots(&self) -> bool {
         self.slots && self.wants_inv_answers()
+    }
+
+    /// Whether the server may let the client send capsules. The answers to those with data leave the key
+    /// of the chunk as it was. Not with `send_imm`, where messages begin with an immediate.
+    pub const fn wants_capsules(&self) -> bool {
+        self.capsules && self.same_key && !self.send_imm
     }
 }
 
@@ -128,6 +137,9 @@ const EXT_DURABLE: u8 = 8;
 const EXT_MORE_ANSWERS: u8 = 16;
 const EXT_INV_ANSWERS: u8 = 32;
 const EXT_SLOTS: u8 = 64;
+const EXT_CAPSULES: u8 = 128;
+/// The window is in the highest bits of the response's flags.
+const WINDOW_SHIFT: u32 = 24;
 /// Bits of the response's byte 22.
 const RSP_TIMES: u8 = 1;
 const RSP_SLOTS: u8 = 2;
@@ -177,8 +189,9 @@ impl ConnReq {
                 };
                 let inv_answers = if ext.inv_answers { EXT_INV_ANSWERS } else { 0 };
                 let slots = if ext.slots { EXT_SLOTS } else { 0 };
+                let capsules = if ext.capsules { EXT_CAPSULES } else { 0 };
                 let answers = same_key | more_answers | inv_answers;
-                w.u8(send_imm | notices | durable | answers | slots);
+                w.u8(send_imm | notices | durable | answers | slots | capsules);
                 w.zeros(1);
                 w.u32(ext.epoch);
             }
@@ -247,6 +260,7 @@ fn req_ext(r: &mut Reader<'_>) -> Option<Option<ReqExt>> {
         more_answers: flags & EXT_MORE_ANSWERS != 0,
         inv_answers: flags & EXT_INV_ANSWERS != 0,
         slots: flags & EXT_SLOTS != 0,
+        capsules: flags & EXT_CAPSULES != 0,
     }))
 }
 
@@ -267,6 +281,9 @@ pub struct ConnRsp {
     /// Bytes of a slot, a multiple of [`SLOT_UNIT`] of at most [`MAX_SLOT_BYTES`], if the path has
     /// slots in place of chunks; only with extensions.
     pub slot_bytes: Option<u32>,
+    /// The client may send [capsules](crate::capsule), and has no more requests in flight on a
+    /// connection than this; only with extensions.
+    pub window: Option<Window>,
     /// Present if the server knows the extensions, and the client does.
     pub ext: Option<RspExt>,
 }
@@ -281,7 +298,10 @@ impl ConnRsp {
             w.u16(self.queue_depth);
             w.u32(self.max_io_size);
             w.u32(self.max_hdr_size);
-            w.u32(if self.new_rkey { FLAG_NEW_RKEY } else { 0 });
+            let new_rkey = if self.new_rkey { FLAG_NEW_RKEY } else { 0 };
+            let window = self.window.filter(|_| self.ext.is_some());
+            let window = window.map_or(0, |window| u32::from(window.to_wire()));
+            w.u32(new_rkey | window.wrapping_shl(WINDOW_SHIFT));
             if let Some(ext) = &self.ext {
                 w.u8(EXT_VERSION);
                 w.zeros(1);
@@ -314,7 +334,9 @@ impl ConnRsp {
         let version = r.u16()?;
         let status = r.u16()?;
         let (queue_depth, max_io_size, max_hdr_size) = (r.u16()?, r.u32()?, r.u32()?);
-        let new_rkey = r.u32()? & FLAG_NEW_RKEY != 0;
+        let whole_flags = r.u32()?;
+        let new_rkey = whole_flags & FLAG_NEW_RKEY != 0;
+        let [.., window] = whole_flags.to_le_bytes();
         let (ext, flags, slot_units) = rsp_ext(&mut r)?;
         let has = |flag: u8| ext.is_some() && flags & flag != 0;
         let rsp = Self {
@@ -324,6 +346,7 @@ impl ConnRsp {
             new_rkey,
             times: has(RSP_TIMES),
             slot_bytes: has(RSP_SLOTS).then_some(u32::from(slot_units).saturating_mul(SLOT_UNIT)),
+            window: ext.and_then(|_| Window::from_wire(window)),
             ext,
         };
         Some(match (check_version(magic, version), status) {

@@ -31,6 +31,7 @@
 //! | [`chunk_owner`] | the path that has a chunk in service |
 //! | [`serving`] | how requests get into service, in the order that [`chunk_owner`] prescribes |
 //! | [`slots`], [`buffers`] | small places for requests; memory for data in service |
+//! | [`capsule`] | requests that are messages |
 //! | [`keys`] | invalidation of a request's key |
 //! | [`hb`], [`backoff`] | heartbeat, reconnect delays |
 //! | [`permit`] | split of the queue depth between I/O and administrative messages |
@@ -57,6 +58,7 @@ pub mod auth;
 pub mod backoff;
 pub mod buffers;
 pub mod bytes;
+pub mod capsule;
 pub mod chunk_owner;
 pub mod consts;
 pub mod errno;

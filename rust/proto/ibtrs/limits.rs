@@ -8,7 +8,7 @@ use crate::errno::Errno;
 use crate::handshake::ConnRsp;
 use crate::imm::{clog2, ImmLayout};
 use crate::permit::DepthSplit;
-use crate::slots::{group_of, SLOT_BYTES};
+use crate::slots::group_of;
 
 /// The most chunks that a client uses of a session: `BLK_MQ_MAX_DEPTH`, the most requests that
 /// Linux has in flight on a queue of a block device, and those for messages.
@@ -81,17 +81,17 @@ pub fn server_layout(max_chunk_size: u32, queue_depth: u32) -> Result<ImmLayout,
     ImmLayout::new(depth, max_chunk_size).map_err(|_| LimitError::Both)
 }
 
-/// The layout of the slots of a server with `queue_depth`.
+/// The layout of the slots of `bytes` of a server with `queue_depth`.
 ///
 /// # Errors
 ///
 /// When immediates cannot address that many.
-pub fn slot_layout(queue_depth: u32) -> Result<ImmLayout, LimitError> {
+pub fn slot_layout(queue_depth: u32, bytes: u32) -> Result<ImmLayout, LimitError> {
     let depth = match u16::try_from(queue_depth) {
         Ok(depth) if depth > 0 => depth,
         _ => return Err(LimitError::QueueDepth(queue_depth)),
     };
-    ImmLayout::new(depth, SLOT_BYTES).map_err(|_| LimitError::Slots)
+    ImmLayout::new(depth, bytes).map_err(|_| LimitError::Slots)
 }
 
 /// How many chunks of `max_chunk_size` the clients without slots get, of a server with
@@ -127,6 +127,7 @@ pub const fn server_response(layout: &ImmLayout, new_rkey: bool) -> ConnRsp {
         new_rkey,
         times: false,
         slot_bytes: None,
+        window: None,
         ext: None,
     }
 }

@@ -19,6 +19,8 @@ pub const MAX_SLOT_BYTES: u32 = SLOT_UNIT * 255;
 pub const MAX_SLOT_IO: u32 = 1 << 20;
 /// The size of the slots of this server, in bytes: room for 4096 bytes of data, and for headers.
 pub const SLOT_BYTES: u32 = 8192;
+/// The same of clients that send [capsules](crate::capsule): room for headers.
+pub const SMALL_SLOT_BYTES: u32 = 4096;
 
 /// Most slots that share a memory region.
 const MAX_GROUP: u16 = 32;

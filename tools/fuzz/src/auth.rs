@@ -139,6 +139,7 @@ fn request(epoch: u8) -> Message {
             more_answers: true,
             inv_answers: false,
             slots: false,
+            capsules: false,
         }),
     }
     .encode()
@@ -152,6 +153,7 @@ fn acceptance() -> Message {
         new_rkey: true,
         times: false,
         slot_bytes: None,
+        window: None,
         ext: Some(RspExt {
             server_run: [3; 16],
             session_gen: 1,

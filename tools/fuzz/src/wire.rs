@@ -96,17 +96,21 @@ pub(crate) fn requests(bytes: &[u8]) {
         bytes: chunk,
         max_io: offset.rotate_left(7),
     };
-    for bounds in [Bounds::Chunk(chunk), slot] {
+    let whole = Bounds::Chunk(chunk);
+    let capsule = |bounds: Bounds| bounds.capsule(u32::from(f), u32::from(e) << 4);
+    for bounds in [whole, slot, capsule(whole), capsule(slot)] {
         let Ok(req) = ServerRequest::parse(&hdr, offset, bounds) else {
             continue;
         };
         let end = u64::from(req.usr_at) + u64::from(req.usr_len) + hdr.wire_len() as u64;
-        assert!(end <= u64::from(chunk));
+        assert!(end <= u64::from(bounds.bytes()));
         assert!(req.return_len() <= req.data_len);
         assert_eq!(req.sink().is_some(), req.return_len() > 0);
         assert_eq!(req.desc, req.sink().or(req.source()));
-        if req.desc.is_none() {
-            assert_eq!(req.data_len, req.usr_at);
+        match (req.desc, bounds) {
+            (None, Bounds::Capsule { data, .. }) => assert_eq!(req.data_len, data),
+            (None, _) => assert_eq!(req.data_len, req.usr_at),
+            (Some(_), _) => {}
         }
     }
 }

@@ -9,6 +9,7 @@ use super::{
     Direction, FetchHdr, ReadHdr, SgDesc, WriteHdr, TIMED, TYPE_FETCH, TYPE_READ, TYPE_WRITE,
 };
 use crate::bytes::Reader;
+use crate::capsule;
 use crate::consts::MAX_HDR_SIZE;
 use crate::errno::Errno;
 
@@ -24,8 +25,10 @@ pub enum RequestError {
     Type(u16),
     /// READ with more than one descriptor, or FETCH with another number than one.
     SgCount(u16),
-    /// READ or FETCH whose user header is not at the beginning of its slot.
+    /// READ or FETCH whose user header is not at the beginning of its slot, or any in a capsule.
     Offset(u32),
+    /// READ or FETCH with data in its capsule.
+    Data(u32),
     /// The user header is longer than the space before the request header.
     UserLen(u16),
     /// User header and request header are longer than the space set aside for headers.
@@ -47,7 +50,8 @@ impl RequestError {
             Self::Short => "request header beyond the end of its chunk",
             Self::Type(_) => "request is neither read nor write",
             Self::SgCount(_) => "request with a wrong number of descriptors",
-            Self::Offset(_) => "request that does not begin with its slot",
+            Self::Offset(_) => "request that does not begin with its slot or capsule",
+            Self::Data(_) => "capsule with data that is no write",
             Self::UserLen(_) => "user header longer than the request",
             Self::HeaderSize(_) => "headers longer than the space set aside for them",
             Self::NoDesc => "read request with data but without descriptor",
@@ -188,14 +192,49 @@ pub enum Bounds {
         /// Most bytes of data that are not in a slot.
         max_io: u32,
     },
+    /// A capsule of a session whose requests have up to `max_io` bytes of data.
+    Capsule {
+        /// Bytes of headers that have arrived, at most [`capsule::HEADERS`].
+        headers: u32,
+        /// Bytes of data that have arrived, at most [`capsule::MAX_DATA`].
+        data: u32,
+        /// Most bytes of data that are not in a capsule.
+        max_io: u32,
+        /// The session has slots.
+        has_slots: bool,
+    },
 }
 
 impl Bounds {
-    /// Bytes of the chunk or slot.
+    /// Bytes of the chunk or slot, or those of the headers in a capsule.
     #[inline]
     pub const fn bytes(&self) -> u32 {
         match self {
             Self::Chunk(bytes) | Self::Slot { bytes, .. } => *bytes,
+            Self::Capsule { headers, .. } => *headers,
+        }
+    }
+
+    /// The place of a request of the same session whose capsule has `len` bytes of headers and `data`.
+    #[inline]
+    pub const fn capsule(&self, len: u32, data: u32) -> Self {
+        let (max_io, has_slots) = match self {
+            Self::Chunk(bytes) => (bytes.saturating_sub(MAX_HDR_SIZE), false),
+            Self::Slot { max_io, .. } => (*max_io, true),
+            Self::Capsule {
+                max_io, has_slots, ..
+            } => (*max_io, *has_slots),
+        };
+        let headers = if len > capsule::HEADERS {
+            capsule::HEADERS
+        } else {
+            len
+        };
+        Self::Capsule {
+            headers,
+            data,
+            max_io,
+            has_slots,
         }
     }
 }
@@ -204,10 +243,12 @@ impl Bounds {
 ///
 /// # Invariants
 ///
-/// - `usr_at + usr_len` plus the header is at most the size of the chunk or slot;
-/// - the data of a WRITE ends at `usr_at`; with a chunk, so does that of a READ;
+/// - `usr_at + usr_len` plus the header is at most the size of the chunk or slot, or of what has
+///   arrived of a capsule's headers;
+/// - the data of a WRITE ends at `usr_at`, but for that of a capsule, which has all that has arrived;
+///   with a chunk, that of a READ ends there as well;
 /// - a descriptor is that of a READ or FETCH, and its length is 1..=`data_len`, or exactly that in
-///   a slot;
+///   a slot or a capsule;
 /// - a READ without descriptor has `data_len` 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ServerRequest {
@@ -251,13 +292,24 @@ impl ServerRequest {
         let (desc, need_inval) = match (hdr, bounds) {
             (RequestHdr::Write(_), _) => (None, false),
             (RequestHdr::Read(h), _) => (h.desc, h.need_inval),
-            (RequestHdr::Fetch(h), Bounds::Slot { .. }) => (Some(h.desc), h.need_inval),
-            (RequestHdr::Fetch(_), Bounds::Chunk(_)) => return Err(RequestError::Type(TYPE_FETCH)),
+            (
+                RequestHdr::Fetch(h),
+                Bounds::Slot { .. }
+                | Bounds::Capsule {
+                    has_slots: true, ..
+                },
+            ) => (Some(h.desc), h.need_inval),
+            (RequestHdr::Fetch(_), _) => return Err(RequestError::Type(TYPE_FETCH)),
         };
         let data_len = match (hdr, bounds) {
+            (_, Bounds::Capsule { .. }) if usr_at > 0 => return Err(RequestError::Offset(usr_at)),
+            (RequestHdr::Write(_), Bounds::Capsule { data, .. }) => data,
+            (_, Bounds::Capsule { data, .. }) if data > 0 => return Err(RequestError::Data(data)),
             (RequestHdr::Write(_), _) | (_, Bounds::Chunk(_)) => usr_at,
             (_, Bounds::Slot { .. }) if usr_at > 0 => return Err(RequestError::Offset(usr_at)),
-            (_, Bounds::Slot { max_io, .. }) => desc.map_or(0, |desc| desc.len).min(max_io),
+            (_, Bounds::Slot { max_io, .. } | Bounds::Capsule { max_io, .. }) => {
+                desc.map_or(0, |desc| desc.len).min(max_io)
+            }
         };
         let direction = hdr.direction();
         match (direction, desc) {

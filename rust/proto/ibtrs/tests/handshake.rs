@@ -2,6 +2,7 @@
 
 //! Golden bytes and refusals of immediates and of the connection messages.
 
+use ibtrs_proto::capsule::Window;
 use ibtrs_proto::errno::Errno;
 use ibtrs_proto::handshake::*;
 use ibtrs_proto::imm::*;
@@ -198,6 +199,7 @@ fn conn_rsp_golden() {
         new_rkey: true,
         times: false,
         slot_bytes: None,
+        window: None,
         ext: None,
     };
     let b = rsp.encode();
@@ -227,6 +229,7 @@ fn conn_rsp_refusals() {
         new_rkey: false,
         times: false,
         slot_bytes: None,
+        window: None,
         ext: None,
     };
     for n in 0..56 {
@@ -280,6 +283,7 @@ fn extensions_golden() {
             more_answers: false,
             inv_answers: false,
             slots: false,
+            capsules: false,
         }),
     };
     let b = req.encode();
@@ -304,6 +308,9 @@ fn extensions_golden() {
     told.ext.as_mut().unwrap().slots = true;
     assert_eq!(told.encode()[44..48], [1, 1, 127, 0]);
     assert_eq!(ConnReq::decode(&told.encode()), Ok(told));
+    told.ext.as_mut().unwrap().capsules = true;
+    assert_eq!(told.encode()[44..48], [1, 1, 255, 0]);
+    assert_eq!(ConnReq::decode(&told.encode()), Ok(told));
     // Another version of the extensions, or an attempt without a number, is no extension.
     let with = |off: usize, v: u8| {
         let mut b = b;
@@ -323,6 +330,7 @@ fn extensions_golden() {
         new_rkey: false,
         times: false,
         slot_bytes: None,
+        window: None,
         ext: Some(RspExt {
             server_run: core::array::from_fn(|i| 0x50 + i as u8),
             session_gen: 0x0A0B_0C0D,
@@ -348,6 +356,22 @@ fn extensions_golden() {
     assert_eq!(ConnRsp::decode(&b), Ok(plain));
     let without = ConnRsp { ext: None, ..timed };
     assert_eq!(without.encode(), plain.encode());
+
+    // Capsules: the last byte of the flags, which counts only with extensions.
+    let capsules = ConnRsp {
+        window: Window::from_wire(18),
+        ..rsp
+    };
+    let mut b = capsules.encode();
+    assert_eq!(b[16..24], [0, 0, 0, 18, 1, 0, 0, 0]);
+    assert_eq!(ConnRsp::decode(&b), Ok(capsules));
+    b[20] = 0;
+    assert_eq!(ConnRsp::decode(&b), Ok(plain));
+    let without = ConnRsp {
+        ext: None,
+        ..capsules
+    };
+    assert_eq!(without.encode(), plain.encode());
 }
 
 /// Slots: bit 1 of byte 22, with their size in byte 23.
@@ -360,6 +384,7 @@ fn slots_golden() {
         new_rkey: true,
         times: true,
         slot_bytes: Some(8192),
+        window: None,
         ext: Some(RspExt {
             server_run: [7; 16],
             session_gen: 1,

@@ -170,26 +170,29 @@ fn groups_divide_the_depth() {
 /// The memory that a path takes although nobody uses it.
 #[test]
 fn idle_paths_are_small() {
-    let layout = slot_layout(512).unwrap();
+    let layout = slot_layout(512, SLOT_BYTES).unwrap();
     assert_eq!((layout.queue_depth(), layout.chunk_size()), (512, 8192));
     let groups = 16 * (4096 + 2048);
     let all = (4 << 20) + groups + 512 * 1024;
     assert_eq!(slots_bytes(&layout, 4096), all);
     assert_eq!(slots_bytes(&layout, 65_536), all);
     // A group is as small as a slot, if the depth is odd.
-    let odd = slot_layout(3).unwrap();
+    let odd = slot_layout(3, SLOT_BYTES).unwrap();
     assert_eq!(slots_bytes(&odd, 4096), 3 * (8192 + 128 + 2048 + 1024));
     assert_eq!(slots_bytes(&odd, 65_536), 3 * (65_536 + 128 + 2048 + 1024));
-    let deep = slots_bytes(&slot_layout(4096).unwrap(), 4096);
+    let deep = slots_bytes(&slot_layout(4096, SLOT_BYTES).unwrap(), 4096);
     assert!(deep < 40 << 20, "{deep}");
 }
 
 #[test]
 fn depths_of_slots_and_chunks() {
-    assert!(slot_layout(32_768).is_ok());
-    assert_eq!(slot_layout(32_769), Err(LimitError::Slots));
+    assert!(slot_layout(32_768, SLOT_BYTES).is_ok());
+    assert_eq!(slot_layout(32_769, SLOT_BYTES), Err(LimitError::Slots));
     for bad in [0, 65_536] {
-        assert_eq!(slot_layout(bad), Err(LimitError::QueueDepth(bad)));
+        assert_eq!(
+            slot_layout(bad, SLOT_BYTES),
+            Err(LimitError::QueueDepth(bad))
+        );
     }
     // Clients with chunks get as many as an immediate can name.
     for (chunk, most) in [
@@ -203,7 +206,7 @@ fn depths_of_slots_and_chunks() {
         assert!(server_layout(chunk, most).is_ok());
         assert!(server_layout(chunk, most + 1).is_err());
     }
-    let rsp = slot_response(&slot_layout(4096).unwrap(), 131_072, true);
+    let rsp = slot_response(&slot_layout(4096, SLOT_BYTES).unwrap(), 131_072, true);
     assert_eq!((rsp.queue_depth, rsp.max_io_size), (4096, 131_072));
     assert_eq!((rsp.slot_bytes, rsp.chunk_size()), (Some(8192), 8192));
     assert!(rsp.new_rkey);

@@ -2,6 +2,7 @@
 
 //! Properties of the wire format: no input panics, and every value survives a round trip.
 
+use ibtrs_proto::capsule::Window;
 use ibtrs_proto::consts::*;
 use ibtrs_proto::handshake::*;
 use ibtrs_proto::imm::Imm;
@@ -53,12 +54,13 @@ proptest! {
     fn conn_req_round_trip(
         cid_num in 1u16..=4096, cid: u16, recon_cnt: u16,
         path_uuid: [u8; 16], session_uuid: [u8; 16], first_conn: bool,
-        ext in prop::option::of((1..=MAX_EPOCH, any::<[bool; 7]>())),
+        ext in prop::option::of((1..=MAX_EPOCH, any::<[bool; 8]>())),
         tail in prop::collection::vec(any::<u8>(), 0..140),
     ) {
         let cid = cid % cid_num;
-        let ext = ext.map(|(epoch, [send_imm, notices, same_key, durable, more_answers, inv_answers, slots])| {
-            ReqExt { epoch, send_imm, notices, same_key, durable, more_answers, inv_answers, slots }
+        let ext = ext.map(|(epoch, flags)| {
+            let [send_imm, notices, same_key, durable, more_answers, inv_answers, slots, capsules] = flags;
+            ReqExt { epoch, send_imm, notices, same_key, durable, more_answers, inv_answers, slots, capsules }
         });
         let req = ConnReq { cid, cid_num, recon_cnt, path_uuid, session_uuid, first_conn, ext };
         let mut b = req.encode().to_vec();
@@ -71,14 +73,15 @@ proptest! {
     fn conn_rsp_accepts_only_layouts(
         queue_depth: u16, io: u32, hdr: u32, new_rkey: bool,
         ext in prop::option::of((any::<[u8; 16]>(), any::<u32>(), any::<bool>())),
-        slot_units in prop::option::of(1u32..256),
+        slot_units in prop::option::of(1u32..256), window: u8,
     ) {
         let times = ext.is_some_and(|(_, _, times)| times);
         let slot_bytes = ext.and(slot_units).map(|units| units * SLOT_UNIT);
+        let window = ext.and_then(|_| Window::from_wire(window));
         let ext = ext.map(|(server_run, session_gen, _)| RspExt { server_run, session_gen });
         let (io, hdr) = (io >> (io % 32), hdr >> (hdr % 32));
         let rsp = ConnRsp {
-            queue_depth, max_io_size: io, max_hdr_size: hdr, new_rkey, times, slot_bytes, ext,
+            queue_depth, max_io_size: io, max_hdr_size: hdr, new_rkey, times, slot_bytes, window, ext,
         };
         if let Ok(back) = ConnRsp::decode(&rsp.encode()) {
             prop_assert_eq!(back, rsp);

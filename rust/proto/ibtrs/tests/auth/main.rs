@@ -106,6 +106,7 @@ fn plain_request(cid: u16, epoch: u32) -> ConnReq {
             more_answers: true,
             inv_answers: false,
             slots: false,
+            capsules: false,
         }),
     }
 }
@@ -119,6 +120,7 @@ fn plain_acceptance() -> ConnRsp {
         new_rkey: true,
         times: false,
         slot_bytes: None,
+        window: None,
         ext: Some(RspExt {
             server_run: [0xc3; 16],
             session_gen: 5,
