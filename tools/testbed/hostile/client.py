@@ -108,6 +108,11 @@ class Party:
         return bool(self.accepted["ext"] and self.accepted["more_flags"] & wire.RSP_SLOTS)
 
     @property
+    def window(self) -> int:
+        """How many requests may be in flight on a connection, if they may be capsules; else 0."""
+        return wire.window(self.accepted)
+
+    @property
     def service(self) -> Connection:
         return self.connections[0]
 

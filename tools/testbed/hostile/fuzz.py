@@ -110,7 +110,10 @@ class Fuzzer:
             party.leave(quietly=chance.random() < 0.3)
 
     def party(self, chance: random.Random) -> Party:
-        return Party(name=f"fuzz{self.sessions % 100}", epoch=chance.choice((0, 1)))
+        party = Party(name=f"fuzz{self.sessions % 100}", epoch=chance.choice((0, 1, 1)))
+        if party.extensions and chance.random() < 0.5:
+            party.extensions["ext_flags"] = wire.EXT_SAME_KEY | wire.EXT_CAPSULES
+        return party
 
     def connect(self, party: Party, cid: int) -> None:
         private = self.mutator.message(party.request(cid), fixed=True)
@@ -165,6 +168,13 @@ class Fuzzer:
         number = change.number(wire.request_imm(party.depth, chunk, (want or len(data or b"")) + len(user)))
         addr, key = party.chunks[chunk]
         by = party.connections[cid]
+        if cid and party.window and chunk % 2:
+            # In a capsule.
+            headers = change.message(user) + change.message(header)
+            if data:
+                headers = headers.ljust(wire.CAPSULE_HEADERS, b"\0") + data
+            by.pair.send_imm(headers[:1 << 16], change.number(wire.request_imm(party.depth, chunk, len(user))))
+            return
         by.pair.write_imm(message[:party.chunk_size - at], number, addr + at, change.number(key))
 
     def drain(self, party: Party) -> None:

@@ -31,6 +31,7 @@ class Request:
     data: bytes
     # It asks for the server's times.
     timed: bool = False
+    in_capsule: bool = False
 
     @property
     def is_read(self) -> bool:
@@ -74,6 +75,8 @@ class Honest:
     depth, max_io_size, max_hdr_size, flags = 16, 61440, 4096, 0
     # In place of chunks, if it is not 0.
     slot_size = 0
+    # The window for capsules, if it is not 0; those of further connections are to differ.
+    window_units, different = 0, False
     # As a server of ours, or as one of mainline.
     extensions = True
     # Whether requests may ask for times.
@@ -90,7 +93,8 @@ class Honest:
 
     def connect(self, server: "Server", connection: Connection, asked: dict) -> None:
         connection.own_reads = 1 if self.slot_size else 0
-        connection.accept(server.acceptance(**self.acceptance))
+        more = {"flags": self.flags | 9 << 24} if self.different and asked["cid"] else {}
+        connection.accept(server.acceptance(**{**self.acceptance, **more}))
 
     def info(self, server: "Server", connection: Connection) -> None:
         connection.pair.send(server.tamper(server.info_rsp()))
@@ -183,7 +187,7 @@ class Server:
 
     def acceptance(self, **fields) -> bytes:
         b = self.behaviour
-        values = {"queue_depth": b.depth, "max_io_size": b.max_io_size, "max_hdr_size": b.max_hdr_size, "flags": b.flags}
+        values = {"queue_depth": b.depth, "max_io_size": b.max_io_size, "max_hdr_size": b.max_hdr_size, "flags": b.flags | b.window_units << 24}
         if b.extensions:
             values |= {"ext": 1, "session_gen": 1, "server_run": self.run}
         if b.times:
@@ -302,7 +306,7 @@ class Server:
             return self._guarded(self.behaviour.info, self, connection)
         imm = wire.Immediate.of(message.imm)
         if imm.kind == wire.IMM_REQUEST:
-            request = self._parse(connection, imm)
+            request = self._capsule(connection, imm, message.data) if message.data else self._parse(connection, imm)
             self.requests.append(request)
             return self._guarded(self.behaviour.request, self, request)
         if imm.kind == wire.IMM_HEARTBEAT:
@@ -311,15 +315,26 @@ class Server:
             return self._guarded(self.behaviour.fence, self, connection, imm.payload)
         return None
 
-    def _parse(self, connection: Connection, imm: wire.Immediate) -> Request:
-        chunk, offset = imm.request(self.behaviour.depth)
-        base = chunk * self.chunk_size
-        raw = self.home.memory.get(base + offset, wire.READ_REQUEST.length)
-        kind = wire.READ_NOTHING.field("type").get(raw)
+    @staticmethod
+    def _header(raw: bytes) -> tuple[dict, bool]:
+        """The header of a request, and whether that asks for times."""
+        kind = wire.WRITE_REQUEST.field("type").get(raw)
         timed = bool(kind & wire.TIMED)
         kind &= ~wire.TIMED
         layout = wire.READ_REQUEST if kind in (wire.READ_HDR, wire.FETCH_HDR) else wire.WRITE_REQUEST
-        header = {**layout.unpack(raw), "type": kind}
+        return {**layout.unpack(raw.ljust(layout.length, b"\0")), "type": kind}, timed
+
+    def _capsule(self, connection: Connection, imm: wire.Immediate, message: bytes) -> Request:
+        chunk, offset = imm.request(self.behaviour.depth)
+        header, timed = self._header(message[offset:])
+        if offset != header["usr_len"]:
+            raise ValueError(f"a capsule with {offset} bytes before its header, of {header['usr_len']}")
+        return Request(connection, chunk, offset, header, message[:offset], message[wire.CAPSULE_HEADERS:], timed, True)
+
+    def _parse(self, connection: Connection, imm: wire.Immediate) -> Request:
+        chunk, offset = imm.request(self.behaviour.depth)
+        base = chunk * self.chunk_size
+        header, timed = self._header(self.home.memory.get(base + offset, wire.READ_REQUEST.length))
         length = offset - header["usr_len"]
         user = self.home.memory.get(base + length, header["usr_len"])
         data = self.home.memory.get(base, length) if header["type"] == wire.WRITE_HDR else b""

@@ -34,8 +34,8 @@ SHORT_RNR = 12
 # Of a queue pair.
 SENDS, RECEIVES = 1024, 64
 RECEIVE_BYTES = 16384
-# All that clients send as messages is a name.
-SHORT_RECEIVES = 1024
+# Clients send a name, and capsules.
+SHORT_RECEIVES = 8192
 DEFAULT_WAIT = 20.0
 
 EVENTS = {value: name.removeprefix("RDMA_CM_EVENT_") for name, value in vars(ce).items()

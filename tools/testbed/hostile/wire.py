@@ -21,8 +21,11 @@ TIMED, RSP_TIMES = 1 << 15, 1
 # Says in an acceptance that the path has slots, whose size is a multiple of this.
 RSP_SLOTS, SLOT_UNIT = 2, 4096
 # Flags of extensions: immediates travel in messages; the client takes answers that leave the key of a chunk as it was,
-# several in a message, and those in the message that invalidates its own; it takes slots.
+# several in a message, and those in the message that invalidates its own; it takes slots; it sends capsules.
 EXT_SEND_IMM, EXT_SAME_KEY, EXT_MORE_ANSWERS, EXT_INV_ANSWERS, EXT_SLOTS = 1 << 0, 1 << 2, 1 << 4, 1 << 5, 1 << 6
+EXT_CAPSULES = 1 << 7
+# The data of a capsule begins here.
+CAPSULE_HEADERS = 64
 
 # Types of block device messages, access modes, operations and their flags.
 SESS_INFO, SESS_INFO_RSP, OPEN, OPEN_RSP, IO, CLOSE, DISCOVER, DISCOVER_RSP = range(8)
@@ -218,3 +221,9 @@ def info_rsp(descs: list[tuple[int, int, int]], **head: int) -> bytes:
 def info_descs(message: bytes) -> list[tuple[int, int, int]]:
     count = INFO_HEAD.unpack(message)["sg_cnt"]
     return [struct.unpack_from("<QII", message, INFO_HEAD.length + DESC.length * i) for i in range(count)]
+
+
+def window(acceptance: dict) -> int:
+    """The window for capsules that an acceptance has, 0 without one."""
+    units = acceptance["flags"] >> 24 if acceptance["ext"] else 0
+    return units * 16 - 3 if units else 0
