@@ -196,7 +196,7 @@ impl Wire {
             (Dir::Write, Transfer::Direct | Transfer::Buffer) => req.info.bytes,
             (Dir::Write, Transfer::Region) => return false,
         };
-        self.capsules && req.info.cid > 0 && capsule::fits(data, req.user_hdr.len())
+        self.fits_capsule(req, data)
     }
 
     /// Returns whether a chunk, or the slot in its place, has room for the data of a write.

@@ -16,8 +16,8 @@ ROTATION = (
      "test_mapping_space", "test_resize"},
     # Limits.
     {"test_log_limits", "test_mainline_selfcheck", "test_server_limits"},
-    # Slots and queues.
-    {"test_few_queues", "test_polled", "test_queues", "test_scale", "test_slots"},
+    # Slots, capsules and queues.
+    {"test_capsules", "test_few_queues", "test_polled", "test_queues", "test_scale", "test_slots"},
     # Files and names.
     {"test_gid", "test_guide", "test_namespaces", "test_stacking", "test_sysfs"},
     # Failures of allocations, and lost memory.
