@@ -18,8 +18,7 @@ from testbed.stack import STACKS
 
 OURS, MAINLINE = STACKS["ibtrs"], STACKS["mainline"]
 DISK, FILES = OURS.disk, "/sys/block/ibnbd0/ibnbd"
-# Through the client's buffer and the server's private memory; through a registration and the
-# server's chunk, with a key that is invalidated.
+# In a capsule; through a registration and the server's chunk, with a key that is invalidated.
 SIZES = (4096, 65536)
 # More often than a request is sent.
 ALWAYS = 1000
@@ -118,11 +117,14 @@ def virtio(server) -> str:
 
 
 class FlipHeader(Flip):
-    """Flips a bit of a request's headers, which are the end of what arrives at the server."""
+    """Flips a bit of a request's headers, which are the end of what arrives at the server, but for the
+    padding of a capsule with data."""
 
     KIND = "flipend"
     # Of the user's header and of the transport's, of a write and of a read without data.
     USER, OF_WRITE, OF_FLUSH = 32, 4, 8
+    # Of the transport's header in a capsule with data, and its padding.
+    OF_CAPSULE = 32
 
     # Of messages that are no I/O, and of the transport's header of a read with data.
     OPEN, CLOSE, OF_READ = 264, 8, 24
@@ -201,10 +203,13 @@ HEADER_BITS = {"to CLOSE": (0, 0), "no type": (0, 3), "device": (4, 0), "sector"
                "checksum": (28, 6), "length of the header": (34, 2), "direction": (32, 0), "no direction": (32, 4)}
 
 
-def test_damaged_headers(pair, slow):
+@pytest.mark.parametrize("capsules", "YN")
+def test_damaged_headers(pair, slow, capsules):
     """Whatever damage makes of a request: nothing is executed, it is sent again, and the disk can
     do afterwards what it could before."""
+    pair.server.run(f"modprobe {OURS.transport('server')} capsules={capsules}")
     with FlipHeader(pair.server) as flip:
+        of_write = {"Y": flip.OF_CAPSULE, "N": flip.OF_WRITE}[capsules]
         disk = Disk(pair, discard=1)
         limits = "cat /sys/block/ibnbd0/queue/discard_max_bytes"
         able = pair.client.run(limits)
@@ -217,7 +222,7 @@ def test_damaged_headers(pair, slow):
 
         for name, (byte, bit) in HEADER_BITS.items():
             before, found = disk.writes_of_the_server(), found + 1
-            flip.once(byte, bit)
+            flip.once(byte, bit, of_write)
             assert disk.write(4096) == "", name
             seen(name)
             assert disk.writes_of_the_server() == before + 1, name
@@ -265,7 +270,7 @@ def others_of_the_session(pair, flip: FlipHeader) -> None:
     flip.once(200, 0, flip.OF_READ, flip.OPEN)
     assert (map_other("none"), flip.struck) == ("", 1)
     # The header's padding.
-    flip.once(26, 0)
+    flip.once(26, 0, flip.OF_CAPSULE)
     pair.client.run("dd if=/dev/zero of=/dev/ibnbd2 bs=4k count=1 oflag=direct status=none")
     assert (flip.struck, pair.client.run("cat /sys/block/ibnbd2/ibnbd/checksum_errors")) == (1, "1 0")
     # The type.

@@ -43,7 +43,7 @@ def test_what_scenarios_use_is_found(scenarios):
     assert needs["test_overtaking.py", "test_our_server_lets_none_overtake[mainline-client]"] == ["RNBD"]
     assert needs["test_overtaking.py", "test_our_server_lets_none_overtake[our-client]"] == []
     assert needs["test_tool.py", "test_the_kernels_own_disks_are_shown"] == ["RNBD"]
-    assert needs["test_checksums.py", "test_damaged_headers"] == ["fault injection"]
+    assert needs["test_checksums.py", "test_damaged_headers[Y]"] == ["fault injection"]
     assert needs["test_interop.py", "test_messages_of_a_read[ours]"] == []
     assert needs["test_data.py", "test_every_byte_is_right"] == []
 
