@@ -176,10 +176,7 @@ impl Path {
         }
         // The client closes a refused path; otherwise the limit for incomplete paths does.
         if let Err(error) = self.send_auth2(entered.err()) {
-            self.error(fmt!(
-                "cannot answer the authentication ({})",
-                convert::errno(error).as_str()
-            ));
+            self.failed("cannot answer the authentication", error);
         }
     }
 

@@ -223,10 +223,7 @@ fn invalidate(
             chain.local_inv(rkey, Signal::Slot(slot, Kind::Invalidate))
         });
         if let Err(error) = posted {
-            path.error(fmt!(
-                "cannot invalidate a key ({})",
-                convert::errno(error).as_str()
-            ));
+            path.failed("cannot invalidate a key", error);
         }
         posted.is_ok()
     };
@@ -364,10 +361,7 @@ impl Handler for Con {
             }
             Imm::Heartbeat => {
                 if let Err(error) = send_imm(&qp, Imm::HeartbeatAck) {
-                    self.path.error(fmt!(
-                        "cannot answer a heartbeat ({})",
-                        convert::errno(error).as_str()
-                    ));
+                    self.path.failed("cannot answer a heartbeat", error);
                 }
             }
             Imm::HeartbeatAck => {

@@ -9,7 +9,6 @@
 
 use crate::path::Path;
 use ibtrs_core::{
-    convert,
     imm::send_imm,
     trace, //
 };
@@ -241,10 +240,7 @@ impl WorkItem<{ crate::path::work::FENCES }> for Path {
         while let Some(fence) = this.inbox.take() {
             if let Err(error) = this.put_up(fence) {
                 // The client repeats the fence over another path.
-                return this.error(fmt!(
-                    "cannot carry out a fence ({})",
-                    convert::errno(error).as_str()
-                ));
+                return this.failed("cannot carry out a fence", error);
             }
         }
         match this.answer_fences() {
@@ -254,10 +250,7 @@ impl WorkItem<{ crate::path::work::FENCES }> for Path {
             }
             // The path is being closed.
             Err(error) if error == ENOTCONN => {}
-            Err(error) => this.error(fmt!(
-                "cannot answer a fence ({})",
-                convert::errno(error).as_str()
-            )),
+            Err(error) => this.failed("cannot answer a fence", error),
         }
     }
 }

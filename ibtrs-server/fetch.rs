@@ -19,7 +19,6 @@ use crate::{
     respond,
     source::MAX_SGES, //
 };
-use ibtrs_core::convert;
 use ibtrs_proto::serving::Place;
 use kernel::{
     prelude::*,
@@ -193,8 +192,5 @@ pub(crate) fn give_up(
 }
 
 fn failed(path: &Arc<Path>, error: Error) {
-    path.error(fmt!(
-        "cannot fetch the data of a write ({})",
-        convert::errno(error).as_str()
-    ));
+    path.failed("cannot fetch the data of a write", error);
 }

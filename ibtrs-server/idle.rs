@@ -19,7 +19,6 @@ use crate::{
     },
     respond, //
 };
-use ibtrs_core::convert;
 use kernel::{
     prelude::*,
     sync::Arc, //
@@ -181,10 +180,7 @@ impl Path {
 /// Any.
 pub(crate) fn not_flushed(qp: &QueuePair<Con>, error: Error) {
     if error != ENOTCONN {
-        qp.handler().path.error(fmt!(
-            "cannot flush a send queue ({})",
-            convert::errno(error).as_str()
-        ));
+        qp.handler().path.failed("cannot flush a send queue", error);
     }
 }
 

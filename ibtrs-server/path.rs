@@ -820,6 +820,15 @@ impl Path {
         }
     }
 
+    /// Closes the path because of `error`; the log has `what` and the name of the error.
+    ///
+    /// # Context
+    ///
+    /// Any.
+    pub(crate) fn failed(self: &Arc<Self>, what: &str, error: Error) {
+        self.error(fmt!("{} ({})", what, convert::errno(error).as_str()));
+    }
+
     /// Closes the path because the client ended connection `cid` or the connection was lost.
     pub(crate) fn ended(self: &Arc<Self>, cid: u16, why: &CStr) {
         if self.event(Event::Error) && self.may_log() {
@@ -843,10 +852,7 @@ impl Path {
                 }
                 Action::SendInfoRsp => {
                     if let Err(error) = info::answer(self) {
-                        self.error(fmt!(
-                            "cannot send the session information ({})",
-                            convert::errno(error).as_str()
-                        ));
+                        self.failed("cannot send the session information", error);
                     }
                 }
                 // Both may take long, so they run on `Server::slow`.
@@ -913,10 +919,7 @@ impl WorkItem<{ work::HEARTBEAT }> for Path {
                     .enqueue_in(this.clone(), this.hb_interval_ms());
             }
             Ok(()) => {}
-            Err(error) => this.error(fmt!(
-                "no heartbeat from the client ({})",
-                convert::errno(error).as_str()
-            )),
+            Err(error) => this.failed("no heartbeat from the client", error),
         }
     }
 }

@@ -344,10 +344,7 @@ fn fetch_again<'a>(qp: &QueuePair<Con>, slot: SlotRef<'a, Con>) -> Result<Option
 fn lost(qp: &QueuePair<Con>, index: u32, chunk: KBox<Chunk>, error: Error) {
     let path = &qp.handler().path;
     if error != ENOTCONN {
-        path.error(fmt!(
-            "cannot post an answer ({})",
-            convert::errno(error).as_str()
-        ));
+        path.failed("cannot post an answer", error);
     }
     if let Some(slot) = qp.slot(index) {
         path.put_back(&slot, chunk);
