@@ -196,13 +196,17 @@ fn wait_for_buffer(path: &Arc<Path>, slot: SlotRef<'_, Con>, chunk: KBox<Chunk>)
         bytes: chunk.request.data_len,
     };
     let queue = || {
+        // The request is in its place, so either this sees that the path is being closed, or the
+        // teardown sees the request. Once it is in the line, it may go on at once, and is not this
+        // thread's to take back.
+        if !path.takes_requests_after_all() {
+            return false;
+        }
         let queued = session.wait_for_buffer(waiter);
         if queued.is_err() {
             path.error(fmt!("too many requests of closing paths wait for memory"));
         }
-        // The request is in its place, so either this sees that the path is being closed, or the
-        // teardown sees the request.
-        queued.is_ok() && path.takes_requests_after_all()
+        queued.is_ok()
     };
     if let Err(chunk) = serving::pend(&**slot, chunk, queue) {
         session.drop_request(path, &slot, buf_id, chunk);

@@ -188,7 +188,8 @@ pub fn release<W: Words>(words: &W, me: PathTag, number: u16) -> Next {
 }
 
 /// Keeps a request, which has its number, until it can be served. `post` arranges that: for example,
-/// it asks the device to invalidate the key of its chunk. It returns whether it could.
+/// it asks the device to invalidate the key of its chunk. It returns whether it could; if not, nobody
+/// but the teardown of the path may have learnt of the request from it.
 ///
 /// # Errors
 ///
