@@ -85,12 +85,20 @@ const NOTHING: ServerRequest = ServerRequest {
     timed: false,
 };
 
+/// What the lock of a [`ChunkSlot`] protects.
+struct Inner {
+    /// The chunk, while no request is in service.
+    idle: Option<KBox<Chunk>>,
+    /// The buffer in reserve, from which the device may still send the answer to a former request,
+    /// while a later one is in service.
+    leaving: Option<Buffer>,
+}
+
 /// The slot of a chunk: where the chunk is tells its state.
 #[pin_data]
 pub(crate) struct ChunkSlot {
-    /// The chunk, while no request is in service.
     #[pin]
-    idle: SpinLockIrq<Option<KBox<Chunk>>>,
+    inner: SpinLockIrq<Inner>,
     /// The chunk, while another path has the number in service.
     pub(crate) waiting: TakeCell<KBox<Chunk>>,
     /// The chunk, while its key is being invalidated; a slot, while it waits for a buffer, or while
@@ -98,7 +106,7 @@ pub(crate) struct ChunkSlot {
     pub(crate) pending: TakeCell<KBox<Chunk>>,
     /// The chunk and the result of its request, while the response waits for SQ space.
     pub(crate) unsent: TakeCell<(KBox<Chunk>, Result)>,
-    /// Number of signalled answers and fetches for which the device may still use a buffer.
+    /// Number of signalled answers for which the device may still use a buffer.
     uses: Atomic<u32>,
 }
 
@@ -106,7 +114,7 @@ impl ChunkSlot {
     /// Creates an empty slot.
     pub(crate) fn new() -> impl PinInit<Self, Error> {
         try_pin_init!(Self {
-            idle <- new_spinlock_irq!(None, "ChunkSlot::idle"),
+            inner <- new_spinlock_irq!(Inner { idle: None, leaving: None }, "ChunkSlot::inner"),
             waiting: TakeCell::empty(),
             pending: TakeCell::empty(),
             unsent: TakeCell::empty(),
@@ -114,9 +122,21 @@ impl ChunkSlot {
         }? Error)
     }
 
-    /// Takes the chunk for a request; `None` if a request has it.
+    /// Takes the chunk for a request; `None` if a request has it. If the slot still has the buffer in
+    /// reserve, that does not stay: the new request may be in service for long, or wait in the line
+    /// for that buffer.
     pub(crate) fn take(&self) -> Option<KBox<Chunk>> {
-        self.idle.lock().take()
+        let mut inner = self.inner.lock();
+        let mut chunk = inner.idle.take()?;
+        let reserve = chunk.slot().and_then(InSlot::take_reserve);
+        if reserve.is_some() && self.is_used() {
+            // There is one in a session, so its place is free.
+            inner.leaving = reserve;
+        } else {
+            drop(inner);
+            drop(reserve);
+        }
+        Some(chunk)
     }
 
     /// Sends an answer with `answer` and puts the chunk back. Both happen under the lock, as the
@@ -130,11 +150,11 @@ impl ChunkSlot {
         short: Option<Round>,
         answer: impl FnOnce(&mut Chunk) -> Result,
     ) -> Result<Spare, (Error, KBox<Chunk>)> {
-        let mut idle = self.idle.lock();
+        let mut inner = self.inner.lock();
         match answer(&mut chunk) {
             Ok(()) => {
                 let spare = self.spare(&mut chunk, short);
-                *idle = Some(chunk);
+                inner.idle = Some(chunk);
                 Ok(spare)
             }
             Err(error) => Err((error, chunk)),
@@ -147,17 +167,35 @@ impl ChunkSlot {
         self.uses.fetch_add(1, Relaxed);
     }
 
-    /// Notes that a use is over, or that the device has certainly not got the work request.
-    pub(crate) fn end_use(&self) {
+    /// Takes [`Self::begin_use`] back, under the same lock: the device has certainly not got the work
+    /// request.
+    pub(crate) fn cancel_use(&self) {
         // ORDERING: Pairs with the load in `is_used`: who takes the buffer then comes after the
         // device.
         self.uses.fetch_sub(1, Full);
     }
 
+    /// Notes that a use is over. If it was the last one, the slot gives back what is leaving, and if
+    /// the chunk is idle, what that does not need. For `short` see
+    /// [`Path::shortage`](crate::path::Path::shortage).
+    pub(crate) fn end_use(&self, short: Option<Round>) {
+        self.cancel_use();
+        let mut inner = self.inner.lock();
+        if self.is_used() {
+            return;
+        }
+        let leaving = inner.leaving.take();
+        let idle = inner.idle.as_deref_mut();
+        let spare = idle.map(|chunk| self.spare(chunk, short));
+        drop(inner);
+        drop(leaving);
+        drop(spare);
+    }
+
     /// Returns whether the device may still use a buffer, for which its completion says when that
     /// is over.
     pub(crate) fn is_used(&self) -> bool {
-        // ORDERING: Pairs with `end_use`.
+        // ORDERING: Pairs with `cancel_use`.
         self.uses.load(Acquire) > 0
     }
 
@@ -173,15 +211,10 @@ impl ChunkSlot {
     /// Puts the chunk back; returns what it does not need for its next request. That is decided under
     /// the lock: the use of a buffer either is over by then, or its end finds the chunk here.
     pub(crate) fn put(&self, mut chunk: KBox<Chunk>) -> Spare {
-        let mut idle = self.idle.lock();
+        let mut inner = self.inner.lock();
         let spare = self.spare(&mut chunk, None);
-        *idle = Some(chunk);
+        inner.idle = Some(chunk);
         spare
-    }
-
-    /// Gives back what the slot of an idle chunk does not need, after a use has ended.
-    pub(crate) fn give_spare(&self, short: Option<Round>) {
-        drop(self.with_idle(|chunk| self.spare(chunk, short)));
     }
 
     /// Gives back the small buffer of a write that is over, if memory is short.
@@ -189,9 +222,15 @@ impl ChunkSlot {
         drop(self.spare(chunk, short));
     }
 
-    /// Gives back all buffers of the slot of an idle chunk: the connections of the path are gone.
+    /// Gives back all buffers that no request in service has: the connections of the path are gone.
     pub(crate) fn strip(&self) {
-        drop(self.with_idle(|chunk| chunk.slot().map(InSlot::take_all)));
+        let mut inner = self.inner.lock();
+        let leaving = inner.leaving.take();
+        let slot = inner.idle.as_deref_mut().and_then(Chunk::slot);
+        let idle = slot.map(InSlot::take_all);
+        drop(inner);
+        drop(leaving);
+        drop(idle);
     }
 
     /// Takes the chunk when no further request can arrive and the connections are gone.
@@ -202,8 +241,7 @@ impl ChunkSlot {
 
     /// Calls `func` with the chunk, if it is idle.
     pub(crate) fn with_idle<T>(&self, func: impl FnOnce(&mut Chunk) -> T) -> Option<T> {
-        let mut idle = self.idle.lock();
-        idle.as_deref_mut().map(func)
+        self.inner.lock().idle.as_deref_mut().map(func)
     }
 }
 

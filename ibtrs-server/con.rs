@@ -15,10 +15,7 @@ use crate::{
     },
     chunk_owner::Claim,
     fetch,
-    path::{
-        Path,
-        Shape, //
-    },
+    path::Path,
     request::Request,
     respond::{
         self,
@@ -401,8 +398,7 @@ impl Handler for Con {
     }
 
     fn sent(&self, _qp: QpRef<'_, Self>, slot: SlotRef<'_, Self>) {
-        slot.end_use();
-        slot.give_spare(self.path.shortage());
+        slot.end_use(self.path.shortage());
     }
 
     fn control_sent(&self, _qp: QpRef<'_, Self>) {
@@ -410,10 +406,6 @@ impl Handler for Con {
     }
 
     fn invalidated(&self, qp: QpRef<'_, Self>, slot: SlotRef<'_, Self>) {
-        if self.path.terms.shape == Shape::Slots {
-            // See `fetch`: a slot's key is never invalidated.
-            slot.end_use();
-        }
         let Some(mut chunk) = slot.take_pending() else {
             return;
         };

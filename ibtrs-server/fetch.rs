@@ -129,7 +129,6 @@ fn post(
         return Err((error, chunk));
     }
     let mut held = Some(chunk);
-    slot.begin_use();
     let posted = qp.send(space, Doorbell::Now, |chain| {
         if let Some(chunk) = held.take() {
             read(chain, slot, &chunk);
@@ -146,7 +145,6 @@ fn post(
         failed(&qp.handler().path, error);
         return Ok(());
     }
-    slot.end_use();
     match held.or_else(|| slot.take_pending()) {
         Some(chunk) => Err((error, chunk)),
         None => Ok(()),

@@ -190,7 +190,8 @@ pub(crate) struct InSlot {
     small: Option<Buffer>,
     /// The latest round when an answer was sent from `small` without a signal.
     sent: Option<Round>,
-    /// For the request in service alone.
+    /// For the request in service alone; then kept until the device has sent its data, or the answer
+    /// to the next request.
     large: Option<Buffer>,
     /// Where the data of the request in service is.
     place: Data,
@@ -330,6 +331,12 @@ impl InSlot {
             false => None,
         };
         Spare(small, self.large.take())
+    }
+
+    /// Takes the buffer of a request that is over, if it is the one in reserve.
+    #[inline]
+    pub(crate) fn take_reserve(&mut self) -> Option<Buffer> {
+        self.large.take_if(|buffer| buffer.is_reserve())
     }
 
     /// Takes all buffers: no device uses any.

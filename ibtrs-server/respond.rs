@@ -378,7 +378,7 @@ fn send(
         if let (true, Err(error)) = (is_signalled, posted) {
             // Otherwise the device may have a part of the answer, until the connection is closed.
             if is_surely_unsent(error) {
-                slot.end_use();
+                slot.cancel_use();
             }
         }
         posted
