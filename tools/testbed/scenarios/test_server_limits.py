@@ -46,8 +46,8 @@ def test_a_session_too_many_is_refused(pair):
 
 def test_memory_is_limited_and_given_back(pair):
     server, client = pair
-    # 64 chunks of 144 KiB: a path takes 9 MiB, and a little for its queues.
-    start(pair, "slots=N sess_queue_depth=64 max_chunk_memory_mib=12")
+    # 64 chunks of 144 KiB: a path takes 9 MiB, and a little for capsules and its queues.
+    start(pair, "slots=N sess_queue_depth=64 max_chunk_memory_mib=13")
     for _ in range(3):
         client.run(OURS.map_device("/dev/nullb0", session="one"))
         assert os.strerror(errno.ENOMEM) in refused(client, "two", "/dev/nullb1")
@@ -59,7 +59,7 @@ def test_memory_is_limited_and_given_back(pair):
 def test_queues_count_as_memory(pair):
     server, client = pair
     # Seven eighths of it are 9.6 MiB. The chunks have 9.5, and all of a path 10.2.
-    start(pair, "slots=N sess_queue_depth=64 max_chunk_memory_mib=11")
+    start(pair, "slots=N capsules=N sess_queue_depth=64 max_chunk_memory_mib=11")
     assert os.strerror(errno.ENOMEM) in refused(client, "one", "/dev/nullb0")
     # Nothing else is there, so to try again is of no use.
     assert ("refused: one path of this size is more than max_chunk_memory_mib allows: raise it (ENOMEM)"
@@ -215,8 +215,8 @@ def test_strangers_leave_memory_to_others(pair, strangers):
     those who are known."""
     server, client = pair
     # A path takes some 0.4 MiB when it begins, and as much when it is complete.
-    start(pair, "slots=N max_chunk_memory_mib=4 sess_queue_depth=16 max_chunk_size=8192 max_attempts_per_address=16 "
-                "setup_timeout_ms=60000")
+    start(pair, "slots=N capsules=N max_chunk_memory_mib=4 sess_queue_depth=16 max_chunk_size=8192 "
+                "max_attempts_per_address=16 setup_timeout_ms=60000")
     first = sits(client, f"print([ask(2, source='{strangers[0]}') for _ in range(6)])")
     client.run(OURS.map_device("/dev/nullb0", session="one"))
     second = sits(client, f"print(ask(2, source='{strangers[1]}'))")
