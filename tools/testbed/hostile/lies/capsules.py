@@ -7,7 +7,7 @@ import threading
 from .. import aio, wire
 from ..server import Honest, Server
 from ..victim import SPOT, Victim
-from .table import expect, goes_on, lie, like
+from .table import expect, goes_on, lie, like, writes_and_reads
 
 # Enough that one connection has no window for all of them, and few enough for two.
 MANY = 20
@@ -21,14 +21,7 @@ class Capsules(Honest):
 
 def writes(v: Victim) -> None:
     """Writes and reads of all sizes have the right data, and the path goes on."""
-    v.must_map().fail_fast()
-    for length in (512, 4096, 8192, 61440):
-        v.page[:length] = bytes(range(1, 129)) * (length // 128)
-        assert v.write(length) == "OK"
-        v.fill()
-        assert v.read(length) == "OK"
-        assert v.page[:length] == bytes(range(1, 129)) * (length // 128), f"{length} bytes are others"
-    assert v.tell("paths") == "1 path", "the client has connected again"
+    writes_and_reads(v, 512, 4096, 8192, 61440)
     v.tell("order 0")
 
 

@@ -10,7 +10,7 @@ from ..server import Honest, Server
 from ..verbs import Closed, Failed
 from ..victim import LONG, Victim
 from .keys import HoldsReads, orders_meanwhile, reads_the_clients_memory
-from .table import REFUSED, comes_back, expect, lie, like
+from .table import REFUSED, comes_back, expect, lie, like, writes_and_reads
 
 
 class Slots(Honest):
@@ -26,14 +26,7 @@ def accepts(**fields) -> type[Honest]:
 
 def writes(v: Victim) -> None:
     """Writes that are pushed and fetched have the right data, and the path goes on."""
-    v.must_map().fail_fast()
-    for length in (4096, 16384, 61440):
-        v.page[:length] = bytes(range(1, 129)) * (length // 128)
-        assert v.write(length) == "OK"
-        v.fill()
-        assert v.read(length) == "OK"
-        assert v.page[:length] == bytes(range(1, 129)) * (length // 128), f"{length} bytes are others"
-    assert v.tell("paths") == "1 path", "the client has connected again"
+    writes_and_reads(v, 4096, 16384, 61440)
 
 
 def has_asked(server: Server) -> str | None:

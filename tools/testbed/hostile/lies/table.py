@@ -71,6 +71,19 @@ def reads(*wanted: str, length: int = 4096, times: int = 1):
     return victim
 
 
+def writes_and_reads(v: Victim, *lengths: int) -> None:
+    """What is written in each of these lengths, of whole multiples of 128 bytes, is read back, and the
+    path goes on."""
+    v.must_map().fail_fast()
+    for length in lengths:
+        v.page[:length] = bytes(range(1, 129)) * (length // 128)
+        assert v.write(length) == "OK"
+        v.fill()
+        assert v.read(length) == "OK"
+        assert v.page[:length] == bytes(range(1, 129)) * (length // 128), f"{length} bytes are others"
+    assert v.tell("paths") == "1 path", "the client has connected again"
+
+
 def goes_on(v: Victim) -> None:
     """The path has survived: the next read is an ordinary one."""
     said = v.read()
