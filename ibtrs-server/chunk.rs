@@ -167,8 +167,8 @@ impl ChunkSlot {
         self.uses.fetch_add(1, Relaxed);
     }
 
-    /// Takes [`Self::begin_use`] back, under the same lock: the device has certainly not got the work
-    /// request.
+    /// Takes [`Self::begin_use`] back: the device has certainly not got the work request. Only called
+    /// under the lock under which the use was begun, or by [`Self::end_use`].
     pub(crate) fn cancel_use(&self) {
         // ORDERING: Pairs with the load in `is_used`: who takes the buffer then comes after the
         // device.
