@@ -9,6 +9,7 @@ import json
 from pathlib import Path
 
 from testbed import accel
+from testbed.free_memory import free_bytes
 from testbed.guest import Guest
 from testbed.lab import SERVER_ADDRESS, Pair, Solo
 
@@ -21,11 +22,6 @@ DEVICE = "/dev/nullb0"
 # The other path has to be there for all of it.
 LOAD = ("fio --output-format=json --name=load --filename={disk} --rw=randread --bs=4k --iodepth=32 --size=512m "
         "--direct=1 --ioengine=io_uring --norandommap --time_based --runtime=2")
-
-
-def free_kib(guest: Guest) -> int:
-    guest.run("sync; echo 3 > /proc/sys/vm/drop_caches")
-    return int(guest.run("awk '$1 == \"MemFree:\" { print $2 }' /proc/meminfo"))
 
 
 def add_path(target: Transport) -> str:
@@ -42,11 +38,11 @@ def memory(flavour: str, folder: Path, target: Transport) -> dict[str, float]:
     with Pair(flavour, links=2, our_modules=folder) as pair:
         _load(target, pair.server, pair.client)
         sides = {"server": pair.server, "client": pair.client}
-        found, before = {}, {name: free_kib(guest) for name, guest in sides.items()}
+        found, before = {}, {name: free_bytes(guest) >> 10 for name, guest in sides.items()}
         for what, step in (("first path and disk", lambda: target.map(pair.client, DEVICE)),
                            ("another path", lambda: pair.client.run(add_path(target)))):
             step()
-            after = {name: free_kib(guest) for name, guest in sides.items()}
+            after = {name: free_bytes(guest) >> 10 for name, guest in sides.items()}
             found |= {f"{name}, {what}, KiB": before[name] - after[name] for name in sides}
             before = after
     return found

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0
 """Slots: the server's memory grows with use, and the data of larger writes is fetched."""
 
-import re
-
 import pytest
 
 from testbed import blockdev, exports, fio, keyring
+from testbed.free_memory import free_bytes
 from testbed.mishaps import losing, make_ready
 from testbed.stack import STACKS
 
@@ -29,12 +28,6 @@ def start(pair, parameters: str, disks: int = 1, size_mb: int = 64, client_takes
     server.run(f"modprobe {OURS.transport('server')} {gives} {parameters} && {OURS.load_server()}")
     client.run(f"modprobe {OURS.transport('client')} slots_over_rxe={'Y' if client_takes else 'N'} && {OURS.load_client()}")
     return devices
-
-
-def free_bytes(guest) -> int:
-    """Free memory, when nothing that was freed is still to come."""
-    guest.run("sync; echo 3 > /proc/sys/vm/drop_caches; sleep 1")
-    return int(re.search(r"MemFree: +(\d+) kB", guest.run("cat /proc/meminfo"))[1]) << 10
 
 
 def connections(pair) -> int:
