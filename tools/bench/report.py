@@ -6,7 +6,7 @@ import io
 import sys
 from pathlib import Path
 
-from . import results, tables
+from . import goals, results, tables
 from .results import Results
 
 STYLE = """body { font: 15px/1.45 sans-serif; max-width: 78rem; margin: 2rem auto; padding: 0 1rem; color: #222 }
@@ -83,6 +83,10 @@ def page(run: Results) -> str:
     for job in run.jobs:
         values = {target: run.value(target, job) for target in run.targets}
         parts.append(bars(job, run.unit(job), {target: value for target, value in values.items() if value}))
+    found_goals = goals.of(run)
+    if found_goals:
+        parts.append("<h2>Goals</h2>")
+    parts += [table(tables.reached(run, goal)) for goal in found_goals]
     jobs = list(dict.fromkeys(job for found in run.counts.values() for job in found))
     if jobs:
         parts.append("<h2>What an I/O takes</h2>")

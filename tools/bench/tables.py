@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
 """Tables of figures in Markdown, for Documentation/performance.md."""
 
+from . import goals
 from .results import Results
 
 
@@ -37,6 +38,22 @@ def ratios(run: Results, target: str, others: list[str]) -> str:
         if any(found):
             rows.append((f"{job}, {run.unit(job)}", [f"{value:.2f}" if value else "" for value in found]))
     return _table(f"{target} by", others, rows)
+
+
+def reached(run: Results, goal: goals.Goals) -> str:
+    """Goals by another target, and what is reached; beside another transport also what the floor
+    itself reaches."""
+    has_floor = goal.target == goals.SECURE and goal.by not in (goals.FLOOR, goals.INSECURE)
+    rows = []
+    for job, bound in goal.bounds.items():
+        ratio, floor = goal.ratio(run, job), goal.ratio(run, job, goals.FLOOR)
+        if ratio is None:
+            continue
+        word = "at most" if run.unit(job) == "us" else "at least"
+        cells = [f"{word} {bound:.2f}", f"{ratio:.3f}", "yes" if goal.is_reached(run, job) else "no"]
+        rows.append((job, [*cells, f"{floor:.3f}" if floor else ""] if has_floor else cells))
+    columns = ["goal", "figure", "reached"]
+    return _table(f"{goal.target} by {goal.by}", [*columns, "the floor"] if has_floor else columns, rows)
 
 
 def counts(run: Results, job: str) -> str:
@@ -76,6 +93,7 @@ def everything(run: Results) -> str:
     others = [target for target in run.targets if target.startswith("floor") or target in ("RNBD Y", "NVMe-oF")]
     parts = [f"Modules of {run.commit}, kernel {run.kernel}.", figures(run)]
     parts += [ratios(run, target, others) for target in ours if others]
+    parts += [reached(run, goal) for goal in goals.of(run)]
     jobs = list(dict.fromkeys(job for jobs in run.counts.values() for job in jobs))
     for job in jobs:
         parts += [counts(run, job), modules(run, job)]

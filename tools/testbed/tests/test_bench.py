@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from bench import counts, facts, jobs, plan, report, results, tables, targets, tracing
+from bench import counts, facts, goals, jobs, plan, report, results, tables, targets, tracing
 from bench.results import Figure, Results
 
 
@@ -106,6 +106,44 @@ def test_the_best_of_two_runs_is_taken_for_each_figure():
     both = results.best([run(a=(100, 1000), b=(90, 990)), run(a=(99, 980), b=(95, 1010))])
     assert [figure.value for figure in both.figures] == [99, 1000, 90, 1010]
     assert results.verdict(results.compare(run(a=(100, 1000), b=(90, 1010)), both), 0)[0]
+
+
+# Goals.
+
+def goal_run(read: float, many: float, flavour: str = "fast") -> Results:
+    made = Results("c", flavour, "k", "cpu")
+    for target, (latency, rate) in {goals.FLOOR: (60, 20000), "NVMe-oF": (75, 10000), "ibnbd Y": (read, many)}.items():
+        made.figures += [Figure(target, "read 4k QD1", latency, "us"), Figure(target, "read 4k QD32", rate, "IOPS")]
+    return made
+
+
+def test_a_goal_bounds_a_latency_from_above_and_a_rate_from_below():
+    by_floor, by_nvme = goals.of(goal_run(67.1, 18401))
+    assert (by_floor.by, by_nvme.by) == (goals.FLOOR, "NVMe-oF")
+    for read, many, good in ((67.1, 18401, True), (67.3, 18401, False), (67.1, 18399, False)):
+        run = goal_run(read, many)
+        assert all(by_floor.is_reached(run, job) for job in ("read 4k QD1", "read 4k QD32")) is good
+    assert by_floor.is_reached(run, "read 512 QD1") is None
+
+
+def test_goals_are_those_of_the_kernel():
+    goal, = goals.of(goal_run(69, 12000, "stock"))
+    assert goal.is_reached(goal_run(69, 12000), "read 4k QD1") and goal.bounds["read 4k QD32"] == 1.2
+
+
+def test_each_goal_is_about_what_is_measured():
+    labels = {(step.target.name, step.label(job)) for step in plan.full() for job in step.jobs}
+    for goal in (*goals.FAST, *goals.STOCK):
+        for job in goal.bounds:
+            assert {(goal.target, job), (goal.by, job)} <= labels
+
+
+def test_tables_of_goals_show_what_the_floor_reaches():
+    text = tables.everything(goal_run(67.5, 19000))
+    assert "| ibnbd Y by floor, one connection | goal | figure | reached |\n" in text
+    assert "| read 4k QD1 | at most 1.12 | 1.125 | no |\n" in text
+    assert "| read 4k QD32 | at least 1.95 | 1.900 | no | 2.000 |\n" in text
+    assert "<h2>Goals</h2>" in report.page(goal_run(67.5, 19000))
 
 
 # Traces.

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: GPL-2.0
+"""The goals of this project: our figures by those of the floor and of other transports in the same run."""
+
+from dataclasses import dataclass
+
+from .results import Results
+
+FLOOR = "floor, one connection"
+SECURE, INSECURE = "ibnbd Y", "ibnbd N"
+
+
+@dataclass(frozen=True)
+class Goals:
+    """Figures of a target by those of another one: at most the bound for a latency, at least the bound
+    for a rate."""
+
+    target: str
+    by: str
+    bounds: dict[str, float]
+
+    def ratio(self, run: Results, job: str, target: str = "") -> float | None:
+        """The figure by that of the other, or None if one of them was not measured."""
+        figure, other = run.value(target or self.target, job), run.value(self.by, job)
+        return figure / other if figure and other else None
+
+    def is_reached(self, run: Results, job: str) -> bool | None:
+        """Whether the figure keeps the bound."""
+        ratio, bound = self.ratio(run, job), self.bounds[job]
+        if ratio is None:
+            return None
+        return ratio <= bound if run.unit(job) == "us" else ratio >= bound
+
+
+# Reads gain 15 % beside mainline, writes lose nothing.
+_MIXED = {"read 4k QD1": 0.87, "read 4k QD32": 1.15, "write 4k QD1": 1.00, "write 4k QD32": 1.00}
+
+FAST = (
+    Goals(SECURE, FLOOR, {"read 4k QD1": 1.12, "read 4k QD32": 0.92, "write 4k QD1": 1.06, "write 4k QD32": 1.08,
+                          "read 512 QD1": 1.15, "read 128k QD4": 0.90, "write 128k QD4": 0.90}),
+    Goals(SECURE, "RNBD Y", {"read 4k QD1": 0.74, "read 4k QD32": 1.45, "write 4k QD1": 0.81, "write 4k QD32": 1.30,
+                             "read 512 QD1": 0.72, "read 128k QD4": 1.20, "write 128k QD4": 1.20,
+                             "ionos, 16 disks": 1.40}),
+    Goals(SECURE, "NVMe-oF", {"read 4k QD1": 0.80, "read 4k QD32": 1.95, "write 4k QD1": 0.88, "write 4k QD32": 2.05,
+                              "read 512 QD1": 0.80, "read 128k QD4": 1.20, "write 128k QD4": 1.20,
+                              "ionos, 16 disks": 1.40}),
+    Goals(SECURE, INSECURE, {"read 4k QD1": 1.01, "read 4k QD32": 0.99, "write 4k QD1": 1.01, "write 4k QD32": 0.99,
+                             "read 128k QD4": 0.97, "write 128k QD4": 0.97}),
+    Goals("ibnbd to RNBD Y", "RNBD Y", _MIXED),
+    Goals("RNBD to ibnbd Y", "RNBD Y", _MIXED),
+)
+STOCK = (
+    Goals(SECURE, "NVMe-oF", {"read 4k QD1": 0.92, "read 4k QD32": 1.20, "write 4k QD1": 0.97, "write 4k QD32": 1.15}),
+)
+
+
+def of(run: Results) -> list[Goals]:
+    """The goals for the kernel of a run, as far as both targets were measured."""
+    goals = FAST if run.flavour == "fast" else STOCK
+    return [goal for goal in goals if any(goal.ratio(run, job) for job in goal.bounds)]
