@@ -122,6 +122,15 @@ def test_what_a_page_names_is_there(page):
     assert (missing_files(text), missing_code(text), missing_tests(text), dead_links(page)) == ([], [], [], [])
 
 
+def test_pages_install_what_building_the_packages_takes():
+    asked = re.findall(r"apt install ([a-z- ]+)\"", (TOP / "scripts/build-deb.sh").read_text())
+    needed = {"make", *" ".join(asked).split()}
+    assert {"cargo", "dh-dkms"} < needed
+    said = {page.name: re.findall(r"(?m)^    apt install (.+)\n    make deb$", page.read_text()) for page in PAGES}
+    said = {name: [set(line.split()) for line in lines] for name, lines in said.items() if lines}
+    assert said == {"README.md": [needed], "installation.md": [needed]}
+
+
 def test_sections_that_the_sources_cite_are_there():
     assert any("Documentation/protocol.md, \"" in text for text in sources())
     assert [lost for text in sources() for lost in missing_sections(text)] == []
