@@ -273,3 +273,29 @@ def has_two_sessions(v: Victim) -> None:
 
 
 lie("another session's key", HoldsReads, has_two_sessions, writes_by_its_own, writes_by_another_session)
+
+
+# What addresses say.
+
+def says_nothing_of_addresses(server: Server) -> str | None:
+    """Software RDMA has the kernel's own addresses, which lie in the upper half of all, for memory that
+    is not given others."""
+    told = reads(server)
+    addresses = [request.desc[0] for request in told]
+    if any(address >> 63 for address in addresses):
+        return f"addresses of the kernel: {', '.join(map(hex, addresses))}"
+    registered = [request.desc[0] for request in told if request.desc[2] > SHORT]
+    assert 8 < len(registered) < len(told), "not all kinds of reads have come"
+    if len(set(registered)) < len(registered):
+        return f"an address that was there before: {', '.join(map(hex, registered))}"
+    return None
+
+
+def reads_of_all_kinds(v: Victim) -> None:
+    v.must_map().fail_fast()
+    for length in (*[LONG] * 10, *[SHORT] * 4, 512):
+        assert v.read(length) == "OK"
+    v.tell("order 0")
+
+
+lie("addresses of reads", Honest, reads_of_all_kinds, says_nothing_of_addresses)
