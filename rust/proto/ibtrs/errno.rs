@@ -103,6 +103,8 @@ errnos! {
     EMEDIUMTYPE = 124, "Wrong medium.";
     ECANCELED = 125, "Cancelled.";
     ENOKEY = 126, "No key.";
+    EKEYEXPIRED = 127, "Key has expired.";
+    EKEYREVOKED = 128, "Key has been revoked.";
     EKEYREJECTED = 129, "Key was rejected.";
     ERESTARTSYS = 512, "Interrupted (kernel-internal number, never on the wire).";
     ENOTSUPP = 524, "Not supported (kernel-internal number, never on the wire).";
