@@ -75,10 +75,11 @@ pub use read::parse;
 pub const FOLDER: &str = "/etc/ibtrs";
 
 /// The parameters that a file may set: module, name, and the value where nothing is set.
-const PARAMETERS: [(&str, &str, &str); 24] = [
+const PARAMETERS: [(&str, &str, &str); 25] = [
     ("ibtrs_client", "ack_timeout", "0"),
     ("ibtrs_client", "auth", "auto"),
     ("ibtrs_client", "auth_suites", "any"),
+    ("ibtrs_client", "small_io_bytes", "4096"),
     ("ibtrs_server", "auth", "auto"),
     ("ibtrs_server", "auth_suites", "any"),
     ("ibtrs_server", "max_chunk_size", "135168"),

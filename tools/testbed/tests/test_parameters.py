@@ -11,8 +11,8 @@ from testbed.paths import TOP
 SOURCES = {"ibtrs_client": "ibtrs-client/lib.rs", "ibtrs_server": "ibtrs-server/lib.rs",
            "ibnbd_server": "ibnbd/server/lib.rs"}
 PARAMETER = re.compile(r"^\s+(?:pub\(crate\) )?(\w+): (?:[\w:]+::)?\w+Param(?:<\d+>)? = ", re.M)
-# For tests and measurements: no configuration file sets them.
-NOT_IN_FILES = {("ibtrs_client", "small_io_bytes"), ("ibtrs_client", "slots_over_rxe")}
+# For tests only: no configuration file sets it.
+NOT_IN_FILES = {("ibtrs_client", "slots_over_rxe")}
 
 
 def parameters() -> set[tuple[str, str]]:
