@@ -99,7 +99,8 @@ impl Con {
     /// Counts a request that is about to be sent, unless `window` are in flight.
     #[inline]
     pub(crate) fn enter(&self, window: i32) -> bool {
-        // ORDERING: A counter. The server posts the receive of a request before the answer.
+        // ORDERING: A counter. The server has one receive more than the window, for the request that it
+        // answers before it posts the receive again.
         if self.outstanding.load(Relaxed) >= window {
             return false;
         }

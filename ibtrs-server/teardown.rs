@@ -3,7 +3,9 @@
 //! Teardown of a path.
 //!
 //! A backing device may keep requests in service without limit. No thread waits for them: a work
-//! item polls, so any number of paths can be in teardown.
+//! item polls, so any number of paths can be in teardown. Only a thread that handles completions can
+//! be held up, as it sleeps until a full queue of a device takes its request; the teardown waits for
+//! it, and so do the requests of the path that are not in service.
 
 use crate::{
     chunk::{
@@ -63,7 +65,7 @@ impl Path {
             // `closed` has capacity for all. If not, dropping the rest would wait here.
             let _ = closed.push_within_capacity(qp.end());
         }
-        // Others need not wait until the last request in service is over, which may take a disk long.
+        // Others need not wait until the last request in service is over.
         self.session.leave_line(self.tag);
         self.give_buffers_back();
         let mut cons = self.cons.lock();

@@ -252,8 +252,9 @@ pub const MAX_CLASSES: usize = 3;
 
 // SAFETY: No field has thread affinity.
 unsafe impl Send for Rings {}
-// SAFETY: Entries are constant once created but for a flag, which is atomic. Buffers are only read,
-// while the device does not own them. The other fields are `Sync`.
+// SAFETY: Entries are constant once created but for a flag, which is atomic. A `DmaBuf` is only read,
+// while the device does not own it. Heads and payloads are `DmaPieces`, which is `Sync`, and so are
+// the other fields.
 unsafe impl Sync for Rings {}
 
 impl RecvClass {
