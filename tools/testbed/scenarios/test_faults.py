@@ -7,7 +7,8 @@ nothing lost.
 
 Some cases are fixed.  The others are run by hand only: IBTRS_FAULTS=<seconds> counts the calls and
 runs as many cases as fit into that time, in random order; IBTRS_SEED=<number> repeats an order,
-IBTRS_CASES="connect:ib_alloc_mr:3 ..." runs those cases, IBTRS_LONG=1 all of them."""
+IBTRS_CASES="connect:ib_alloc_mr:3 ..." runs those cases, IBTRS_LONG=1 all of them, and with
+IBTRS_SHARE=k/n share k of n of all."""
 
 import json
 import os
@@ -37,7 +38,8 @@ def run(guest, budget: float, seed: int, cases: list[str]) -> dict:
     for name in (faults.__file__, races.__file__, checker.__file__):
         guest.push(f"/tmp/{Path(name).name}", Path(name).read_text())
     faults.load(guest)
-    job = guest.start(f"exec python3 /tmp/faults.py {budget} {seed} {' '.join(cases)}")
+    share = os.environ.get("IBTRS_SHARE", "1/1")
+    job = guest.start(f"exec python3 /tmp/faults.py {budget} {seed} {share} {' '.join(cases)}")
     try:
         words = job.wait(budget + 900 + 60 * len(cases), check=False)
     finally:

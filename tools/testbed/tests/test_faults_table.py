@@ -4,6 +4,8 @@
 import random
 import re
 
+import pytest
+
 from testbed import faults, races
 from testbed.paths import TOP
 
@@ -70,6 +72,15 @@ def test_the_first_cases_are_of_many_kinds():
     assert sorted(order) == sorted(cases)
     assert len({case.rpartition(":")[0] for case in order[:6]}) == 6
     assert faults.pick(cases, random.Random(1)) == order
+
+
+def test_each_case_is_in_one_share():
+    cases = [f"{phase}:{function.name}:{n}" for phase in faults.PHASES for function in faults.FUNCTIONS for n in (1, 2)]
+    shares = [faults.of_share(cases, f"{number}/4") for number in range(1, 5)]
+    assert sorted(sum(shares, [])) == sorted(cases) and faults.of_share(cases, "1/1") == cases
+    assert all(len(share) > len(cases) / 6 for share in shares), list(map(len, shares))
+    with pytest.raises(AssertionError):
+        faults.of_share(cases, "5/4")
 
 
 def test_each_pair_once():
