@@ -131,6 +131,13 @@ def test_pages_install_what_building_the_packages_takes():
     assert said == {"README.md": [needed], "installation.md": [needed]}
 
 
+def test_first_examples_export_a_directory_of_their_own():
+    """Not /dev, with all disks of the machine."""
+    first = [page for page in PAGES if page.name in ("README.md", "quick-start.md", "guide.md")]
+    said = [value for page in first for value in re.findall(r"dev_search_path ?= ?\"?([^\s\"`]+)", page.read_text())]
+    assert len(first) == 3 and len(said) > 1 and set(said) == {"/dev/ibnbd-exports"}
+
+
 def test_sections_that_the_sources_cite_are_there():
     assert any("Documentation/protocol.md, \"" in text for text in sources())
     assert [lost for text in sources() for lost in missing_sections(text)] == []
