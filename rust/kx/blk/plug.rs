@@ -104,6 +104,10 @@ mod tests {
         Delta, //
     };
 
+    /// Longer than it takes from the start of a timer to the sleep, even on slow machines: a timer that
+    /// has expired by then leaves nothing to sleep for.
+    const LONG: Delta = Delta::from_millis(100);
+
     #[test]
     fn hears_of_sleep_once() {
         let (calls, within) = (Cell::new(0), Cell::new(0));
@@ -112,9 +116,9 @@ mod tests {
         assert_eq!(calls.get(), 0);
         plugged(
             || {
-                fsleep(Delta::from_millis(2));
+                fsleep(LONG);
                 within.set(calls.get());
-                fsleep(Delta::from_millis(2));
+                fsleep(LONG);
             },
             sleeps,
         );
@@ -126,12 +130,7 @@ mod tests {
     fn plugs_in_plugs() {
         let (outer, inner) = (Cell::new(0), Cell::new(0));
         plugged(
-            || {
-                plugged(
-                    || fsleep(Delta::from_millis(2)),
-                    || inner.set(inner.get() + 1),
-                )
-            },
+            || plugged(|| fsleep(LONG), || inner.set(inner.get() + 1)),
             || outer.set(outer.get() + 1),
         );
         assert_eq!((outer.get(), inner.get()), (1, 0));

@@ -71,7 +71,8 @@ def test_memory_of_a_path(pair):
     idle = (before - free_bytes(server)) / PATHS
     of_connections = connections(pair) * 0.4 * MIB
     print(f"{idle / MIB:.2f} MiB idle, {of_connections / MIB:.1f} of them may be for connections")
-    assert idle < 4.5 * MIB + of_connections
+    # Each path is of a session of its own here, which has a buffer for the largest request in reserve.
+    assert idle < 4.5 * MIB + of_connections + MIB / 8, f"{idle / MIB:.2f} MiB idle"
     load = client.start(f"fio --name=small --filename={OTHER} --rw=randrw --bs=4k --iodepth=508 --direct=1 "
                         "--ioengine=io_uring --time_based --runtime=25")
     server.run("sleep 6")
@@ -81,6 +82,7 @@ def test_memory_of_a_path(pair):
     of_load = before - free_bytes(server) - PATHS * idle
     client.run("pkill -CONT -x fio")
     # Those of a third of the requests at least.
+    print(f"{of_load / MIB:.2f} MiB more under load")
     assert of_load > 3 * MIB, f"{of_load / MIB:.2f} MiB under load"
     assert idle + of_load < 16 * MIB, f"{of_load / MIB:.2f} MiB more under load"
     load.wait(120)
