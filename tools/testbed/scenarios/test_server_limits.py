@@ -302,6 +302,40 @@ def fill_page_cache(server) -> None:
     assert free_kb < 200 << 10, free_kb
 
 
+# Takes all free memory but some MiB, until it is killed.
+HOG = """
+import mmap, sys, time
+def free():
+    with open("/proc/meminfo") as file:
+        return next(int(line.split()[1]) << 10 for line in file if line.startswith("MemFree"))
+memory = mmap.mmap(-1, free() - (int(sys.argv[1]) << 20), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+for at in range(0, len(memory), mmap.PAGESIZE):
+    memory[at] = 1
+print("taken", flush=True)
+time.sleep(3600)
+"""
+# What is left takes the queues of a path, and not its 66 MiB of chunks.
+LEFT_MIB = 48
+
+
+@pytest.mark.fast
+def test_the_memory_of_a_lost_path_is_kept_for_it(pair):
+    """Programs take all memory while the only path is lost, and the client comes back all the same."""
+    server, client = pair
+    start(pair, "slots=N")
+    client.run(OURS.map_device("/dev/nullb0", session="one"))
+    path = "/sys/class/ibtrs-client/one/paths/*"
+    client.run(f"echo 1 > {path}/disconnect")
+    server.wait_for_log("one: session closed")
+    server.push("/tmp/hog.py", HOG)
+    hog = server.start(f"exec python3 /tmp/hog.py {LEFT_MIB}")
+    wait_for(lambda: "taken" in hog.text, 300, "the memory is taken")
+    client.run(f"echo 1 > {path}/reconnect && grep -qx connected {path}/state")
+    client.run(f"dd if={OURS.disk} of=/dev/null bs=64k count=16 iflag=direct status=none")
+    hog.kill()
+    client.run(OURS.unmap())
+
+
 @pytest.mark.thorough
 @pytest.mark.fast
 @pytest.mark.long
