@@ -35,7 +35,8 @@ INTERRUPTS = ("asm_sysvec_reschedule_ipi", "asm_sysvec_call_function_single", "a
 # What Rust calls where C's inline functions are not inlined into it.
 HELPERS = "rust_helper_"
 PACKETS = {"packets": "sent_pkts", "bytes": "sent_bytes"}
-COUNTED = ("null_blk", "floor, process", "RNBD Y", "RNBD N", "NVMe-oF", "ibnbd Y", "ibnbd N")
+COUNTED = ("null_blk", "floor, process", "RNBD Y", "RNBD N", "NVMe-oF", "ibnbd Y", "ibnbd N", "ibnbd to RNBD Y",
+           "RNBD to ibnbd Y")
 # How many functions a profile has.
 TOP = 40
 
