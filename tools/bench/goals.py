@@ -18,14 +18,9 @@ class Goals:
     by: str
     bounds: dict[str, float]
 
-    def ratio(self, run: Results, job: str, target: str = "") -> float | None:
-        """The figure by that of the other, or None if one of them was not measured."""
-        figure, other = run.value(target or self.target, job), run.value(self.by, job)
-        return figure / other if figure and other else None
-
     def is_reached(self, run: Results, job: str) -> bool | None:
         """Whether the figure keeps the bound."""
-        ratio, bound = self.ratio(run, job), self.bounds[job]
+        ratio, bound = run.ratio(self.target, self.by, job), self.bounds[job]
         if ratio is None:
             return None
         return ratio <= bound if run.unit(job) == "us" else ratio >= bound
@@ -56,4 +51,4 @@ STOCK = (
 def of(run: Results) -> list[Goals]:
     """The goals for the kernel of a run, as far as both targets were measured."""
     goals = FAST if run.flavour == "fast" else STOCK
-    return [goal for goal in goals if any(goal.ratio(run, job) for job in goal.bounds)]
+    return [goal for goal in goals if any(run.ratio(goal.target, goal.by, job) for job in goal.bounds)]

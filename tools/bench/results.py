@@ -42,6 +42,11 @@ class Results:
     def value(self, target: str, job: str) -> float | None:
         return next((figure.value for figure in self.figures if figure.key == (target, job)), None)
 
+    def ratio(self, target: str, by: str, job: str) -> float | None:
+        """A figure by another target's: below 1 is better for a latency, above 1 for a rate."""
+        figure, other = self.value(target, job), self.value(by, job)
+        return figure / other if figure and other else None
+
     @property
     def targets(self) -> list[str]:
         return list(dict.fromkeys(figure.target for figure in self.figures))

@@ -24,17 +24,11 @@ def figures(run: Results) -> str:
         for job in run.jobs])
 
 
-def ratio(run: Results, target: str, to: str, job: str) -> float | None:
-    """How a figure relates to another target's: below 1 is better in us, above 1 in IOPS."""
-    mine, theirs = run.value(target, job), run.value(to, job)
-    return mine / theirs if mine and theirs else None
-
-
 def ratios(run: Results, target: str, others: list[str]) -> str:
     """A target beside others, in the same run."""
     rows = []
     for job in run.jobs:
-        found = [ratio(run, target, other, job) for other in others]
+        found = [run.ratio(target, other, job) for other in others]
         if any(found):
             rows.append((f"{job}, {run.unit(job)}", [f"{value:.2f}" if value else "" for value in found]))
     return _table(f"{target} by", others, rows)
@@ -46,7 +40,7 @@ def reached(run: Results, goal: goals.Goals) -> str:
     has_floor = goal.target == goals.SECURE and goal.by not in (goals.FLOOR, goals.INSECURE)
     rows = []
     for job, bound in goal.bounds.items():
-        ratio, floor = goal.ratio(run, job), goal.ratio(run, job, goals.FLOOR)
+        ratio, floor = run.ratio(goal.target, goal.by, job), run.ratio(goals.FLOOR, goal.by, job)
         if ratio is None:
             continue
         word = "at most" if run.unit(job) == "us" else "at least"
