@@ -226,7 +226,7 @@ class Guest:
             self.channel = Channel(self.name, self.folder / "line", lambda: self.alive, limits.silence)
             reason = self._watch(Progress(limits, time.monotonic()))
         except OSError as error:
-            reason = self._ended() or f"its emulator cannot be reached ({error})"
+            reason = self.ended() or f"its emulator cannot be reached ({error})"
         if reason:
             self.kill()
             raise DidNotBoot(self.name, reason, "\n".join(
@@ -237,11 +237,12 @@ class Guest:
         """Waits for the guest's first word; returns the reason if it is not to be waited for."""
         while not self.channel.hello.wait(0.2):
             size = self.console.stat().st_size if self.console.exists() else 0
-            if reason := self._ended() or progress.stuck(time.monotonic(), size):
+            if reason := self.ended() or progress.stuck(time.monotonic(), size):
                 return reason
         return None
 
-    def _ended(self) -> str | None:
+    def ended(self) -> str | None:
+        """How its emulator ended, if it has."""
         return None if self.alive else f"its emulator ended ({self.process.returncode})"
 
     def kill(self) -> None:

@@ -82,8 +82,8 @@ def keep(lab: Lab, what: str) -> Path:
 
 
 def last_words(lab: Lab, lines: int = 15) -> str:
-    def emulator(guest) -> str:
-        return "" if guest.alive else f", whose emulator has ended ({guest.process.poll()})"
-
-    return "\n".join(f"--- {guest.name}{emulator(guest)}, end of the kernel log\n" + "\n".join(guest.log.lines()[-lines:])
-                     for guest in lab.guests.values())
+    words = []
+    for guest in lab.guests.values():
+        title = ", ".join(filter(None, (guest.name, guest.ended(), "end of the kernel log")))
+        words += [f"--- {title}", *guest.log.lines()[-lines:]]
+    return "\n".join(words)
