@@ -4,11 +4,14 @@ more of them."""
 
 from .guest import Guest
 
-# Shrinking a cache first gives back what is free but still counted: objects on
-# their way through KASAN's quarantine, and those that processors keep for
-# themselves.
-COUNT = ("for cache in /sys/kernel/slab/kmalloc-*; do echo 1 > $cache/shrink; done; "
-         "awk '/^kmalloc-/ { print $1, $2 }' /proc/slabinfo")
+
+def shrink(caches: str) -> str:
+    """A command that has caches give back what is free but still counted: objects on their way through
+    KASAN's quarantine, and those that processors keep for themselves."""
+    return f"for cache in /sys/kernel/slab/{caches}/shrink; do echo 1 > $cache; done"
+
+
+COUNT = shrink("kmalloc-*") + "; awk '/^kmalloc-/ { print $1, $2 }' /proc/slabinfo"
 
 
 def used(guest: Guest) -> dict[str, int]:

@@ -5,9 +5,8 @@ import os
 
 import pytest
 
-from testbed import blockdev, fio
+from testbed import blockdev, fio, free_memory
 from testbed.hostile import launch
-from testbed.lab import wait_for
 
 # Raw messages need immediates, which soft-iWARP does not have.
 pytestmark = [pytest.mark.fast, pytest.mark.rdma("rxe")]
@@ -41,25 +40,6 @@ for session in "one", "other":
     assert len({after - before for before, after in zip(one, one[1:])}) > len(one) // 2
 
 
-# Takes all free memory but some MiB, and gives back every second run of four pages: nothing larger is
-# free then, and the guests' kernels cannot compact memory. Without two pages in a row, rxe could not
-# send its packets.
-SCATTER = """
-import mmap, sys, time
-def free():
-    with open("/proc/meminfo") as file:
-        return next(int(line.split()[1]) << 10 for line in file if line.startswith("MemFree"))
-page = mmap.PAGESIZE
-size = (free() - (int(sys.argv[1]) << 20)) // page * page
-memory = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-for at in range(0, size, page):
-    memory[at] = 1
-run = 4 * page
-for at in range(0, size - run, 2 * run):
-    memory.madvise(mmap.MADV_DONTNEED, at, run)
-print("scattered", flush=True)
-time.sleep(3600)
-"""
 # Successful ones, and failed ones.
 RECONNECTS = "/sys/class/ibtrs-client/one/paths/*/stats/reconnects"
 # What remains in large blocks: connections and the disk take some of it.
@@ -81,9 +61,9 @@ def test_a_path_needs_no_contiguous_memory(pair, stack, parameters):
     device, other = server.null_blk(size_mb=32), server.null_blk("nullb1", size_mb=16)
     server.run(f"modprobe {stack.transport('server')} {parameters} && {stack.load_server()}")
     client.run(f"modprobe {stack.transport('client')} slots_over_rxe=Y && {stack.load_client()}")
-    server.push("/tmp/scatter.py", SCATTER)
-    scatter = server.start(f"exec python3 /tmp/scatter.py {LARGE_MIB}")
-    wait_for(lambda: "scattered" in scatter.text, 300, "the memory is scattered")
+    # Nothing larger than four pages is free then but that, and the guests' kernels cannot compact memory.
+    # Without two pages in a row, rxe could not send its packets.
+    scatter = free_memory.take(server, LARGE_MIB, holes=True)
     # A path has 66 MiB of chunks alone.
     assert free_kib(server, order=3) < 60 << 10 and free_kib(server) > 150 << 10, server.run("cat /proc/buddyinfo")
 

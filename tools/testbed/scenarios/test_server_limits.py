@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from testbed import blockdev
+from testbed import blockdev, free_memory
 from testbed.hostile import launch
 from testbed.lab import wait_for
 from testbed.stack import STACKS
@@ -302,18 +302,6 @@ def fill_page_cache(server) -> None:
     assert free_kb < 200 << 10, free_kb
 
 
-# Takes all free memory but some MiB, until it is killed.
-HOG = """
-import mmap, sys, time
-def free():
-    with open("/proc/meminfo") as file:
-        return next(int(line.split()[1]) << 10 for line in file if line.startswith("MemFree"))
-memory = mmap.mmap(-1, free() - (int(sys.argv[1]) << 20), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-for at in range(0, len(memory), mmap.PAGESIZE):
-    memory[at] = 1
-print("taken", flush=True)
-time.sleep(3600)
-"""
 # What is left takes the queues of a path, and not its 66 MiB of chunks.
 LEFT_MIB = 48
 
@@ -327,9 +315,7 @@ def test_the_memory_of_a_lost_path_is_kept_for_it(pair):
     path = "/sys/class/ibtrs-client/one/paths/*"
     client.run(f"echo 1 > {path}/disconnect")
     server.wait_for_log("one: session closed")
-    server.push("/tmp/hog.py", HOG)
-    hog = server.start(f"exec python3 /tmp/hog.py {LEFT_MIB}")
-    wait_for(lambda: "taken" in hog.text, 300, "the memory is taken")
+    hog = free_memory.take(server, LEFT_MIB)
     client.run(f"echo 1 > {path}/reconnect && grep -qx connected {path}/state")
     client.run(f"dd if={OURS.disk} of=/dev/null bs=64k count=16 iflag=direct status=none")
     hog.kill()

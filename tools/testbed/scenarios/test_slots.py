@@ -81,8 +81,8 @@ def test_memory_of_a_path(pair):
     client.run("pkill -STOP -x fio")
     of_load = before - free_bytes(server) - PATHS * idle
     client.run("pkill -CONT -x fio")
-    # Those of a third of the requests at least.
     print(f"{of_load / MIB:.2f} MiB more under load")
+    # Those of a third of the requests at least.
     assert of_load > 3 * MIB, f"{of_load / MIB:.2f} MiB under load"
     assert idle + of_load < 16 * MIB, f"{of_load / MIB:.2f} MiB more under load"
     load.wait(120)
