@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -128,8 +129,13 @@ def wait_for(condition, timeout: float, what: str, pause: float = 0.1) -> None:
 
 
 def _die_with_parent() -> None:
-    """No guest outlives the program that started it."""
+    """No guest outlives the program that started it.  The signal comes when the thread ends that
+    started it (prctl(2), PR_SET_PDEATHSIG), so that has to be the launcher's."""
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+
+
+# A thread that starts all guests and ends with the program.
+_LAUNCHER = ThreadPoolExecutor(1)
 
 
 class Guest:
@@ -163,9 +169,9 @@ class Guest:
         self.log = klog.Log(self.console)
         errors = open(folder / "qemu.log", "wb")
         self.started = time.monotonic()
-        self.process = subprocess.Popen(
-            self._command(), stdin=subprocess.DEVNULL, stdout=errors, stderr=errors,
-            preexec_fn=_die_with_parent)
+        self.process = _LAUNCHER.submit(
+            subprocess.Popen, self._command(), stdin=subprocess.DEVNULL, stdout=errors, stderr=errors,
+            preexec_fn=_die_with_parent).result()
         errors.close()
 
     def _command(self) -> list[str]:

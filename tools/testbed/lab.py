@@ -95,8 +95,7 @@ class Lab:
         try:
             for name in self.names:
                 self._launch(name)
-            with ThreadPoolExecutor() as pool:
-                list(pool.map(self._ready, self.guests.values()))
+            self._all_ready()
         except BaseException:
             self.close(keep=True)
             raise
@@ -120,6 +119,10 @@ class Lab:
                     kernel_arguments=arguments, tree=self.tree,
                     files=self._files(name), initrd=boot and boot.initrd, memory=self.memory.get(name))
         self.guests[name] = Guest(spec, folder)
+
+    def _all_ready(self) -> None:
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(self._ready, self.guests.values()))
 
     def _ready(self, guest: Guest) -> None:
         """Waits for a guest that was launched, and sets its links up.  Nothing of ours is loaded

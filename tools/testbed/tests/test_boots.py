@@ -3,6 +3,7 @@
 
 import itertools
 import re
+import subprocess
 import sys
 from types import SimpleNamespace
 
@@ -81,10 +82,11 @@ def boot(tmp_path, monkeypatch):
     def run(*outcomes):
         lab = Boots(tmp_path / f"lab{len(labs)}", *outcomes)
         labs.append(lab)
-        lab._ready(lab.guests["solo"])
+        lab._all_ready()
         assert next(lab.outcomes, None) is None
         return boots.COUNT
 
+    run.labs = labs
     yield run
     for lab in labs:
         lab.guests["solo"].kill()
@@ -93,6 +95,15 @@ def boot(tmp_path, monkeypatch):
 def test_one_that_comes_up_is_booted_once(boot):
     count = boot("comes up")
     assert (count.booted, count.failed) == (1, [])
+
+
+def test_one_that_was_booted_again_stays(boot):
+    # Longer than a thread that waited for it takes to end.
+    boot("breaks", "comes up")
+    guest = boot.labs[-1].guests["solo"]
+    with pytest.raises(subprocess.TimeoutExpired):
+        guest.process.wait(1)
+    assert guest.ended() is None
 
 
 def test_one_that_is_slow_is_waited_for(boot):
