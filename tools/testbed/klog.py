@@ -101,6 +101,11 @@ def reports(lines: list[str]) -> list[Report]:
     return found
 
 
+def has_loaded_ours(lines: list[str]) -> bool:
+    """Whether a kernel has loaded a module that is not its own, by its whole log."""
+    return any("loading out-of-tree module taints kernel" in line for line in lines)
+
+
 def faults(lines: list[str]) -> list[Report]:
     """The reports that nobody allowed."""
     return [report for report in reports(lines) if not report.allowed]

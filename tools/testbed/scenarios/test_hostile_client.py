@@ -77,7 +77,7 @@ def test_fuzz(pair):
 KEY = f"--key {keyring.secret('right').hex()}"
 # All that attacks are called, and sessions of the fuzzer.
 NAMES = ("raw", "shared", "honest", "checksums", "look", "rewriter", "second", "one", "two", "deaf", "mute", "inval", "slow",
-         "offered", "fetched")
+         "offered", "fetched", "capsules")
 FUZZ_NAMES = tuple(f"fuzz{number}" for number in range(24))
 
 

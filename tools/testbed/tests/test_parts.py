@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from testbed import initramfs, judge, paths, stubs, tsc
+from testbed import initramfs, judge, klog, paths, stubs, tsc
 from testbed.lab import together
 from testbed.stack import STACKS
 
@@ -142,6 +142,21 @@ def test_logs_are_kept_of_a_guest_that_never_answered(tmp_path, monkeypatch):
     guest = SimpleNamespace(name="client", alive=False, channel=None)
     kept = judge.keep(SimpleNamespace(folder=tmp_path / "lab", guests={"client": guest}), "a scenario")
     assert (kept / "client-1/console.log").read_text() == "booting"
+
+
+def test_reports_of_a_kernel_that_has_nothing_of_ours_do_not_count(tmp_path, capsys):
+    report = "[ 122.1] WARNING: drivers/infiniband/sw/rxe/rxe_task.c:38 at rxe_sched_task+0x8e/0xa0 [rdma_rxe], CPU#1"
+    loaded = "[ 15.4] ibtrs_core: loading out-of-tree module taints kernel."
+
+    def found(*lines: str) -> list[str]:
+        console = tmp_path / "console.log"
+        console.write_text("".join(f"{line}\n" for line in lines))
+        guest = SimpleNamespace(name="client", log=klog.Log(console))
+        return judge.kernel_reports(SimpleNamespace(guests={"client": guest}))
+
+    assert found(report) == []
+    assert report in capsys.readouterr().out
+    assert found(loaded, report) == [f"kernel log of client:\n{report}"]
 
 
 @pytest.mark.parametrize("target", ["", "/elsewhere"])
