@@ -43,7 +43,6 @@ mod queue;
 pub(crate) use queue::SendQueue;
 use queue::{
     Draft,
-    Fit,
     Wr, //
 };
 
@@ -307,16 +306,10 @@ impl<H: Handler> QueuePair<H> {
     ) -> Result {
         let mut guard = self.send_queue().lock();
         let queue = &mut *guard;
-        if queue.is_closed() {
-            return Err(ENOTCONN);
-        }
-        let space = queue.with_imm(space);
-        let fit = queue.fit(space);
-        if fit != Ok(Fit::Beside) {
+        let space = queue.make_room(space, |queue| {
             // SAFETY: This is the send queue of the queue pair, which is live, as `self` is.
-            unsafe { queue.post(self.as_raw()) }?;
-        }
-        fit?;
+            unsafe { queue.post(self.as_raw()) }
+        })?;
         let mut chain = Chain {
             draft: queue.begin(space),
             owner: self,

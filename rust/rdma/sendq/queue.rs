@@ -107,9 +107,34 @@ impl SendQueue {
         self.credits.completed();
     }
 
+    /// Makes room for a chain of `space`, and returns the space that it takes. Unless the chain fits
+    /// beside the waiting ones, `post` first hands those to the device, even if the chain is refused
+    /// after that.
+    ///
+    /// # Errors
+    ///
+    /// `ENOTCONN`: the queue is closed; `EINVAL`: the queue can never hold such a chain; `EAGAIN`: not
+    /// now; those of `post`.
+    #[inline]
+    pub(super) fn make_room(
+        &mut self,
+        space: SqSpace,
+        post: impl FnOnce(&mut Self) -> Result,
+    ) -> Result<SqSpace> {
+        if self.closed {
+            return Err(ENOTCONN);
+        }
+        let space = self.with_imm(space);
+        let fit = self.fit(space);
+        if fit != Ok(Fit::Beside) {
+            post(self)?;
+        }
+        fit.map(|_| space)
+    }
+
     /// Returns the space that a chain takes for which the caller has announced `space`.
     #[inline]
-    pub(super) fn with_imm(&self, space: SqSpace) -> SqSpace {
+    fn with_imm(&self, space: SqSpace) -> SqSpace {
         match &self.imms {
             // The immediate of a chain may take a message of its own.
             Some(_) => SqSpace {
@@ -120,15 +145,15 @@ impl SendQueue {
         }
     }
 
-    /// Returns whether a chain can be queued. Unless the chain fits beside the waiting ones, the
-    /// caller first posts those, even if the new chain is refused. They free space only after they
-    /// were posted, and perhaps no other task will post them.
+    /// Returns whether a chain can be queued. Unless it fits beside the waiting ones, [`Self::make_room`]
+    /// posts those first: they free space only after they were posted, and perhaps no other task will
+    /// post them.
     ///
     /// # Errors
     ///
     /// `EINVAL`: never possible; `EAGAIN`: not now.
     #[inline]
-    pub(super) fn fit(&self, space: SqSpace) -> Result<Fit> {
+    fn fit(&self, space: SqSpace) -> Result<Fit> {
         if !self.is_possible(space) {
             Err(EINVAL)
         } else if !self.has_credit(space) {

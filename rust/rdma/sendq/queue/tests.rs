@@ -182,6 +182,42 @@ mod suite {
         Ok(())
     }
 
+    /// Makes room for a chain; returns what came of it, and how often the waiting ones were posted for it.
+    fn room_for(queue: &mut SendQueue, wrs: u32) -> (Result<u32>, u32) {
+        let mut posted = 0;
+        let room = queue.make_room(space(wrs, 0), |queue| {
+            posted += 1;
+            post(queue);
+            Ok(())
+        });
+        (room.map(|space| space.wrs), posted)
+    }
+
+    /// What waits is posted for a chain that is refused for now, as for one that needs its place: only
+    /// its completion makes room, and nobody else may ring.
+    #[test]
+    fn what_waits_is_posted_when_there_is_no_room() -> Result {
+        let mut queue = queue()?;
+        chain(&mut queue, DEPTH - 1, true)?;
+        assert_eq!(room_for(&mut queue, 1), (Ok(1), 0));
+        assert_eq!(list(&queue)?.len(), DEPTH as usize - 1);
+        assert_eq!(room_for(&mut queue, 2), (Err(EAGAIN), 1));
+        assert!(list(&queue)?.is_empty());
+        while !queue.credits.frees.is_empty() {
+            queue.completed();
+        }
+        assert_eq!(room_for(&mut queue, 2), (Ok(2), 0));
+        assert_eq!(room_for(&mut queue, DEPTH + 1), (Err(EINVAL), 1));
+        let refused = queue.make_room(space(DEPTH + 1, 0), |_| Err(EIO));
+        assert_eq!(refused.map(|space| space.wrs), Err(EIO));
+        let mut queue = SendQueue::new(1000, 4, DEVICE)?;
+        chain(&mut queue, SendQueue::BATCH_WRS as u32, true)?;
+        assert_eq!(room_for(&mut queue, 1), (Ok(1), 1));
+        queue.close();
+        assert_eq!(room_for(&mut queue, 1), (Err(ENOTCONN), 0));
+        Ok(())
+    }
+
     #[test]
     fn batches_have_an_end() -> Result {
         let mut queue = SendQueue::new(1000, 4, DEVICE)?;
