@@ -7,6 +7,7 @@ import pytest
 
 from testbed import blockdev, fio, free_memory
 from testbed.hostile import launch
+from testbed.lab import wait_for
 
 # Raw messages need immediates, which soft-iWARP does not have.
 pytestmark = [pytest.mark.fast, pytest.mark.rdma("rxe")]
@@ -38,6 +39,24 @@ for session in "one", "other":
     assert {addr >> 60 for addr in both} == set(range(8))
     # Nor a distance from one to the next that tells of the one after.
     assert len({after - before for before, after in zip(one, one[1:])}) > len(one) // 2
+
+
+def test_no_path_shares_a_protection_domain(pair, stack):
+    """Two sessions between the same devices: nothing that one of them has registered is within the reach
+    of the other's peer, which guesses keys."""
+    server, client = pair
+    server.run(stack.load_server())
+    client.run(stack.load_client())
+
+    def domains() -> list[int]:
+        return [guest.run("rdma resource show pd").count("comm [ibtrs]") for guest in pair]
+
+    for count, session in enumerate(("one", "other"), 1):
+        client.run(stack.map_device(server.null_blk(session, size_mb=16), session=session))
+        assert domains() == [count, count]
+    for disk in range(2):
+        client.run(stack.unmap(disk))
+    wait_for(lambda: domains() == [0, 0], 60, "protection domains are gone")
 
 
 # Successful ones, and failed ones.
