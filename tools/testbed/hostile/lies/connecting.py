@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0
 """Connections: bad acceptances and rejections, and disconnects at each step."""
 
+import re
+import subprocess
+
 from .. import wire
 from ..server import Honest
+from ..victim import Victim
 from .table import REFUSED, expect, goes_on, lie, like, not_mapped
 
 
@@ -19,6 +23,19 @@ for name, value in (("magic", 0), ("magic", 0x1BBC), ("version", 0x0100), ("vers
 # the number of chunks, its receive is too short, which ends the connection.
 GEOMETRY = (*REFUSED, "ENOMEM", "E2BIG", "ETIMEDOUT", "EMSGSIZE", "ECONNABORTED", "OK")
 lie("accepted with 65535 chunks of 4 KiB", accepts(queue_depth=65535, max_io_size=4056, max_hdr_size=40), expect(*GEOMETRY))
+# The regions of a path with more chunks than a client uses, which are the first ones: as many as the block
+# layer has tags, and those of messages; and the buffers for small requests.
+REGIONS = 10_240 + 4 + 512
+
+
+def takes_no_more_chunks(v: Victim) -> None:
+    v.must_map()
+    resources = subprocess.run(["rdma", "resource", "show", "rxe0"], check=True, stdout=subprocess.PIPE, text=True).stdout
+    assert int(re.search(r"\bmr (\d+)", resources)[1]) == REGIONS, resources
+    assert v.read() == "OK"
+
+
+lie("20000 chunks", like(depth=20000, max_io_size=4096), takes_no_more_chunks)
 lie("accepted with 2 chunks of 64 MiB", accepts(queue_depth=2, max_io_size=(1 << 26) - 4096), expect(*GEOMETRY))
 lie("accepted with one chunk", like(depth=1), expect(*GEOMETRY))
 lie("accepted with room for 1 byte", like(max_io_size=1), expect(*REFUSED, "EMSGSIZE"))
