@@ -307,7 +307,8 @@ impl<H: Handler> QueuePair<H> {
         let mut guard = self.send_queue().lock();
         let queue = &mut *guard;
         let space = queue.make_room(space, |queue| {
-            // SAFETY: This is the send queue of the queue pair, which is live, as `self` is.
+            // SAFETY: `make_room` passes the queue that it is called on: the send queue of the queue
+            // pair, which is live, as `self` is.
             unsafe { queue.post(self.as_raw()) }
         })?;
         let mut chain = Chain {
@@ -317,7 +318,7 @@ impl<H: Handler> QueuePair<H> {
         build(&mut chain);
         let queued = chain.draft.finish();
         if doorbell == Doorbell::Now {
-            // SAFETY: As above.
+            // SAFETY: This is the send queue of the queue pair, which is live, as `self` is.
             unsafe { queue.post(self.as_raw()) }?;
         }
         queued

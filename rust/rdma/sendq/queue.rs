@@ -108,8 +108,8 @@ impl SendQueue {
     }
 
     /// Makes room for a chain of `space`, and returns the space that it takes. Unless the chain fits
-    /// beside the waiting ones, `post` first hands those to the device, even if the chain is refused
-    /// after that.
+    /// beside the waiting ones, `post`, which is called with this queue, first hands those to the
+    /// device, even if the chain is refused after that.
     ///
     /// # Errors
     ///
@@ -250,7 +250,7 @@ fn driver_error(error: Error) -> Error {
 
 /// The place of a chain that fits; see [`SendQueue::fit`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Fit {
+enum Fit {
     /// Behind the waiting chains.
     Beside,
     /// At the beginning, once the waiting chains were posted.

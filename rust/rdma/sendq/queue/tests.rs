@@ -164,10 +164,8 @@ mod suite {
         Ok(())
     }
 
-    /// If a chain does not fit beside the waiting ones, those are posted first. Otherwise a short
-    /// queue would stay full of chains that nobody posts.
     #[test]
-    fn full_queues_are_rung() -> Result {
+    fn a_chain_fits_beside_alone_or_not() -> Result {
         let mut queue = queue()?;
         chain(&mut queue, DEPTH - 1, false)?;
         assert_eq!(queue.fit(space(1, 0)), Ok(Fit::Beside));
@@ -194,7 +192,7 @@ mod suite {
     }
 
     /// What waits is posted for a chain that is refused for now, as for one that needs its place: only
-    /// its completion makes room, and nobody else may ring.
+    /// its completion makes room, and perhaps no other task will post it.
     #[test]
     fn what_waits_is_posted_when_there_is_no_room() -> Result {
         let mut queue = queue()?;
@@ -215,6 +213,15 @@ mod suite {
         assert_eq!(room_for(&mut queue, 1), (Ok(1), 1));
         queue.close();
         assert_eq!(room_for(&mut queue, 1), (Err(ENOTCONN), 0));
+        Ok(())
+    }
+
+    #[test]
+    fn an_immediate_may_take_a_message_of_its_own() -> Result {
+        let mut queue = queue()?;
+        queue.set_imms(ImmRing::unmapped(DEVICE, DEPTH)?);
+        assert_eq!(room_for(&mut queue, 1), (Ok(2), 0));
+        assert_eq!(room_for(&mut queue, DEPTH), (Err(EINVAL), 1));
         Ok(())
     }
 
