@@ -42,8 +42,8 @@ for session in "one", "other":
 
 
 def test_no_path_shares_a_protection_domain(pair, stack):
-    """Two sessions between the same devices: nothing that one of them has registered is within the reach
-    of the other's peer, which guesses keys."""
+    """Two sessions between the same devices, one of them with two paths: nothing that is registered for a
+    path is within the reach of another one's peer, which guesses keys."""
     server, client = pair
     server.run(stack.load_server())
     client.run(stack.load_client())
@@ -53,7 +53,10 @@ def test_no_path_shares_a_protection_domain(pair, stack):
 
     for count, session in enumerate(("one", "other"), 1):
         client.run(stack.map_device(server.null_blk(session, size_mb=16), session=session))
-        assert domains() == [count, count]
+        wait_for(lambda: domains() == [count, count], 60, "each session has a protection domain at either end")
+    # A second path between the same devices, by the other address of the link.
+    client.run(f"echo ip:fd00:0:0:1::1 > {stack.sessions('client')}/one/add_path")
+    wait_for(lambda: domains() == [3, 3], 60, "each path has a protection domain at either end")
     for disk in range(2):
         client.run(stack.unmap(disk))
     wait_for(lambda: domains() == [0, 0], 60, "protection domains are gone")
