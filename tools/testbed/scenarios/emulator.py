@@ -8,13 +8,12 @@ nothing about the modules under test, so the scenario runs once more, on new gue
 which a kernel has reported something else does not, because that report would be lost."""
 
 import contextlib
-import re
 import signal
 import subprocess
 
 from _pytest.runner import runtestprotocol
 
-from testbed import boots
+from testbed import boots, klog
 
 
 def assertion(returncode: int | None, log: str) -> str | None:
@@ -26,14 +25,10 @@ def assertion(returncode: int | None, log: str) -> str | None:
     return lines[-1].strip() if lines else None
 
 
-# The lines of our modules begin with their names; the command line has these as well.
-OURS = re.compile(r"\bib(trs|nbd)_\w+: ")
-
-
 def early(returncode: int | None, console: list[str]) -> str | None:
     """A text about an emulator that has ended, and was not killed, before a module of ours was
     loaded."""
-    if returncode in (None, -signal.SIGKILL, -signal.SIGTERM) or any(map(OURS.search, console)):
+    if returncode in (None, -signal.SIGKILL, -signal.SIGTERM) or klog.has_loaded_ours(console):
         return None
     return f"it ended ({returncode}) before anything of ours was loaded"
 
