@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Hours of loads with verification, while everything happens that may; see __main__."""
