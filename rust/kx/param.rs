@@ -139,9 +139,48 @@ impl Param for BoolParam {
     }
 }
 
-/// A string of up to `N` bytes, which may be set once.
+/// The number of times that a user may give one parameter.
+const MOST: usize = 4;
+
+/// A value of which the one set last holds.
+///
+/// modprobe joins the options of its files with those of its command line, so a parameter that is in
+/// both is set twice.
+pub struct Last<T>([SetOnce<T>; MOST]);
+
+impl<T: Copy> Last<T> {
+    /// Creates it without a value.
+    pub const fn new() -> Self {
+        Self([const { SetOnce::new() }; MOST])
+    }
+
+    /// Sets the value.
+    ///
+    /// # Errors
+    ///
+    /// [`EINVAL`] if it was set four times before.
+    pub fn set(&self, value: T) -> Result {
+        match self.0.iter().any(|place| place.populate(value)) {
+            true => Ok(()),
+            false => Err(EINVAL),
+        }
+    }
+
+    /// Returns the value, or [`None`] if it was never set.
+    pub fn get(&self) -> Option<&T> {
+        self.0.iter().rev().find_map(SetOnce::as_ref)
+    }
+}
+
+impl<T: Copy> Default for Last<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// A string of up to `N` bytes.
 pub struct StringParam<const N: usize> {
-    value: SetOnce<([u8; N], usize)>,
+    value: Last<([u8; N], usize)>,
     default: &'static str,
 }
 
@@ -151,14 +190,14 @@ impl<const N: usize> StringParam<N> {
         // The text must fit into a page, with a newline and a terminator.
         assert!(N <= PAGE_SIZE - 2);
         Self {
-            value: SetOnce::new(),
+            value: Last::new(),
             default,
         }
     }
 
     /// Returns the value, which may contain any byte except NUL.
     pub fn get(&self) -> &[u8] {
-        match self.value.as_ref() {
+        match self.value.get() {
             Some((bytes, len)) => bytes.get(..*len).unwrap_or_default(),
             None => self.default.as_bytes(),
         }
@@ -174,11 +213,7 @@ impl<const N: usize> Param for StringParam<N> {
             .get_mut(..arg.len())
             .ok_or(ENAMETOOLONG)?
             .copy_from_slice(arg);
-        if self.value.populate((bytes, arg.len())) {
-            Ok(())
-        } else {
-            Err(EEXIST)
-        }
+        self.value.set((bytes, arg.len()))
     }
 
     fn show(&self, f: &mut Formatter<'_>) -> fmt::Result {
@@ -363,14 +398,21 @@ mod tests {
     }
 
     #[test]
-    fn string_is_set_once() -> Result {
+    fn the_string_set_last_holds() -> Result {
         let param = StringParam::<4>::new("/");
         assert_eq!(param.get(), b"/");
         assert_eq!(set(&param, b"abcde"), Err(ENAMETOOLONG));
+        set(&param, b"x")?;
+        set(&param, b"")?;
+        assert_eq!(param.get(), b"");
         set(&param, b"abcd")?;
-        assert_eq!(set(&param, b"x"), Err(EEXIST));
+        assert_eq!(set(&param, b"abcde"), Err(ENAMETOOLONG));
         assert_eq!(param.get(), b"abcd");
         assert_eq!(&shown(&param)?[..], b"abcd");
+        // There is room for no more than that.
+        set(&param, b"y")?;
+        assert_eq!(set(&param, b"z"), Err(EINVAL));
+        assert_eq!(param.get(), b"y");
         Ok(())
     }
 
