@@ -4,13 +4,34 @@
 #include <linux/cred.h>
 #include <linux/key.h>
 #include <linux/rcupdate.h>
+#include <linux/slab.h>
 
-/* The administrator may read and change the keyring, but not its attributes. */
-__rust_helper struct key *rust_helper_kx_keyring_alloc(const char *name)
+/*
+ * The administrator may read and change the keyring, but not its attributes.  @check is called
+ * before a key is linked, with the keyring's semaphore held for writing, and not any more once
+ * the keyring is revoked.
+ */
+__rust_helper struct key *
+rust_helper_kx_keyring_alloc(const char *name,
+			     int (*check)(struct key *keyring, const struct key_type *type,
+					  const union key_payload *payload, struct key *other))
 {
-	return keyring_alloc(name, GLOBAL_ROOT_UID, GLOBAL_ROOT_GID, current_cred(),
-			     (KEY_POS_ALL & ~KEY_POS_SETATTR) | (KEY_USR_ALL & ~KEY_USR_SETATTR),
-			     KEY_ALLOC_NOT_IN_QUOTA, NULL, NULL);
+	struct key_restriction *restriction = kzalloc_obj(*restriction);
+	struct key *keyring;
+
+	if (!restriction)
+		return ERR_PTR(-ENOMEM);
+	restriction->check = check;
+	keyring = keyring_alloc(name, GLOBAL_ROOT_UID, GLOBAL_ROOT_GID, current_cred(),
+				(KEY_POS_ALL & ~KEY_POS_SETATTR) | (KEY_USR_ALL & ~KEY_USR_SETATTR),
+				KEY_ALLOC_NOT_IN_QUOTA, restriction, NULL);
+	/*
+	 * The keyring frees the restriction.  Instantiating an empty keyring that is linked
+	 * nowhere does not fail, so after an error there was none.
+	 */
+	if (IS_ERR(keyring))
+		kfree(restriction);
+	return keyring;
 }
 
 __rust_helper bool rust_helper_kx_keyring_is_empty(const struct key *keyring)

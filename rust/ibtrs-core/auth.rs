@@ -32,22 +32,15 @@ use kernel::{
 };
 use kx::{
     keyring::Keyring,
-    param::Param,
-    sync::{
-        atomic::{
-            AtomicFlag,
-            Relaxed, //
-        },
-        RcuPtr,
-        SetOnce, //
-    }, //
+    param::{
+        Last,
+        Param, //
+    },
+    sync::RcuPtr, //
 };
 
 /// The keyring, while the module is loaded.
 static KEYRING: RcuPtr<Arc<Keyring>> = RcuPtr::null();
-
-/// Whether a key has ever been seen in the keyring.
-static HAD_KEYS: AtomicFlag = AtomicFlag::new(false);
 
 /// Publishes the keyring; dropping it revokes the keyring.
 pub(crate) struct Registration(());
@@ -82,17 +75,13 @@ pub fn has_keys() -> bool {
     keyring().is_some_and(|keyring| !keyring.is_empty())
 }
 
-/// Returns whether the keyring holds a key, or held one at an earlier call.
+/// Returns whether the keyring holds a key, or held one since this module was loaded.
 ///
 /// # Context
 ///
 /// Any.
 pub fn had_keys() -> bool {
-    // ORDERING: No other data depends on the flag.
-    if has_keys() {
-        HAD_KEYS.store(true, Relaxed);
-    }
-    HAD_KEYS.load(Relaxed)
+    keyring().is_some_and(|keyring| keyring.had_keys())
 }
 
 /// Returns the key `id` of `session`.
@@ -209,7 +198,7 @@ impl Word for Suites {
 }
 
 /// A parameter that takes one of several words.
-pub struct WordParam<T: Word>(SetOnce<T>);
+pub struct WordParam<T: Word>(Last<T>);
 
 /// The parameter `auth`: auto, none, optional or required.
 pub type AuthParam = WordParam<Setting>;
@@ -220,12 +209,12 @@ pub type SuitesParam = WordParam<Suites>;
 impl<T: Word> WordParam<T> {
     /// Declares the parameter with its default.
     pub const fn new() -> Self {
-        Self(SetOnce::new())
+        Self(Last::new())
     }
 
     /// Returns the value.
     pub fn get(&self) -> T {
-        self.0.copy().unwrap_or(T::DEFAULT)
+        self.0.get().copied().unwrap_or(T::DEFAULT)
     }
 }
 
@@ -247,11 +236,7 @@ impl<T: Word> Param for WordParam<T> {
     const TYPE: &'static str = "string";
 
     fn set(&self, arg: &BStr) -> Result {
-        let value = T::parse(arg)?;
-        match self.0.populate(value) {
-            true => Ok(()),
-            false => Err(EEXIST),
-        }
+        self.0.set(T::parse(arg)?)
     }
 
     fn show(&self, f: &mut Formatter<'_>) -> fmt::Result {

@@ -5,7 +5,14 @@
 //! C headers: [`include/linux/key.h`](srctree/include/linux/key.h),
 //! [`include/keys/user-type.h`](srctree/include/keys/user-type.h)
 
-use core::ptr::NonNull;
+use crate::sync::atomic::{
+    AtomicFlag,
+    Relaxed, //
+};
+use core::{
+    ffi::c_int,
+    ptr::NonNull, //
+};
 use kernel::{
     bindings,
     error::{
@@ -68,6 +75,25 @@ impl Drop for Keyring {
     }
 }
 
+/// Whether a key was ever linked to a keyring.
+static HAD_KEYS: AtomicFlag = AtomicFlag::new(false);
+
+/// Called by the kernel before it links a key to a keyring; allows it.
+///
+/// # Safety
+///
+/// None: nothing is accessed through the pointers.
+unsafe extern "C" fn note_key(
+    _keyring: *mut bindings::key,
+    _type: *const bindings::key_type,
+    _payload: *const bindings::key_payload,
+    _other: *mut bindings::key,
+) -> c_int {
+    // ORDERING: No other data depends on the flag.
+    HAD_KEYS.store(true, Relaxed);
+    0
+}
+
 impl Keyring {
     /// Creates an empty keyring named `name`, as `/proc/keys` shows it. Only the kernel can create
     /// keyrings whose names begin with a dot.
@@ -80,9 +106,13 @@ impl Keyring {
     ///
     /// [`ENOMEM`]; those of security modules.
     pub fn new(name: &CStr) -> Result<Self> {
-        // SAFETY: The callee copies the name, a C string. The new value takes over the reference
-        // that the callee returns.
-        let key = unsafe { Key::from_raw(ibtrs_bindings::kx_keyring_alloc(name.as_char_ptr())) };
+        let check = Some(note_key as unsafe extern "C" fn(_, _, _, _) -> _);
+        // SAFETY: The callee copies the name, a C string. The kernel calls `note_key`, which accepts
+        // any arguments, only while the keyring is not revoked, and with its semaphore held. `drop`
+        // revokes the keyring, which takes the semaphore, before this module can be unloaded. The
+        // new value takes over the reference that the callee returns.
+        let key =
+            unsafe { Key::from_raw(ibtrs_bindings::kx_keyring_alloc(name.as_char_ptr(), check)) };
         // INVARIANT: `keyring_alloc()` returns a keyring.
         Ok(Self(key?))
     }
@@ -96,6 +126,17 @@ impl Keyring {
     pub fn is_empty(&self) -> bool {
         // SAFETY: By the invariants, the key is alive and a keyring, so it has the counter to read.
         unsafe { ibtrs_bindings::kx_keyring_is_empty(self.0 .0.as_ptr()) }
+    }
+
+    /// Returns whether a key was ever linked to this keyring, or to another one of this module, even
+    /// if it has gone since.
+    ///
+    /// # Context
+    ///
+    /// *any*.
+    pub fn had_keys(&self) -> bool {
+        // ORDERING: No other data depends on the flag.
+        HAD_KEYS.load(Relaxed)
     }
 
     fn find(&self, description: &CStr) -> Result<Key> {
@@ -144,6 +185,19 @@ mod tests {
         let mut secret = [0; 32];
         assert_eq!(ring.read(c"kx:none", &mut secret), Err(ENOKEY));
         assert_eq!(secret, [0; 32]);
+        Ok(())
+    }
+
+    #[test]
+    fn a_key_is_noted_before_it_is_linked() -> Result {
+        let ring = Keyring::new(c".kx-test")?;
+        let null = core::ptr::null_mut();
+        let before = HAD_KEYS.load(Relaxed);
+        // SAFETY: The function accesses nothing through the pointers.
+        let allowed = unsafe { note_key(null, core::ptr::null(), core::ptr::null(), null) };
+        assert!(allowed == 0 && ring.had_keys());
+        // For the server, there was none.
+        HAD_KEYS.store(before, Relaxed);
         Ok(())
     }
 }

@@ -354,6 +354,13 @@ def test_a_key_that_is_taken_away(pair, stack):
     fio.end(client, load)
 
 
+def test_a_key_that_nobody_has_used(pair, stack):
+    """A server that had a key for a while lets no stranger in, even if nobody connected meanwhile."""
+    keyring.load(pair.server)
+    keyring.remove(pair.server)
+    assert refused(pair, stack) == errno.EKEYREJECTED
+
+
 def use_disk(client, stack, number: int = 0) -> None:
     """Maps a disk from another address than strangers come from, verifies it and unmaps it."""
     client.run(map_line(stack).replace("10.0.1.1", "10.0.2.2,ip:10.0.2.1"))
