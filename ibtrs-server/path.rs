@@ -169,6 +169,8 @@ pub(crate) struct Resources {
     /// The answer to [`Info`].
     pub(crate) info_rsp: Option<Source>,
     pub(crate) removal: Option<RemovalGuard>,
+    /// The teardown has taken what was here.
+    pub(crate) is_taken: bool,
     /// The setup time that the client has used.
     clock: SetupClock,
     /// Closed connections to which requests in service may still refer. Has capacity for all of
@@ -453,6 +455,7 @@ impl Path {
                         auth2: None,
                         info_rsp: None,
                         removal: None,
+                        is_taken: false,
                         clock: SetupClock::default(),
                         closed,
                         checks: None,
@@ -477,8 +480,26 @@ impl Path {
             .pd
             .device()
             .on_removal(Arc::new(Removal(path.clone()), GFP_KERNEL)?)?;
-        path.cons.lock().removal = Some(removal);
+        path.keep_registered(removal)?;
         Ok(path)
+    }
+
+    /// Keeps the handler of the device's removal registered until the teardown.
+    ///
+    /// # Errors
+    ///
+    /// `ENODEV`: the device has been removed since the handler was registered, and the path is torn
+    /// down.
+    fn keep_registered(&self, removal: RemovalGuard) -> Result {
+        let mut cons = self.cons.lock();
+        if cons.is_taken {
+            // Nobody would drop it, and the path would refer to itself.
+            drop(cons);
+            drop(removal);
+            return Err(ENODEV);
+        }
+        cons.removal = Some(removal);
+        Ok(())
     }
 
     /// Returns the completion vector of connection `cid`. The first connection for requests shares

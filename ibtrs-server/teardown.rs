@@ -47,6 +47,7 @@ impl Path {
         let qps = core::mem::take(&mut cons.qps);
         let mut closed = core::mem::take(&mut cons.closed);
         let removal = cons.removal.take();
+        cons.is_taken = true;
         drop(cons);
         drop(removal);
         for qp in qps.iter().flatten() {
