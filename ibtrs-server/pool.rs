@@ -11,6 +11,7 @@
 use crate::server::Server;
 use kernel::{
     new_mutex,
+    page::PAGE_SIZE,
     prelude::*,
     sync::{
         Arc,
@@ -104,8 +105,10 @@ impl Pool {
         private_bytes: usize,
         node: Node,
     ) -> Result<ChunkMemory> {
+        // Memory is whole pages, and a chunk need not be.
+        let wanted = chunk_bytes.next_multiple_of(PAGE_SIZE);
         let mut kept = self.kept.lock();
-        let fits = |memory: &ChunkMemory| memory.chunk.len() == chunk_bytes;
+        let fits = |memory: &ChunkMemory| memory.chunk.len() == wanted;
         let found = kept.chunks.iter().rposition(fits);
         if let Some(memory) = found.and_then(|index| kept.chunks.remove(index).ok()) {
             kept.bytes = kept.bytes.saturating_sub(memory.bytes());
@@ -211,5 +214,27 @@ impl WorkItem<{ crate::server::work::EXPIRY }> for Server {
             this.expiry.enqueue_in(this.clone(), KEEP_MS);
         }
         this.leave_to_pool();
+    }
+}
+
+#[cfg(IBTRS_KUNIT)]
+#[kernel::macros::kunit_tests(ibtrs_server_pool)]
+mod tests {
+    use super::*;
+
+    /// A chunk of the usual size is no whole number of pages where these are large.
+    #[test]
+    fn memory_of_any_size_is_found_again() -> Result {
+        let pool = KBox::pin_init(Pool::new(), GFP_KERNEL)?;
+        for bytes in [PAGE_SIZE, PAGE_SIZE + 512, 3 * PAGE_SIZE - 1] {
+            let memory = pool.take(bytes, 0, Node::ANY)?;
+            assert!(memory.chunk.len() >= bytes);
+            let kept = memory.bytes();
+            pool.give(memory, u64::MAX);
+            assert_eq!(pool.bytes(), kept);
+            drop(pool.take(bytes, 0, Node::ANY)?);
+            assert_eq!(pool.bytes(), 0);
+        }
+        Ok(())
     }
 }
