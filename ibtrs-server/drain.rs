@@ -11,7 +11,10 @@
 //! [`ServiceSession::drain`]: crate::ServiceSession::drain
 
 use crate::{
-    server::Server,
+    server::{
+        Server,
+        Sessions, //
+    },
     session::Session, //
 };
 use kernel::{
@@ -109,7 +112,17 @@ impl Drain {
         }
         drop(sessions);
         let end = Deadline::in_ms(limit_ms.saturating_add(CLOSE_MS));
-        while !self.server.sessions.lock().list.is_empty() {
+        let mut is_late = false;
+        loop {
+            let sessions = self.server.sessions.lock();
+            if sessions.list.is_empty() {
+                break;
+            }
+            if limit.has_passed() && !is_late {
+                is_late = true;
+                self.close_late(&sessions);
+            }
+            drop(sessions);
             if end.has_passed() {
                 return Err(ETIMEDOUT);
             }
@@ -119,6 +132,17 @@ impl Drain {
         match self.server.left_over.load(Relaxed) {
             true => Err(ETIMEDOUT),
             false => Ok(()),
+        }
+    }
+
+    /// Begins to close the sessions that the service has not finished with: it waits for a disk, and
+    /// their clients must not go on writing to the others.
+    fn close_late(&self, sessions: &Sessions) {
+        // ORDERING: A flag that is set right now makes a session late that was just in time.
+        let is_late = |session: &&Arc<Session>| !session.is_served.load(Relaxed);
+        for session in sessions.list.iter().filter(is_late) {
+            self.server.left_over.store(true, Relaxed);
+            session.close();
         }
     }
 
@@ -151,6 +175,7 @@ impl Session {
                 self.server.left_over.store(true, Relaxed);
             }
         }
+        self.is_served.store(true, Relaxed);
         self.close();
     }
 }

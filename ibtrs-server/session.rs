@@ -90,6 +90,8 @@ pub(crate) struct Session {
     /// even if it is still there when the server accepts sessions again. Changes under the lock of
     /// the list of sessions.
     pub(crate) ending: AtomicFlag,
+    /// The service has finished with the session, in a drain.
+    pub(crate) is_served: AtomicFlag,
     last_tag: Atomic<u32>,
     #[pin]
     pub(crate) owners: ChunkOwners,
@@ -151,6 +153,7 @@ impl Session {
                 dir <- new_mutex!(None, "Session::dir"),
                 gone: AtomicFlag::new(false),
                 ending: AtomicFlag::new(false),
+                is_served: AtomicFlag::new(false),
                 last_tag: Atomic::new(0),
                 owners <- ChunkOwners::new(server.config.queue_depth),
                 line <- new_spinlock_irq!(Line::new(server.config.queue_depth)?, "Session::line"),

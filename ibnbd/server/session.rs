@@ -608,9 +608,11 @@ impl Session {
     ///
     /// May sleep.
     pub(crate) fn take_all(&self) -> KVec<OpenDevice> {
-        let mut open = self.open.lock();
         // ORDERING: Before the table goes, see `is_stopped`.
         self.stopped.fetch_add(1, Full);
+        // An OPEN holds the lock for as long as its disk takes. I/O ends now.
+        drop(self.devices.replace(None));
+        let mut open = self.open.lock();
         let list = core::mem::take(&mut open.list);
         // Under the lock: otherwise a thread that withdraws a device could publish the table again,
         // with devices that are already being closed.

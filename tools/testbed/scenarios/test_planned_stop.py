@@ -254,6 +254,41 @@ def test_a_disk_that_hangs_does_not_hold_the_server_up(pair, stack):
     server.run(f"{SERVER_MODULES} && dmsetup --noudevrules --noudevsync remove stuck")
 
 
+# An answer of the disk takes that long, and so does each block of its partition table that is read.
+SLOW_NS = 15_000_000_000
+
+
+def test_a_disk_that_hangs_while_it_is_opened(pair, stack):
+    """The stop ends in time, and the client writes to no other disk of the session after that."""
+    server, client = pair
+    server.run("modprobe null_blk nr_devices=0 && cd /sys/kernel/config/nullb && mkdir slow && cd slow && "
+               f"echo 16 > size && echo 1 > memory_backed && echo 2 > irqmode && echo {SLOW_NS} > completion_nsec && "
+               "echo 1 > power", timeout=120)
+    server.null_blk("nullb1", SIZE_MB)
+    server.run(f"{stack.load_server()} stop_timeout_s=3")
+    client.run(stack.load_client())
+    client.run(stack.map_device("/dev/nullb1"))
+    wait_for_minutes(client)
+    load = client.start(fio.GOES_ON.format(disk=stack.disk))
+    blockdev.wait_for_reads(client, stack)
+    # Nobody else opens a disk meanwhile.
+    scan = server.start("exec blockdev --rereadpt /dev/slow")
+    server.wait_until("ps -eo stat,args | grep -q '^D.*rereadpt'")
+    opening = client.start(stack.map_device("/dev/slow"))
+    server.wait_until("cat /proc/[0-9]*/comm 2> /dev/null | grep -q '[+]ibnbd-demo'")
+    assert "timed out" in server.run(f"echo 1 > {DRAIN}", check=False).lower()
+    wait_for(lambda: blockdev.connected(client) == 0, 5, "the paths are closed")
+    assert scan.running
+    for job in (scan, opening):
+        job.wait(200, check=False)
+    server.run(f"echo 0 > {DRAIN}")
+    blockdev.wait_for_reads(client, stack)
+    fio.end(client, load)
+    for number in range(2):
+        client.run(f"[ ! -e /sys/block/ibnbd{number} ] || {stack.unmap(number, 'force')}", timeout=120)
+    server.run(SERVER_MODULES, timeout=120)
+
+
 @pytest.mark.links(2)
 def test_requests_take_other_paths_than_a_drained_one(pair, stack):
     _, client = pair
