@@ -533,11 +533,17 @@ fn first_vector(attempt: &Attempt, dev: &Device) -> u32 {
     }
 }
 
+/// Returns the number of send queue entries of an I/O connection: a registration, the request, and an
+/// invalidation for each chunk. Where immediates are messages of their own, a request has one, and each
+/// chain finds room for one.
+fn sends(wire: &Wire) -> u32 {
+    let imms = u32::from(wire.imm_in_messages);
+    (3 + imms) * u32::from(wire.depth) + 1 + imms
+}
+
 fn io_config(attempt: &Attempt, dev: &Device, wire: &Wire, cid: u16, vector: u32) -> QpConfig {
-    let depth = u32::from(wire.depth);
     QpConfig {
-        // A registration, the request, and an invalidation for each chunk.
-        send_depth: 3 * depth + 1,
+        send_depth: sends(wire),
         send_sges: dev.max_send_sge().min(request::MAX_SGES),
         recv_depth: answers(wire),
         payloads: false,
