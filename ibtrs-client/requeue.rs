@@ -76,7 +76,14 @@ impl Session {
     ///
     /// Any.
     pub(crate) fn fence_done(self: &Arc<Self>, epoch: u32) {
-        self.failover.lock().answered = Some(epoch);
+        let mut failover = self.failover.lock();
+        // A path that is going may still bring the answer to a fence that was forgotten with it. Such an
+        // answer must not take the place of the one that requests wait for.
+        if !failover.logic.awaits_fence(epoch) {
+            return;
+        }
+        failover.answered = Some(epoch);
+        drop(failover);
         self.kick_requeue();
     }
 

@@ -538,10 +538,16 @@ impl Failover {
         self.closed
     }
 
+    /// Returns whether the answer to a fence of `epoch` is outstanding. Any other answer is to be
+    /// ignored: the fence was forgotten with its path, and is sent again if a request needs it.
+    pub fn awaits_fence(&self, epoch: u32) -> bool {
+        self.fence.is_some_and(|fence| fence.epoch == epoch)
+    }
+
     /// Notes that the server has answered the fence of `epoch`. Afterwards call [`Entry::fenced`]
     /// for each request on the requeue list, then requeue.
     pub fn fence_done(&mut self, epoch: u32) {
-        if self.fence.is_some_and(|f| f.epoch == epoch) {
+        if self.awaits_fence(epoch) {
             self.fence = None;
         }
     }

@@ -789,6 +789,9 @@ impl World<'_> {
     }
 
     fn fence_done(&mut self, epoch: u32) {
+        if !self.client.fo.awaits_fence(epoch) {
+            return;
+        }
         self.client.fo.fence_done(epoch);
         for t in &mut self.client.tags {
             if t.slot == Slot::Requeue {

@@ -68,6 +68,30 @@ fn a_fence_whose_path_dies_is_sent_again() {
     assert_eq!(f.next(&lost(&b), Some(c.epoch)), Next::Fence(b.epoch));
 }
 
+/// A path that was declared lost may still bring the answer to its fence, when another fence is under way.
+#[test]
+fn an_answer_to_a_forgotten_fence_is_not_taken_for_another() {
+    let mut f = Failover::new();
+    let ext = server(1, 1);
+    let (a, b, c, d) = (
+        up(&mut f, ext),
+        up(&mut f, ext),
+        up(&mut f, ext),
+        up(&mut f, ext),
+    );
+    f.path_lost(&a);
+    f.path_lost(&b);
+    assert_eq!(f.next(&lost(&a), Some(c.epoch)), Next::Fence(a.epoch));
+    f.path_lost(&c);
+    assert!(!f.awaits_fence(a.epoch));
+    assert_eq!(f.next(&lost(&b), Some(d.epoch)), Next::Fence(b.epoch));
+    assert!(f.awaits_fence(b.epoch) && !f.awaits_fence(a.epoch));
+    f.fence_done(a.epoch);
+    assert_eq!(f.next(&lost(&b), Some(d.epoch)), Next::Wait);
+    f.fence_done(b.epoch);
+    assert_eq!(f.next(&lost(&a), Some(d.epoch)), Next::Fence(a.epoch));
+}
+
 /// A request survives any number of losses, and few breaches of the protocol.
 #[test]
 fn a_server_that_breaks_the_protocol_is_not_asked_for_ever() {
