@@ -43,6 +43,9 @@ impl Device {
     fn refresh(self: &Arc<Self>) -> Result {
         let _no_io = NoIo::enter();
         let _asking = self.asking.lock();
+        let transport = self.io.transport();
+        // Before the device's number is read: a session that begins from now on does not know it.
+        let session = transport.generation();
         let (generation, device_id) = {
             let mut inner = self.inner.lock();
             inner.refreshed = Some(Instant::now());
@@ -53,9 +56,10 @@ impl Device {
         };
         let name = device_path(&self.name)?;
         let checksum = self.io.damage().checksum();
-        let answer = admin::ask_device(self.io.transport(), name, self.access, checksum);
+        let answer = admin::ask_device(transport, name, self.access, checksum);
         let mut inner = self.inner.lock();
-        if inner.generation != generation {
+        // Of a new session the device may not have heard yet; it is opened again there.
+        if inner.generation != generation || transport.generation() != session {
             return Ok(());
         }
         match answer {
