@@ -492,15 +492,16 @@ impl Device {
         if standing != Standing::Open || !transport.is_connected() {
             return;
         }
-        if !kernel::current!().signal_pending() {
+        // On a worker, which no signal interrupts: a message that is still on its way when the device
+        // is mapped again would close it then.
+        let closed = {
+            let transport = transport.clone();
+            background::complete(queue, move || admin::close_device(&transport, device_id))
+        };
+        if closed.is_err() {
+            // There was no memory for that.
             admin::close_device(transport, device_id);
-            return;
         }
-        let transport = transport.clone();
-        // Without memory for this, the device stays open on the server until the session ends.
-        let _ = background::complete(queue, move || {
-            admin::close_device(&transport, device_id);
-        });
     }
 }
 

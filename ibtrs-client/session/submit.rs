@@ -234,6 +234,8 @@ impl Session {
         drop(multipath);
         sent.map_err(|(error, _io)| error)?;
         if let Err(error) = io.wait_interruptible_timeout(request::ADMIN_TIMEOUT_MS) {
+            // A message whose sender has given it up must not come after what the sender does next.
+            io.leave();
             if io.result() == Err(EINPROGRESS) {
                 permit.keep_until_answered(io);
             }

@@ -16,7 +16,9 @@ use crate::{
         atomic::{
             Acquire,
             Atomic,
+            AtomicFlag,
             Full,
+            Relaxed,
             Release, //
         },
         Completion, //
@@ -376,6 +378,8 @@ struct SyncInner {
     /// Zero, a negative errno, or `PENDING`.
     result: Atomic<i32>,
     handed_out: Atomic<i32>,
+    /// Nobody waits any more.
+    is_left: AtomicFlag,
     buf: KVec<u8>,
     sg: UnsafeCell<SgList<1>>,
 }
@@ -413,6 +417,7 @@ impl SyncIo {
                 ended <- Completion::new(),
                 result: Atomic::new(PENDING),
                 handed_out: Atomic::new(0),
+                is_left: AtomicFlag::new(false),
                 buf,
                 sg: UnsafeCell::new(sg),
             }),
@@ -449,6 +454,17 @@ impl SyncIo {
         self.result()
     }
 
+    /// Notes that nobody waits for the I/O any more. The transport may have sent it, but does not send
+    /// it again.
+    ///
+    /// # Context
+    ///
+    /// *any*.
+    pub fn leave(&self) {
+        // ORDERING: Publishes nothing.
+        self.0.is_left.store(true, Relaxed);
+    }
+
     /// Returns the result of the I/O, or `EINPROGRESS` before its end.
     ///
     /// # Context
@@ -481,7 +497,7 @@ struct SyncRef(Arc<SyncInner>);
 // SAFETY: There is one `SyncRef` for each table, see `SyncIo::handle`, and nothing else uses the
 // table, which is in an `Arc` and does not move. The `Arc` owns the buffer that the table
 // describes, to which there is no reference before the end of the I/O, see `SyncIo::bytes`.
-// `is_wanted` and `is_cancelled` return constants.
+// `is_wanted` reads an atomic flag, and `is_cancelled` returns a constant.
 unsafe impl Io for SyncRef {
     fn into_raw(self) -> NonNull<c_void> {
         let raw = Arc::into_raw(self.0).cast_mut().cast();
@@ -505,6 +521,13 @@ unsafe impl Io for SyncRef {
         // SAFETY: The caller has the only handle, which by the type invariant owns the table until
         // `done`.
         Some(NonNull::from(unsafe { &mut *inner.sg.get() }.as_table()))
+    }
+
+    unsafe fn is_wanted(raw: NonNull<c_void>) -> bool {
+        // SAFETY: By this function's contract `raw` comes from `into_raw` and was not taken back,
+        // so it owns a reference.
+        let inner = unsafe { raw.cast::<SyncInner>().as_ref() };
+        !inner.is_left.load(Relaxed)
     }
 
     fn done(self, result: Result) {
@@ -531,6 +554,8 @@ mod tests {
         assert_eq!(handle.sg().map(|sg| sg.bytes()), Some(8));
         assert_eq!(io.wait_interruptible_timeout(1), Err(ETIMEDOUT));
         assert!(matches!(io.bytes(), Err(EINPROGRESS)));
+        io.leave();
+        assert!(!handle.is_wanted());
         handle.done(Ok(()));
         assert_eq!(io.wait_interruptible_timeout(1), Ok(()));
         assert_eq!(io.bytes()?.len(), 8);

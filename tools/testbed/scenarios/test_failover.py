@@ -87,3 +87,33 @@ def test_the_server_is_killed_and_comes_back(pair, stack):
     assert pair.server.null_blk(size_mb=32) == device
     blockdev.load(pair, stack)
     assert reader.wait(240, check=False).ok
+
+
+def test_a_disk_is_mapped_again_while_its_close_is_on_a_dead_path(pair, stack):
+    """Whoever unmaps it is killed, and the path is lost later. CLOSE does not close the new disk."""
+    server, client = pair
+    mishaps.make_ready(pair)
+    blockdev.map_two_paths(pair, stack)
+    server.null_blk("nullb1", 16)
+    client.run(stack.map_device("/dev/nullb1"))
+    paths = f"{SESSION}/paths"
+    client.run(f"cd {SESSION} && echo 2000 > hb_interval_ms && echo 5 > hb_missed_max && echo 100 > reconnect_delay_ms && "
+               f"echo 1 > {paths}/*@ip:10.0.2.1/disconnect")
+    wait_for(lambda: blockdev.connected(client) == 1, 30, "the second path is disconnected")
+    with mishaps.losing(client, 1, 100):
+        unmapping = client.start(stack.unmap(1))
+        client.wait_until("[ ! -b /dev/ibnbd1 ]", 30)
+        client.run("sleep 1")
+        unmapping.kill()
+        client.run(f"echo 1 > {paths}/*@ip:10.0.2.1/reconnect", timeout=60)
+        # What is stuck on the dead path has the next messages take the other one.
+        reader = client.start(f"fio --name=stuck --filename={stack.disk} --rw=randread --bs=4k --iodepth=8 --direct=1 "
+                              "--ioengine=io_uring --size=1m")
+        client.run("sleep 2; [ $(awk '{ print $1 }' /sys/block/ibnbd0/inflight) -gt 0 ]")
+        wait_for(lambda: client.ok(stack.map_device("/dev/nullb1")), 90, "the disk is mapped again", pause=1)
+        # Both if the loss of the other one has not been noticed yet.
+        wait_for(lambda: blockdev.connected(client) == 1, 60, "the first path is lost")
+        reader.wait(60)
+        client.run("sleep 2; dd if=/dev/ibnbd1 of=/dev/null bs=64k count=16 iflag=direct status=none", timeout=120)
+    wait_for(lambda: blockdev.connected(client) == 2, 60, "the first path is back")
+    client.run(f"dd if=/dev/ibnbd1 of=/dev/null bs=64k count=16 iflag=direct status=none && {stack.unmap(1)}")
