@@ -50,6 +50,7 @@ use kx::sync::{
     atomic::{
         Acquire,
         AtomicFlag,
+        Full,
         Relaxed,
         Release, //
     },
@@ -333,9 +334,8 @@ impl<H: Handler> QueuePair<H> {
 
     /// Sets whether the handler is notified of batches.
     pub(crate) fn tells_batches(&self, tells: bool) {
-        // ORDERING: The caller that clears the flag waits for a work item that may have missed
-        // that, see `plug::remove`.
-        self.tells_batches.store(tells, Relaxed);
+        // ORDERING: A full barrier, see `plug::remove`.
+        self.tells_batches.xchg(tells, Full);
     }
 
     /// Returns the queue pair if its handler is to be notified of batches.
