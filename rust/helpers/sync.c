@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
+#include <linux/build_bug.h>
 #include <linux/preempt.h>
 #include <linux/rcupdate.h>
 
@@ -14,8 +15,13 @@ __rust_helper bool rust_helper_kx_in_rcu_section(void)
 	       (!IS_ENABLED(CONFIG_PREEMPT_RCU) && IS_ENABLED(CONFIG_PREEMPT_COUNT) && in_atomic());
 }
 
-/* The same as synchronize_rcu() in kernels that never preempt a task in the kernel. */
+/*
+ * The same as synchronize_rcu() in kernels that never preempt a task in the kernel.  In others it
+ * has to wait for preempted tasks, which takes an option that tracing and kprobes select.
+ */
 __rust_helper void rust_helper_kx_synchronize_tasks(void)
 {
+	BUILD_BUG_ON_MSG(IS_ENABLED(CONFIG_PREEMPTION) && !IS_ENABLED(CONFIG_TASKS_RCU),
+			 "unloading needs CONFIG_TASKS_RCU: enable CONFIG_KPROBES or CONFIG_FTRACE");
 	synchronize_rcu_tasks();
 }
