@@ -2,6 +2,7 @@
 """All parts of the tree have the version that Kbuild names."""
 
 import re
+import subprocess
 
 import pytest
 
@@ -58,3 +59,30 @@ def test_the_extension_number_is_the_protocols():
     assert f"0 stands for none; this version has {number}." in changelog
     protocol = (TOP / "Documentation/protocol.md").read_text()
     assert f"extension number of the client: {number} for the extensions on this page" in protocol
+
+
+def test_the_build_in_symbol_names_follows_the_sources(tmp_path):
+    """Modules of another build are refused, as their symbols have other names; what Kbuild itself generates
+    beside the sources, and what is not in the modules, changes nothing."""
+    kbuild = (TOP / "Kbuild").read_text()
+    how = re.search(r"^ibtrs-build = .*?[^\\]$", kbuild, re.M | re.S)[0]
+    makefile = tmp_path / "Makefile"
+    makefile.write_text(f"src := {tmp_path}\n{how}\nall:\n\t@echo $(call ibtrs-build,rust)\n")
+
+    def build(path: str = "", text: str = "") -> str:
+        if path:
+            (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / path).write_text(text)
+        return subprocess.run(["make", "-s", "-f", makefile], capture_output=True, text=True, check=True).stdout
+
+    first = build("rust/kx/lib.rs", "one")
+    assert re.fullmatch(r"[0-9a-f]{16}\n", first)
+    for path in ("rust/bindings/generated.rs", "rust/proto/ibtrs/tests/x.rs", "rust/exports/core.c", "rust/meta/x.rmeta"):
+        assert build(path, "generated") == first
+    found = {first} | {build(path, "two") for path in (
+        "rust/kx/lib.rs", "rust/rdma/sendq.rs", "rust/helpers/keys.c", "rust/helpers/trace.h", "rust/bindings/bindgen.params")}
+    assert len(found) == 6
+    # Each crate has one.
+    assert kbuild.count("-C metadata=$(ibtrs-build-") == 1
+    for folder in ("rust", "ibtrs-client", "ibtrs-server", "ibnbd"):
+        assert re.search(rf"^ibtrs-build-{folder} := ", kbuild, re.M)
