@@ -14,6 +14,7 @@ use ibnbd_host::configfs::Configured;
 use ibnbd_host::family::Side;
 use ibnbd_host::{Machine, Root};
 use proptest::prelude::*;
+use rustix::fs::{makedev, mknodat, FileType, Mode, CWD};
 use toml_edit::DocumentMut;
 use tree::Tree;
 
@@ -422,6 +423,7 @@ fn kept(tree: &Tree, text: &str, choice: Choice<'_>) -> String {
         &mut document,
         &mut others,
         choice,
+        &resolve,
     );
     document.to_string()
 }
@@ -593,8 +595,9 @@ fn a_server_keeps_its_parameters_and_exports() {
         false,
     );
     let text = document.to_string();
+    // What the name stands for now, and not what it stood for when the file was written.
     assert!(
-        text.contains("# mine") && text.contains("\"/dev/x\" # by hand"),
+        text.contains("# mine") && text.contains("\"/dev/sdb\" # by hand"),
         "{text}"
     );
     let config = good(&text);
@@ -605,6 +608,112 @@ fn a_server_keeps_its_parameters_and_exports() {
         .collect();
     assert_eq!(parameters, ["port_nr=4321", "dev_search_path=/exports"]);
     assert_eq!(config.exports[1].device, "/dev/disk/by-id/wwn-0x5");
+}
+
+/// A block device of the kernel's that every machine may have; only root can make it.
+fn block_device(tree: &Tree, file: &str, minor: u32) -> bool {
+    let (real, mode) = (tree.real(file), Mode::from_raw_mode(0o600));
+    std::fs::create_dir_all(real.parent().unwrap()).unwrap();
+    mknodat(CWD, &real, FileType::BlockDevice, mode, makedev(7, minor)).is_ok()
+}
+
+#[test]
+fn a_device_stays_as_the_file_calls_it_if_it_is_that_one() {
+    let tree = Tree::new();
+    tree.server("/exports");
+    if !block_device(&tree, "/dev/loop0", 0) || !block_device(&tree, "/dev/vg/data", 0) {
+        return;
+    }
+    let exported = |device: &str| ibnbd_host::folder::Exported {
+        name: "disk1".to_owned(),
+        device: Some(device.to_owned()),
+        major: 7,
+        minor: 0,
+        size_bytes: None,
+        sessions: Vec::new(),
+    };
+    let file = "[[export]]\nname = \"disk1\"\ndevice = \"/dev/vg/data\"\n";
+    let kept = |device: &str| {
+        let mut document: DocumentMut = file.parse().unwrap();
+        keep::server(
+            &Root::new(tree.base()),
+            &[exported(device)],
+            &Configured::default(),
+            &mut document,
+            &mut Others::default(),
+            false,
+        );
+        document.to_string()
+    };
+    assert!(kept("loop0").starts_with(file), "{}", kept("loop0"));
+    let other = file.replace("/dev/vg/data", "/dev/loop1");
+    assert!(kept("loop1").starts_with(&other), "{}", kept("loop1"));
+}
+
+#[test]
+fn a_device_file_that_a_client_has_open_is_not_pruned() {
+    let tree = Tree::new();
+    tree.server("/exports")
+        .link("/sys/dev/block/7:0", "../../devices/virtual/block/loop0")
+        .folder("/sys/devices/virtual/block/loop0")
+        .opened("loop0", "s", "old");
+    if !block_device(&tree, "/exports/old", 0) || !block_device(&tree, "/exports/idle", 1) {
+        return;
+    }
+    let mut config = good(SERVER);
+    config.parameters.clear();
+    config.exports[0].name = "disk1".to_owned();
+    let mut found = steps(&tree, &config, true);
+    found.retain(|step| !step.starts_with('+'));
+    found.sort();
+    assert_eq!(
+        found,
+        [
+            "! /exports/old, which no file names, is open, by s",
+            "- remove /exports/idle"
+        ]
+    );
+}
+
+/// A server that has no address at the moment may be the one that a path leads to.
+#[test]
+fn no_path_is_pruned_while_a_server_is_unknown() {
+    let tree = Tree::new();
+    tree.usual_client();
+    let removed = |servers: &str| {
+        let config = good(&CLIENT.replace("[\"storage1\"]", servers));
+        let mut found = steps(&tree, &config, true);
+        found.retain(|step| !step.contains("cannot"));
+        found
+    };
+    assert_eq!(
+        removed("[\"10.0.9.9\"]"),
+        [
+            "+ path ip:10.0.9.9 of session t",
+            "- path ip:10.0.1.2@ip:10.0.3.1 of session t"
+        ]
+    );
+    let found = removed("[\"nobody\"]");
+    assert!(
+        found.len() == 1 && found[0].starts_with("! session t: nobody"),
+        "{found:?}"
+    );
+}
+
+#[test]
+fn paths_beside_those_of_servers_are_written() {
+    let tree = Tree::new();
+    tree.usual_client();
+    let both = "servers = [\"storage1\"]\npaths = [\"10.0.2.2,10.0.3.2\"]\n";
+    let only = CLIENT.replace(both, "servers = [\"storage1\"]\n");
+    let text = kept(&tree, &only, Choice::default());
+    let of_t = |text: &str| good(text).sessions[1].clone();
+    assert_eq!(of_t(&text).servers, ["storage1"]);
+    assert_eq!(of_t(&text).paths, of_t(CLIENT).paths);
+    assert_eq!(steps(&tree, &good(&text), true), [""; 0]);
+    // Which of them are the servers' cannot be told.
+    let unknown = only.replace("storage1", "nobody");
+    assert_eq!(kept(&tree, &unknown, Choice::default()), unknown);
 }
 
 proptest! {

@@ -163,6 +163,24 @@ fn a_key_comes_from_a_file() {
     let ran = run(&tree, &words);
     assert_eq!(ran.code, 0);
     assert!(ran.err.contains("warning: others can read") && ran.err.contains("chmod 600"));
+    // The same file by way of the shell.
+    let mut command = std::process::Command::new("sh");
+    command.args([
+        "-c",
+        r#"exec "$0" "$@" <"$KEY_FILE""#,
+        env!("CARGO_BIN_EXE_ibnbd"),
+        "--root",
+    ]);
+    command
+        .arg(tree.base())
+        .args(["key", "load", "t"])
+        .env("KEY_FILE", &file);
+    let ran = command.output().unwrap();
+    let err = String::from_utf8_lossy(&ran.stderr);
+    assert!(
+        ran.status.success() && err.contains("warning: others can read"),
+        "{err}"
+    );
     let ran = run(&tree, &["load", "t", "--file", "/nowhere"]);
     assert!(
         ran.code == 1 && ran.err.contains("/nowhere: No such file"),

@@ -201,7 +201,8 @@ fn kept(tree: &Tree, text: &str, prune: bool) -> String {
     };
     let machine = Machine::read(&root);
     let mut others = Others::default();
-    keep::client(&root, &machine, &mut document, &mut others, choice);
+    let nobody = |_: &str| Err(std::io::ErrorKind::NotFound.into());
+    keep::client(&root, &machine, &mut document, &mut others, choice, &nobody);
     document.to_string()
 }
 

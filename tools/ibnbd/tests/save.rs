@@ -299,6 +299,23 @@ fn a_failure_leaves_nothing_behind() {
     assert_eq!(left, 2);
 }
 
+/// A report may have to be written into a folder where everybody may make files and links.
+#[test]
+fn a_report_replaces_a_link_and_is_private() {
+    let tree = server();
+    tree.file("/etc/passwd", "root\n")
+        .file("/tmp/open", "x")
+        .link("/tmp/report", "../etc/passwd");
+    for name in ["/tmp/report", "/tmp/open", "/tmp/new"] {
+        let file = tree.real(name);
+        good(&tree, &["report", "--file", file.to_str().unwrap()]);
+        let meta = fs::symlink_metadata(&file).unwrap();
+        assert!(meta.is_file() && meta.mode() & 0o777 == 0o600, "{name}");
+        assert!(tree.text(name).starts_with("ibnbd "));
+    }
+    assert_eq!(tree.text("/etc/passwd"), "root\n");
+}
+
 #[test]
 fn commands_that_write_files_wait_for_each_other() {
     let tree = Tree::new();

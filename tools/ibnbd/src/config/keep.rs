@@ -11,7 +11,7 @@ use crate::configfs::Configured;
 use crate::family::Side;
 use crate::folder::{self, Exported};
 use crate::host;
-use crate::mapping;
+use crate::mapping::{self, Resolve};
 use crate::model::{self, Machine};
 use crate::root::Root;
 
@@ -94,13 +94,15 @@ pub(super) fn named(name: &str) -> Table {
     table
 }
 
-/// Writes the sessions of our client into a file that was read without problems.
+/// Writes the sessions of our client into a file that was read without problems. `resolve` finds
+/// the paths that lead to the servers that a session has in the file.
 pub fn client(
     root: &Root,
     machine: &Machine,
     document: &mut DocumentMut,
     others: &mut Others,
     choice: Choice<'_>,
+    resolve: Resolve<'_>,
 ) {
     let Some(list) = tables(document.as_table_mut(), "session") else {
         return;
@@ -121,6 +123,9 @@ pub fn client(
         }
         others.keep(list, ("session", &session.name), &is, new, &|table| {
             keep_session(machine, session, table, choice);
+            if is_read(machine, session) {
+                keep_paths(root, session, table, resolve);
+            }
             keep_queues(machine.queues(&session.name), cpus, table);
         });
     }
@@ -194,12 +199,39 @@ fn is_path(text: &Value, path: &model::Path) -> bool {
     line.is_some_and(|line| plan::has(path, &line))
 }
 
-/// Writes the paths of a session, unless the file has the same ones in any order.
-fn keep_paths(session: &model::Session, table: &mut Table) {
+/// Whether the paths of a session are known; without them, there is nothing better than the file.
+fn is_read(machine: &Machine, session: &model::Session) -> bool {
+    let folder = format!("{}/paths", session.folder());
+    let is_in = |note: &model::Note| note.file.starts_with(&folder);
+    !session.paths.is_empty() && !machine.notes.iter().any(is_in)
+}
+
+/// The destinations of the servers of a session in a file; an error if one is not known.
+fn servers(root: &Root, table: &Table, resolve: Resolve<'_>) -> Result<Vec<String>, String> {
+    let servers = table.get("servers").and_then(Item::as_array);
+    let texts = servers.into_iter().flatten().filter_map(Value::as_str);
+    texts
+        .map(|text| mapping::path(root, resolve, text))
+        .collect()
+}
+
+/// Writes the paths of a session, unless the file has the same ones in any order. Names of servers
+/// stay as they are, and stand for the only path to their address.
+fn keep_paths(root: &Root, session: &model::Session, table: &mut Table, resolve: Resolve<'_>) {
+    let Ok(servers) = servers(root, table, resolve) else {
+        return;
+    };
+    let is_only = |path: &model::Path| {
+        let same = session.paths.iter().filter(|other| other.dst == path.dst);
+        same.count() == 1
+    };
+    let is_served =
+        |path: &model::Path| is_only(path) && servers.iter().any(|line| plan::has(path, line));
     let there = table.get("paths").and_then(Item::as_array);
     let there: Vec<&Value> = there.into_iter().flatten().collect();
     let stays = |text: &Value| session.paths.iter().any(|path| is_path(text, path));
-    let is_new = |path: &&model::Path| !there.iter().any(|text| is_path(text, path));
+    let is_new =
+        |path: &&model::Path| !is_served(path) && !there.iter().any(|text| is_path(text, path));
     let line = |path: &model::Path| {
         let ends = [path.src.as_deref(), path.dst.as_deref()].into_iter();
         let ends = ends.flatten().map(|end| end.trim_start_matches("ip:"));
@@ -217,16 +249,6 @@ fn keep_session(
     table: &mut Table,
     choice: Choice<'_>,
 ) {
-    // Names of servers stay as they are. A session without paths, or one whose paths could not be
-    // read, has nothing better than the file.
-    let folder = format!("{}/paths", session.folder());
-    let is_read = !machine
-        .notes
-        .iter()
-        .any(|note| note.file.starts_with(&folder));
-    if !table.contains_key("servers") && !session.paths.is_empty() && is_read {
-        keep_paths(session, table);
-    }
     for (key, now) in session.settings.entries() {
         // Without its key the session would not connect again.
         if choice.only.is_none() || key == "key_id" {
@@ -397,8 +419,9 @@ fn of_directory(
         let is = |table: &Table| called(table) == export.name;
         let mut new = named(&export.name);
         new.insert("device", value(lasting_name(root, device)));
-        // The device stays as the file has it.
-        others.keep(list, ("export", &export.name), &is, new, &|_| {});
+        others.keep(list, ("export", &export.name), &is, new, &|table| {
+            keep_device(root, &export.name, device, table);
+        });
     }
     if prune {
         list.retain(|table| {
@@ -412,6 +435,17 @@ fn of_directory(
     }
 }
 
+/// The device of a file in a directory stays as the configuration calls it, as long as it is that one.
+fn keep_device(root: &Root, name: &str, device: &str, table: &mut Table) {
+    let is = text(table, "device").unwrap_or_default();
+    let (file, lasting) = (device_file(device), lasting_name(root, device));
+    if is != file && is != lasting && !folder::is_same(root, is, &file) {
+        // It may have been called by the last part of the device that it had.
+        replace(table, "name", value(name), false);
+        replace(table, "device", value(lasting), false);
+    }
+}
+
 /// A name of a block device that is the same after the next boot, if it has one.
 pub(super) fn lasting_name(root: &Root, device: &str) -> String {
     let folder = "/dev/disk/by-id";
@@ -421,6 +455,11 @@ pub(super) fn lasting_name(root: &Root, device: &str) -> String {
         .find(|name| root.link_name(&format!("{folder}/{name}")).as_deref() == Some(device));
     match same {
         Some(name) => format!("{folder}/{name}"),
-        None => format!("/dev/{}", device.replace('!', "/")),
+        None => device_file(device),
     }
+}
+
+/// The file of a block device that the kernel calls so.
+fn device_file(device: &str) -> String {
+    format!("/dev/{}", device.replace('!', "/"))
 }

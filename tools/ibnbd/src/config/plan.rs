@@ -452,13 +452,22 @@ fn exports(
                 .iter()
                 .any(|e| e.session.is_none() && e.name == there.name)
             {
-                steps.push(Step::Unexport {
-                    directory: directory.clone(),
-                    name: there.name,
-                });
+                steps.push(unexport(&directory, there));
             }
         }
     }
+}
+
+/// A device that a client has open stays: it would miss it only after its next connection.
+fn unexport(directory: &str, there: folder::Exported) -> Step {
+    let name = there.name;
+    if there.sessions.is_empty() {
+        let directory = directory.to_owned();
+        return Step::Unexport { directory, name };
+    }
+    let users = there.sessions.join(" ");
+    let why = format!("{directory}/{name}, which no file names, is open, by {users}");
+    cannot(format!("{directory}/{name}"), why)
 }
 
 fn of_session(
@@ -472,6 +481,7 @@ fn of_session(
     let there = machine.our(Side::Client, name);
     // Each with the words of the files for it.
     let mut found: Vec<(&str, String)> = Vec::new();
+    let mut all_found = true;
     for text in session.paths.iter().chain(&session.servers) {
         match mapping::path(root, wish.resolve, text) {
             // A server whose address a path has needs no path of its own.
@@ -481,10 +491,11 @@ fn of_session(
                         .iter()
                         .any(|(_, p)| p.split(',').next_back() == Some(&path)) => {}
             Ok(path) => found.push((text, path)),
-            Err(why) => steps.push(cannot(
-                path_words(name, text),
-                format!("session {name}: {why}"),
-            )),
+            Err(why) => {
+                all_found = false;
+                let what = path_words(name, text);
+                steps.push(cannot(what, format!("session {name}: {why}")));
+            }
         }
     }
     let paths: Vec<String> = found.iter().map(|(_, path)| path.clone()).collect();
@@ -492,7 +503,8 @@ fn of_session(
         of_disk(machine, name, session, disk, &paths, steps);
     }
     if let Some(there) = there {
-        of_paths(there, &found, wish.prune, steps);
+        // A path may lead to the server whose address was not found.
+        of_paths(there, &found, wish.prune && all_found, steps);
     }
     of_queues(machine, name, session, steps);
     let folder = format!("{}/{name}", Family::Ibnbd.sessions(Side::Client));

@@ -11,7 +11,7 @@ use ibnbd_host::advice::Task;
 use ibnbd_host::config::plan::{self, Of, Step, Wish};
 use ibnbd_host::config::{self, Config};
 use ibnbd_host::disk_name::DiskName;
-use ibnbd_host::{configfs, find, folder, mapping, Machine};
+use ibnbd_host::{configfs, find, folder, host, mapping, Machine};
 
 use super::{change, configured, export, map, paths, unmap, Done};
 use crate::act;
@@ -161,25 +161,36 @@ impl Attempts {
         for step in &steps {
             text += &format!("{step}\n");
         }
-        let cannot = steps.iter().filter(|s| matches!(s, Step::Cannot { .. }));
-        let mut left: HashSet<String> = cannot.clone().map(Step::what).collect();
-        let mut failed = cannot.count();
+        let mut impossible = impossible_of(&steps);
         if words.dry_run {
-            return context.print(&text).map(|()| failed);
+            return context.print(&text).map(|()| impossible.len());
         }
         context.announce(&text);
         let had_exports = configfs::has_exports(&context.root);
+        let mut left: HashSet<String> = impossible.iter().map(|(what, _)| what.clone()).collect();
         let first = steps.into_iter().filter(Step::is_first);
-        failed += carry_out(context, first, &mut left);
-        // Now that disks and sessions are there: their paths and settings.
-        let rest = plan(&context.machine())
-            .into_iter()
-            .filter(|step| !step.is_first());
-        failed += carry_out(context, rest, &mut left);
+        let mut failed = carry_out(context, first, &mut left);
+        // Now that disks and sessions are there: their paths and settings, and what turns out to be
+        // impossible only now.
+        let mut rest = plan(&context.machine());
+        rest.retain(|step| !step.is_first());
+        for (what, line) in impossible_of(&rest) {
+            if impossible.insert((what, line.clone())) {
+                context.announce(&format!("{line}\n"));
+            }
+        }
+        failed += carry_out(context, rest.into_iter(), &mut left);
+        failed += impossible.len();
         configured::warn_of_no_export(context, had_exports);
         self.left = Some(left);
         Ok(failed)
     }
+}
+
+/// The steps that are impossible: their objects and their lines.
+fn impossible_of(steps: &[Step]) -> HashSet<(String, String)> {
+    let found = steps.iter().filter(|s| matches!(s, Step::Cannot { .. }));
+    found.map(|step| (step.what(), step.to_string())).collect()
 }
 
 /// Carries out all steps in order, even after failures; returns how many failed. `left` gets
@@ -302,10 +313,15 @@ fn load(context: &Context, module: &str, parameters: &[String]) -> Result<(), Fa
     };
     let output = act::with_progress(&format!("load {module}"), run)
         .map_err(|error| Failure::system(&*what, &error))?;
-    if output.status.success() {
-        return Ok(());
-    }
-    let why = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    // modprobe takes a refusal with EEXIST for a module that is loaded already.
+    let why = match (
+        output.status.success(),
+        host::is_live(&context.root, module),
+    ) {
+        (true, true) => return Ok(()),
+        (true, false) => "modprobe has found no fault, but the module is not loaded".to_owned(),
+        (false, _) => String::from_utf8_lossy(&output.stderr).trim().to_owned(),
+    };
     let mut failure = Failure::new(REFUSED, what, why)
         .todo("see Documentation/troubleshooting.md, \"Loading the server\"");
     failure.kernel = mark.map(ibnbd_host::kmsg::Mark::lines).unwrap_or_default();

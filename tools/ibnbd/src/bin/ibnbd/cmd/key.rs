@@ -161,7 +161,11 @@ fn session(name: &str) -> Result<&str, Failure> {
 /// A key and its id, from where the words say.
 fn read(words: &LoadKey) -> Result<(KeyId, Key), Failure> {
     let Some(file) = file(words)? else {
-        return from(stdin()?, "standard input", io::stdin().is_terminal());
+        let stdin = stdin()?;
+        if is_open_to_others(&stdin) {
+            note!("warning: others can read the file of the key: set its mode to 600 with chmod");
+        }
+        return from(stdin, "standard input", io::stdin().is_terminal());
     };
     let name = file.display().to_string();
     let open = File::open(&file).map_err(|error| Failure::system(&*name, &error))?;

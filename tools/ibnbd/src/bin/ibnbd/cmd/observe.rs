@@ -125,13 +125,37 @@ pub(super) fn check(context: &Context) -> Done {
 pub(super) fn replace(file: &Path, text: &str) -> Result<(), Failure> {
     let failed = |error| Failure::system(format!("cannot write {}", file.display()), &error);
     let target = target(file).map_err(failed)?;
+    let mode = match fs::metadata(&target) {
+        Ok(old) => Mode::OfOld(old),
+        Err(_) => Mode::Usual,
+    };
+    exchange(&target, text, &mode).map_err(failed)
+}
+
+/// A file for the user only, in a folder where others may put links and files of theirs, such as
+/// `/tmp`: whatever has the name goes, and a link is not followed.
+fn write_private(file: &Path, text: &str) -> Result<(), Failure> {
+    let failed = |error| Failure::system(format!("cannot write {}", file.display()), &error);
+    exchange(file, text, &Mode::Private).map_err(failed)
+}
+
+/// Mode and owner of a file that is written.
+enum Mode {
+    /// Those of the file that it replaces.
+    OfOld(Metadata),
+    /// The user's, as the system gives them.
+    Usual,
+    /// Nobody else can read it.
+    Private,
+}
+
+fn exchange(target: &Path, text: &str, mode: &Mode) -> io::Result<()> {
     let mut name = target.file_name().unwrap_or_default().to_owned();
     name.push(format!(".{}", std::process::id()));
     let partial = target.with_file_name(name);
     // Of a command that was killed.
     let _ = fs::remove_file(&partial);
-    let written = write_new(&partial, text, fs::metadata(&target).ok().as_ref())
-        .and_then(|()| fs::rename(&partial, &target));
+    let written = write_new(&partial, text, mode).and_then(|()| fs::rename(&partial, target));
     if written.is_err() {
         // If it was made at all.
         let _ = fs::remove_file(&partial);
@@ -140,9 +164,7 @@ pub(super) fn replace(file: &Path, text: &str) -> Result<(), Failure> {
         Some(folder) if folder != Path::new("") => folder,
         _ => Path::new("."),
     };
-    written
-        .and_then(|()| File::open(folder)?.sync_all())
-        .map_err(failed)
+    written.and_then(|()| File::open(folder)?.sync_all())
 }
 
 /// The most links to links, as many as Linux follows.
@@ -160,17 +182,17 @@ fn target(file: &Path) -> io::Result<PathBuf> {
     Err(rustix::io::Errno::LOOP.into())
 }
 
-/// Writes a file that is not there, with the owner and the mode of the old one, if there is one.
-fn write_new(file: &Path, text: &str, old: Option<&Metadata>) -> io::Result<()> {
+/// Writes a file that is not there.
+fn write_new(file: &Path, text: &str, mode: &Mode) -> io::Result<()> {
     let mut options = OpenOptions::new();
     options.write(true).create_new(true);
     // Nobody reads meanwhile what is not for them.
-    if old.is_some() {
+    if !matches!(mode, Mode::Usual) {
         options.mode(0o600);
     }
     let mut new = options.open(file)?;
     new.write_all(text.as_bytes())?;
-    if let Some(old) = old {
+    if let Mode::OfOld(old) = mode {
         // Only root may give it to another user, but the group may still be one of ours.
         let group = fchown(&new, None, Some(old.gid()));
         let _ = fchown(&new, Some(old.uid()), None);
@@ -185,7 +207,7 @@ pub(super) fn report(context: &Context, file: Option<&Path>) -> Done {
     let text = report_text(context)?;
     match file {
         None => context.print(&text)?,
-        Some(file) => replace(file, &text)?,
+        Some(file) => write_private(file, &text)?,
     }
     Ok(0)
 }

@@ -13,6 +13,7 @@ use ibnbd_host::configfs::Configured;
 use ibnbd_host::family::Side;
 use ibnbd_host::folder::{self, Exported};
 use ibnbd_host::host;
+use ibnbd_host::mapping;
 use ibnbd_host::model::{Machine, Note};
 use rustix::fs::{flock, FlockOperation};
 use toml_edit::DocumentMut;
@@ -129,7 +130,7 @@ fn edited(
             ..Choice::default()
         };
         files.edit(&mut edited, "client.toml", |document, others| {
-            keep::client(root, machine, document, others, choice);
+            keep::client(root, machine, document, others, choice, &mapping::resolve);
         })?;
     }
     if let Some(Server {
@@ -276,7 +277,8 @@ pub(super) fn persist(
     };
     let mut edited = Edited::default();
     files.edit(&mut edited, "client.toml", |document, others| {
-        keep::client(&context.root, &machine, document, others, choice);
+        let root = &context.root;
+        keep::client(root, &machine, document, others, choice, &mapping::resolve);
     })?;
     match files.check(&edited) {
         wrong if wrong.is_empty() => files.write(context, &edited),
