@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 #
 # build-deb.sh FOLDER: builds the Debian packages into FOLDER.  Compiles the command
-# ibnbd; needs debhelper, dh-dkms and cargo.  The crates come from vendor/, which
+# ibnbd; needs debhelper, dh-dkms, cargo and python3.  The crates come from vendor/, which
 # vendor.py makes, or are fetched before the build begins.
 # shellcheck source=scripts/env.sh
 . "$(dirname "$0")/env.sh"
@@ -10,6 +10,7 @@
 folder=${1:?usage: build-deb.sh FOLDER}
 [ -x /usr/bin/dh_dkms ] || die "debhelper and dh-dkms are needed: apt install debhelper dh-dkms"
 command -v cargo >/dev/null || die "cargo is needed: apt install cargo"
+command -v python3 >/dev/null || die "python3 is needed: apt install python3"
 version=$(sed -n '1s/^ibtrs (\(.*\)).*/\1/p' "$TOP/tools/debian/changelog")
 grep -qx "version = \"$version\"" "$TOP/Cargo.toml" ||
 	die "tools/debian/changelog says $version; Cargo.toml says another version"
