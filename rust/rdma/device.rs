@@ -151,8 +151,12 @@ impl Device {
     /// # Errors
     ///
     /// `ENODEV` when the device is being removed, or is not tracked because it does not support
-    /// fast registration.
+    /// fast registration, or if `ib` is null.
     pub(crate) fn find(ib: *mut bindings::ib_device) -> Result<Arc<Self>> {
+        // The lock may be uninitialised as long as nothing is bound to a device.
+        if ib.is_null() {
+            return Err(ENODEV);
+        }
         let devices = DEVICES.lock();
         devices
             .iter()

@@ -215,7 +215,7 @@ impl QpConfig {
             send_queue <- new_send_queue(send_queue),
             credit: Opaque::new(bindings::ib_cqe { done: Some(sendq::credit_done::<H>) }),
             control: Opaque::new(bindings::ib_cqe { done: Some(sendq::control_done::<H>) }),
-            recvs <- Rings::new(),
+            recvs <- Rings::new(recv_depth),
             slots: SetOnce::new(),
             send_depth,
             drained: AtomicFlag::new(false),

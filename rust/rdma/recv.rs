@@ -239,9 +239,10 @@ pub(crate) struct Rings {
     /// Whether messages begin with an immediate.
     imm_in_messages: AtomicFlag,
     closed: AtomicFlag,
-    /// Held while buffers are added, and while `closed` is being set.
+    /// The entries of the receive queue that no buffer has, without the one for the marker of
+    /// [`QueuePair::close`]. Locked while buffers are added, and while `closed` is being set.
     #[pin]
-    adding: Mutex<()>,
+    adding: Mutex<u32>,
     /// As `closed`, for buffers that are given back, which are posted under the lock.
     #[pin]
     refuses: SpinLockIrq<bool>,
@@ -388,8 +389,8 @@ impl Ring {
 
 /// See `new_send_queue` in [`crate::qp`].
 #[inline(never)]
-fn new_adding() -> impl PinInit<Mutex<()>> {
-    new_mutex!((), "QueuePair::recvs")
+fn new_adding(left: u32) -> impl PinInit<Mutex<u32>> {
+    new_mutex!(left, "QueuePair::recvs")
 }
 
 /// As [`new_adding`].
@@ -399,8 +400,9 @@ fn new_refuses() -> impl PinInit<SpinLockIrq<bool>> {
 }
 
 impl Rings {
-    pub(crate) fn new() -> impl PinInit<Self> {
-        let (adding, refuses) = (new_adding(), new_refuses());
+    /// Creates the rings of a receive queue that has `depth` entries for buffers.
+    pub(crate) fn new(depth: u32) -> impl PinInit<Self> {
+        let (adding, refuses) = (new_adding(depth), new_refuses());
         pin_init!(Self {
             rings: [SetOnce::new(), SetOnce::new(), SetOnce::new()],
             imm_in_messages: AtomicFlag::new(false),
@@ -442,13 +444,15 @@ impl Rings {
     fn add(&self, class: usize, ring: Ring, mut post: impl FnMut(usize) -> Result) -> Result {
         let place = self.rings.get(class).ok_or(EINVAL)?;
         let count = ring.entries.len();
-        let _adding = self.adding.lock();
+        let mut left = self.adding.lock();
         if self.closed.load(Relaxed) {
             return Err(ENOTCONN);
         }
+        let rest = left.checked_sub(u32::try_from(count)?).ok_or(EINVAL)?;
         if !place.populate(ring) {
             return Err(EBUSY);
         }
+        *left = rest;
         (0..count).try_for_each(&mut post)
     }
 
@@ -475,8 +479,9 @@ impl<H: Handler> QueuePair<H> {
     /// # Errors
     ///
     /// `ENOTCONN` when the queue pair was closed; `EBUSY` when the class already has buffers;
-    /// `EINVAL` for any other class, or a size that overflows; `ENOMEM`; errors of the device's
-    /// driver, for example when the receive queue has fewer entries than there are buffers.
+    /// `EINVAL` for any other class, a size that overflows, or more buffers than
+    /// [`QpConfig::recv_depth`](crate::qp::QpConfig::recv_depth) in all classes together; `ENOMEM`;
+    /// errors of the device's driver.
     pub fn add_recvs(&self, class: usize, spec: RecvClass) -> Result {
         if class >= MAX_CLASSES {
             return Err(EINVAL);
@@ -743,7 +748,7 @@ mod tests {
     /// No buffer is posted to a queue pair that is being drained, or drained.
     #[test]
     fn nothing_is_added_after_the_end() -> Result {
-        let rings = KBox::pin_init(Rings::new(), GFP_KERNEL)?;
+        let rings = KBox::pin_init(Rings::new(8), GFP_KERNEL)?;
         let ring = || -> Result<Ring> {
             Ok(Ring {
                 entries: Entry::list(1, 3, done)?,
@@ -770,9 +775,27 @@ mod tests {
         Ok(())
     }
 
+    /// The entry for the marker is not given to a buffer.
+    #[test]
+    fn no_more_buffers_than_entries() -> Result {
+        let rings = KBox::pin_init(Rings::new(5), GFP_KERNEL)?;
+        let ring = || -> Result<Ring> {
+            Ok(Ring {
+                entries: Entry::list(1, 3, done)?,
+                bytes: 0,
+                buf: None,
+                split: None,
+            })
+        };
+        assert_eq!(rings.add(0, ring()?, |_| Ok(())), Ok(()));
+        assert_eq!(rings.add(1, ring()?, |_| Ok(())), Err(EINVAL));
+        assert!(rings.get(1).is_none());
+        Ok(())
+    }
+
     #[test]
     fn closes_for_ever() -> Result {
-        let rings = KBox::pin_init(Rings::new(), GFP_KERNEL)?;
+        let rings = KBox::pin_init(Rings::new(8), GFP_KERNEL)?;
         assert!(rings.expect_imm_in_messages() && !rings.expect_imm_in_messages());
         assert!(!rings.closed.load(Relaxed));
         rings.close();

@@ -364,8 +364,9 @@ impl BlockDevice {
         unsafe { (&raw const (*limits).features).read_volatile() & ours::BLK_FEAT_ZONED != 0 }
     }
 
-    /// Returns the device in the device model.
-    pub fn device(&self) -> &Device {
+    /// Returns the device in the device model. Not public: a reference to the device may outlive the
+    /// open file, which keeps the driver's module.
+    pub(crate) fn device(&self) -> &Device {
         // SAFETY: The device is open by the type invariant, so its `struct device` is live.
         unsafe { Device::from_raw(&raw mut (*self.as_raw()).bd_device) }
     }

@@ -59,7 +59,7 @@ impl Options {
 /// A work item cannot wait for its own queue. If a [`Work`](super::Work) that owns an [`Arc`] drops
 /// the last reference to its object and thereby to its queue, the [`QueueDestroyer`] drops the
 /// queue some time later. A module that must be sure that its code has left the queue flushes the
-/// queue, or drops its own reference last.
+/// queue; dropping its own reference does not wait while a work item holds another one.
 ///
 /// # Context
 ///

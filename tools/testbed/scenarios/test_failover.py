@@ -90,7 +90,7 @@ def test_the_server_is_killed_and_comes_back(pair, stack):
 
 
 def test_a_disk_is_mapped_again_while_its_close_is_on_a_dead_path(pair, stack):
-    """Whoever unmaps it is killed, and the path is lost later. CLOSE does not close the new disk."""
+    """The program that unmaps it is killed, and the path is lost later. CLOSE does not close the new disk."""
     server, client = pair
     mishaps.make_ready(pair)
     blockdev.map_two_paths(pair, stack)

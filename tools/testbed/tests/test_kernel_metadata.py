@@ -346,6 +346,16 @@ def test_what_a_kernel_must_have_is_the_same_everywhere(machine):
     assert {option.strip("`,") for option in written} == demanded
 
 
+def test_a_preemptible_kernel_must_wait_for_preempted_tasks(machine):
+    def run(more: str):
+        machine.configure(CONFIG + more)
+        return machine.run("--kernel-only", machine.headers, script="check-kdir.sh")
+
+    refused = run("CONFIG_PREEMPTION=y\n")
+    assert refused.returncode != 0 and "CONFIG_TASKS_RCU" in refused.stderr
+    assert run("CONFIG_PREEMPTION=y\nCONFIG_TASKS_RCU=y\n").returncode == 0
+
+
 def test_each_symbol_gets_a_version(tmp_path):
     """Also one that gendwarfksyms knows nothing of; and another one when the objects change."""
     program(tmp_path / "gendwarfksyms", "#!/bin/sh\n"
