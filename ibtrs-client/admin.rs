@@ -3,7 +3,10 @@
 //! Permits for administrative messages. The last chunks of the session are reserved for them; no
 //! I/O uses these.
 
-use crate::session::Session;
+use crate::{
+    request::ADMIN_TIMEOUT_MS,
+    session::Session, //
+};
 use ibtrs_proto::permit::{
     DepthSplit,
     FreeIds, //
@@ -17,7 +20,11 @@ use kernel::{
         CondVarTimeoutResult,
         Mutex, //
     },
-    time::msecs_to_jiffies, //
+    time::{
+        msecs_to_jiffies,
+        Instant,
+        Monotonic, //
+    }, //
 };
 use kx::{
     io::SyncIo,
@@ -78,13 +85,14 @@ impl Admin {
         !state.free.all_are_free()
     }
 
-    /// Waits for a permit.
+    /// Waits for a permit, for as long as a message may take: the server may answer none.
     ///
     /// # Errors
     ///
-    /// `EINTR`; `ENOTCONN`: no path is connected.
+    /// `EINTR`; `ETIMEDOUT`; `ENOTCONN`: no path is connected.
     pub(crate) fn get<'a>(&'a self, session: &Session) -> Result<Permit<'a>> {
         let depth_split = session.depth_split();
+        let began = Instant::<Monotonic>::now();
         let mut state = self.state.lock();
         loop {
             if !session.is_connected() {
@@ -104,6 +112,9 @@ impl Admin {
                     state.free.give(nr);
                 }
                 None => {}
+            }
+            if began.elapsed().as_millis() >= i64::from(ADMIN_TIMEOUT_MS) {
+                return Err(ETIMEDOUT);
             }
             // Checked periodically, because a late answer wakes no waiter.
             let pause = msecs_to_jiffies(100);

@@ -156,6 +156,13 @@ pub trait SessionEvents: Send + Sync {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Generation(pub(crate) Phase);
 
+impl Generation {
+    /// Returns whether the users of the session know of it: its devices have been opened.
+    pub fn is_open(self) -> bool {
+        self.0.is_open()
+    }
+}
+
 /// A request for the server.
 pub struct Submit<'a> {
     /// The result of [`Session::generation`], read before the request was built.

@@ -89,8 +89,11 @@ impl Session {
     /// Any but hardirq.
     pub fn fail_unwanted(&self) {
         self.with_multipath(|multipath| {
+            // An administrative message belongs to no disk; that nobody waits for it says nothing about
+            // its path.
+            let io = usize::from(self.depth_split().io());
             for path in &multipath.paths {
-                if path.slots.iter().any(|slot| slot.is_unwanted()) {
+                if path.slots.iter().take(io).any(|slot| slot.is_unwanted()) {
                     path.attempt.error(fmt!(
                         "unanswered request of a disk that is unmapped by force"
                     ));

@@ -73,7 +73,7 @@ check_config() {
 		missing "CONFIG_CRYPTO_LIB_SHA256: the kernel cannot make authentication codes; CONFIG_CRYPTO_SHA256 selects it"
 	[ -n "$(value CONFIG_CRC32)" ] || missing "CONFIG_CRC32: the kernel cannot compute checksums"
 	[ "$(value CONFIG_PREEMPTION)" != y ] || [ "$(value CONFIG_TASKS_RCU)" = y ] ||
-		missing "CONFIG_TASKS_RCU: unloading must wait for preempted tasks; CONFIG_KPROBES or CONFIG_FTRACE selects it"
+		missing "CONFIG_TASKS_RCU: unloading must wait for preempted tasks; CONFIG_KPROBES or CONFIG_BPF_SYSCALL selects it"
 	[ "$(value CONFIG_RUST)" = y ] || missing "CONFIG_RUST: the kernel was built without Rust"
 	[ -r "$kdir/Module.symvers" ] || missing "$kdir/Module.symvers: build the kernel there first"
 	case $release in

@@ -22,6 +22,6 @@ __rust_helper bool rust_helper_kx_in_rcu_section(void)
 __rust_helper void rust_helper_kx_synchronize_tasks(void)
 {
 	BUILD_BUG_ON_MSG(IS_ENABLED(CONFIG_PREEMPTION) && !IS_ENABLED(CONFIG_TASKS_RCU),
-			 "unloading needs CONFIG_TASKS_RCU: enable CONFIG_KPROBES or CONFIG_FTRACE");
+			 "unloading needs CONFIG_TASKS_RCU: enable CONFIG_KPROBES or CONFIG_BPF_SYSCALL");
 	synchronize_rcu_tasks();
 }

@@ -44,8 +44,12 @@ impl Device {
         let _no_io = NoIo::enter();
         let _asking = self.asking.lock();
         let transport = self.io.transport();
-        // Before the device's number is read: a session that begins from now on does not know it.
+        // Before the device's number is read: a session that has begun since does not know it.
         let session = transport.generation();
+        if !session.is_open() {
+            // The device may not have heard of the new session, in which it is opened again.
+            return Ok(());
+        }
         let (generation, device_id) = {
             let mut inner = self.inner.lock();
             inner.refreshed = Some(Instant::now());
@@ -58,7 +62,6 @@ impl Device {
         let checksum = self.io.damage().checksum();
         let answer = admin::ask_device(transport, name, self.access, checksum);
         let mut inner = self.inner.lock();
-        // Of a new session the device may not have heard yet; it is opened again there.
         if inner.generation != generation || transport.generation() != session {
             return Ok(());
         }

@@ -56,6 +56,8 @@ device = "/dev/vda"
 fn resolve(name: &str) -> io::Result<Vec<IpAddr>> {
     match name {
         "storage1" => Ok(vec!["10.0.3.1".parse().unwrap()]),
+        // The one that the session uses is not always the first.
+        "twice" => Ok(["10.0.9.9", "10.0.3.1"].map(|a| a.parse().unwrap()).into()),
         _ => Err(io::Error::new(io::ErrorKind::NotFound, "unknown")),
     }
 }
@@ -669,9 +671,39 @@ fn a_device_file_that_a_client_has_open_is_not_pruned() {
     assert_eq!(
         found,
         [
-            "! /exports/old, which no file names, is open, by s",
+            "! the device of /exports/old, which no file names, is open, by s",
             "- remove /exports/idle"
         ]
+    );
+}
+
+#[test]
+fn a_parameter_may_be_written_in_several_ways() {
+    let tree = Tree::new();
+    tree.server("/exports")
+        .file(
+            "/sys/module/ibtrs_server/parameters/always_invalidate",
+            "Y\n",
+        )
+        .file(
+            "/sys/module/ibtrs_server/parameters/sess_queue_depth",
+            "512\n",
+        );
+    let left = |parameters: &str| {
+        let text = format!("[ibtrs_server]\n{parameters}");
+        steps(&tree, &good(&text), false).len()
+    };
+    assert_eq!(
+        left("always_invalidate = 1\nsess_queue_depth = \"0x200\"\n"),
+        0
+    );
+    assert_eq!(
+        left("always_invalidate = \"on\"\nsess_queue_depth = 512\n"),
+        0
+    );
+    assert_eq!(
+        left("always_invalidate = \"off\"\nsess_queue_depth = 513\n"),
+        2
     );
 }
 
@@ -711,6 +743,19 @@ fn paths_beside_those_of_servers_are_written() {
     assert_eq!(of_t(&text).servers, ["storage1"]);
     assert_eq!(of_t(&text).paths, of_t(CLIENT).paths);
     assert_eq!(steps(&tree, &good(&text), true), [""; 0]);
+    let twice = CLIENT.replace("storage1", "twice");
+    assert_eq!(kept(&tree, &twice, Choice::default()), twice);
+    // One that is not there at the moment stays, until it is pruned.
+    let more = CLIENT.replace(
+        "[\"10.0.2.2,10.0.3.2\"]",
+        "[\"10.0.2.2,10.0.3.2\", \"10.0.5.1\"]",
+    );
+    assert_eq!(kept(&tree, &more, Choice::default()), more);
+    let prune = Choice {
+        prune: true,
+        ..Choice::default()
+    };
+    assert_eq!(kept(&tree, &more, prune), CLIENT);
     // Which of them are the servers' cannot be told.
     let unknown = only.replace("storage1", "nobody");
     assert_eq!(kept(&tree, &unknown, Choice::default()), unknown);

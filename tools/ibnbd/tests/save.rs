@@ -314,6 +314,12 @@ fn a_report_replaces_a_link_and_is_private() {
         assert!(tree.text(name).starts_with("ibnbd "));
     }
     assert_eq!(tree.text("/etc/passwd"), "root\n");
+    let ran = run(&tree, &["report", "--file", "/dev/null"]);
+    assert!(
+        ran.code == 2 && ran.err.contains("not a regular file"),
+        "{}",
+        ran.err
+    );
 }
 
 #[test]

@@ -2,6 +2,8 @@
 
 //! Writes the state of a machine into files. Comments, blank lines and the order stay.
 
+use std::io;
+
 use ibnbd_proto::checksum::DataChecksum;
 use ibtrs_proto::settings::Setting;
 use toml_edit::{value, ArrayOfTables, DocumentMut, Item, Table, Value};
@@ -124,7 +126,7 @@ pub fn client(
         others.keep(list, ("session", &session.name), &is, new, &|table| {
             keep_session(machine, session, table, choice);
             if is_read(machine, session) {
-                keep_paths(root, session, table, resolve);
+                keep_paths(root, session, table, resolve, choice.prune);
             }
             keep_queues(machine.queues(&session.name), cpus, table);
         });
@@ -189,16 +191,6 @@ fn name(root: &Root, table: &Table) -> String {
     )
 }
 
-/// Whether a path in a file is that one of the session, however it is written.
-fn is_path(text: &Value, path: &model::Path) -> bool {
-    let nobody = |_: &str| -> std::io::Result<Vec<std::net::IpAddr>> {
-        Err(std::io::ErrorKind::NotFound.into())
-    };
-    let line = |text| mapping::path(&Root::default(), &nobody, text).ok();
-    let line = text.as_str().and_then(line);
-    line.is_some_and(|line| plan::has(path, &line))
-}
-
 /// Whether the paths of a session are known; without them, there is nothing better than the file.
 fn is_read(machine: &Machine, session: &model::Session) -> bool {
     let folder = format!("{}/paths", session.folder());
@@ -206,39 +198,78 @@ fn is_read(machine: &Machine, session: &model::Session) -> bool {
     !session.paths.is_empty() && !machine.notes.iter().any(is_in)
 }
 
-/// The destinations of the servers of a session in a file; an error if one is not known.
-fn servers(root: &Root, table: &Table, resolve: Resolve<'_>) -> Result<Vec<String>, String> {
-    let servers = table.get("servers").and_then(Item::as_array);
-    let texts = servers.into_iter().flatten().filter_map(Value::as_str);
+/// The paths that a text in a file may stand for, one for each address of a name.
+fn lines(root: &Root, text: &str, resolve: Resolve<'_>) -> Result<Vec<String>, String> {
+    let mut lines = vec![mapping::path(root, resolve, text)?];
+    for at in 1.. {
+        let only = |name: &str| {
+            let address = resolve(name)?.get(at).copied();
+            address.map_or_else(
+                || Err(io::ErrorKind::NotFound.into()),
+                |address| Ok(vec![address]),
+            )
+        };
+        match mapping::path(root, &only, text) {
+            Ok(line) if !lines.contains(&line) => lines.push(line),
+            _ => break,
+        }
+    }
+    Ok(lines)
+}
+
+/// The texts of an array in a file, each with the paths that it may stand for; an error if that is
+/// not known of one.
+fn meant(
+    root: &Root,
+    table: &Table,
+    key: &str,
+    resolve: Resolve<'_>,
+) -> Result<Vec<(String, Vec<String>)>, String> {
+    let array = table.get(key).and_then(Item::as_array);
+    let texts = array.into_iter().flatten().filter_map(Value::as_str);
     texts
-        .map(|text| mapping::path(root, resolve, text))
+        .map(|text| Ok((text.to_owned(), lines(root, text, resolve)?)))
         .collect()
 }
 
 /// Writes the paths of a session, unless the file has the same ones in any order. Names of servers
-/// stay as they are, and stand for the only path to their address.
-fn keep_paths(root: &Root, session: &model::Session, table: &mut Table, resolve: Resolve<'_>) {
-    let Ok(servers) = servers(root, table, resolve) else {
+/// stay as they are, and stand for the only path to their address. Beside them, paths that the
+/// session does not have stay, too, unless `prune` is set.
+fn keep_paths(
+    root: &Root,
+    session: &model::Session,
+    table: &mut Table,
+    resolve: Resolve<'_>,
+    prune: bool,
+) {
+    let of = |key| meant(root, table, key, resolve);
+    let (Ok(servers), Ok(paths)) = (of("servers"), of("paths")) else {
         return;
+    };
+    let is = |(_, lines): &(String, Vec<String>), path: &model::Path| {
+        lines.iter().any(|line| plan::has(path, line))
     };
     let is_only = |path: &model::Path| {
         let same = session.paths.iter().filter(|other| other.dst == path.dst);
         same.count() == 1
     };
-    let is_served =
-        |path: &model::Path| is_only(path) && servers.iter().any(|line| plan::has(path, line));
-    let there = table.get("paths").and_then(Item::as_array);
-    let there: Vec<&Value> = there.into_iter().flatten().collect();
-    let stays = |text: &Value| session.paths.iter().any(|path| is_path(text, path));
-    let is_new =
-        |path: &&model::Path| !is_served(path) && !there.iter().any(|text| is_path(text, path));
+    let is_served = |path: &model::Path| is_only(path) && servers.iter().any(|text| is(text, path));
+    let keeps_all = !servers.is_empty() && !prune;
+    let stays = |value: &Value| {
+        let mut texts = paths
+            .iter()
+            .filter(|(text, _)| value.as_str() == Some(text));
+        keeps_all || texts.any(|text| session.paths.iter().any(|path| is(text, path)))
+    };
+    let is_new = |path: &&model::Path| !is_served(path) && !paths.iter().any(|text| is(text, path));
     let line = |path: &model::Path| {
         let ends = [path.src.as_deref(), path.dst.as_deref()].into_iter();
         let ends = ends.flatten().map(|end| end.trim_start_matches("ip:"));
         ends.collect::<Vec<_>>().join(",")
     };
     let new: Vec<String> = session.paths.iter().filter(is_new).map(line).collect();
-    if !new.is_empty() || !there.iter().all(|text| stays(text)) {
+    let there = table.get("paths").and_then(Item::as_array);
+    if !new.is_empty() || !there.into_iter().flatten().all(stays) {
         keep_array::replace(table, "paths", stays, new);
     }
 }

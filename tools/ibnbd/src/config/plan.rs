@@ -381,7 +381,7 @@ fn modules(root: &Root, config: &Config, wish: &Wish<'_>, steps: &mut Vec<Step>)
         }
         for (_, name, value) in of(module) {
             let is = host::parameter(root, module, name);
-            if is.as_ref().is_some_and(|is| is != value) {
+            if is.as_ref().is_some_and(|is| !means(value, is)) {
                 let is = is.unwrap_or_default();
                 let why = format!(
                     "{module}: {name} is {is:?} until the module is loaded again with {value}"
@@ -389,6 +389,28 @@ fn modules(root: &Root, config: &Config, wish: &Wish<'_>, steps: &mut Vec<Step>)
                 steps.push(cannot(format!("{name} of {module}"), why));
             }
         }
+    }
+}
+
+/// Whether the value of a parameter means what the module shows: switches and numbers can be written
+/// in several ways.
+fn means(value: &str, shown: &str) -> bool {
+    let number = |text: &str| match text.strip_prefix("0x") {
+        Some(hex) => u64::from_str_radix(hex, 16).ok(),
+        None => text.parse().ok(),
+    };
+    let switch = |text: &str| match text.to_ascii_lowercase().as_str() {
+        "on" => Some(true),
+        "off" => Some(false),
+        text => match text.as_bytes().first()? {
+            b'y' | b't' | b'1' => Some(true),
+            b'n' | b'f' | b'0' => Some(false),
+            _ => None,
+        },
+    };
+    match shown {
+        "Y" | "N" => switch(value) == switch(shown),
+        _ => value == shown || number(value).is_some_and(|n| number(shown) == Some(n)),
     }
 }
 
@@ -466,7 +488,7 @@ fn unexport(directory: &str, there: folder::Exported) -> Step {
         return Step::Unexport { directory, name };
     }
     let users = there.sessions.join(" ");
-    let why = format!("{directory}/{name}, which no file names, is open, by {users}");
+    let why = format!("the device of {directory}/{name}, which no file names, is open, by {users}");
     cannot(format!("{directory}/{name}"), why)
 }
 

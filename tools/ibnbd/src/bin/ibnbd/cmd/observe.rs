@@ -135,7 +135,13 @@ pub(super) fn replace(file: &Path, text: &str) -> Result<(), Failure> {
 /// A file for the user only, in a folder where others may put links and files of theirs, such as
 /// `/tmp`: whatever has the name goes, and a link is not followed.
 fn write_private(file: &Path, text: &str) -> Result<(), Failure> {
-    let failed = |error| Failure::system(format!("cannot write {}", file.display()), &error);
+    let what = format!("cannot write {}", file.display());
+    // Such as `/dev/stdout`, which is not to be exchanged for a file.
+    if fs::metadata(file).is_ok_and(|there| !there.is_file()) {
+        let failure = Failure::usage(what, "it is not a regular file");
+        return Err(failure.todo("leave out --file to have the report on standard output"));
+    }
+    let failed = |error| Failure::system(&*what, &error);
     exchange(file, text, &Mode::Private).map_err(failed)
 }
 
