@@ -14,9 +14,9 @@ def start(guest: Guest, module: str, arguments: str = "") -> Job:
     return guest.start(f"{READY} && {PYTHON} -m testbed.hostile.{module} {arguments}")
 
 
-def ready(job: Job) -> Job:
+def ready(job: Job, seconds: float = 120) -> Job:
     """Waits until a program says that it has begun."""
-    wait_for(lambda: "ready" in job.text or not job.running, 120, f"{job.command}: ready")
+    wait_for(lambda: "ready" in job.text or not job.running, seconds, f"{job.command}: ready")
     assert job.running, job.text
     return job
 

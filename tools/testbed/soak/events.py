@@ -13,6 +13,8 @@ from .loads import FLEETING, SIZE_MB, STACK, Loads, map_line
 from .tally import Tally
 
 POLICIES = ("rr", "mi", "ml")
+# A program of theirs starts slowly in a guest that checks itself, beside the loads.
+START_S = 600
 # The disk that a hostile client may write to.
 FOR_STRANGERS = "nullb3"
 # MiB of a guest that others may not have; the rest is taken.  The network's packets have a reserve.
@@ -154,7 +156,7 @@ class Events:
     def hostile_client(self) -> None:
         self.tally.note("a hostile client")
         client = self.pair.client
-        fuzz = launch.ready(launch.start(client, "fuzz", f"{self._seed()} 1 {FOR_STRANGERS}"))
+        fuzz = launch.ready(launch.start(client, "fuzz", f"{self._seed()} 1 {FOR_STRANGERS}"), START_S)
         time.sleep(self.dice.uniform(5, 20))
         client.run(f"touch {report.ENOUGH}")
         assert fuzz.wait(300, check=False).ok, fuzz.text[-3000:]
@@ -163,8 +165,8 @@ class Events:
         """The client maps disks of it, which must all go again."""
         self.tally.note("a hostile server")
         server, client = self.pair
-        serving = launch.ready(launch.start(server, "serve_lies", SERVER_ADDRESS.format(link=1)))
-        victim = launch.ready(launch.start(client, "fuzz_victim", f"{self._seed()} 1"))
+        serving = launch.ready(launch.start(server, "serve_lies", SERVER_ADDRESS.format(link=1)), START_S)
+        victim = launch.ready(launch.start(client, "fuzz_victim", f"{self._seed()} 1"), START_S)
         time.sleep(self.dice.uniform(5, 20))
         client.run(f"touch {report.ENOUGH}")
         said = victim.wait(900, check=False)
