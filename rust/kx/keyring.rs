@@ -78,12 +78,8 @@ impl Drop for Keyring {
 /// Whether a key was ever linked to a keyring.
 static HAD_KEYS: AtomicFlag = AtomicFlag::new(false);
 
-/// Called by the kernel before it links a key to a keyring; allows it.
-///
-/// # Safety
-///
-/// None: nothing is accessed through the pointers.
-unsafe extern "C" fn note_key(
+/// Called by the kernel before it links a key to a keyring; allows it, and uses none of the pointers.
+extern "C" fn note_key(
     _keyring: *mut bindings::key,
     _type: *const bindings::key_type,
     _payload: *const bindings::key_payload,
@@ -193,8 +189,7 @@ mod tests {
         let ring = Keyring::new(c".kx-test")?;
         let null = core::ptr::null_mut();
         let before = HAD_KEYS.load(Relaxed);
-        // SAFETY: The function accesses nothing through the pointers.
-        let allowed = unsafe { note_key(null, core::ptr::null(), core::ptr::null(), null) };
+        let allowed = note_key(null, core::ptr::null(), core::ptr::null(), null);
         assert!(allowed == 0 && ring.had_keys());
         // For the server, there was none.
         HAD_KEYS.store(before, Relaxed);

@@ -745,18 +745,20 @@ mod tests {
         assert_eq!(larger.has_payloads(), Err(EINVAL));
     }
 
+    /// A ring of three buffers without memory.
+    fn ring() -> Result<Ring> {
+        Ok(Ring {
+            entries: Entry::list(1, 3, done)?,
+            bytes: 0,
+            buf: None,
+            split: None,
+        })
+    }
+
     /// No buffer is posted to a queue pair that is being drained, or drained.
     #[test]
     fn nothing_is_added_after_the_end() -> Result {
         let rings = KBox::pin_init(Rings::new(8), GFP_KERNEL)?;
-        let ring = || -> Result<Ring> {
-            Ok(Ring {
-                entries: Entry::list(1, 3, done)?,
-                bytes: 0,
-                buf: None,
-                split: None,
-            })
-        };
         let mut posted = 0;
         let mut add = |class| {
             rings.add(class, ring()?, |index| {
@@ -779,14 +781,6 @@ mod tests {
     #[test]
     fn no_more_buffers_than_entries() -> Result {
         let rings = KBox::pin_init(Rings::new(5), GFP_KERNEL)?;
-        let ring = || -> Result<Ring> {
-            Ok(Ring {
-                entries: Entry::list(1, 3, done)?,
-                bytes: 0,
-                buf: None,
-                split: None,
-            })
-        };
         assert_eq!(rings.add(0, ring()?, |_| Ok(())), Ok(()));
         assert_eq!(rings.add(1, ring()?, |_| Ok(())), Err(EINVAL));
         assert!(rings.get(1).is_none());

@@ -350,12 +350,14 @@ class Guest:
     def _disks(self) -> list[str]:
         return self.run("cd /sys/block && ls -d vd* 2> /dev/null || true").split()
 
-    def null_blk(self, name: str = "nullb0", size_mb: int = 256, block_size: int = 512) -> str:
-        """Makes a disk in the guest's memory and returns its path."""
+    def null_blk(self, name: str = "nullb0", size_mb: int = 256, block_size: int = 512, slow_ns: int = 0) -> str:
+        """Makes a disk in the guest's memory and returns its path. Each request may take a while, and so does
+        making the disk then, as the kernel looks for partitions."""
+        slow = f"echo 2 > irqmode && echo {slow_ns} > completion_nsec && " if slow_ns else ""
         folder = f"/sys/kernel/config/nullb/{name}"
         self.run("{ [ -e /sys/module/null_blk ] || modprobe null_blk nr_devices=0; } && "
                  f"mkdir {folder} && cd {folder} && echo {size_mb} > size && "
-                 f"echo {block_size} > blocksize && echo 1 > memory_backed && echo 1 > power")
+                 f"echo {block_size} > blocksize && echo 1 > memory_backed && {slow}echo 1 > power", timeout=300 if slow_ns else None)
         return f"/dev/{name}"
 
     def remove_null_blk(self, name: str = "nullb0") -> None:

@@ -28,17 +28,17 @@ pub fn resolve(name: &str) -> io::Result<Vec<IpAddr>> {
 
 /// One end of a path as a path's line has it, from what a user has written: a name, an address,
 /// `ip:` or `gid:` and an address. The scope of a link-local address may be the name of an
-/// interface.
+/// interface. A name has an end for each of its addresses, in their order, and one at least.
 ///
 /// # Errors
 ///
 /// Why it is none.
-pub fn end(root: &Root, resolve: Resolve<'_>, text: &str) -> Result<String, String> {
+fn ends(root: &Root, resolve: Resolve<'_>, text: &str) -> Result<Vec<String>, String> {
     if text.is_empty() {
         return Err("an address is empty".to_owned());
     }
     if text.starts_with("gid:") {
-        return Ok(text.to_owned());
+        return Ok(vec![text.to_owned()]);
     }
     let plain = text.strip_prefix("ip:").unwrap_or(text);
     let plain = plain
@@ -46,17 +46,20 @@ pub fn end(root: &Root, resolve: Resolve<'_>, text: &str) -> Result<String, Stri
         .and_then(|t| t.strip_suffix(']'))
         .unwrap_or(plain);
     if let Some((address, scope)) = plain.split_once('%') {
-        return Ok(format!("ip:{address}%{}", scope_number(root, scope)?));
+        return Ok(vec![format!("ip:{address}%{}", scope_number(root, scope)?)]);
     }
     if let Ok(address) = plain.parse::<IpAddr>() {
-        return Ok(format!("ip:{address}"));
+        return Ok(vec![format!("ip:{address}")]);
     }
     let found =
         resolve(plain).map_err(|error| format!("{plain}: no address is known for it: {error}"))?;
-    let first = found
-        .first()
-        .ok_or_else(|| format!("{plain}: no address is known for it"))?;
-    Ok(format!("ip:{first}"))
+    if found.is_empty() {
+        return Err(format!("{plain}: no address is known for it"));
+    }
+    Ok(found
+        .iter()
+        .map(|address| format!("ip:{address}"))
+        .collect())
 }
 
 /// The number of an interface, from its name or its number.
@@ -74,19 +77,39 @@ pub(crate) fn scope_number(root: &Root, scope: &str) -> Result<String, String> {
     value::word(&text).ok_or_else(|| format!("{file}: not understood"))
 }
 
-/// A path as `map_device` and `add_path` take it, from `DST`, `SRC,DST` or `SRC@DST`.
+/// The paths that a text may stand for, as names may have several addresses; first that of [`path`].
+///
+/// # Errors
+///
+/// Those of [`path`].
+pub(crate) fn paths(root: &Root, resolve: Resolve<'_>, text: &str) -> Result<Vec<String>, String> {
+    let mut lines: Vec<String> = Vec::new();
+    for part in text.split([',', '@']) {
+        let ends = ends(root, resolve, part)?;
+        lines = match lines.is_empty() {
+            true => ends,
+            false => lines
+                .iter()
+                .flat_map(|line| ends.iter().map(move |end| format!("{line},{end}")))
+                .collect(),
+        };
+    }
+    if let Some(Err(error)) = lines.first().map(|line| PathAddr::parse(line)) {
+        return Err(format!("{text}: {}", error.as_str()));
+    }
+    // Addresses of two families make no path.
+    lines.retain(|line| PathAddr::parse(line).is_ok());
+    Ok(lines)
+}
+
+/// A path as `map_device` and `add_path` take it, from `DST`, `SRC,DST` or `SRC@DST`. Of names, the
+/// first addresses count.
 ///
 /// # Errors
 ///
 /// Why it is none.
 pub fn path(root: &Root, resolve: Resolve<'_>, text: &str) -> Result<String, String> {
-    let ends: Result<Vec<_>, _> = text
-        .split([',', '@'])
-        .map(|part| end(root, resolve, part))
-        .collect();
-    let line = ends?.join(",");
-    PathAddr::parse(&line).map_err(|error| format!("{text}: {}", error.as_str()))?;
-    Ok(line)
+    Ok(paths(root, resolve, text)?.swap_remove(0))
 }
 
 /// The same, for another path with the same ends: how sysfs would call it.

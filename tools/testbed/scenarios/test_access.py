@@ -250,10 +250,7 @@ STUCK_WORKERS = "ps -eo stat,comm | grep -c '^D.*kworker' || true"
 
 def slow_disk(server, name: str, seconds: int) -> str:
     """A disk that takes its time for each request."""
-    device = server.null_blk(name, size_mb=16)
-    server.run(f"cd /sys/kernel/config/nullb/{name} && echo 0 > power && echo 2 > irqmode && "
-               f"echo {seconds}000000000 > completion_nsec && echo 1 > power", timeout=300)
-    return device
+    return server.null_blk(name, size_mb=16, slow_ns=seconds * 1_000_000_000)
 
 
 @needs_immediates

@@ -28,9 +28,7 @@ def export(server, *others: str) -> None:
 
 def slow_disk(server) -> None:
     """A disk whose requests take a while."""
-    folder = f"/sys/kernel/config/nullb/{SLOW}"
-    server.run(f"mkdir {folder} && cd {folder} && echo 64 > size && echo 1 > memory_backed && echo 2 > irqmode && "
-               f"echo {SLOW_NS} > completion_nsec && echo 1 > power")
+    server.null_blk(SLOW, size_mb=64, slow_ns=SLOW_NS)
 
 
 def run_attacks(client, arguments: str, cases: int) -> None:

@@ -261,9 +261,7 @@ SLOW_NS = 15_000_000_000
 def test_a_disk_that_hangs_while_it_is_opened(pair, stack):
     """The stop ends in time, and the client writes to no other disk of the session after that."""
     server, client = pair
-    server.run("modprobe null_blk nr_devices=0 && cd /sys/kernel/config/nullb && mkdir slow && cd slow && "
-               f"echo 16 > size && echo 1 > memory_backed && echo 2 > irqmode && echo {SLOW_NS} > completion_nsec && "
-               "echo 1 > power", timeout=120)
+    server.null_blk("slow", 16, slow_ns=SLOW_NS)
     server.null_blk("nullb1", SIZE_MB)
     server.run(f"{stack.load_server()} stop_timeout_s=3")
     client.run(stack.load_client())

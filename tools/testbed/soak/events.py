@@ -13,7 +13,7 @@ from .loads import FLEETING, SIZE_MB, STACK, Loads, map_line
 from .tally import Tally
 
 POLICIES = ("rr", "mi", "ml")
-# A program of theirs starts slowly in a guest that checks itself, beside the loads.
+# A hostile peer's program starts slowly in a guest that checks itself, beside the loads.
 START_S = 600
 # The disk that a hostile client may write to.
 FOR_STRANGERS = "nullb3"
@@ -44,10 +44,10 @@ class Events:
         self.pair, self.dice, self.tally, self.loads = pair, dice, tally, loads
         self.can_fail = pair.kernel.flavour == "debug"
         self.injections: list = []
-        # Some more often than others.  A call that was to fail in the last ones would be taken for a fault
-        # of what they look at.
+        # Some more often than others.
         self.beside_faults = [self.link_fails, self.link_fails, self.both_links_fail, self.server_disconnects,
                               self.operator, self.operator, self.disk_goes, self.disk_goes, self.all_at_once]
+        # Without calls that fail, which would be taken for faults of what these look at.
         self.alone = [self.hostile_client, self.hostile_server, self.memory_is_exhausted, self.server_is_unloaded,
                       self.client_is_unloaded]
 

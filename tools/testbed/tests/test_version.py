@@ -62,8 +62,8 @@ def test_the_extension_number_is_the_protocols():
 
 
 def test_the_build_in_symbol_names_follows_the_sources(tmp_path):
-    """Modules of another build are refused, as their symbols have other names; what Kbuild itself generates
-    beside the sources, and what is not in the modules, changes nothing."""
+    """Modules of another build are refused, as their symbols have other names. Files that Kbuild generates beside
+    the sources change no name, nor do tests."""
     kbuild = (TOP / "Kbuild").read_text()
     how = re.search(r"^ibtrs-build = .*?[^\\]$", kbuild, re.M | re.S)[0]
     makefile = tmp_path / "Makefile"

@@ -2,8 +2,6 @@
 
 //! Writes the state of a machine into files. Comments, blank lines and the order stay.
 
-use std::io;
-
 use ibnbd_proto::checksum::DataChecksum;
 use ibtrs_proto::settings::Setting;
 use toml_edit::{value, ArrayOfTables, DocumentMut, Item, Table, Value};
@@ -198,25 +196,6 @@ fn is_read(machine: &Machine, session: &model::Session) -> bool {
     !session.paths.is_empty() && !machine.notes.iter().any(is_in)
 }
 
-/// The paths that a text in a file may stand for, one for each address of a name.
-fn lines(root: &Root, text: &str, resolve: Resolve<'_>) -> Result<Vec<String>, String> {
-    let mut lines = vec![mapping::path(root, resolve, text)?];
-    for at in 1.. {
-        let only = |name: &str| {
-            let address = resolve(name)?.get(at).copied();
-            address.map_or_else(
-                || Err(io::ErrorKind::NotFound.into()),
-                |address| Ok(vec![address]),
-            )
-        };
-        match mapping::path(root, &only, text) {
-            Ok(line) if !lines.contains(&line) => lines.push(line),
-            _ => break,
-        }
-    }
-    Ok(lines)
-}
-
 /// The texts of an array in a file, each with the paths that it may stand for; an error if that is
 /// not known of one.
 fn meant(
@@ -228,7 +207,7 @@ fn meant(
     let array = table.get(key).and_then(Item::as_array);
     let texts = array.into_iter().flatten().filter_map(Value::as_str);
     texts
-        .map(|text| Ok((text.to_owned(), lines(root, text, resolve)?)))
+        .map(|text| Ok((text.to_owned(), mapping::paths(root, resolve, text)?)))
         .collect()
 }
 
