@@ -114,6 +114,9 @@ impl Errno {
     /// Largest magnitude that the immediate of a response can carry: 9 bits.
     pub const MAX_IMM: u16 = 511;
 
+    /// Largest number that user space has (EHWPOISON).
+    const MAX_USER: i32 = 133;
+
     /// The positive magnitude.
     #[inline]
     pub const fn get(self) -> i32 {
@@ -150,17 +153,33 @@ impl Errno {
         }
     }
 
-    /// The error of the 9-bit magnitude in a response immediate; `None` means success.
+    /// The error that a peer has sent with the number `number`; EIO for one that user space does not
+    /// have.
+    ///
+    /// Errors of a peer end in system calls. Some larger numbers would make the kernel start the call
+    /// again, such as 512 (ERESTARTSYS); the others would be nonsense to a program.
+    #[inline]
+    pub const fn from_peer(number: u16) -> Self {
+        // Lossless: u16 to i32.
+        match number as i32 {
+            number if number >= 1 && number <= Self::MAX_USER => Self(number),
+            _ => Self::EIO,
+        }
+    }
+
+    /// The error of the 9-bit magnitude in a response immediate, as [`Errno::from_peer`]; `None`
+    /// means success.
     ///
     /// `ESTALE` from a server becomes `EIO`: only the client itself uses it, for a request that
     /// must be built again. A server that kept sending it could keep a request in flight forever.
     #[inline]
     pub const fn from_imm(magnitude: u16) -> Option<Self> {
-        // Lossless: u16 to i32.
-        match Self((magnitude & Self::MAX_IMM) as i32) {
-            Self(0) => None,
-            Self::ESTALE => Some(Self::EIO),
-            errno => Some(errno),
+        match magnitude & Self::MAX_IMM {
+            0 => None,
+            number => Some(match Self::from_peer(number) {
+                Self::ESTALE => Self::EIO,
+                errno => errno,
+            }),
         }
     }
 }

@@ -423,12 +423,16 @@ pub fn reject_encode(errno: Errno) -> [u8; CONN_RSP_LEN] {
     })
 }
 
-/// The reason of a reject; ECONNRESET when its private data is short or garbled.
+/// The reason of a reject, as [`Errno::from_peer`]; ECONNRESET when its private data is short or
+/// garbled.
 pub fn reject_decode(bytes: &[u8]) -> Errno {
     let fields = || -> Option<Errno> {
         let mut r = Reader::new(bytes.get(..CONN_RSP_LEN)?);
         check_version(r.u16()?, r.u16()?).ok()?;
-        Errno::from_kernel(i32::from(i16::from_le_bytes(r.array()?)))
+        match i16::from_le_bytes(r.array()?) {
+            status if status < 0 => Some(Errno::from_peer(status.unsigned_abs())),
+            _ => None,
+        }
     };
     fields().unwrap_or(Errno::ECONNRESET)
 }

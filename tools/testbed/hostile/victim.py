@@ -23,6 +23,8 @@ TIME_LIMIT = 60.0
 MINE = 0x5A
 # So long that the read's own memory is registered, and so short that its data lands in a buffer.
 LONG, SHORT = 8192, 4096
+# Larger than each error of user space.
+UNKNOWN = 255
 # Where the user reads and writes; see server.SPOT.
 SPOT = 2048 * 512
 
@@ -70,7 +72,8 @@ def write_or_be_killed(path: str, text: bytes, seconds: float) -> str:
             os.write(fd, text)
             os._exit(0)
         except OSError as error:
-            os._exit(error.errno)
+            # A status has eight bits: no error may look like success.
+            os._exit(error.errno if error.errno < UNKNOWN else UNKNOWN)
     deadline = time.monotonic() + seconds
     killed = False
     while True:
@@ -86,6 +89,7 @@ def write_or_be_killed(path: str, text: bytes, seconds: float) -> str:
     if os.WIFSIGNALED(status):
         return "KILLED"
     code = os.waitstatus_to_exitcode(status)
+    assert code != UNKNOWN, "a user gets an error that user space does not have"
     return errno.errorcode.get(code, str(code)) if code else "OK"
 
 

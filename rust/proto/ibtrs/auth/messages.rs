@@ -130,9 +130,8 @@ impl Auth2 {
         zeros(r.take(1).ok_or(AuthError::Length)?)?;
         let refusal = match r.u16().ok_or(AuthError::Length)? {
             0 => None,
-            // Lossless: u16 to i32.
             number if number > Errno::MAX_IMM => return Err(AuthError::Reserved),
-            number => Errno::from_kernel(i32::from(number).saturating_neg()),
+            number => Some(Errno::from_peer(number)),
         };
         zeros(r.take(HEAD_RESERVED - 3).ok_or(AuthError::Length)?)?;
         let nonce = r.array().ok_or(AuthError::Length)?;

@@ -50,6 +50,14 @@ fn errno_is_mapped_not_truncated() {
     assert_eq!(Errno::ENOTCONN.to_imm(), 107);
     assert_eq!(Errno::from_imm(0), None);
     assert_eq!(Errno::from_imm(107), Some(Errno::ENOTCONN));
+    // Numbers that user space does not have: 512 would make the kernel start a system call again.
+    assert_eq!(Errno::from_imm(133), Some(Errno(133)));
+    for number in [134, 256, 511] {
+        assert_eq!(Errno::from_imm(number), Some(Errno::EIO));
+    }
+    for number in [0, 134, 512, 4095, u16::MAX] {
+        assert_eq!(Errno::from_peer(number), Errno::EIO);
+    }
     // Sizes that would make a request go round forever.
     assert_eq!(Errno::from_imm(Errno::ESTALE.to_imm()), Some(Errno::EIO));
     assert_eq!(Errno::from_kernel(-104), Some(Errno::ECONNRESET));
@@ -476,8 +484,11 @@ fn rejects() {
     let b = reject_encode(Errno::ECONNRESET);
     assert_eq!(b[..6], [0xBD, 0x1B, 0x00, 0x02, 0x98, 0xFF]);
     assert!(b[6..].iter().all(|&x| x == 0));
-    for e in [1, 6, 12, 17, 104, 4095] {
+    for e in [1, 6, 12, 17, 104, 133] {
         assert_eq!(reject_decode(&reject_encode(Errno(e))), Errno(e));
+    }
+    for e in [134, 512, 4095, 32_767] {
+        assert_eq!(reject_decode(&reject_encode(Errno(e))), Errno::EIO);
     }
     for e in [0, -1, 65_536, i32::MAX, i32::MIN] {
         assert_eq!(reject_encode(Errno(e)), reject_encode(Errno::ECONNRESET));

@@ -55,6 +55,9 @@ def rejects(private: bytes) -> type[Honest]:
 for number in (0, 1, -1, -4096, -32768):
     lie(f"rejected with {number}", rejects(wire.CONN_RSP.pack(errno=number)),
         lambda v: not_mapped(v))
+# ERESTARTSYS and the like: the kernel would start the system call of the user again.
+for number in (-134, -512, -516):
+    lie(f"rejected with {number}", rejects(wire.CONN_RSP.pack(errno=number)), expect("EIO"))
 for length in (1, 6):
     lie(f"rejected with {length} bytes", rejects(wire.CONN_RSP.pack(errno=-2)[:length]), lambda v: not_mapped(v))
 lie("rejected with noise", rejects(b"\xA5" * 56), lambda v: not_mapped(v))

@@ -22,6 +22,16 @@ def opens(**fields) -> type[Honest]:
     return like(opened=fields)
 
 
+def refuses_open(error: int) -> type[Honest]:
+    class RefusesOpen(Honest):
+        def open(self, server, request):
+            server.answer(request, error=error)
+    return RefusesOpen
+
+
+# A number that user space does not have becomes EIO: for some of them the kernel would start the call again.
+for number, name in ((1, "EPERM"), (132, "ERFKILL"), (134, "EIO"), (256, "EIO"), (511, "EIO")):
+    lie(f"OPEN refused with {number}", refuses_open(number), expect(name))
 for kind in (0, 2, 4, 65535):
     lie(f"OPEN_RSP of type {kind}", opens(type=kind), expect("EPROTO"))
 for number in (0, 1, 511, 513, 1023, 49152, 65535):

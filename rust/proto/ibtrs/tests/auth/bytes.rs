@@ -158,8 +158,13 @@ fn auth2_of_the_wrong_form_is_refused() {
     for at in [3, 6, 7].into_iter().chain(40..72) {
         assert_eq!(with(at, 1), AuthError::Reserved, "{at}");
     }
-    // Errors from 512 on are the kernel's own.
+    // Errors from 512 on are the kernel's own, and user space has none from 134 on.
     assert_eq!(with(5, 2), AuthError::Reserved);
+    for number in [134u16, 511] {
+        let mut changed = good.clone();
+        changed[4..6].copy_from_slice(&number.to_le_bytes());
+        assert_eq!(Auth2::decode(&changed).unwrap().refusal, Some(Errno::EIO));
+    }
 }
 
 proptest! {
@@ -167,7 +172,7 @@ proptest! {
     fn claims_round_trip(
         key_id in "[a-zA-Z0-9_.@-]{1,32}", name in "[a-zA-Z0-9_:@+][a-zA-Z0-9_:@+-]{0,253}",
         nonce: [u8; 32], share: Option<[u8; 32]>, proof: [u8; 32],
-        refusal in prop::option::of(1..512),
+        refusal in prop::option::of(1..134),
     ) {
         let claim = Auth1 {
             key_id: KeyId::new(key_id.as_bytes()).unwrap(),
