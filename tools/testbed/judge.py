@@ -48,6 +48,13 @@ def held_up(lab: Lab) -> list:
             if any(report.allowed == klog.RXE_WAITS for report in klog.reports(guest.log.new_lines()))]
 
 
+def unwatched(lab: Lab) -> bool:
+    """Whether a guest's lockdep, which stops at its first report, has stopped at one that is let through; marks are
+    not moved."""
+    return any(report.allowed == klog.BLKCG_MUTEX for guest in lab.guests.values()
+               for report in klog.reports(guest.log.new_lines()))
+
+
 def leak_reports(lab: Lab) -> list[str]:
     alive = [guest for guest in lab.guests.values() if guest.alive]
     with ThreadPoolExecutor() as pool:

@@ -43,6 +43,8 @@ class Allowed:
 
 RXE_WAITS = ("soft-RoCE waits 50 s for its own references to a queue pair, which nobody else can take, then "
              "goes on; seen once in 200 when an interface was set down under load")
+BLKCG_MUTEX = ("the block layer allocates under the lock of a queue's control groups (blkg_conf_prep), which it also takes "
+               "with the queue frozen: of any disk whose rate is limited for the first time")
 ALLOWED = [
     Allowed(r"DMA-API: (preallocated|debugging enabled|dma-debug)",
             "said by DMA_API_DEBUG when it starts"),
@@ -50,6 +52,9 @@ ALLOWED = [
             "said by DMA_API_DEBUG when it grows its own tables"),
     Allowed(r"(?s)rxe_pool\.c:\d+ at __rxe_cleanup.*\brxe_destroy_qp\b",
             RXE_WAITS),
+    Allowed(r"(?s)circular locking dependency.*trying to acquire lock:\n[^\n]*\(fs_reclaim\)"
+            r".*already holding lock:\n[^\n]*&q->blkcg_mutex[^\n]*\bblkg_conf_prep\b",
+            BLKCG_MUTEX),
     Allowed(r"(?s)\A(?!.*\[ib(trs|nbd)_).*BUG: KCSAN: ",
             "a race that none of our code is in, nor called for: others' reports fill the kernel's mailing list"),
     Allowed(r"BUG: KCSAN: data-race in virtqueue_(disable|enable)_cb",

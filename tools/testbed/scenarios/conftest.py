@@ -330,6 +330,8 @@ def _judged(item, scenario):
         lab, fresh, leaky = bench.lab, _has(item, "fresh"), _has(item, "leaky")
         try:
             scenario(**arguments)
+            # Others would have guests that no longer look for deadlocks.
+            fresh |= judge.unwatched(lab)
             _judge(item, lab, leaks=not leaky and (fresh or _before_a_change(item, bench.following)))
         except BaseException as error:
             words = [f"logs kept in {judge.keep(lab, item.nodeid)}"]

@@ -36,6 +36,7 @@ class Guest:
         self.folder, self.process = folder, SimpleNamespace(poll=lambda: self.code)
         self.log = SimpleNamespace(lines=lambda: self.console)
         self.console, self.waits = ["[    9.1] ibtrs_core: loading out-of-tree module taints kernel."], False
+        self.unwatched = False
         self.ends(None, "")
     def ends(self, code, words):
         self.code = code
@@ -60,6 +61,7 @@ module._judge = lambda item, lab, leaks: None
 module.judge.keep = lambda lab, what: "nowhere"
 module.judge.kernel_reports = lambda lab: lab.guests["server"].reports
 module.judge.held_up = lambda lab: [guest for guest in lab.guests.values() if guest.waits]
+module.judge.unwatched = lambda lab: any(guest.unwatched for guest in lab.guests.values())
 module.judge.last_words = lambda lab: ""
 """
 
@@ -125,6 +127,11 @@ def test_a_soft_roce_that_waits_for_itself(scenario, reports, results):
     guest.reports, guest.waits = {reports}, pair.number == 1
     assert not guest.waits
 """) == results
+
+
+@pytest.mark.parametrize("unwatched, booted", [(False, 1), (True, 2)])
+def test_guests_whose_lockdep_has_stopped_are_of_no_more_use(scenario, unwatched, booted):
+    assert scenario(f"    guest.unwatched = {unwatched}\n\ndef test_another(pair):\n    pass\n") == ((2, 0), (booted, 0))
 
 
 @pytest.mark.parametrize("body", [

@@ -103,6 +103,19 @@ def test_soft_roces_wait_for_a_queue_pair_is_let_through_and_nothing_like_it():
     assert klog.faults([line, "[  1.0]  rxe_dereg_mr+0x5b/0xb0 [rdma_rxe]"])
 
 
+def test_the_block_layers_lock_of_control_groups_is_let_through_and_no_other():
+    report = """\
+[  1.0] WARNING: possible circular locking dependency detected
+[  1.0] bash/13 is trying to acquire lock:
+[  1.0] ffffffff820f1ad8 (fs_reclaim){+.+.}-{0:0}, at: kmem_cache_alloc_noprof+0x4f/0x310
+[  1.0]
+[  1.0] but task is already holding lock:
+[  1.0] ffff8880050d1dd8 (&q->blkcg_mutex){+.+.}-{4:4}, at: blkg_conf_prep+0x6e/0x960"""
+    assert not klog.faults(report.splitlines())
+    assert klog.faults(report.replace("&q->blkcg_mutex", "QueuePair::drained").splitlines())
+    assert klog.faults(report.replace("(fs_reclaim)", "(Attempt::cons)").splitlines())
+
+
 KCSAN = """\
 [   12.000000] ==================================================================
 [   12.000001] BUG: KCSAN: data-race in {} / rxe_requester
