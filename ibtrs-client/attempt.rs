@@ -273,6 +273,19 @@ impl Attempt {
         })
     }
 
+    /// Keeps the queue pair of a new connection until the attempt is torn down.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub(crate) fn keep(&self, qp: Qp<Con>) -> Result {
+        let mut cons = self.cons.lock();
+        // On an error, the queue pair is dropped after the lock was released: closing takes the
+        // lock of the connection's events.
+        cons.qps.reserve(1, GFP_KERNEL)?;
+        Ok(cons.qps.push_within_capacity(qp)?)
+    }
+
     /// Handles the server's answer to a fence.
     pub(crate) fn fence_done(&self, fence: Fence) {
         trace::client_fence_done(|| {

@@ -372,7 +372,7 @@ fn reach(attempt: &Arc<Attempt>) -> Result<Reached> {
     // can use its keys.
     let pd = Pd::new(&dev)?;
     let qp = service.route(attempt, service_config(), &pd)?;
-    attempt.cons.lock().qps.push(qp, GFP_KERNEL)?;
+    attempt.keep(qp)?;
     attempt.wait_stage(0, Stage::RouteResolved)?;
     let first = FirstConn::take(attempt)?;
     let mut auth = service.connect(attempt, &dev, first.is_first(), |request| {
@@ -569,7 +569,7 @@ fn connect_rest(attempt: &Arc<Attempt>, pd: &Arc<Pd>, wire: &Wire, auth: &Client
         start.resolved(attempt)?;
         let config = io_config(attempt, dev, wire, start.cid, vector);
         let qp = start.route(attempt, config, pd)?;
-        attempt.cons.lock().qps.push(qp, GFP_KERNEL)?;
+        attempt.keep(qp)?;
     }
     if auth.is_authenticated() {
         let places = KVVec::from_elem([0; CONN_RSP_LEN], usize::from(cid_num), GFP_KERNEL)?;

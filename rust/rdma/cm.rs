@@ -37,6 +37,7 @@ use kx::{
         Acquire,
         AtomicFlag,
         Full,
+        Relaxed,
         Release, //
     }, //
 };
@@ -172,16 +173,29 @@ impl Context {
 ///
 /// # Context
 ///
-/// All functions may sleep. Those that start an operation or end a connection may be called from
-/// the id's handler, except [`CmId::connect`] and [`CmId::accept`]. The handler must not drop the
-/// id.
+/// All functions may sleep. The id's handler may start to resolve, and look at the id. It must not
+/// connect, accept, reject or disconnect, which take its lock or wait for events, nor drop the id.
 ///
 /// # Invariants
 ///
-/// `id` is live, and its context is `context`.
+/// - `id` is live, and its context is `context`.
+/// - The owner of `binding` is the only thread that binds the id to an address.
+/// - Once `has_peer` is set, the id has a lower one, which stays until the id is destroyed.
+/// - Queue pairs are created and connections begun under the id's handler lock only, and not once
+///   `is_closed` is set, which happens under that lock.
+/// - `has_request` is changed under that lock only. While it is set, the id has a request that was
+///   neither accepted nor rejected.
 pub struct CmId {
     id: NonNull<bindings::rdma_cm_id>,
     context: Pin<KBox<Context>>,
+    /// A thread binds the id.
+    binding: AtomicFlag,
+    /// See [`CmId::disconnect`].
+    has_peer: AtomicFlag,
+    /// See [`CmId::take_request`].
+    has_request: AtomicFlag,
+    /// See [`CmId::close`].
+    is_closed: AtomicFlag,
     /// Whether the id has a queue pair, or one is being created.
     has_qp: AtomicFlag,
     /// See [`CmId::peer_roce_gid`].
@@ -193,8 +207,13 @@ pub struct CmId {
 // SAFETY: An id has no thread affinity, and the handler is `Send`.
 unsafe impl Send for CmId {}
 // SAFETY: The connection manager locks an id's state and changes it in one step, so that one of two
-// conflicting calls fails. This type reads fields of an id without those locks only in one piece,
-// or once they no longer change. The handler is `Sync`.
+// conflicting calls fails, with two exceptions. A call that binds the id writes addresses after it
+// has changed the state, and a failing connect frees the lower id that others use. The second
+// invariant excludes the former. Of the others, those that create queue pairs, accept and reject
+// have the handler lock as connecting does, and disconnecting is covered by the third invariant.
+// Accepting and rejecting once, by the last one, is what the connection manager expects for iWARP.
+// This type reads fields of an id without those locks only in one piece, or once they no longer
+// change. The handler is `Sync`.
 unsafe impl Sync for CmId {}
 
 impl CmId {
@@ -226,6 +245,10 @@ impl CmId {
         Ok(Self {
             id,
             context,
+            binding: AtomicFlag::new(false),
+            has_peer: AtomicFlag::new(false),
+            has_request: AtomicFlag::new(false),
+            is_closed: AtomicFlag::new(false),
             has_qp: AtomicFlag::new(false),
             peer_roce_gid: None,
             reads_allowed: 0,
@@ -258,10 +281,15 @@ impl CmId {
         // SAFETY: By this function's contract the connection manager has filled in the id. It
         // writes to the route only during calls for the id, of which there is none yet.
         let peer_roce_gid = unsafe { roce_gid(&(*id.as_ptr()).route) };
-        // INVARIANT: The id is live, and its context was just set.
+        // INVARIANT: The id is live, and its context was just set. It has come with a request, for
+        // which the connection manager has given it a lower id.
         Ok(Self {
             id,
             context,
+            binding: AtomicFlag::new(false),
+            has_peer: AtomicFlag::new(true),
+            has_request: AtomicFlag::new(true),
+            is_closed: AtomicFlag::new(false),
             has_qp: AtomicFlag::new(false),
             peer_roce_gid,
             reads_allowed,
@@ -293,6 +321,83 @@ impl CmId {
     pub(crate) fn unclaim_qp(&self) {
         // ORDERING: Pairs with the exchange of the next claim.
         self.has_qp.store(false, Release);
+    }
+
+    /// Calls `bind` as the only thread that binds the id.
+    ///
+    /// # Errors
+    ///
+    /// `EBUSY` while another thread does; otherwise that of `bind`.
+    fn bind(&self, bind: impl FnOnce() -> kernel::ffi::c_int) -> Result {
+        if self.binding.xchg(true, Full) {
+            return Err(EBUSY);
+        }
+        // INVARIANT: Nobody else had the flag.
+        let ret = bind();
+        // ORDERING: Pairs with the exchange of the next owner.
+        self.binding.store(false, Release);
+        kernel::error::to_result(ret)
+    }
+
+    /// Calls `func` under the handler lock, with whether the id is [closed](CmId::close).
+    ///
+    /// # Context
+    ///
+    /// May sleep; not from the id's handler.
+    fn under_lock<T>(&self, func: impl FnOnce(bool) -> T) -> T {
+        // SAFETY: The id is live by the type invariant.
+        unsafe { bindings::rdma_lock_handler(self.as_raw()) };
+        // ORDERING: The lock orders it.
+        let result = func(self.is_closed.load(Relaxed));
+        // SAFETY: As above; this thread has locked it.
+        unsafe { bindings::rdma_unlock_handler(self.as_raw()) };
+        result
+    }
+
+    /// Calls `begin`, which creates a queue pair or begins a connection, under the handler lock.
+    ///
+    /// # Context
+    ///
+    /// May sleep; not from the id's handler.
+    ///
+    /// # Errors
+    ///
+    /// `ECONNRESET` once the id is [closed](CmId::close); otherwise that of `begin`.
+    pub(crate) fn begin(&self, begin: impl FnOnce() -> kernel::ffi::c_int) -> Result {
+        self.under_lock(|is_closed| match is_closed {
+            true => Err(ECONNRESET),
+            false => kernel::error::to_result(begin()),
+        })
+    }
+
+    /// Takes the right to answer the request; the caller has the handler lock.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` for an id that did not come with a request, or whose request was answered.
+    fn take_request(&self) -> Result {
+        // ORDERING: The lock orders it.
+        if !self.has_request.load(Relaxed) {
+            return Err(EINVAL);
+        }
+        self.has_request.store(false, Relaxed);
+        Ok(())
+    }
+
+    /// Waits until no connection is being begun, and lets none begin from now on. After that, only
+    /// an answer of the peer may still change the queue pair's state, and not from the error state.
+    ///
+    /// # Context
+    ///
+    /// May sleep; not from the id's handler.
+    pub(crate) fn close(&self) {
+        // ORDERING: The lock orders it.
+        self.under_lock(|_| self.is_closed.store(true, Relaxed));
+    }
+
+    fn has_peer(&self) -> bool {
+        // ORDERING: Pairs with the release in `connect`.
+        self.has_peer.load(Acquire)
     }
 
     fn has_addrs(&self) -> bool {
@@ -386,12 +491,13 @@ impl CmId {
     /// # Errors
     ///
     /// Those of `rdma_resolve_addr`, such as `ENETUNREACH` or `EADDRNOTAVAIL`; `ENODEV` for a GID
-    /// if no InfiniBand port of this machine has it or is in its subnet.
+    /// if no InfiniBand port of this machine has it or is in its subnet; `EBUSY` while another
+    /// thread calls this function or [`CmId::listen`].
     pub fn resolve_addr(&self, src: Option<&SockAddr>, dst: &SockAddr, timeout_ms: u32) -> Result {
         let src = src.map_or(ptr::null_mut(), |src| src.as_raw().cast_mut());
         // SAFETY: The id is live by the type invariant. The addresses are valid during the call,
         // which does not change them.
-        kernel::error::to_result(unsafe {
+        self.bind(|| unsafe {
             bindings::rdma_resolve_addr(self.as_raw(), src, dst.as_raw(), timeout_ms as usize)
         })
     }
@@ -418,15 +524,26 @@ impl CmId {
     ///
     /// # Errors
     ///
-    /// Those of `rdma_connect`; `EINVAL` for private data of more than 255 bytes.
+    /// Those of `rdma_connect`; `EINVAL` for private data of more than 255 bytes; `ECONNRESET` if
+    /// the queue pair of the id was closed.
     pub fn connect(&self, param: ConnParam<'_>) -> Result {
         let mut raw = param.raw()?;
-        // SAFETY: The id is live by the type invariant. The parameters and their private data are
-        // valid during the call.
-        kernel::error::to_result(unsafe { bindings::rdma_connect(self.as_raw(), &mut raw) })
+        self.begin(|| {
+            // SAFETY: The id is live by the type invariant. The parameters and their private data
+            // are valid during the call, which is made with the handler lock.
+            let ret = unsafe { bindings::rdma_connect_locked(self.as_raw(), &mut raw) };
+            if ret == 0 {
+                // INVARIANT: The connection manager has created the lower id. From now on the state
+                // of this id refuses to connect, whose failure would destroy the lower one.
+                // ORDERING: Pairs with the acquire in `has_peer`.
+                self.has_peer.store(true, Release);
+            }
+            ret
+        })
     }
 
-    /// Accepts the connection request that the id came with.
+    /// Accepts the connection request that the id came with. An error of the connection manager
+    /// rejects it.
     ///
     /// # Context
     ///
@@ -434,16 +551,16 @@ impl CmId {
     ///
     /// # Errors
     ///
-    /// Those of `rdma_accept`; `EINVAL` for private data of more than 255 bytes.
+    /// Those of `rdma_accept`; `EINVAL` for private data of more than 255 bytes, and for an id
+    /// without a request, or whose request was answered; `ECONNRESET` if the queue pair of the id
+    /// was closed.
     pub fn accept(&self, param: ConnParam<'_>) -> Result {
         let mut raw = param.raw()?;
-        // SAFETY: The id is live by the type invariant. The parameters and their private data are
-        // valid during the call. The call is made with the handler lock, as `rdma_accept` requires.
-        kernel::error::to_result(unsafe {
-            bindings::rdma_lock_handler(self.as_raw());
-            let ret = bindings::rdma_accept(self.as_raw(), &mut raw);
-            bindings::rdma_unlock_handler(self.as_raw());
-            ret
+        self.begin(|| match self.take_request() {
+            // SAFETY: The id is live by the type invariant. The parameters and their private data
+            // are valid during the call, which is made with the handler lock, as it requires.
+            Ok(()) => unsafe { bindings::rdma_accept(self.as_raw(), &mut raw) },
+            Err(error) => error.to_errno(),
         })
     }
 
@@ -451,18 +568,21 @@ impl CmId {
     ///
     /// # Errors
     ///
-    /// Those of `rdma_reject`; `EINVAL` for private data of more than 255 bytes. Dropping the id
-    /// then rejects the request.
+    /// Those of `rdma_reject`; `EINVAL` for private data of more than 255 bytes, and for an id
+    /// without a request, or whose request was answered. Dropping the id then rejects the request.
     pub fn reject(&self, private_data: &[u8]) -> Result {
         let len = u8::try_from(private_data.len())?;
-        // SAFETY: The id is live by the type invariant, and the data is valid during the call.
-        kernel::error::to_result(unsafe {
-            bindings::rdma_reject(
-                self.as_raw(),
-                private_data.as_ptr().cast(),
-                len,
-                bindings::ib_cm_rej_reason_IB_CM_REJ_CONSUMER_DEFINED as u8,
-            )
+        self.under_lock(|_| {
+            self.take_request()?;
+            // SAFETY: The id is live by the type invariant, and the data is valid during the call.
+            kernel::error::to_result(unsafe {
+                bindings::rdma_reject(
+                    self.as_raw(),
+                    private_data.as_ptr().cast(),
+                    len,
+                    bindings::ib_cm_rej_reason_IB_CM_REJ_CONSUMER_DEFINED as u8,
+                )
+            })
         })
     }
 
@@ -472,7 +592,10 @@ impl CmId {
     ///
     /// `EINVAL` when there is no connection.
     pub fn disconnect(&self) -> Result {
-        // SAFETY: The id is live by the type invariant.
+        if !self.has_peer() {
+            return Err(EINVAL);
+        }
+        // SAFETY: The id is live by the type invariant, and its lower one stays.
         kernel::error::to_result(unsafe { bindings::rdma_disconnect(self.as_raw()) })
     }
 
@@ -482,17 +605,17 @@ impl CmId {
     ///
     /// # Errors
     ///
-    /// `EADDRINUSE` when the port is in use; others of `rdma_bind_addr` and `rdma_listen`.
+    /// `EADDRINUSE` when the port is in use; others of `rdma_bind_addr` and `rdma_listen`; `EBUSY`
+    /// while another thread calls this function or [`CmId::resolve_addr`].
     pub fn listen(&self, addr: &SockAddr, backlog: i32) -> Result {
         // SAFETY: The id is live by the type invariant. The address is valid during the call, which
         // does not change it.
-        unsafe {
-            kernel::error::to_result(bindings::rdma_bind_addr(
-                self.as_raw(),
-                addr.as_raw().cast_mut(),
-            ))?;
-            kernel::error::to_result(bindings::rdma_listen(self.as_raw(), backlog))
-        }
+        self.bind(|| unsafe {
+            match bindings::rdma_bind_addr(self.as_raw(), addr.as_raw().cast_mut()) {
+                0 => bindings::rdma_listen(self.as_raw(), backlog),
+                error => error,
+            }
+        })
     }
 
     /// Returns the local address, or `None` while it may still change: until the address was
@@ -558,6 +681,14 @@ impl Drop for CmId {
 mod tests {
     use super::*;
 
+    const NO_DATA: ConnParam<'_> = ConnParam {
+        private_data: &[],
+        retry_count: 0,
+        rnr_retry_count: 0,
+        reads_by_peer: 0,
+        reads: 0,
+    };
+
     struct Nobody;
 
     impl CmHandler for Nobody {
@@ -575,6 +706,64 @@ mod tests {
         assert!(id.claim_qp() && !id.claim_qp());
         id.unclaim_qp();
         assert!(id.claim_qp() && !id.claim_qp());
+        Ok(())
+    }
+
+    /// Two threads that bind an id would write its addresses together.
+    #[test]
+    fn one_thread_binds_an_id() -> Result {
+        let (id, here) = (id()?, SockAddr::v4([127, 0, 0, 1], 0));
+        let mut meanwhile = Ok(());
+        let outer = id.bind(|| {
+            meanwhile = id.resolve_addr(None, &here, 1);
+            0
+        });
+        assert!(outer.is_ok() && meanwhile == Err(EBUSY));
+        assert!(id.bind(|| 0).is_ok());
+        assert_eq!(id.bind(|| -22), Err(EINVAL));
+        assert!(id.bind(|| 0).is_ok());
+        Ok(())
+    }
+
+    /// A connect that fails destroys what these would use.
+    #[test]
+    fn an_id_without_a_peer_has_no_connection_to_end() -> Result {
+        let id = id()?;
+        assert!(id.connect(NO_DATA).is_err() && !id.has_peer());
+        assert_eq!(id.disconnect(), Err(EINVAL));
+        assert_eq!(id.reject(&[]), Err(EINVAL));
+        Ok(())
+    }
+
+    #[test]
+    fn nothing_begins_on_a_closed_id() -> Result {
+        let id = id()?;
+        let mut called = false;
+        assert_eq!(id.begin(|| -22), Err(EINVAL));
+        id.close();
+        let begun = id.begin(|| {
+            called = true;
+            0
+        });
+        assert!(begun == Err(ECONNRESET) && !called);
+        assert_eq!(id.connect(NO_DATA), Err(ECONNRESET));
+        assert_eq!(id.accept(NO_DATA), Err(ECONNRESET));
+        Ok(())
+    }
+
+    /// A second answer would find iWARP's connection manager in a state that it does not expect.
+    #[test]
+    fn a_request_is_answered_once() -> Result {
+        let id = id()?;
+        assert_eq!(id.accept(NO_DATA), Err(EINVAL));
+        id.under_lock(|_| id.has_request.store(true, Relaxed));
+        // The connection manager refuses, as the id has no connection.
+        assert!(id.accept(NO_DATA).is_err() && id.take_request().is_err());
+        id.under_lock(|_| id.has_request.store(true, Relaxed));
+        id.close();
+        // Not by this one, which does not begin.
+        assert_eq!(id.accept(NO_DATA), Err(ECONNRESET));
+        assert!(id.reject(&[]).is_err() && id.take_request().is_err());
         Ok(())
     }
 

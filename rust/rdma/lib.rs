@@ -37,7 +37,9 @@
 //! remote address are plain numbers. As with every DMA interface, the driver is responsible for the
 //! memory that a device reads or writes through them. It keeps a mapping until the work requests
 //! that name it have completed and its registrations are invalid, or until all queue pairs of the
-//! protection domain are closed (see [`pd::Pd`]).
+//! protection domain are closed (see [`pd::Pd`]). Under the same condition, it describes a region
+//! ([`mr::Mr`]) again. It maps memory in the direction in which work requests and registrations use
+//! it.
 //!
 //! A driver must not leak an owner with `mem::forget` and then unload its module, as this crate may
 //! still call the module's code.

@@ -38,21 +38,21 @@ use crate::{
 };
 use ibtrs_bindings as bindings;
 use kernel::{
+    new_mutex,
     new_spinlock_irq,
     prelude::*,
     sync::{
         Arc,
+        Mutex,
         SpinLockIrq, //
     },
     types::Opaque, //
 };
 use kx::sync::{
     atomic::{
-        Acquire,
         AtomicFlag,
         Full,
-        Relaxed,
-        Release, //
+        Relaxed, //
     },
     PercpuArc,
     PercpuEnd,
@@ -177,6 +177,12 @@ fn new_send_queue(queue: SendQueue) -> impl PinInit<SpinLockIrq<SendQueue>> {
     new_spinlock_irq!(queue, "QueuePair::send_queue")
 }
 
+/// Not generic, and not inlined, as [`new_send_queue`].
+#[inline(never)]
+fn new_drained() -> impl PinInit<Mutex<bool>> {
+    new_mutex!(false, "QueuePair::drained")
+}
+
 impl QpConfig {
     /// The minimum depth of a send queue, unless fewer entries were requested.
     const MIN_SEND_DEPTH: u32 = 16;
@@ -186,7 +192,7 @@ impl QpConfig {
     ///
     /// # Context
     ///
-    /// May sleep.
+    /// May sleep; not from the id's handler.
     ///
     /// # Errors
     ///
@@ -218,7 +224,7 @@ impl QpConfig {
             recvs <- Rings::new(recv_depth),
             slots: SetOnce::new(),
             send_depth,
-            drained: AtomicFlag::new(false),
+            drained <- new_drained(),
             tells_batches: AtomicFlag::new(false),
             cq: Some(cq),
             id,
@@ -246,13 +252,12 @@ impl QpConfig {
         }
         // SAFETY: The id, the protection domain and the completion queue are live and outlive the
         // queue pair, as `qp` keeps them. The id has no queue pair yet, as `claim_qp` has
-        // succeeded. The context of the queue pair stays valid until `PinnedDrop` has destroyed the
+        // succeeded, and no connection of it is being begun meanwhile, as `begin` has its lock. The context of the queue pair stays valid until `PinnedDrop` has destroyed the
         // queue pair.
-        let ret = unsafe { bindings::rdma_create_qp(qp.id.as_raw(), pd.as_raw(), &mut attr) };
-        if ret != 0 {
-            qp.id.unclaim_qp();
-            kernel::error::to_result(ret)?;
-        }
+        let created = qp
+            .id
+            .begin(|| unsafe { bindings::rdma_create_qp(qp.id.as_raw(), pd.as_raw(), &mut attr) });
+        created.inspect_err(|_| qp.id.unclaim_qp())?;
         // SAFETY: The id is live and has the queue pair that was just created. Nobody else reads
         // the field yet: this object was not shared, no completion can come before something is
         // posted, and `event` does not use the field.
@@ -292,7 +297,9 @@ pub struct QueuePair<H: Handler> {
     recvs: Rings,
     slots: SetOnce<Arc<Slots<H>>>,
     send_depth: u32,
-    drained: AtomicFlag,
+    /// Whether it is drained; the thread that drains it has the lock.
+    #[pin]
+    drained: Mutex<bool>,
     /// Whether the handler is notified of batches.
     tells_batches: AtomicFlag,
     id: Arc<CmId>,
@@ -466,7 +473,9 @@ impl<H: Handler> QueuePair<H> {
     /// returned. From now on, chains and receive buffers are refused. May be called again.
     ///
     /// Afterwards the device executes nothing for the peer any more, so memory may be reused as
-    /// [`Pd`](crate::pd::Pd) describes.
+    /// [`Pd`](crate::pd::Pd) describes. As everywhere in the kernel, this is the word of the
+    /// device's driver: one that cannot move the queue pair to the error state drains nothing, and
+    /// the core warns of it.
     ///
     /// With [`PollContext::Direct`], every [`poll`] that began before the call of
     /// [`QueuePair::disconnect`] must have returned. This function itself polls only ten times a
@@ -476,21 +485,26 @@ impl<H: Handler> QueuePair<H> {
     ///
     /// # Context
     ///
-    /// May sleep; not from a handler.
+    /// May sleep; neither from a handler of the queue pair nor from that of its id, nor with a lock
+    /// that these take.
     pub fn close(&self) {
-        // ORDERING: Pairs with the store below, so that the caller sees everything that handlers
-        // have done.
-        if self.drained.load(Acquire) {
+        // Another thread that closes it waits: the queues have room for one marker each.
+        let mut drained = self.drained.lock();
+        if *drained {
             return;
         }
+        // A connection that is being accepted would move the queue pair out of the error state, or
+        // be established without it.
+        self.id.close();
         self.disconnect();
         self.recvs.close();
         let qp = self.as_raw();
         if !qp.is_null() {
             // SAFETY: The queue pair is live by the type invariant, and `create` has asked for an
-            // entry for the marker in each queue. The send queue and `recvs` are closed, so only a
-            // handler that is running posts anything behind the marker: its own buffer again.
-            // Buffers that were given back are in front of the marker.
+            // entry for the marker in each queue, which nobody else uses, as this thread has the
+            // lock. The send queue and `recvs` are closed, so only a handler that is running posts
+            // anything behind the marker: its own buffer again. Buffers that were given back are in
+            // front of the marker.
             unsafe { bindings::ib_drain_qp(qp) };
             if !self.is_direct() {
                 // A handler that was running may have reposted its buffer behind the marker. It has
@@ -506,8 +520,7 @@ impl<H: Handler> QueuePair<H> {
             unsafe { plug::remove(cq.as_raw(), self) };
         }
         // INVARIANT: The drains have completed, and nothing is posted any more.
-        // ORDERING: See above.
-        self.drained.store(true, Release);
+        *drained = true;
     }
 
     /// Handles an asynchronous event of the queue pair.
@@ -520,7 +533,8 @@ impl<H: Handler> QueuePair<H> {
         // queue pair is destroyed, and the core delivers no event after that.
         let (qp, event) = unsafe { (&*context.cast::<Self>(), (*event).event) };
         if event == bindings::ib_event_type_IB_EVENT_COMM_EST {
-            // SAFETY: The id is live, as `qp` keeps it.
+            // SAFETY: The id is live, as `qp` keeps it. Its lower one, which the call uses, stays:
+            // the queue pair has this event only once the peer has answered or was accepted.
             unsafe { bindings::rdma_notify(qp.id.as_raw(), event) };
         }
     }
@@ -532,8 +546,9 @@ impl<H: Handler> PinnedDrop for QueuePair<H> {
         if !self.as_raw().is_null() {
             // SAFETY: The id is live, as this value keeps it, and has this queue pair by the type
             // invariant. `create` has returned a `Qp`, which has closed the queue pair before it
-            // dropped the owner's reference, so nothing is posted and no handler runs any more (see
-            // `QueuePair::close`). Nobody has a reference with which to poll or to post.
+            // dropped the owner's reference, so nothing is posted, no handler runs and no
+            // connection is being begun any more (see `QueuePair::close`). Nobody has a reference
+            // with which to poll or to post.
             unsafe { bindings::rdma_destroy_qp(self.id.as_raw()) };
         }
     }

@@ -73,7 +73,7 @@ FUNCTIONS = (
     Function("rdma_listen"),
     Function("rdma_resolve_addr", error=errno.ENODEV),
     Function("rdma_resolve_route", error=errno.EINVAL),
-    Function("rdma_connect"),
+    Function("rdma_connect_locked"),
     Function("rdma_accept"),
     Function("rdma_notify", error=errno.EINVAL),
     Function("rdma_disconnect", error=errno.EINVAL),
