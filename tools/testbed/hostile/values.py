@@ -29,16 +29,15 @@ def boundaries(item: Field) -> tuple[int | bytes, ...]:
 
 
 def representatives(names: list[str]) -> set[str]:
-    """Some of each kind: of names that differ after a number, a comma, an "=" or an "of", the
-    last one, the first one as well if they are more than three, and one between of more than
-    eight."""
+    """Some of each kind: of names that differ after a number, a comma, an "=" or an "of", the first
+    and the last one, and one between of more than eight."""
     families: dict[str, list[str]] = {}
     for name in names:
         families.setdefault(re.split(r", |=|\b\d| of ", name)[0], []).append(name)
     chosen = set()
     for family in families.values():
         count = len(family)
-        chosen |= {family[-1], *family[:count > 3], *family[count // 2:][:count > 8]}
+        chosen |= {family[-1], *family[:count > 1], *family[count // 2:][:count > 8]}
     return chosen
 
 

@@ -168,7 +168,7 @@ def test_some_of_each_kind_are_chosen():
     names = [*(f"type {number}" for number in range(9)), *(f"key 0x{number}" for number in range(4)), "alone",
              "other, so", "other, so or so", "size=1"]
     assert values.representatives(names) == {"type 0", "type 4", "type 8", "key 0x0", "key 0x3", "alone",
-                                             "other, so or so", "size=1"}
+                                             "other, so", "other, so or so", "size=1"}
 
 
 def test_parts_make_the_whole():
