@@ -376,12 +376,12 @@ impl CmId {
     ///
     /// `EINVAL` for an id that did not come with a request, or whose request was answered.
     fn take_request(&self) -> Result {
+        // INVARIANT: The caller has the lock, and answers the request or gives that up.
         // ORDERING: The lock orders it.
-        if !self.has_request.load(Relaxed) {
-            return Err(EINVAL);
+        match self.has_request.xchg(false, Relaxed) {
+            true => Ok(()),
+            false => Err(EINVAL),
         }
-        self.has_request.store(false, Relaxed);
-        Ok(())
     }
 
     /// Waits until no connection is being begun, and lets none begin from now on. After that, only

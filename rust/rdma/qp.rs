@@ -252,8 +252,8 @@ impl QpConfig {
         }
         // SAFETY: The id, the protection domain and the completion queue are live and outlive the
         // queue pair, as `qp` keeps them. The id has no queue pair yet, as `claim_qp` has
-        // succeeded, and no connection of it is being begun meanwhile, as `begin` has its lock. The context of the queue pair stays valid until `PinnedDrop` has destroyed the
-        // queue pair.
+        // succeeded, and no connection of it is being begun meanwhile, as `begin` has its lock. The
+        // context of the queue pair stays valid until `PinnedDrop` has destroyed the queue pair.
         let created = qp
             .id
             .begin(|| unsafe { bindings::rdma_create_qp(qp.id.as_raw(), pd.as_raw(), &mut attr) });

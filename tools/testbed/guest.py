@@ -357,7 +357,8 @@ class Guest:
         folder = f"/sys/kernel/config/nullb/{name}"
         self.run("{ [ -e /sys/module/null_blk ] || modprobe null_blk nr_devices=0; } && "
                  f"mkdir {folder} && cd {folder} && echo {size_mb} > size && "
-                 f"echo {block_size} > blocksize && echo 1 > memory_backed && {slow}echo 1 > power", timeout=300 if slow_ns else None)
+                 f"echo {block_size} > blocksize && echo 1 > memory_backed && {slow}echo 1 > power",
+                 timeout=300 if slow_ns else None)
         return f"/dev/{name}"
 
     def remove_null_blk(self, name: str = "nullb0") -> None:

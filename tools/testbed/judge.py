@@ -42,17 +42,20 @@ def kernel_reports(lab: Lab) -> list[str]:
     return found
 
 
-def held_up(lab: Lab) -> list:
-    """The guests whose soft-RoCE has waited for minutes for what only it has; marks are not moved."""
+def _have_reported(lab: Lab, reason: str) -> list:
+    """The guests with a report that is let through for this reason; marks are not moved."""
     return [guest for guest in lab.guests.values()
-            if any(report.allowed == klog.RXE_WAITS for report in klog.reports(guest.log.new_lines()))]
+            if any(report.allowed == reason for report in klog.reports(guest.log.new_lines()))]
+
+
+def held_up(lab: Lab) -> list:
+    """The guests whose soft-RoCE has waited for minutes for what only it has."""
+    return _have_reported(lab, klog.RXE_WAITS)
 
 
 def unwatched(lab: Lab) -> bool:
-    """Whether a guest's lockdep, which stops at its first report, has stopped at one that is let through; marks are
-    not moved."""
-    return any(report.allowed == klog.BLKCG_MUTEX for guest in lab.guests.values()
-               for report in klog.reports(guest.log.new_lines()))
+    """Whether a guest's lockdep, which stops at its first report, has stopped at one that is let through."""
+    return bool(_have_reported(lab, klog.BLKCG_MUTEX))
 
 
 def leak_reports(lab: Lab) -> list[str]:

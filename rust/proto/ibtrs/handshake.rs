@@ -429,10 +429,8 @@ pub fn reject_decode(bytes: &[u8]) -> Errno {
     let fields = || -> Option<Errno> {
         let mut r = Reader::new(bytes.get(..CONN_RSP_LEN)?);
         check_version(r.u16()?, r.u16()?).ok()?;
-        match i16::from_le_bytes(r.array()?) {
-            status if status < 0 => Some(Errno::from_peer(status.unsigned_abs())),
-            _ => None,
-        }
+        let status = i16::from_le_bytes(r.array()?);
+        (status < 0).then(|| Errno::from_peer(status.unsigned_abs()))
     };
     fields().unwrap_or(Errno::ECONNRESET)
 }

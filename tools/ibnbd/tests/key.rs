@@ -163,7 +163,7 @@ fn a_key_comes_from_a_file() {
     let ran = run(&tree, &words);
     assert_eq!(ran.code, 0);
     assert!(ran.err.contains("warning: others can read") && ran.err.contains("chmod 600"));
-    // The same file, which the shell opens for it.
+    // The shell opens the same file.
     let mut command = std::process::Command::new("sh");
     command.args([
         "-c",

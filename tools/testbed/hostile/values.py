@@ -37,7 +37,7 @@ def representatives(names: list[str]) -> set[str]:
     chosen = set()
     for family in families.values():
         count = len(family)
-        chosen |= {family[-1], *family[:count > 1], *family[count // 2:][:count > 8]}
+        chosen |= {family[0], family[-1], *family[count // 2:][:count > 8]}
     return chosen
 
 
