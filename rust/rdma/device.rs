@@ -151,7 +151,7 @@ impl Device {
     /// # Errors
     ///
     /// `ENODEV` when the device is being removed, or is not tracked because it does not support
-    /// fast registration, or if `ib` is null.
+    /// fast registration or there was no memory for it, or if `ib` is null.
     pub(crate) fn find(ib: *mut bindings::ib_device) -> Result<Arc<Self>> {
         // The lock may be uninitialised as long as nothing is bound to a device.
         if ib.is_null() {
@@ -462,6 +462,16 @@ kernel::sync::global_lock! {
     unsafe(uninit) static DEVICES: Mutex<KVec<Entry>> = KVec::new();
 }
 
+/// Frees the memory of the list of devices, which is empty: statics are never dropped, so it would
+/// leak when the module is unloaded.
+fn free_list() {
+    let list = core::mem::replace(&mut *DEVICES.lock(), KVec::new());
+    drop(list);
+}
+
+/// A device is not tracked, as there was no memory for it.
+static LEFT_OUT: AtomicFlag = AtomicFlag::new(false);
+
 /// The registration with the RDMA core, the source of all [`Device`]s.
 ///
 /// The module that this crate is part of creates one, and keeps it until it is unloaded.
@@ -486,7 +496,8 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// `EBUSY` the second time; `ENOMEM`.
+    /// `EBUSY` the second time; `ENOMEM`, also when there is no memory to track one of the present
+    /// devices.
     pub fn new(name: &'static CStr) -> impl PinInit<Self, Error> {
         static ONCE: AtomicFlag = AtomicFlag::new(false);
         try_pin_init!(Self {
@@ -509,11 +520,21 @@ impl Client {
                     rename: Some(Self::rename),
                     ..bindings::ib_client::c_zeroed()
                 };
-                // SAFETY: `slot` is valid for writes and pinned, and `PinnedDrop` unregisters it
-                // before it is freed.
-                unsafe {
+                // SAFETY: `slot` is valid for writes and pinned. If this succeeds, it is unregistered
+                // before it is freed: below, or by `PinnedDrop`.
+                let registered = kernel::error::to_result(unsafe {
                     slot.write(client);
-                    kernel::error::to_result(bindings::ib_register_client(slot))
+                    bindings::ib_register_client(slot)
+                });
+                // ORDERING: The core has called `add` for the present devices in this thread.
+                match registered {
+                    Ok(()) if LEFT_OUT.load(Relaxed) => {
+                        // SAFETY: It was just registered, and nobody else has it.
+                        unsafe { bindings::ib_unregister_client(slot) };
+                        free_list();
+                        Err(ENOMEM)
+                    }
+                    registered => registered.inspect_err(|_| free_list()),
                 }
             }),
         }? Error)
@@ -523,29 +544,49 @@ impl Client {
     ///
     /// The RDMA core must have called this with a device that is being added.
     unsafe extern "C" fn add(ib: *mut bindings::ib_device) -> kernel::ffi::c_int {
-        kernel::error::from_result(|| {
-            // SAFETY: By this function's contract the device is valid and has its attributes.
-            let caps = unsafe { (*ib).attrs.device_cap_flags };
-            let need = bindings::ib_device_cap_flags_IB_DEVICE_MEM_MGT_EXTENSIONS;
-            if caps & need as u64 == 0 {
-                // With this error, the core does not report the removal of the device to this
-                // client.
-                return Err(EOPNOTSUPP);
-            }
-            let ib = NonNull::new(ib).ok_or(EINVAL)?;
-            // SAFETY: By this function's contract the device is being added. If this function
-            // succeeds, the core calls `remove`, which waits for the completion.
-            let dev = unsafe { Device::new(ib, new_event()?) }?;
-            let entry = Entry {
-                dev,
-                users: KVVec::new(),
-            };
-            // The core offers a device only once, so this must not fail for lack of a few bytes.
-            // Nor may it wait, see `Device::add_user`.
-            let _reserve = Reserve::enter();
-            DEVICES.lock().push(entry, GFP_KERNEL)?;
-            Ok(0)
-        })
+        let Some(ib) = NonNull::new(ib) else {
+            return EINVAL.to_errno();
+        };
+        // SAFETY: By this function's contract the device is valid and has its attributes.
+        let caps = unsafe { (*ib.as_ptr()).attrs.device_cap_flags };
+        let need = bindings::ib_device_cap_flags_IB_DEVICE_MEM_MGT_EXTENSIONS;
+        if caps & need as u64 == 0 {
+            // With an error, the core does not report the removal of the device to this client.
+            return EOPNOTSUPP.to_errno();
+        }
+        // SAFETY: By this function's contract.
+        let Err(error) = (unsafe { Self::track(ib) }) else {
+            return 0;
+        };
+        // ORDERING: `new` looks at it in the thread that adds the present devices. One that another
+        // thread adds meanwhile may fail the loading, too.
+        LEFT_OUT.store(true, Relaxed);
+        // SAFETY: By this function's contract the device is being added, so it has its name, which
+        // nobody changes meanwhile, see `Device::new`.
+        let name = unsafe { Name::of(ib) };
+        kx::pr_err_ratelimited!(
+            "{}: no memory to use this RDMA device: load the modules again\n",
+            name
+        );
+        error.to_errno()
+    }
+
+    /// # Safety
+    ///
+    /// `ib` must be a device that is being added. If this succeeds, the RDMA core must be told so.
+    unsafe fn track(ib: NonNull<bindings::ib_device>) -> Result {
+        // The core offers a device only once, so this must not fail for lack of a few bytes. Nor may
+        // it wait with the lock, see `Device::add_user`.
+        let _reserve = Reserve::enter();
+        // SAFETY: By this function's contract the device is being added, and the core calls
+        // `remove`, which waits for the completion.
+        let dev = unsafe { Device::new(ib, new_event()?) }?;
+        let entry = Entry {
+            dev,
+            users: KVVec::new(),
+        };
+        DEVICES.lock().push(entry, GFP_KERNEL)?;
+        Ok(())
     }
 
     /// # Safety
@@ -593,10 +634,7 @@ impl PinnedDrop for Client {
         // SAFETY: `new` has registered the client. The call removes every device, and waits until
         // no callback runs.
         unsafe { bindings::ib_unregister_client(self.client.get()) };
-        // The list is empty now, but statics are never dropped, so its memory would leak when the
-        // module is unloaded.
-        let list = core::mem::replace(&mut *DEVICES.lock(), KVec::new());
-        drop(list);
+        free_list();
     }
 }
 
