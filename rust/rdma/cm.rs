@@ -183,6 +183,7 @@ impl Context {
 /// - Once `has_peer` is set, the id has a lower one, which stays until the id is destroyed.
 /// - Queue pairs are created and connections begun under the id's handler lock only, and not once
 ///   `is_closed` is set, which happens under that lock.
+/// - `has_qp` is changed under that lock only, and set once the id has a queue pair.
 /// - `has_request` is changed under that lock only. While it is set, the id has a request that was
 ///   neither accepted nor rejected.
 pub struct CmId {
@@ -196,7 +197,7 @@ pub struct CmId {
     has_request: AtomicFlag,
     /// See [`CmId::close`].
     is_closed: AtomicFlag,
-    /// Whether the id has a queue pair, or one is being created.
+    /// See [`CmId::create_qp`].
     has_qp: AtomicFlag,
     /// See [`CmId::peer_roce_gid`].
     peer_roce_gid: Option<[u8; 16]>,
@@ -311,18 +312,6 @@ impl CmId {
         drop(unsafe { ptr::read(&this.context) });
     }
 
-    /// Claims the one queue pair that the id may have; returns whether nobody has claimed it
-    /// before.
-    pub(crate) fn claim_qp(&self) -> bool {
-        !self.has_qp.xchg(true, Full)
-    }
-
-    /// Gives the claim back, as the queue pair could not be created.
-    pub(crate) fn unclaim_qp(&self) {
-        // ORDERING: Pairs with the exchange of the next claim.
-        self.has_qp.store(false, Release);
-    }
-
     /// Calls `bind` as the only thread that binds the id.
     ///
     /// # Errors
@@ -352,6 +341,29 @@ impl CmId {
         // SAFETY: As above; this thread has locked it.
         unsafe { bindings::rdma_unlock_handler(self.as_raw()) };
         result
+    }
+
+    /// Calls `create`, which creates the one queue pair that the id may have, under the handler
+    /// lock.
+    ///
+    /// # Context
+    ///
+    /// May sleep; not from the id's handler.
+    ///
+    /// # Errors
+    ///
+    /// `EBUSY` if the id has a queue pair; `ECONNRESET` once it is [closed](CmId::close); otherwise
+    /// that of `create`.
+    pub(crate) fn create_qp(&self, create: impl FnOnce() -> kernel::ffi::c_int) -> Result {
+        self.begin(|| {
+            // ORDERING: The lock orders both.
+            if self.has_qp.load(Relaxed) {
+                return EBUSY.to_errno();
+            }
+            let ret = create();
+            self.has_qp.store(ret == 0, Relaxed);
+            ret
+        })
     }
 
     /// Calls `begin`, which creates a queue pair or begins a connection, under the handler lock.
@@ -703,9 +715,16 @@ mod tests {
     #[test]
     fn an_id_has_one_queue_pair() -> Result {
         let id = id()?;
-        assert!(id.claim_qp() && !id.claim_qp());
-        id.unclaim_qp();
-        assert!(id.claim_qp() && !id.claim_qp());
+        assert_eq!(id.create_qp(|| EINVAL.to_errno()), Err(EINVAL));
+        assert!(id.create_qp(|| 0).is_ok());
+        let mut again = false;
+        let second = id.create_qp(|| {
+            again = true;
+            0
+        });
+        assert!(second == Err(EBUSY) && !again);
+        id.close();
+        assert_eq!(id.create_qp(|| 0), Err(ECONNRESET));
         Ok(())
     }
 

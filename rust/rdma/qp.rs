@@ -247,17 +247,13 @@ impl QpConfig {
         attr.cap.max_recv_sge = 1 + u32::from(self.payloads);
         attr.sq_sig_type = bindings::ib_sig_type_IB_SIGNAL_REQ_WR;
         attr.qp_type = bindings::ib_qp_type_IB_QPT_RC;
-        if !qp.id.claim_qp() {
-            return Err(EBUSY);
-        }
         // SAFETY: The id, the protection domain and the completion queue are live and outlive the
-        // queue pair, as `qp` keeps them. The id has no queue pair yet, as `claim_qp` has
-        // succeeded, and no connection of it is being begun meanwhile, as `begin` has its lock. The
-        // context of the queue pair stays valid until `PinnedDrop` has destroyed the queue pair.
-        let created = qp
-            .id
-            .begin(|| unsafe { bindings::rdma_create_qp(qp.id.as_raw(), pd.as_raw(), &mut attr) });
-        created.inspect_err(|_| qp.id.unclaim_qp())?;
+        // queue pair, as `qp` keeps them. `CmId::create_qp` calls this only for an id that has no
+        // queue pair, and holds the lock with which connections are begun. The context of the queue
+        // pair stays valid until `PinnedDrop` has destroyed the queue pair.
+        qp.id.create_qp(|| unsafe {
+            bindings::rdma_create_qp(qp.id.as_raw(), pd.as_raw(), &mut attr)
+        })?;
         // SAFETY: The id is live and has the queue pair that was just created. Nobody else reads
         // the field yet: this object was not shared, no completion can come before something is
         // posted, and `event` does not use the field.
