@@ -12,11 +12,7 @@
 //!
 //! Contexts: *any*.
 
-use crate::request::{
-    Check,
-    Pdu,
-    Queue, //
-};
+use crate::request::Queue;
 use ibnbd_proto::{
     checksum::{
         self,
@@ -76,11 +72,6 @@ impl Damage {
     }
 }
 
-/// Returns the request's part of `pdu`.
-fn check_of(pdu: Pin<&mut Pdu>) -> &mut Check {
-    pdu.project().check
-}
-
 /// Returns the path that has damaged the request, if it is sent again.
 pub(crate) fn damaging_path(rq: &Request<Queue>) -> Option<u32> {
     rq.pdu().check.avoid
@@ -91,7 +82,7 @@ pub(crate) fn damaging_path(rq: &Request<Queue>) -> Option<u32> {
 /// since.
 pub(crate) fn seal(rq: &mut Request<Queue>, op: Op, header: &mut [u8; IO_HDR_LEN]) {
     let crc = checksum::start(header, crc32c);
-    let check = check_of(rq.pdu_mut());
+    let check = &mut rq.pdu_mut().check;
     check.crc = crc;
     check.received = None;
     check.path = None;
@@ -123,7 +114,7 @@ fn examine(rq: &mut Request<Queue>, result: Result) -> Result {
     }
     match result {
         Ok(()) if rq.op() == Some(kx::blk::Op::Read) && rq.bytes() > 0 => {
-            let check = check_of(rq.pdu_mut());
+            let check = &mut rq.pdu_mut().check;
             let (crc, received) = (check.crc, check.received);
             if received == Some(checksum::finish(rq.crc32c(crc))) {
                 return Ok(());
@@ -145,7 +136,7 @@ fn examine(rq: &mut Request<Queue>, result: Result) -> Result {
 /// Returns the pause after which a damaged request is sent again, in milliseconds; `None` if it
 /// fails.
 pub(crate) fn resend_after(rq: &mut Request<Queue>, op: Op) -> Option<u32> {
-    let check = check_of(rq.pdu_mut());
+    let check = &mut rq.pdu_mut().check;
     let again = check.resends.again();
     check.avoid = check.path;
     let path = check.path.unwrap_or_default();

@@ -170,7 +170,7 @@ impl FairShare {
     /// Admits a request that arrived on hardware queue `queue`, or keeps it waiting.
     #[inline]
     pub(crate) fn enter(&self, mut rq: Request<Queue>, queue: u32) -> Entry {
-        *rq.pdu_mut().project().admission = Admission(None);
+        rq.pdu_mut().admission = Admission(None);
         if self.group_ref.0.disks.load(Relaxed) < 2 {
             return Entry::Go(rq);
         }
@@ -182,7 +182,7 @@ impl FairShare {
         if inner.under_way < inner.window.limit() {
             inner.under_way += 1;
             drop(inner);
-            *rq.pdu_mut().project().admission = Admission(Some(now_ns));
+            rq.pdu_mut().admission = Admission(Some(now_ns));
             return Entry::Go(rq);
         }
         let tag = rq.tag();
@@ -229,7 +229,7 @@ impl FairShare {
         drop(inner);
         let place = self.places.get(tag)?;
         let (mut rq, queue) = place.take()?;
-        *rq.pdu_mut().project().admission = Admission(Some(now_ns));
+        rq.pdu_mut().admission = Admission(Some(now_ns));
         Some((rq, queue))
     }
 }

@@ -20,7 +20,8 @@ use crate::{
         self,
         Admission,
         Pdu,
-        Queue, //
+        Queue,
+        MAX_SEGMENTS, //
     }, //
 };
 use ibnbd_proto::{
@@ -53,7 +54,7 @@ use kx::{
         TimeoutAction, //
     },
     io::IoHandle,
-    sg::SgTable, //
+    sg::SgList, //
 };
 
 /// Returns whether a write ends only once it is durable.
@@ -89,11 +90,8 @@ fn can_do(disk: &DiskQueue, op: WireOp) -> bool {
 #[vtable]
 impl Operations for Queue {
     type Pdu = Pdu;
+    type Sg = SgList<{ MAX_SEGMENTS as usize }>;
     type QueueData = Arc<DiskQueue>;
-
-    fn init_pdu() -> impl PinInit<Pdu, Error> {
-        Pdu::new()
-    }
 
     fn queue_rq(
         hctx: Hctx<'_>,
@@ -161,10 +159,6 @@ impl Operations for Queue {
             disk.closed();
         }
     }
-
-    fn sg(pdu: Pin<&mut Pdu>) -> Pin<&mut SgTable> {
-        pdu.project().sg
-    }
 }
 
 impl IoOperations for Queue {
@@ -176,8 +170,8 @@ impl IoOperations for Queue {
         disk.timeouts().is_cancelled(tag)
     }
 
-    fn note_answer(pdu: Pin<&mut Pdu>, trailer: Option<u32>, path: u32) {
-        pdu.project().check.note(trailer, path);
+    fn note_answer(pdu: &mut Pdu, trailer: Option<u32>, path: u32) {
+        pdu.check.note(trailer, path);
     }
 
     fn io_done(mut rq: Request<Self>, result: Result) {
@@ -282,7 +276,7 @@ fn start(disk: &Arc<DiskQueue>, mut rq: Request<Queue>, queue: u32, last: bool) 
     if !can_do(disk, op) {
         return refused(disk, rq, Status::NOT_SUPPORTED);
     }
-    *rq.pdu_mut().project().generation = disk.write_cache().generation();
+    rq.pdu_mut().generation = disk.write_cache().generation();
     if op == WireOp::Flush {
         if disk.write_cache().fails_flush() {
             return refused(disk, rq, Status::IO_ERROR);

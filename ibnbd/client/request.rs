@@ -5,13 +5,9 @@
 //! Contexts: *any*.
 
 use ibnbd_proto::checksum::Resends;
-use kernel::prelude::*;
-use kx::{
-    blk::{
-        Request,
-        Status, //
-    },
-    sg::SgList, //
+use kx::blk::{
+    Request,
+    Status, //
 };
 
 /// Most segments of a request.
@@ -21,7 +17,7 @@ pub(crate) const MAX_SEGMENTS: u16 = 128;
 pub(crate) struct Queue;
 
 /// The driver's part of a request.
-#[pin_data]
+#[derive(Default)]
 pub(crate) struct Pdu {
     /// Counts the request against the fair share of its disk.
     pub(crate) admission: Admission,
@@ -32,21 +28,6 @@ pub(crate) struct Pdu {
     pub(crate) timeouts: u32,
     /// Detects damage on the way.
     pub(crate) check: Check,
-    #[pin]
-    pub(crate) sg: SgList<{ MAX_SEGMENTS as usize }>,
-}
-
-impl Pdu {
-    /// Creates the data of a request that is not counted.
-    pub(crate) fn new() -> impl PinInit<Self, Error> {
-        try_pin_init!(Self {
-            admission: Admission::default(),
-            generation: 0,
-            timeouts: 0,
-            check: Check::default(),
-            sg <- SgList::new(),
-        }? Error)
-    }
 }
 
 /// The part of a request that detects damage, see [`crate::damage`].
@@ -87,7 +68,7 @@ impl Admission {
     /// Takes the admission of `rq`, which is not counted from then on.
     #[inline]
     pub(crate) fn take(rq: &mut Request<Queue>) -> Self {
-        core::mem::take(rq.pdu_mut().project().admission)
+        core::mem::take(&mut rq.pdu_mut().admission)
     }
 
     /// Returns whether the request is counted.
@@ -105,15 +86,15 @@ impl Admission {
 #[inline]
 pub(crate) fn leaves(rq: &mut Request<Queue>) -> bool {
     let times = rq.queue_data().timeouts().ends(rq.tag());
-    *rq.pdu_mut().project().timeouts = times.unwrap_or_default();
+    rq.pdu_mut().timeouts = times.unwrap_or_default();
     times.is_none()
 }
 
 /// Notes the end of a request. Resets the data of the request for the next one.
 #[inline]
 pub(crate) fn ended(rq: &mut Request<Queue>) {
-    let pdu = rq.pdu_mut().project();
-    *pdu.timeouts = 0;
+    let pdu = rq.pdu_mut();
+    pdu.timeouts = 0;
     pdu.check.ended();
 }
 

@@ -7,8 +7,8 @@
 //! These types replace [`kernel::block::mq`], which cannot be extended from outside, and keep its
 //! names where possible. A driver takes these steps:
 //!
-//! 1. Implement [`Operations`]: the type of the per-request data, `queue_rq`, and optional
-//!    operations.
+//! 1. Implement [`Operations`]: the type of the per-request data, the size of the scatterlist,
+//!    `queue_rq`, and optional operations.
 //! 2. Create a [`TagSet`], which allocates the requests. Several disks may share it.
 //! 3. Create a [`DiskOwner`] when the module is loaded. Dropping it on unload waits until the last
 //!    disk is freed.

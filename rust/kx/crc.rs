@@ -63,7 +63,7 @@ mod tests {
         ] {
             let expected = crc32c(5, &bytes[offset..offset + len]);
             assert_eq!(block.crc32c(5, offset, len), Ok(expected));
-            let mut list = KBox::init(SgList::<1>::new(), GFP_KERNEL)?;
+            let mut list = KBox::init(pin_init::init_zeroed::<SgList<1>>(), GFP_KERNEL)?;
             let table = list.as_table();
             let start = NonNull::new(block.as_ptr().wrapping_add(offset)).ok_or(EINVAL)?;
             if len > 0 {

@@ -10,10 +10,7 @@
 //! C header: [`include/linux/scatterlist.h`](srctree/include/linux/scatterlist.h)
 
 use crate::mm::PageBlock;
-use core::{
-    marker::PhantomPinned,
-    ptr::NonNull, //
-};
+use core::ptr::NonNull;
 use kernel::{
     bindings,
     prelude::*, //
@@ -25,6 +22,9 @@ pub struct SgEntry(bindings::scatterlist);
 
 /// A scatterlist table in storage `E`.
 ///
+/// Only this crate fills tables, and lends them to others as [`SgTable`]s, which have no size and so
+/// cannot be swapped. So a table describes the memory of its owner.
+///
 /// # Invariants
 ///
 /// - `nents <= entries.len()`.
@@ -32,8 +32,6 @@ pub struct SgEntry(bindings::scatterlist);
 ///   the end mark.
 pub struct Sg<E: ?Sized> {
     nents: u32,
-    /// A pinned table cannot be swapped with another one, so it describes the memory of its owner.
-    _pin: PhantomPinned,
     entries: E,
 }
 
@@ -52,12 +50,34 @@ unsafe impl Send for SgEntry {}
 // SAFETY: Shared references only read an entry.
 unsafe impl Sync for SgEntry {}
 
-impl<const N: usize> SgList<N> {
-    /// Returns an initializer for an empty table.
-    pub fn new() -> impl Init<Self> {
-        pin_init::init_zeroed()
-    }
+mod sealed {
+    pub trait Sealed {}
 
+    impl Sealed for () {}
+    impl<const N: usize> Sealed for super::SgList<N> {}
+}
+
+/// Room for the scatterlist of a request: an [`SgList`], or `()` for none.
+pub trait SgStorage: sealed::Sealed + Zeroable + Send + Sync {
+    /// Returns the scatterlist.
+    fn table(&mut self) -> Option<&mut SgTable>;
+}
+
+impl SgStorage for () {
+    #[inline]
+    fn table(&mut self) -> Option<&mut SgTable> {
+        None
+    }
+}
+
+impl<const N: usize> SgStorage for SgList<N> {
+    #[inline]
+    fn table(&mut self) -> Option<&mut SgTable> {
+        Some(self)
+    }
+}
+
+impl<const N: usize> SgList<N> {
     /// Returns the table without its size in the type.
     pub fn as_table(&mut self) -> &mut SgTable {
         self
@@ -119,7 +139,7 @@ impl SgTable {
     ///
     /// `buf..buf + len` must be memory of the kernel's linear mapping, and must stay allocated as
     /// long as this table may be mapped for a device, or a device may use the mapping.
-    pub unsafe fn set_buf(&mut self, buf: NonNull<u8>, len: u32) -> Result {
+    pub(crate) unsafe fn set_buf(&mut self, buf: NonNull<u8>, len: u32) -> Result {
         self.clear();
         let entry = self.entries.first_mut().ok_or(ENOSPC)?;
         // SAFETY: `entry` is one valid entry, and the buffer is in the linear mapping by this
@@ -246,7 +266,7 @@ mod tests {
 
     #[test]
     fn empty_list() -> Result {
-        let mut list = KBox::init(SgList::<4>::new(), GFP_KERNEL)?;
+        let mut list = KBox::init(pin_init::init_zeroed::<SgList<4>>(), GFP_KERNEL)?;
         let table = list.as_table();
         assert_eq!(table.capacity(), 4);
         assert!(table.is_empty());
@@ -258,7 +278,7 @@ mod tests {
     fn one_buffer() -> Result {
         let mut buf = KVec::<u8>::from_elem(0, 600, GFP_KERNEL)?;
         let ptr = NonNull::new(buf.as_mut_ptr()).ok_or(EINVAL)?;
-        let mut list = KBox::init(SgList::<2>::new(), GFP_KERNEL)?;
+        let mut list = KBox::init(pin_init::init_zeroed::<SgList<2>>(), GFP_KERNEL)?;
         let table = list.as_table();
         // SAFETY: The buffer is in the linear mapping and outlives the table's use.
         unsafe { table.set_buf(ptr, 600)? };
@@ -273,7 +293,7 @@ mod tests {
     #[test]
     fn copies_both_ways() -> Result {
         let pages = || PageBlock::new(1, crate::mm::Node::ANY);
-        let mut list = KBox::init(SgList::<1>::new(), GFP_KERNEL)?;
+        let mut list = KBox::init(pin_init::init_zeroed::<SgList<1>>(), GFP_KERNEL)?;
         let table = list.as_table();
         for (offset, len) in [
             (0, PAGE_SIZE),
@@ -317,7 +337,7 @@ mod tests {
     #[test]
     fn no_room() -> Result {
         let mut byte = KBox::new(0u8, GFP_KERNEL)?;
-        let mut list = KBox::init(SgList::<0>::new(), GFP_KERNEL)?;
+        let mut list = KBox::init(pin_init::init_zeroed::<SgList<0>>(), GFP_KERNEL)?;
         // SAFETY: The buffer is in the linear mapping.
         let res = unsafe { list.as_table().set_buf(NonNull::from(&mut *byte), 1) };
         assert_eq!(res, Err(ENOSPC));

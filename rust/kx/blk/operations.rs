@@ -14,11 +14,14 @@ use crate::{
             fill_maps,
             Hctx, //
         },
-        request::Request,
+        request::{
+            Private,
+            Request, //
+        },
         status::Status, //
     },
     pr_err_ratelimited,
-    sg::SgTable, //
+    sg::SgStorage, //
 };
 use core::{
     marker::PhantomData,
@@ -26,10 +29,7 @@ use core::{
 };
 use kernel::{
     bindings,
-    error::{
-        from_result,
-        VTABLE_DEFAULT_ERROR, //
-    },
+    error::VTABLE_DEFAULT_ERROR,
     ffi::{
         c_int,
         c_uint, //
@@ -49,21 +49,18 @@ pub enum TimeoutAction {
 /// A driver of multi-queue disks.
 #[vtable]
 pub trait Operations: Sized + 'static {
-    /// The driver's part of each request; pinned, with an alignment of 8 bytes at most.
+    /// The driver's part of each request, with an alignment of 8 bytes at most.
     ///
-    /// It is initialized once, when the request is allocated, and keeps its value from one use of
-    /// the request to the next.
-    type Pdu: Send + Sync;
+    /// It has its default when the request is allocated, and keeps its value from one use of the
+    /// request to the next. The default is made on the stack, and must not wait for I/O.
+    type Pdu: Default + Send + Sync;
+
+    /// The scatterlist of each request, for [`Request::map_sg`] and
+    /// [`IoHandle::sg`](crate::io::IoHandle::sg): an [`SgList`](crate::sg::SgList), or `()` for none.
+    type Sg: SgStorage;
 
     /// The driver's part of each disk.
     type QueueData: Send + Sync;
-
-    /// Returns an initializer of the driver's part of a request.
-    ///
-    /// # Context
-    ///
-    /// *may sleep*, but not wait for I/O.
-    fn init_pdu() -> impl PinInit<Self::Pdu, Error>;
 
     /// Starts a request. Unless `last` is set, more requests for the same queue follow, until one
     /// has `last` set or the block layer calls [`Self::commit_rqs`].
@@ -141,13 +138,6 @@ pub trait Operations: Sized + 'static {
     fn release(_disk: &Self::QueueData, _last: bool) {
         build_error!(VTABLE_DEFAULT_ERROR)
     }
-
-    /// Returns the scatterlist in the driver's part of a request, for [`Request::map_sg`] and
-    /// [`IoHandle::sg`](crate::io::IoHandle::sg). The list must be inside the driver's part, and must
-    /// always be the same one. It is empty when [`Self::queue_rq`] receives a request.
-    fn sg(_pdu: Pin<&mut Self::Pdu>) -> Pin<&mut SgTable> {
-        build_error!(VTABLE_DEFAULT_ERROR)
-    }
 }
 
 /// A driver whose requests can be handed out as [`IoHandle`](crate::io::IoHandle)s.
@@ -179,7 +169,7 @@ pub trait IoOperations: Operations {
     /// # Context
     ///
     /// *any*.
-    fn note_answer(_pdu: Pin<&mut Self::Pdu>, _trailer: Option<u32>, _path: u32) {}
+    fn note_answer(_pdu: &mut Self::Pdu, _trailer: Option<u32>, _path: u32) {}
 
     /// Handles the end of a request's I/O in the transport.
     ///
@@ -219,7 +209,7 @@ impl<D: Operations> Vtable<D> {
 
     pub(crate) const fn build() -> &'static bindings::blk_mq_ops {
         // The private data follows the request, which is 8 byte aligned.
-        const { assert!(align_of::<D::Pdu>() <= align_of::<bindings::request>()) };
+        const { assert!(align_of::<Private<D>>() <= align_of::<bindings::request>()) };
         &Self::OPS
     }
 
@@ -353,14 +343,12 @@ impl<D: Operations> Vtable<D> {
         _hctx_idx: c_uint,
         _numa_node: c_int,
     ) -> c_int {
-        from_result(|| {
-            let pdu = Request::<D>::pdu_of(rq);
-            // SAFETY: By this function's contract the request is new, so nobody uses the memory
-            // behind it. `TagSet::raw` has asked for the size of a `Pdu` there, `build` has checked
-            // its alignment, and requests do not move.
-            unsafe { pin_init::raw_try_init(pdu, D::init_pdu())? };
-            Ok(0)
-        })
+        let private = Request::<D>::private_of(rq);
+        // SAFETY: By this function's contract the request is new, so nobody uses the memory behind
+        // it. `TagSet::raw` has asked for the size of a `Private` there, and `build` has checked its
+        // alignment. It stays there until `exit_request` drops it.
+        unsafe { pin_init::raw_init(private, Private::new()) };
+        0
     }
 
     /// # Safety
@@ -371,7 +359,7 @@ impl<D: Operations> Vtable<D> {
         rq: *mut bindings::request,
         _hctx_idx: c_uint,
     ) {
-        // SAFETY: By this function's contract the driver's part is initialized, and nobody uses it.
-        unsafe { Request::<D>::pdu_of(rq).drop_in_place() };
+        // SAFETY: By this function's contract the private data is initialized, and nobody uses it.
+        unsafe { Request::<D>::private_of(rq).drop_in_place() };
     }
 }

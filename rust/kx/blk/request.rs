@@ -24,11 +24,17 @@ use crate::{
         status::Status, //
     },
     io::Io,
-    sg::SgTable, //
+    sg::{
+        SgStorage,
+        SgTable, //
+    }, //
 };
 use core::{
     marker::PhantomData,
-    mem::ManuallyDrop,
+    mem::{
+        offset_of,
+        ManuallyDrop, //
+    },
     num::NonZero,
     ptr::NonNull, //
 };
@@ -78,6 +84,25 @@ impl Op {
     }
 }
 
+/// What follows a request in memory, where it stays.
+///
+/// Only this crate fills the scatterlist, from the request in front of it. `Vtable::queue_rq`
+/// empties the list, which otherwise still describes the memory of an earlier use.
+#[repr(C)]
+pub(crate) struct Private<D: Operations> {
+    pdu: D::Pdu,
+    sg: D::Sg,
+}
+
+impl<D: Operations> Private<D> {
+    pub(crate) fn new() -> impl Init<Self> {
+        init!(Self {
+            pdu: D::Pdu::default(),
+            sg <- pin_init::init_zeroed(),
+        })
+    }
+}
+
 /// A started request that the driver owns.
 ///
 /// Dropping it ends the request with [`Status::IO_ERROR`].
@@ -85,7 +110,7 @@ impl Op {
 /// # Invariants
 ///
 /// - The pointer is to a started request of a disk of `D`, owned by the driver.
-/// - A valid `D::Pdu` follows the request.
+/// - A valid [`Private<D>`] follows the request.
 #[must_use = "a request that is dropped ends in an error"]
 pub struct Request<D: Operations>(NonNull<bindings::request>, PhantomData<D>);
 
@@ -98,8 +123,8 @@ unsafe impl<D: Operations> Sync for Request<D> {}
 impl<D: Operations> Request<D> {
     /// # Safety
     ///
-    /// `rq` must be a started request of a disk of `D`, with a valid `D::Pdu`, and owned by the
-    /// driver; the ownership passes to the result.
+    /// `rq` must be a started request of a disk of `D`, with a valid [`Private<D>`], and owned by
+    /// the driver; the ownership passes to the result.
     pub(crate) unsafe fn from_raw(rq: *mut bindings::request) -> Self {
         // INVARIANT: By this function's contract.
         // SAFETY: A live object is not at null.
@@ -111,10 +136,17 @@ impl<D: Operations> Request<D> {
         ManuallyDrop::new(self).0
     }
 
-    /// Returns the address of the driver's part of a request.
-    pub(crate) fn pdu_of(rq: *mut bindings::request) -> *mut D::Pdu {
+    /// Returns the address of the private data of a request.
+    pub(crate) fn private_of(rq: *mut bindings::request) -> *mut Private<D> {
         // CAST: As `blk_mq_rq_to_pdu`: the private data starts behind the request.
         rq.wrapping_add(1).cast()
+    }
+
+    /// Returns the address of the driver's part of a request.
+    fn pdu_of(rq: *mut bindings::request) -> *mut D::Pdu {
+        const { assert!(offset_of!(Private<D>, pdu) == 0) };
+        // CAST: As just asserted, it is where the private data begins.
+        Self::private_of(rq).cast()
     }
 
     /// Returns whether this is the request at `rq`.
@@ -227,38 +259,32 @@ impl<D: Operations> Request<D> {
 
     /// Returns the driver's part of the request, mutably.
     #[inline]
-    pub fn pdu_mut(&mut self) -> Pin<&mut D::Pdu> {
-        // SAFETY: As for `pdu`; the request is borrowed exclusively, and does not move.
-        unsafe { Pin::new_unchecked(&mut *Self::pdu_of(self.0.as_ptr())) }
+    pub fn pdu_mut(&mut self) -> &mut D::Pdu {
+        // SAFETY: As for `pdu`; the request is borrowed exclusively.
+        unsafe { &mut *Self::pdu_of(self.0.as_ptr()) }
     }
 
-    /// Returns the scatterlist in the driver's part of a request, if it has one.
-    ///
-    /// The list belongs to this request as long as the request exists. It is inside the request's
-    /// private data, which is pinned, and safe code can neither move nor fill a pinned list.
+    /// Returns the scatterlist of a request, if it has one.
     ///
     /// # Safety
     ///
-    /// `rq` must be a request with a valid `D::Pdu`, which the caller must own during `'a`.
+    /// `rq` must be a request with a valid [`Private<D>`], whose scatterlist the caller must own
+    /// during `'a`.
     #[inline]
     pub(crate) unsafe fn table_of<'a>(rq: *mut bindings::request) -> Option<&'a mut SgTable> {
-        if !D::HAS_SG {
-            return None;
-        }
-        let pdu = Self::pdu_of(rq);
-        // SAFETY: By this function's contract the private data is valid, and the caller owns it.
-        // Requests do not move.
-        let table = D::sg(unsafe { Pin::new_unchecked(&mut *pdu) });
-        // SAFETY: The callers only fill, clear and read the table, and do not move it.
-        let table = unsafe { table.get_unchecked_mut() };
-        let at = table.as_ptr().addr().wrapping_sub(pdu.addr());
-        // The driver could pass a list elsewhere on to another request.
-        (at < size_of::<D::Pdu>()).then_some(table)
+        // SAFETY: By this function's contract.
+        unsafe { (*Self::private_of(rq)).sg.table() }
     }
 
-    /// Fills the scatterlist in the driver's part with the request's data, and returns the number
-    /// of entries, which is zero if the operation has no data. An [`IoHandle`] does so by itself when
-    /// the list is needed.
+    #[inline]
+    pub(crate) fn table(&mut self) -> Option<&mut SgTable> {
+        // SAFETY: By the type invariant the private data is valid. `self`, which owns it, is
+        // borrowed exclusively as long as the result.
+        unsafe { Self::table_of(self.0.as_ptr()) }
+    }
+
+    /// Fills the scatterlist with the request's data, and returns the list, which is empty if the
+    /// operation has no data. An [`IoHandle`] does so by itself when the list is needed.
     ///
     /// [`IoHandle`]: crate::io::IoHandle
     ///
@@ -268,22 +294,20 @@ impl<D: Operations> Request<D> {
     ///
     /// # Errors
     ///
-    /// `EMSGSIZE` if there are more segments than entries; `EINVAL` if the driver's part has no
-    /// scatterlist.
+    /// `EMSGSIZE` if there are more segments than entries; `EINVAL` if requests of the driver have
+    /// no scatterlist.
     #[inline]
-    pub fn map_sg(&mut self) -> Result<u32> {
+    pub fn map_sg(&mut self) -> Result<&SgTable> {
         let rq = self.0.as_ptr();
         let has_data = self.op().is_some_and(Op::has_data);
-        // SAFETY: By the type invariant the private data is valid, and `self`, which owns the
-        // request, is borrowed exclusively.
-        let table = unsafe { Self::table_of(rq) }.ok_or(EINVAL)?;
+        let table = self.table().ok_or(EINVAL)?;
         if has_data {
             // SAFETY: By the type invariant `self` owns the request.
             unsafe { table.set_request(rq)? };
         } else {
             table.clear();
         }
-        Ok(table.nents())
+        Ok(table)
     }
 
     /// Continues a CRC-32C with the request's data, see [`crc32c`](crate::crc::crc32c). There is no
@@ -294,8 +318,7 @@ impl<D: Operations> Request<D> {
     ///
     /// *any*.
     pub fn crc32c(&mut self, crc: u32) -> u32 {
-        // SAFETY: Owned by the type invariant, and borrowed exclusively.
-        let Some(table) = (unsafe { Self::table_of(self.0.as_ptr()) }) else {
+        let Some(table) = self.table() else {
             return crc;
         };
         // SAFETY: The table is empty, or `map_sg` or `Io::sg` has filled it with the memory of this
@@ -378,9 +401,9 @@ impl<D: Operations> Drop for Request<D> {
 }
 
 // SAFETY: Between `into_raw` and `from_raw` the holder of the raw pointer owns the request, and
-// with it the table in its private data, see `table_of`. `Vtable::queue_rq` empties the table
-// before the driver receives the request, and only `map_sg` and `sg` fill it, so it describes the
-// request's own memory. `is_wanted` and `is_cancelled` get shared references to the disk's data, which is
+// with it the table in its private data, which does not move, see `Private`. `Vtable::queue_rq`
+// empties the table before the driver receives the request, and only `map_sg` and `sg` fill it, so
+// it describes the request's own memory. `is_wanted` and `is_cancelled` get shared references to the disk's data, which is
 // `Sync`.
 unsafe impl<D: IoOperations> Io for Request<D> {
     fn into_raw(self) -> NonNull<c_void> {
@@ -453,8 +476,8 @@ unsafe impl<D: IoOperations> Io for Request<D> {
     unsafe fn note_answer(raw: NonNull<c_void>, trailer: Option<u32>, path: u32) {
         let pdu = Self::pdu_of(raw.cast().as_ptr());
         // SAFETY: The caller owns the request, whose private data is valid and used by nobody
-        // else meanwhile; requests do not move.
-        D::note_answer(unsafe { Pin::new_unchecked(&mut *pdu) }, trailer, path);
+        // else meanwhile.
+        D::note_answer(unsafe { &mut *pdu }, trailer, path);
     }
 
     fn done(self, result: Result) {

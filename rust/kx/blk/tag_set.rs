@@ -12,7 +12,8 @@ use crate::blk::{
     operations::{
         Operations,
         Vtable, //
-    }, //
+    },
+    request::Private, //
 };
 use core::marker::PhantomData;
 use kernel::{
@@ -118,7 +119,7 @@ impl<D: Operations> TagSet<D> {
             nr_hw_queues: all.ok_or(EINVAL)?,
             queue_depth: spec.depth,
             nr_maps: if polled { MAPS_WITH_POLL } else { 1 },
-            cmd_size: u32::try_from(size_of::<D::Pdu>())?,
+            cmd_size: u32::try_from(size_of::<Private<D>>())?,
             numa_node: bindings::NUMA_NO_NODE,
             timeout: spec.timeout_jiffies,
             flags,

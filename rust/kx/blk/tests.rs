@@ -10,10 +10,7 @@ use crate::{
         PageBlock,
         Pieces, //
     },
-    sg::{
-        SgList,
-        SgTable, //
-    },
+    sg::SgList,
     sync::{
         atomic::{
             Atomic,
@@ -55,12 +52,18 @@ impl ModuleMetadata for NoModule {
 /// A disk that stores nothing, and counts requests.
 struct NullDriver;
 
-#[pin_data]
 struct NullPdu {
     magic: u32,
     uses: Atomic<u32>,
-    #[pin]
-    sg: SgList<8>,
+}
+
+impl Default for NullPdu {
+    fn default() -> Self {
+        Self {
+            magic: MAGIC,
+            uses: Atomic::new(0),
+        }
+    }
 }
 
 struct Counts {
@@ -108,15 +111,8 @@ const SWAP: u32 = u32::MAX - 1;
 impl Operations for NullDriver {
     type OwnerModule = NoModule;
     type Pdu = NullPdu;
+    type Sg = SgList<8>;
     type QueueData = Arc<Counts>;
-
-    fn init_pdu() -> impl PinInit<NullPdu, Error> {
-        try_pin_init!(NullPdu {
-            magic: MAGIC,
-            uses: Atomic::new(0),
-            sg <- SgList::new(),
-        })
-    }
 
     fn queue_rq(
         hctx: Hctx<'_>,
@@ -155,13 +151,12 @@ impl Operations for NullDriver {
             }
         }
         // Nothing is left of the last use of the request.
-        if !Self::sg(rq.pdu_mut()).is_empty() {
+        if !rq.table().is_some_and(|table| table.is_empty()) {
             disk.miscounts.fetch_add(1, Relaxed);
         }
-        let Ok(nents) = rq.map_sg() else {
+        let Ok((nents, mapped)) = rq.map_sg().map(|table| (table.nents(), table.bytes())) else {
             return Err((rq, Status::INVALID));
         };
-        let mapped = Self::sg(rq.pdu_mut()).bytes();
         match rq.op() {
             Some(Op::Read | Op::Write) if nents == 0 || mapped != u64::from(rq.bytes()) => {
                 return Err((rq, Status::INVALID));
@@ -209,10 +204,6 @@ impl Operations for NullDriver {
             disk.miscounts.fetch_add(1, Relaxed);
         }
     }
-
-    fn sg(pdu: Pin<&mut NullPdu>) -> Pin<&mut SgTable> {
-        pdu.project().sg
-    }
 }
 
 impl IoOperations for NullDriver {
@@ -228,11 +219,8 @@ struct PolledDriver;
 impl Operations for PolledDriver {
     type OwnerModule = NoModule;
     type Pdu = NullPdu;
+    type Sg = ();
     type QueueData = u32;
-
-    fn init_pdu() -> impl PinInit<NullPdu, Error> {
-        NullDriver::init_pdu()
-    }
 
     fn queue_rq(
         _hctx: Hctx<'_>,
@@ -426,7 +414,7 @@ mod suite {
         )?;
         // SAFETY: Only computes an address.
         let c = unsafe { bindings::blk_mq_rq_to_pdu(rq.get()) };
-        assert_eq!(Request::<NullDriver>::pdu_of(rq.get()).cast(), c);
+        assert_eq!(Request::<NullDriver>::private_of(rq.get()).cast(), c);
         Ok(())
     }
 
