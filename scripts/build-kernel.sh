@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: GPL-2.0
 #
-# build-kernel.sh fast|debug|kcsan|versions|arm64|stock [prepare]: builds a test kernel, or (prepare) only
-# the files that modules are compiled against, and prints its build folder as the last line.  The
+# build-kernel.sh fast|debug|kcsan|versions|arm64|stock [prepare|look]: builds a test kernel, or (prepare) only
+# the files that modules are compiled against, and prints its build folder as the last line.  With look, it
+# only returns whether the kernel is there.  The
 # folder is keyed by the kernel's version, the configuration and the toolchain, and is built once.
 # The stock kernel is Debian's own, which is fetched; see stock-kernel.sh.
 # shellcheck source=scripts/env.sh
@@ -70,6 +71,7 @@ configure() {
 
 case $goal in
 all) stamp=$out/.built ;;
+look) [ -e "$out/.built" ] && exit 0 || exit 1 ;;
 prepare) stamp=$out/.prepared ;;
 *) die "no such goal: $goal" ;;
 esac

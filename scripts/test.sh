@@ -6,7 +6,8 @@
 # A suite that ran no test has failed.  With
 # IBTRS_ALL=1 all scenarios run; without, neither those marked `thorough` nor all parts but one
 # of those that tools/testbed/scenarios/rotation.py lists, nor the other parts of the tables of
-# hostile peers.  Which part runs is the commit's, or IBTRS_PART's.
+# hostile peers.  Which part runs is the commit's, or IBTRS_PART's.  With IBTRS_FAST=stock, Debian's own
+# kernel is used in the place of the fast one.
 # shellcheck source=scripts/env.sh
 . "$(dirname "$0")/env.sh"
 
@@ -67,7 +68,7 @@ run_kunit() {
 # transport is in, which times out on slow guests, nor those
 # that are never idle.
 run_scenarios() {
-	local what=("$TOP/tools/testbed/scenarios") these=''
+	local what=("$TOP/tools/testbed/scenarios" --fast "${IBTRS_FAST:-fast}") these=''
 	if [ -z "${IBTRS_ALL:-}" ]; then
 		IBTRS_PART=$("$TOP/scripts/part.sh")
 		export IBTRS_PART
@@ -80,7 +81,7 @@ run_scenarios() {
 }
 
 case " ${SUITES[*]} " in
-*" scenarios "*) "$TOP/scripts/setup.sh" debug fast ;;
+*" scenarios "*) "$TOP/scripts/setup.sh" debug "${IBTRS_FAST:-fast}" ;;
 *" kunit "*) "$TOP/scripts/setup.sh" debug ;;
 *) "$TOP/scripts/setup-packages.sh" ;;
 esac

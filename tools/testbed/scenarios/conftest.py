@@ -55,6 +55,8 @@ KINDS: dict[str, type[Lab]] = {"pair": Pair, "solo": Solo, "trio": Trio, "debian
 def pytest_addoption(parser):
     parser.addoption("--kernel", choices=paths.FLAVOURS, default="debug",
                      help="the kernel for scenarios that do not ask for the fast one; all but debug for all of them")
+    parser.addoption("--fast", choices=("fast", "stock"), default="fast",
+                     help="the kernel for scenarios that ask for the fast one")
     parser.addoption("--rdma", choices=tuple(RDMA_MODULES), default="rxe",
                      help="the software RDMA for scenarios that ask for none")
     parser.addoption("--stack", choices=STACKS, default="ibtrs",
@@ -84,16 +86,22 @@ def _argument(item, name, default):
     return marker.args[0] if marker else default
 
 
+def _flavour(item) -> str:
+    """The kernel that a scenario runs on."""
+    config = item.config
+    flavour = config.getoption("kernel")
+    if _has(item, "fast") and flavour == "debug" and not os.environ.get("IBTRS_CHECKED"):
+        return config.getoption("--fast")
+    return flavour
+
+
 def wanted(item) -> tuple | None:
     """The kind of guests that a scenario asks for, without the number of links; None for one
     that needs none."""
     kind = next((name for name in KINDS if name in getattr(item, "fixturenames", ())), None)
     if kind is None:
         return None
-    flavour = item.config.getoption("kernel")
-    if _has(item, "fast") and flavour == "debug" and not os.environ.get("IBTRS_CHECKED"):
-        flavour = "fast"
-    return (kind, flavour, _argument(item, "kernel_arguments", ""), _argument(item, "cpus", 2),
+    return (kind, _flavour(item), _argument(item, "kernel_arguments", ""), _argument(item, "cpus", 2),
             _argument(item, "rdma", item.config.getoption("--rdma")), _argument(item, "memory", ()))
 
 
@@ -144,11 +152,10 @@ def _choose_for_kernel(config, items) -> None:
     """Skips what Debian's kernel cannot do, and leaves out what only another kernel is for."""
     kernel = config.getoption("kernel")
     others = [item for item in items if _has(item, "versions") and kernel != "versions"]
-    if kernel == "stock":
-        for item in items:
-            if reason := not_on_stock.reason(item.path.name, item.name):
-                item.add_marker(pytest.mark.skip(reason=reason))
-    else:
+    for item in items:
+        if _flavour(item) == "stock" and (reason := not_on_stock.reason(item.path.name, item.name)):
+            item.add_marker(pytest.mark.skip(reason=reason))
+    if kernel != "stock":
         others += [item for item in items
                    if _has(item, "stock") or {"debian", "installed"} & set(getattr(item, "fixturenames", ()))]
     _deselect(config, items, others)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""A plugin of pytest that lists scenarios as JSON, with what each uses that Debian's own kernel lacks."""
+"""A plugin of pytest that lists scenarios as JSON, with what each uses that Debian's own kernel lacks, and the kernel
+on which it runs."""
 
 import ast
 import inspect
@@ -79,5 +80,12 @@ def needs(item) -> set[str]:
     return found
 
 
+def kernel(item) -> str | None:
+    """The kernel on which a scenario runs; None if it needs none, or is skipped."""
+    conftest = item.config.pluginmanager.get_plugin(str(SCENARIOS / "conftest.py"))
+    guests = conftest.wanted(item)
+    return guests[1] if guests and not item.get_closest_marker("skip") else None
+
+
 def pytest_collection_finish(session):
-    print("\n" + json.dumps([(item.path.name, item.name, sorted(needs(item))) for item in session.items]))
+    print("\n" + json.dumps([(item.path.name, item.name, sorted(needs(item)), kernel(item)) for item in session.items]))
