@@ -13,7 +13,7 @@
 # contain a hash of the compiler and the crate.  The result is kept in
 # $IBTRS_METADATA, a folder for each kernel release.
 #
-# Status 77: the source of this kernel, or its compilers, are not installed.
+# Status 77, at which DKMS skips the kernel: its source or its compilers are not installed.
 set -Eeuo pipefail
 trap 'printf "error: %s, line %s: exit status %s\n" "${BASH_SOURCE[0]}" "$LINENO" "$?" >&2' ERR
 # Variables of an outer make are not for the kernel's, but for the tools.
@@ -97,8 +97,9 @@ unpack() {
 }
 
 # What the distribution alone has, or what its machine had that built the
-# kernel; no code depends on it.
-of_the_builder='^CONFIG_(MODULE_SIG_KEY|SYSTEM_TRUSTED_KEYS|MODULE_SIG_ALL|OPENSSL_SUPPORTS_[A-Z_]*)='
+# kernel; no code depends on it.  The C compiler's text changes with each revision
+# of its package; its version is an option of its own.
+of_the_builder='^CONFIG_(MODULE_SIG_KEY|SYSTEM_TRUSTED_KEYS|MODULE_SIG_ALL|OPENSSL_SUPPORTS_[A-Z_]*|CC_VERSION_TEXT)='
 options() { grep -E '^CONFIG_' "$1" | grep -vE "$of_the_builder"; }
 
 configure() {

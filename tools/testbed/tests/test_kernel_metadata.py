@@ -110,11 +110,11 @@ class Machine:
         subprocess.run(["tar", "-C", self.root, "-cJf", self.root / "linux-source-7.3.tar.xz", source.name],
                        check=True)
 
-    def run(self, *arguments, script="kernel-metadata.sh"):
+    def run(self, *arguments, script="kernel-metadata.sh", cwd=None):
         env = {**os.environ, "PATH": f"{self.root}/bin:{os.environ['PATH']}", "COUNT": str(self.count),
                "IBTRS_METADATA": str(self.cache), "IBTRS_KERNEL_SOURCES": str(self.root)}
         return subprocess.run([SCRIPTS / script, *arguments], env=env, text=True, capture_output=True,
-                              check=False)
+                              check=False, cwd=cwd)
 
     def builds(self):
         return len(self.count.read_text().splitlines()) if self.count.exists() else 0
@@ -258,6 +258,45 @@ def test_another_configuration_is_refused(machine):
     machine.pack(SYMBOLS, extra_config="CONFIG_STRANGE=y\n")
     assert "CONFIG_STRANGE=y" in machine.refused()
     assert machine.builds() == 0
+
+
+def test_a_revision_of_the_same_compiler_will_do(machine):
+    """Its version is an option of its own."""
+    machine.pack(SYMBOLS, extra_config='CONFIG_CC_VERSION_TEXT="sh 1, revision 2"\n')
+    assert machine.run(machine.headers).returncode == 0
+
+
+def before_dkms_builds(machine, makefile: str):
+    """What DKMS runs in the folder of the modules, which has that Makefile."""
+    modules = machine.root / "modules"
+    modules.mkdir(exist_ok=True)
+    (modules / "Makefile").write_text(makefile)
+    return machine.run(machine.headers, script="dkms-pre-build.sh", cwd=modules)
+
+
+COMPILES, DOES_NOT = "all:\n\t@echo $(KDIR) > built\n", "all:\n\t@false\n"
+
+
+def test_a_newer_kernel_is_tried(machine):
+    """It is skipped (77) if the modules do not compile for it, which no longer fails its installation."""
+    (machine.headers / "include/config/kernel.release").write_text("7.10.1+test-amd64\n")
+    program(machine.headers / "rust/libkernel.rmeta", "")
+    assert before_dkms_builds(machine, COMPILES).returncode == 0
+    assert (machine.root / "modules/built").read_text() == f"{machine.headers}\n"
+    result = before_dkms_builds(machine, DOES_NOT)
+    assert result.returncode == 77
+    assert result.stderr.splitlines()[-1] == (
+        "error: the modules do not compile for kernel 7.10.1+test-amd64: "
+        "install a version of ibtrs that was made for kernel 7.10")
+
+
+def test_for_a_known_kernel_only_the_metadata_is_made(machine):
+    """A build that fails is an error there, and DKMS reports it."""
+    assert before_dkms_builds(machine, DOES_NOT).returncode == 0
+    assert machine.folder().exists()
+    shutil.rmtree(machine.cache)
+    machine.packages(VERSION, "")
+    assert before_dkms_builds(machine, COMPILES).returncode == 77
 
 
 def test_a_source_without_rust_symbols_is_refused(machine):
