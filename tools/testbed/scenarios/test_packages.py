@@ -33,6 +33,20 @@ def shut_down(guest) -> None:
     assert "systemd-shutdown[1]: Rebooting." in "\n".join(guest.log.lines())
 
 
+def upgrade(guest) -> None:
+    """The steps of dpkg: disks stay mapped, and metrics are served by the newer version."""
+    def started(unit):
+        return guest.run(f"systemctl show --property ExecMainStartTimestampMonotonic {unit}")
+
+    before = started("ibnbd-client"), started("ibnbd-metrics")
+    steps = ("prerm upgrade 9", "preinst upgrade 0", "postrm upgrade 9", "postinst configure 0")
+    guest.run("cd /var/lib/dpkg/info; " + " && ".join(
+        f"([ ! -e ibtrs-tools.{step.split()[0]} ] || DPKG_MAINTSCRIPT_PACKAGE=ibtrs-tools ./ibtrs-tools.{step})"
+        for step in steps))
+    guest.wait_until("systemctl is-active ibnbd-metrics")
+    assert started("ibnbd-client") == before[0] and started("ibnbd-metrics") != before[1]
+
+
 def purge(guest) -> None:
     files = guest.run(f"dpkg -L {PACKAGES} | sort -u").split("\n")
     ours = [file for file in files if re.search("ibtrs|ibnbd", file)]
@@ -40,8 +54,9 @@ def purge(guest) -> None:
     guest.run(f"DEBIAN_FRONTEND=noninteractive apt-get purge -qy {PACKAGES}", timeout=600)
     guest.push("/tmp/files", "\n".join(ours) + "\n")
     left = guest.run(f"xargs ls -d < /tmp/files 2> /dev/null; ls -d {MADE} 2> /dev/null; "
-                     "ls /var/lib/dpkg/info | grep ^ibtrs", check=False)
+                     "ls /var/lib/dpkg/info | grep ^ibtrs; find /etc/systemd -name '*ibnbd*'", check=False)
     assert not left, left
+    assert not guest.ok("systemctl is-active ibnbd-metrics || pgrep -x ibnbd")
     assert not modules_of(guest)
 
 
@@ -91,11 +106,13 @@ def test_from_installation_to_purge(installed, stack):
     metrics = client.run(r"exec 3<> /dev/tcp/127.0.0.1/11234 && printf 'GET /metrics HTTP/1.0\r\n\r\n' >&3 && cat <&3")
     assert " 200 OK" in metrics and 'ibnbd_disk_open{disk="ibnbd0"} 1' in metrics, metrics
     assert "ibnbd_unreadable_files 0" in metrics and 'ibtrs_path_connected{session="demo"' in metrics
-    client.run("systemctl stop ibnbd-metrics")
+    upgrade(client)
     client.wait_until("systemctl show ibnbd-client | grep SubState=exited")
     installed.server.wait_until("systemctl show ibnbd-server | grep SubState=exited")
 
     client.run("umount /mnt/disk && systemctl stop ibnbd-client")
     assert client.run("ls /sys/block | grep ^ibnbd || true") == ""
     client.run(stack.unload("client"))
+    # What an administrator may have left on.
+    client.run("systemctl enable ibnbd@demo-data ibnbd-key@demo && systemctl is-active ibnbd-metrics")
     purge(client)
