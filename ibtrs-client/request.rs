@@ -1077,7 +1077,9 @@ pub(crate) fn cancel(conn: &PathConn, slot: SlotRef<'_, Con>) {
 fn report_cancelled(qp: &QueuePair<Con>, slot: SlotRef<'_, Con>) {
     let mut inner = slot.inner.lock();
     let in_flight = inner.in_flight.as_mut();
-    let Some(in_flight) = in_flight.filter(|f| f.unanswered && f.is_released()) else {
+    // The slot may have another request by now, which is not cancelled.
+    let in_flight = in_flight.filter(|f| f.cancelled && f.unanswered && f.is_released());
+    let Some(in_flight) = in_flight else {
         return;
     };
     let Some(carried) = in_flight.io.take() else {
