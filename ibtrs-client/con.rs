@@ -80,7 +80,7 @@ pub(crate) struct Con {
     revoked_at: Atomic<u64>,
     /// Number of messages received.
     messages: Atomic<u64>,
-    /// Number of requests that were sent and not answered.
+    /// Number of requests that were sent and are not over.
     outstanding: Atomic<i32>,
 }
 
@@ -111,7 +111,7 @@ impl Con {
         false
     }
 
-    /// Stops counting a request that was answered, or not sent.
+    /// Stops counting a request that is over, or was not sent.
     #[inline]
     pub(crate) fn leave(&self) {
         self.outstanding.fetch_sub(1, Relaxed);

@@ -505,6 +505,7 @@ fn sends_capsules(session: &Session, dev: &Device) -> bool {
 fn service_config() -> QpConfig {
     QpConfig {
         send_depth: 2 * u32::from(SERVICE_QUEUE_DEPTH) + 2,
+        send_reserve: 0,
         send_sges: 2,
         // Two extra, for AUTH2 and the session information.
         recv_depth: 2 * u32::from(SERVICE_QUEUE_DEPTH) + 2,
@@ -515,11 +516,16 @@ fn service_config() -> QpConfig {
 }
 
 /// Returns the number of receives of an I/O connection: an invalidation (with slots, an
-/// [`Imm::Nop`]) and an answer for each chunk, and one for the answer being handled, whose chunk may be
-/// in use again. With slots, some numbers are kept for messages on the service connection, which
-/// leaves one for the server's own `Nop`. iWARP does not wait for a receive that is posted late.
+/// [`Imm::Nop`]) and an answer for each request, one for the answer being handled, whose number may be
+/// in use again, and some for the server's own `Nop`s. Slots without a window leave one for those, as
+/// some numbers are kept for messages on the service connection. iWARP does not wait for a receive that
+/// is posted late.
 fn answers(wire: &Wire) -> u32 {
-    2 * u32::from(wire.depth) + 1
+    let own = match wire.has_window() {
+        true => request::OWN_NOPS,
+        false => 0,
+    };
+    2 * wire.requests_of_connection() + 1 + own
 }
 
 /// Returns the completion vector of the first I/O connection. With a connection for each CPU,
@@ -533,17 +539,41 @@ fn first_vector(attempt: &Attempt, dev: &Device) -> u32 {
     }
 }
 
-/// Returns the number of send queue entries of an I/O connection: a registration, the request, and an
-/// invalidation for each chunk. Where immediates are messages of their own, a request has one, and each
+/// Returns the number of send queue entries of an I/O connection: a registration, the message, and an
+/// invalidation for each request. Where immediates are messages of their own, a request has one, and each
 /// chain finds room for one.
+///
+/// With a window there are few requests, and entries that the device has not freed yet when a request
+/// is over weigh more. The queue has room for them, and a [reserve](invalidations) for
+/// invalidations.
 fn sends(wire: &Wire) -> u32 {
-    let imms = u32::from(wire.imm_in_messages);
-    (3 + imms) * u32::from(wire.depth) + 1 + imms
+    /// The most entries that wait for the next signal, and as many for those on their way.
+    const UNSIGNALLED: u32 = 128;
+    let (requests, imms) = (
+        wire.requests_of_connection(),
+        u32::from(wire.imm_in_messages),
+    );
+    let late = match wire.has_window() {
+        true => requests.min(UNSIGNALLED),
+        false => 0,
+    };
+    (3 + imms) * requests + late + 1 + imms
+}
+
+/// Returns the number of send queue entries of an I/O connection that are kept for invalidations: one for
+/// each request, which is in the window until its invalidation has completed. Without a window, the
+/// queue has three for each request of the path.
+fn invalidations(wire: &Wire) -> u32 {
+    match wire.has_window() {
+        true => wire.requests_of_connection(),
+        false => 0,
+    }
 }
 
 fn io_config(attempt: &Attempt, dev: &Device, wire: &Wire, cid: u16, vector: u32) -> QpConfig {
     QpConfig {
         send_depth: sends(wire),
+        send_reserve: invalidations(wire),
         send_sges: dev.max_send_sge().min(request::MAX_SGES),
         recv_depth: answers(wire),
         payloads: false,

@@ -119,6 +119,11 @@ pub(crate) const MAX_SGES: u32 = 33;
 /// Time limit of an administrative message.
 pub(crate) const ADMIN_TIMEOUT_MS: u32 = 30_000;
 
+/// Receives of a connection with a window for the server's own [`Imm::Nop`]s. It sends one when those
+/// before are acknowledged, which does not mean that they are handled: hundreds of milliseconds may pass
+/// until a polled connection is polled.
+pub(crate) const OWN_NOPS: u32 = 128;
+
 /// The sizes and features that both sides agreed on when they connected.
 #[derive(Clone, Copy)]
 pub(crate) struct Wire {
@@ -138,7 +143,7 @@ pub(crate) struct Wire {
     pub(crate) inv_answers: bool,
     /// Requests may be capsules.
     capsules: bool,
-    /// How many requests may be in flight on an I/O connection.
+    /// How many requests may be in flight on a connection: those that are not over.
     window: i32,
 }
 
@@ -147,6 +152,16 @@ pub(crate) fn takes_slots(dev: &Device) -> bool {
     dev.has_immediates()
         && dev.max_reads_by_peer() > 0
         && (dev.reads_survive_loss() || crate::param::slots_over_rxe.get())
+}
+
+/// Returns the most requests of a connection for which the queues of the device have room: four entries
+/// of the send queue each, and two receives. See `sends` and `answers` in [`crate::connect`]; a queue
+/// pair takes an entry of each queue for itself.
+fn queue_room(dev: &Device) -> u32 {
+    let of_sends = dev.max_qp_wr().saturating_sub(2) / 4;
+    let of_receives = dev.max_qp_wr().saturating_sub(OWN_NOPS + 2) / 2;
+    let of_completions = dev.max_cqe().saturating_sub(OWN_NOPS + 4) / 6;
+    of_sends.min(of_receives).min(of_completions).max(1)
 }
 
 impl Wire {
@@ -182,10 +197,20 @@ impl Wire {
             inv_answers: dev.has_immediates() && rsp.ext.is_some(),
             capsules: rsp.window.is_some(),
             // CAST: A window has at most some thousand requests.
-            window: rsp
-                .window
-                .map_or(i32::MAX, |window| window.requests() as i32),
+            window: rsp.window.map_or(i32::MAX, |window| {
+                window.requests().min(queue_room(dev)) as i32
+            }),
         })
+    }
+
+    /// Returns the most requests that are in flight on a connection.
+    pub(crate) fn requests_of_connection(&self) -> u32 {
+        u32::from(self.depth).min(self.window.unsigned_abs())
+    }
+
+    /// Returns whether the connections have a window, so that they share the requests.
+    pub(crate) fn has_window(&self) -> bool {
+        self.capsules
     }
 
     /// Returns whether a request that is sent like that goes in a capsule.
@@ -649,6 +674,7 @@ impl Inner {
         let result = in_flight.result.map_err(convert::error);
         let attempt = &qp.handler().attempt;
         in_flight.uncount(attempt);
+        qp.handler().leave();
         let stats = &attempt.path.stats;
         let ns = stats.ended(info.dir, &in_flight.timer, info.cid);
         trace::client_complete(|| {
@@ -969,8 +995,6 @@ pub(crate) fn answered(
     let step = step.map_err(Stray::Bogus)?;
     in_flight.key = step.next;
     in_flight.unanswered = false;
-    // The server has posted the receive of the request again.
-    qp.handler().leave();
     (in_flight.trailer, in_flight.times) = answer.trailer.parts(in_flight.timed);
     if let Some(errno) = Errno::from_imm(answer.errno) {
         in_flight.result = Err(errno);
@@ -997,9 +1021,7 @@ pub(crate) fn answered(
 
 /// Posts a local invalidation of the key of `slot`'s request; its completion calls [`invalidated`].
 fn invalidate(qp: &QueuePair<Con>, slot: SlotRef<'_, Con>, rkey: u32) -> Result {
-    qp.send(SqSpace { wrs: 1, sges: 0 }, Doorbell::Now, |chain| {
-        chain.local_inv(rkey, Signal::Slot(slot, Kind::Invalidate))
-    })
+    qp.invalidate(rkey, Signal::Slot(slot, Kind::Invalidate))
 }
 
 /// Handles the acknowledgement of the message of `slot`.

@@ -544,6 +544,7 @@ impl Incomer<'_> {
         };
         let qp_config = QpConfig {
             send_depth,
+            send_reserve: 0,
             send_sges: MAX_SGES,
             recv_depth,
             payloads: !service && terms.window.is_some(),

@@ -157,6 +157,8 @@ impl<H: Handler> core::ops::Deref for QpRef<'_, H> {
 pub struct QpConfig {
     /// Number of entries of the send queue.
     pub send_depth: u32,
+    /// Number of these that only [`QueuePair::invalidate`] takes; a third of them at most.
+    pub send_reserve: u32,
     /// Maximum number of scatter elements of a send work request.
     pub send_sges: u32,
     /// Number of entries of the receive queue.
@@ -214,7 +216,8 @@ impl QpConfig {
         }
         let entries = send_depth + recv_depth + 2;
         let cq = Cq::new(dev, entries, self.vector, self.context)?;
-        let send_queue = SendQueue::new(send_depth, self.send_sges, dev.id())?;
+        let send_queue =
+            SendQueue::new(send_depth, self.send_sges, dev.id())?.with_reserve(self.send_reserve);
         let owner = PercpuOwner::pin_init(try_pin_init!(QueuePair {
             qp: UnsafeCell::new(ptr::null_mut()),
             handler,

@@ -74,6 +74,15 @@ pub struct SqSpace {
     pub sges: u32,
 }
 
+/// The entries of a queue that a chain may take.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Entries {
+    /// All but the [reserve](crate::qp::QpConfig::send_reserve).
+    Common,
+    /// All.
+    All,
+}
+
 /// The longest chain that a queue takes, if it has as many entries.
 pub const MAX_CHAIN: SqSpace = SqSpace {
     // CAST: Both are small.
@@ -289,7 +298,8 @@ impl<H: Handler> QueuePair<H> {
     ///
     /// With `EAGAIN`, `EINVAL` and `ENOTCONN`, nothing of the chain was or will be sent:
     ///
-    /// - `EAGAIN`: the device's queue has no space now. [`Handler::sq_space_freed`] is called when
+    /// - `EAGAIN`: the device's queue has no space now beside the
+    ///   [reserve](crate::qp::QpConfig::send_reserve). [`Handler::sq_space_freed`] is called when
     ///   it may have space again. The doorbell was rung for the waiting chains.
     /// - `EINVAL`: `build` used more than `space`, elements of another device, a region of another
     ///   protection domain, or a slot of another queue pair; or the queue can never hold such a
@@ -304,9 +314,37 @@ impl<H: Handler> QueuePair<H> {
         doorbell: Doorbell,
         build: impl FnOnce(&mut Chain<'_, H>),
     ) -> Result {
+        self.send_from(Entries::Common, space, doorbell, build)
+    }
+
+    /// Posts the invalidation of `rkey`, a key of this side, for which it takes an entry of the
+    /// [reserve](crate::qp::QpConfig::send_reserve) if there is no other.
+    ///
+    /// # Context
+    ///
+    /// Any.
+    ///
+    /// # Errors
+    ///
+    /// As [`QueuePair::send`].
+    pub fn invalidate(&self, rkey: u32, signal: Signal<'_, H>) -> Result {
+        let space = SqSpace { wrs: 1, sges: 0 };
+        self.send_from(Entries::All, space, Doorbell::Now, |chain| {
+            chain.local_inv(rkey, signal)
+        })
+    }
+
+    #[inline]
+    fn send_from(
+        &self,
+        entries: Entries,
+        space: SqSpace,
+        doorbell: Doorbell,
+        build: impl FnOnce(&mut Chain<'_, H>),
+    ) -> Result {
         let mut guard = self.send_queue().lock();
         let queue = &mut *guard;
-        let space = queue.make_room(space, |queue| {
+        let space = queue.make_room(space, entries, |queue| {
             // SAFETY: `make_room` passes the queue that it is called on: the send queue of the queue
             // pair, which is live, as `self` is.
             unsafe { queue.post(self.as_raw()) }

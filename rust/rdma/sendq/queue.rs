@@ -8,7 +8,10 @@ use core::{
     ptr, //
 };
 
-use super::SqSpace;
+use super::{
+    Entries,
+    SqSpace, //
+};
 use crate::{
     imm::ImmRing,
     sge::Sge,
@@ -41,6 +44,8 @@ pub(crate) struct SendQueue {
     used_wrs: usize,
     used_sges: usize,
     credits: Credits,
+    /// Number of entries that are left free for the chains that may not be refused.
+    reserve: u32,
     /// Maximum number of elements of one request.
     max_sges: u32,
     /// The number of the device.
@@ -77,11 +82,20 @@ impl SendQueue {
             used_wrs: 0,
             used_sges: 0,
             credits: Credits::new(depth)?,
+            reserve: 0,
             max_sges,
             device,
             imms: None,
             closed: false,
         })
+    }
+
+    /// Leaves that many entries to chains with [`Entries::All`], but no more than a third of all.
+    pub(crate) fn with_reserve(self, reserve: u32) -> Self {
+        Self {
+            reserve: reserve.min(self.credits.depth / 3),
+            ..self
+        }
     }
 
     /// Makes immediates travel in messages from now on.
@@ -119,13 +133,14 @@ impl SendQueue {
     pub(super) fn make_room(
         &mut self,
         space: SqSpace,
+        entries: Entries,
         post: impl FnOnce(&mut Self) -> Result,
     ) -> Result<SqSpace> {
         if self.closed {
             return Err(ENOTCONN);
         }
         let space = self.with_imm(space);
-        let fit = self.fit(space);
+        let fit = self.fit(space, entries);
         if fit != Ok(Fit::Beside) {
             post(self)?;
         }
@@ -153,10 +168,14 @@ impl SendQueue {
     ///
     /// `EINVAL`: never possible; `EAGAIN`: not now.
     #[inline]
-    fn fit(&self, space: SqSpace) -> Result<Fit> {
-        if !self.is_possible(space) {
+    fn fit(&self, space: SqSpace, entries: Entries) -> Result<Fit> {
+        let kept = match entries {
+            Entries::All => 0,
+            Entries::Common => self.reserve,
+        };
+        if !self.is_possible(space, kept) {
             Err(EINVAL)
-        } else if !self.has_credit(space) {
+        } else if !self.has_credit(space, kept) {
             Err(EAGAIN)
         } else if !self.fits(space) {
             Ok(Fit::Alone)
@@ -165,18 +184,18 @@ impl SendQueue {
         }
     }
 
-    /// Returns whether a chain can ever be queued.
+    /// Returns whether a chain can ever be queued that leaves `kept` entries free.
     #[inline]
-    fn is_possible(&self, space: SqSpace) -> bool {
-        space.wrs <= self.credits.depth
+    fn is_possible(&self, space: SqSpace, kept: u32) -> bool {
+        space.wrs.saturating_add(kept) <= self.credits.depth
             && space.wrs as usize <= self.wrs.len()
             && space.sges as usize <= self.sges.len()
     }
 
-    /// Returns whether the device's queue has room for a chain now.
+    /// Returns whether the device's queue has room now for a chain that leaves `kept` entries free.
     #[inline]
-    fn has_credit(&self, space: SqSpace) -> bool {
-        space.wrs <= self.credits.free
+    fn has_credit(&self, space: SqSpace, kept: u32) -> bool {
+        space.wrs.saturating_add(kept) <= self.credits.free
     }
 
     /// Returns whether a chain fits beside the waiting ones.
@@ -199,7 +218,7 @@ impl SendQueue {
             },
             wrs_left: space.wrs,
             sges_left: space.sges,
-            overflow: !(self.has_credit(space) && self.fits(space)),
+            overflow: !(self.has_credit(space, 0) && self.fits(space)),
             queue: self,
         }
     }

@@ -15,6 +15,8 @@ OURS = STACKS["ibtrs"]
 MIB = 1 << 20
 # The paths whose memory is measured together, as some pages are free only later.
 PATHS = 5
+# Processors of guests that have many connections.
+CPUS = 8
 # The disk of the second session.
 OTHER = "/dev/ibnbd1"
 
@@ -90,6 +92,24 @@ def test_memory_of_a_path(pair):
     server.run("sleep 15")
     left = min(before - free_bytes(server) for _ in range(5)) - PATHS * idle
     assert left < MIB, f"{left / MIB:.2f} MiB more after the load"
+    client.run(" && ".join(OURS.unmap(number) for number in range(1 + PATHS)))
+
+
+@pytest.mark.cpus(CPUS)
+def test_memory_of_a_client(pair):
+    """Its connections share the requests of a path, and have queues for their windows only."""
+    _, client = pair
+    first, *devices = start(pair, "", disks=1 + PATHS, size_mb=16)
+    client.run(OURS.map_device(first, session="first"))
+    before = free_bytes(client)
+    client.run(" && ".join(OURS.map_device(device, session=f"s{number}") for number, device in enumerate(devices)))
+    taken = (before - free_bytes(client)) / PATHS
+    print(f"{taken / MIB:.2f} MiB for each path")
+    # Each path is of a session of its own here: 2 MiB are small buffers, and as much the requests of its disk.
+    assert taken < 18 * MIB, f"{taken / MIB:.2f} MiB"
+    # More than the window of a connection, so that some go by others.
+    fio.run(client, f"--name=deep --filename={OURS.disk} --rw=randwrite --bs=16k --iodepth=256 --direct=1 "
+            "--ioengine=io_uring --verify=crc32c --verify_fatal=1 --size=16m --cpus_allowed=0", timeout=300)
     client.run(" && ".join(OURS.unmap(number) for number in range(1 + PATHS)))
 
 
@@ -271,13 +291,12 @@ def test_packets_are_lost(pair):
 
 
 SESSIONS = 64
-CPUS = 8
 
 
 @pytest.mark.thorough
 @pytest.mark.links(2)
 @pytest.mark.cpus(CPUS)
-@pytest.mark.memory((2048, 6144))
+@pytest.mark.memory((2048, 3072))
 def test_many_sessions_in_little_memory(pair):
     """64 sessions with two paths of nine connections each, on a server of 2 GiB: all connect, and all data
     is right."""

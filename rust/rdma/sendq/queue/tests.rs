@@ -151,16 +151,16 @@ mod suite {
     fn no_chain_without_credit() -> Result {
         let mut queue = queue()?;
         for _ in 0..DEPTH / 4 {
-            assert!(queue.has_credit(space(4, 4)));
+            assert!(queue.has_credit(space(4, 4), 0));
             chain(&mut queue, 4, false)?;
             post(&mut queue);
         }
-        assert!(!queue.has_credit(space(1, 0)));
+        assert!(!queue.has_credit(space(1, 0), 0));
         assert_eq!(chain(&mut queue, 1, true), Err(EINVAL));
         // The queue has signalled one request for each quarter of its entries.
         queue.completed();
         assert_eq!(queue.credits.free, DEPTH / 4);
-        assert!(queue.has_credit(space(4, 0)) && !queue.has_credit(space(5, 0)));
+        assert!(queue.has_credit(space(4, 0), 0) && !queue.has_credit(space(5, 0), 0));
         Ok(())
     }
 
@@ -168,22 +168,22 @@ mod suite {
     fn a_chain_fits_beside_alone_or_not() -> Result {
         let mut queue = queue()?;
         chain(&mut queue, DEPTH - 1, false)?;
-        assert_eq!(queue.fit(space(1, 0)), Ok(Fit::Beside));
-        assert_eq!(queue.fit(space(2, 0)), Err(EAGAIN));
-        assert_eq!(queue.fit(space(DEPTH + 1, 0)), Err(EINVAL));
+        assert_eq!(queue.fit(space(1, 0), Entries::All), Ok(Fit::Beside));
+        assert_eq!(queue.fit(space(2, 0), Entries::All), Err(EAGAIN));
+        assert_eq!(queue.fit(space(DEPTH + 1, 0), Entries::All), Err(EINVAL));
         post(&mut queue);
         queue.completed();
-        assert_eq!(queue.fit(space(2, 0)), Ok(Fit::Beside));
+        assert_eq!(queue.fit(space(2, 0), Entries::All), Ok(Fit::Beside));
         let mut queue = SendQueue::new(1000, 4, DEVICE)?;
         chain(&mut queue, SendQueue::BATCH_WRS as u32, true)?;
-        assert_eq!(queue.fit(space(1, 0)), Ok(Fit::Alone));
+        assert_eq!(queue.fit(space(1, 0), Entries::All), Ok(Fit::Alone));
         Ok(())
     }
 
     /// Makes room for a chain; returns what came of it, and how often the waiting ones were posted for it.
     fn room_for(queue: &mut SendQueue, wrs: u32) -> (Result<u32>, u32) {
         let mut posted = 0;
-        let room = queue.make_room(space(wrs, 0), |queue| {
+        let room = queue.make_room(space(wrs, 0), Entries::All, |queue| {
             posted += 1;
             post(queue);
             Ok(())
@@ -206,13 +206,40 @@ mod suite {
         }
         assert_eq!(room_for(&mut queue, 2), (Ok(2), 0));
         assert_eq!(room_for(&mut queue, DEPTH + 1), (Err(EINVAL), 1));
-        let refused = queue.make_room(space(DEPTH + 1, 0), |_| Err(EIO));
+        let refused = queue.make_room(space(DEPTH + 1, 0), Entries::All, |_| Err(EIO));
         assert_eq!(refused.map(|space| space.wrs), Err(EIO));
         let mut queue = SendQueue::new(1000, 4, DEVICE)?;
         chain(&mut queue, SendQueue::BATCH_WRS as u32, true)?;
         assert_eq!(room_for(&mut queue, 1), (Ok(1), 1));
         queue.close();
         assert_eq!(room_for(&mut queue, 1), (Err(ENOTCONN), 0));
+        Ok(())
+    }
+
+    /// What may not be refused finds room, however many other chains there are.
+    #[test]
+    fn the_reserve_is_left_free() -> Result {
+        let mut queue = queue()?.with_reserve(4);
+        let others = DEPTH - 4;
+        chain(&mut queue, others - 1, true)?;
+        assert_eq!(queue.fit(space(1, 0), Entries::Common), Ok(Fit::Beside));
+        assert_eq!(queue.fit(space(2, 0), Entries::Common), Err(EAGAIN));
+        chain(&mut queue, 1, true)?;
+        assert_eq!(queue.fit(space(1, 0), Entries::Common), Err(EAGAIN));
+        for _ in 0..4 {
+            assert_eq!(queue.fit(space(1, 0), Entries::All), Ok(Fit::Beside));
+            chain(&mut queue, 1, true)?;
+        }
+        assert_eq!(queue.fit(space(1, 0), Entries::All), Err(EAGAIN));
+        // A chain that could never leave it free is an error, rather than one that is tried for ever.
+        let (most, queue) = (space(others, 0), queue.with_reserve(4));
+        assert_eq!(queue.fit(most, Entries::Common), Err(EAGAIN));
+        assert_eq!(
+            queue.fit(space(others + 1, 0), Entries::Common),
+            Err(EINVAL)
+        );
+        // A device with short queues has room for others as well.
+        assert_eq!(super::queue()?.with_reserve(DEPTH).reserve, DEPTH / 3);
         Ok(())
     }
 
@@ -231,14 +258,14 @@ mod suite {
         let most = SendQueue::BATCH_WRS as u32;
         chain(&mut queue, most - 1, true)?;
         assert!(queue.fits(space(1, 0)) && !queue.fits(space(2, 0)));
-        assert!(queue.is_possible(space(most, 0)) && !queue.is_possible(space(most + 1, 0)));
-        assert!(!queue.is_possible(space(u32::MAX, 0)));
+        assert!(queue.is_possible(space(most, 0), 0) && !queue.is_possible(space(most + 1, 0), 0));
+        assert!(!queue.is_possible(space(u32::MAX, 0), 0));
         assert_eq!(chain(&mut queue, 2, true), Err(EINVAL));
         let sges = SendQueue::BATCH_SGES as u32;
-        assert!(queue.is_possible(space(1, sges)) && !queue.is_possible(space(1, sges + 1)));
+        assert!(queue.is_possible(space(1, sges), 0) && !queue.is_possible(space(1, sges + 1), 0));
         // A chain with more requests than the device's queue has entries is never possible.
         let queue = SendQueue::new(3, 4, DEVICE)?;
-        assert!(queue.is_possible(space(3, 0)) && !queue.is_possible(space(4, 0)));
+        assert!(queue.is_possible(space(3, 0), 0) && !queue.is_possible(space(4, 0), 0));
         Ok(())
     }
 
@@ -339,7 +366,7 @@ mod suite {
                         assert_eq!(before, queue.credits.unsignalled);
                         assert_eq!(signals, queue.credits.frees.len());
                     }
-                    _ if queue.has_credit(space(wrs, 0)) => {
+                    _ if queue.has_credit(space(wrs, 0), 0) => {
                         let mut since = before;
                         let mut draft = queue.begin(space(wrs, 0));
                         for _ in 0..wrs {
