@@ -109,7 +109,7 @@ def test_the_fast_kernel_is_not_used_where_all_is_checked(monkeypatch, checked, 
     monkeypatch.syspath_prepend(str(SCENARIOS))
     wanted = runpy.run_path(str(SCENARIOS / "conftest.py"))["wanted"]
     item = SimpleNamespace(fixturenames=["pair"], get_closest_marker=lambda name: pytest.mark.fast if name == "fast" else None,
-                           config=SimpleNamespace(getoption={"kernel": "debug", "rdma": "rxe"}.get))
+                           config=SimpleNamespace(getoption={"kernel": "debug", "rdma": "rxe", "--fast": "fast"}.get))
     assert wanted(item)[:2] == ("pair", flavour)
 
 
