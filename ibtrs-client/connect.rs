@@ -521,10 +521,7 @@ fn service_config() -> QpConfig {
 /// some numbers are kept for messages on the service connection. iWARP does not wait for a receive that
 /// is posted late.
 fn answers(wire: &Wire) -> u32 {
-    let own = match wire.has_window() {
-        true => request::OWN_NOPS,
-        false => 0,
-    };
+    let own = wire.window().map_or(0, |_| request::OWN_NOPS);
     2 * wire.requests_of_connection() + 1 + own
 }
 
@@ -553,10 +550,7 @@ fn sends(wire: &Wire) -> u32 {
         wire.requests_of_connection(),
         u32::from(wire.imm_in_messages),
     );
-    let late = match wire.has_window() {
-        true => requests.min(UNSIGNALLED),
-        false => 0,
-    };
+    let late = wire.window().map_or(0, |window| window.min(UNSIGNALLED));
     (3 + imms) * requests + late + 1 + imms
 }
 
@@ -564,10 +558,7 @@ fn sends(wire: &Wire) -> u32 {
 /// each request, which is in the window until its invalidation has completed. Without a window, the
 /// queue has three for each request of the path.
 fn invalidations(wire: &Wire) -> u32 {
-    match wire.has_window() {
-        true => wire.requests_of_connection(),
-        false => 0,
-    }
+    wire.window().unwrap_or(0)
 }
 
 fn io_config(attempt: &Attempt, dev: &Device, wire: &Wire, cid: u16, vector: u32) -> QpConfig {

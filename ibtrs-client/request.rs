@@ -208,9 +208,10 @@ impl Wire {
         u32::from(self.depth).min(self.window.unsigned_abs())
     }
 
-    /// Returns whether the connections have a window, so that they share the requests.
-    pub(crate) fn has_window(&self) -> bool {
-        self.capsules
+    /// As [`Self::requests_of_connection`], if the connections have a window, so that they share the
+    /// requests.
+    pub(crate) fn window(&self) -> Option<u32> {
+        self.capsules.then(|| self.requests_of_connection())
     }
 
     /// Returns whether a request that is sent like that goes in a capsule.

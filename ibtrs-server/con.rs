@@ -56,11 +56,7 @@ use rdma::{
         Received,
         Repost, //
     },
-    sendq::{
-        Doorbell,
-        Signal,
-        SqSpace, //
-    },
+    sendq::Signal,
     slot::{
         Kind,
         SlotRef, //
@@ -220,9 +216,7 @@ fn invalidate(
 ) {
     chunk.invalidated = true;
     let post = || {
-        let posted = qp.send(SqSpace { wrs: 1, sges: 0 }, Doorbell::Now, |chain| {
-            chain.local_inv(rkey, Signal::Slot(slot, Kind::Invalidate))
-        });
+        let posted = qp.invalidate(rkey, Signal::Slot(slot, Kind::Invalidate));
         if let Err(error) = posted {
             path.failed("cannot invalidate a key", error);
         }

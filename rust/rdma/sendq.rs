@@ -116,8 +116,8 @@ impl<H: Handler> Chain<'_, H> {
         self.push(Wr { reg: wr }, Signal::None);
     }
 
-    /// Invalidates a key of this side.
-    pub fn local_inv(&mut self, rkey: u32, signal: Signal<'_, H>) {
+    /// Invalidates a key of this side, see [`QueuePair::invalidate`].
+    fn local_inv(&mut self, rkey: u32, signal: Signal<'_, H>) {
         let mut wr = bindings::ib_send_wr::c_zeroed();
         wr.opcode = bindings::ib_wr_opcode_IB_WR_LOCAL_INV;
         wr.ex.invalidate_rkey = ManuallyDrop::new(rkey);

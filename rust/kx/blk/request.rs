@@ -276,6 +276,7 @@ impl<D: Operations> Request<D> {
         unsafe { (*Self::private_of(rq)).sg.table() }
     }
 
+    /// Returns the scatterlist, if there is one.
     #[inline]
     pub(crate) fn table(&mut self) -> Option<&mut SgTable> {
         // SAFETY: By the type invariant the private data is valid. `self`, which owns it, is
@@ -403,8 +404,8 @@ impl<D: Operations> Drop for Request<D> {
 // SAFETY: Between `into_raw` and `from_raw` the holder of the raw pointer owns the request, and
 // with it the table in its private data, which does not move, see `Private`. `Vtable::queue_rq`
 // empties the table before the driver receives the request, and only `map_sg` and `sg` fill it, so
-// it describes the request's own memory. `is_wanted` and `is_cancelled` get shared references to the disk's data, which is
-// `Sync`.
+// it describes the request's own memory. `is_wanted` and `is_cancelled` get shared references to
+// the disk's data, which is `Sync`.
 unsafe impl<D: IoOperations> Io for Request<D> {
     fn into_raw(self) -> NonNull<c_void> {
         Request::into_raw(self).cast()
