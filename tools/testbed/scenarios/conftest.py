@@ -86,13 +86,17 @@ def _argument(item, name, default):
     return marker.args[0] if marker else default
 
 
+def _unchecked(config) -> str:
+    """The kernel in the place of the one that checks itself."""
+    asked = config.getoption("kernel")
+    return config.getoption("--fast") if asked == "debug" else asked
+
+
 def _flavour(item) -> str:
     """The kernel that a scenario runs on."""
-    config = item.config
-    flavour = config.getoption("kernel")
-    if _has(item, "fast") and flavour == "debug" and not os.environ.get("IBTRS_CHECKED"):
-        return config.getoption("--fast")
-    return flavour
+    if _has(item, "fast") and not os.environ.get("IBTRS_CHECKED"):
+        return _unchecked(item.config)
+    return item.config.getoption("kernel")
 
 
 def wanted(item) -> tuple | None:
@@ -232,6 +236,12 @@ class Bench:
 def _lab(request) -> Lab:
     item = request.node
     return item.config.bench.take(wanted(item), _has(item, "fresh"))
+
+
+@pytest.fixture
+def unchecked(request) -> str:
+    """The kernel for what is counted: the checks of the debug kernel would be counted, too."""
+    return _unchecked(request.config)
 
 
 @pytest.fixture

@@ -29,19 +29,16 @@ def measured(flavour: str, target: targets.Transport) -> dict[str, float]:
 
 @pytest.mark.thorough
 @pytest.mark.quiet
-def test_keys_cost_little(request):
-    # The debug kernel's checks would be counted, too.
-    asked = request.config.getoption("kernel")
-    flavour = "fast" if asked == "debug" else asked
+def test_keys_cost_little(unchecked):
     with_keys = targets.BY_NAME["ibnbd Y, keys"]
-    without = measured(flavour, targets.BY_NAME["ibnbd Y"])
+    without = measured(unchecked, targets.BY_NAME["ibnbd Y"])
     print(f"without: {without}")
     for suites in ("hmac", "x25519"):
         target = replace(with_keys, suites=suites)
-        keys = measured(flavour, target)
+        keys = measured(unchecked, target)
         if any(keys[what] > 1.3 * without[what] for what in SET_UP):
             # Other work of the guest fell into it: the least of two is closer to the cost.
-            again = measured(flavour, target)
+            again = measured(unchecked, target)
             keys = {what: min(keys[what], again[what]) for what in keys}
         print(f"with keys, {suites}: {keys}")
         for what in SET_UP:
