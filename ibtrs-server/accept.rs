@@ -538,13 +538,17 @@ impl Incomer<'_> {
         }
         let con = Con::new(path.clone(), request.cid)?;
         let service = request.cid == 0;
-        let (send_depth, recv_depth) = match service {
-            true => (config.service_sends(terms), config.service_recvs(terms)),
-            false => (config.io_sends(terms), config.io_recvs(terms)),
+        let (send_depth, send_reserve, recv_depth) = match service {
+            true => (config.service_sends(terms), 0, config.service_recvs(terms)),
+            false => (
+                config.io_sends(terms),
+                config.invalidations(terms),
+                config.io_recvs(terms),
+            ),
         };
         let qp_config = QpConfig {
             send_depth,
-            send_reserve: 0,
+            send_reserve,
             send_sges: MAX_SGES,
             recv_depth,
             payloads: !service && terms.window.is_some(),

@@ -215,13 +215,38 @@ impl Config {
         }
     }
 
+    /// Returns the number of requests of a path that a client may have in flight on one connection.
+    fn requests_of_connection(&self, terms: Terms) -> u32 {
+        let depth = u32::from(self.layout(terms).queue_depth());
+        match terms.window {
+            Some(window) => window.requests().min(depth),
+            None => depth,
+        }
+    }
+
     /// Returns the number of send queue entries of an I/O connection. With chunks, the longest
-    /// answer takes four work requests, and an invalidation precedes it.
+    /// answer takes four work requests, and an invalidation precedes it; the entries of some that are
+    /// over may not be free yet. Answers that find no entry wait; see [`Self::invalidations`] for the
+    /// others.
     pub(crate) fn io_sends(&self, terms: Terms) -> u32 {
-        let all = 5 * u32::from(self.layout(terms).queue_depth());
+        /// The most entries that wait for the next signal, and as many for those on their way.
+        const UNSIGNALLED: u32 = 128;
+        let depth = u32::from(self.layout(terms).queue_depth());
         match terms.shape {
-            Shape::Chunks => all,
-            Shape::Slots => all.clamp(SHORTEST_SENDS, SLOT_SENDS),
+            Shape::Chunks => {
+                (5 * self.requests_of_connection(terms) + UNSIGNALLED).max(SHORTEST_SENDS)
+            }
+            Shape::Slots => (5 * depth).clamp(SHORTEST_SENDS, SLOT_SENDS),
+        }
+    }
+
+    /// Returns the number of send queue entries of an I/O connection that are kept for the invalidation
+    /// of keys: one for each request in service, of which a client has one more than fits its
+    /// window, while another is being answered. With slots, nothing is invalidated here.
+    pub(crate) fn invalidations(&self, terms: Terms) -> u32 {
+        match terms.shape {
+            Shape::Chunks => self.requests_of_connection(terms) + 1,
+            Shape::Slots => 0,
         }
     }
 

@@ -113,6 +113,20 @@ def test_memory_of_a_client(pair):
     client.run(" && ".join(OURS.unmap(number) for number in range(1 + PATHS)))
 
 
+@pytest.mark.cpus(CPUS)
+def test_memory_of_chunks(pair):
+    """Their connections have send queues for their windows only, as well."""
+    server, client = pair
+    first, *devices = start(pair, "slots=N max_chunk_size=16384", disks=1 + PATHS, size_mb=16)
+    client.run(OURS.map_device(first, session="first"))
+    before = free_bytes(server)
+    client.run(" && ".join(OURS.map_device(device, session=f"s{number}") for number, device in enumerate(devices)))
+    taken = (before - free_bytes(server)) / PATHS
+    print(f"{taken / MIB:.2f} MiB for each path")
+    assert taken < 28 * MIB, f"{taken / MIB:.2f} MiB"
+    client.run(" && ".join(OURS.unmap(number) for number in range(1 + PATHS)))
+
+
 def test_a_deep_queue(pair):
     """More slots than an immediate could name chunks."""
     server, client = pair
