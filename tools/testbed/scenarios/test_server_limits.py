@@ -108,11 +108,11 @@ def test_parameters_that_make_no_session_are_refused(pair):
         server.run(f"modprobe ibtrs_server {parameters} && busybox rmmod ibtrs_server")
 
 
-def sits(client, code: str):
+def sits(client, code: str, last: str = ""):
     """Starts a program of a stranger, who asks for what he likes, and waits until he sits there.
     `ask()` makes the connection `cid` of a path of `count` connections; it gives the number of the
     error that the server refuses it with, 0 if it does not.  `source` is another address than the
-    client's own."""
+    client's own. The code in `last` runs when it leaves."""
     client.run("rm -f /tmp/leave /tmp/sits")
     program = launch.program(client, """
 kept = []
@@ -125,7 +125,7 @@ def ask(count, cid=0, path=None, session=None, source=None):
 open("/tmp/sits", "w").close()
 while not os.path.exists("/tmp/leave"):
     time.sleep(0.2)
-""")
+""" + last)
     wait_for(lambda: not program.running or client.ok("[ -e /tmp/sits ]"), 120, "the stranger sits")
     return program
 
@@ -290,6 +290,35 @@ print("connected")
     server.run(f"kill {' '.join(hogs)}")
     assert said[1:] == ["connected"], said
     assert float(said[0]) > 2 * limit, f"the server was not behind: {said[0]} s for all connections"
+
+
+@pytest.mark.fast
+@pytest.mark.rdma("rxe")
+def test_a_request_that_has_ended_costs_nothing(pair):
+    """A stranger asks for many paths and leaves before the server has come to them: it says nothing of those, as it
+    has not begun any."""
+    server, client = pair
+    asked = 60
+    start(pair, f"max_attempts_per_address={asked}")
+    program = sits(client, f"""
+parties = [Party() for _ in range({asked})]
+connections = [party.resolve() for party in parties]
+""", last="""
+for party, connection in zip(parties, connections):
+    connection.ask(party.request(0))
+for connection in connections:
+    connection.close(quietly=True)
+""")
+    server.freeze()
+    assert leaves(client, program) == []
+    server.thaw()
+    client.run(OURS.map_device("/dev/nullb0", session="honest"))
+    # Of some it hears while it makes their queue pairs. The log has ten lines of an address at once.
+    said = server.run("dmesg")
+    begun = said.count("(unnamed)") + said.count("refused: the connection cannot be created")
+    print(f"{begun} of {asked} begun")
+    assert begun < 10, said
+    client.run(OURS.unmap())
 
 
 def fill_page_cache(server) -> None:
