@@ -50,5 +50,5 @@ def take(guest: Guest, left_mib: int, holes: bool = False) -> Job:
     holes, half of what it takes is free in blocks of 16 KiB."""
     guest.push("/tmp/hog.py", HOG)
     hog = guest.start(f"exec python3 /tmp/hog.py {left_mib} {holes:d}")
-    wait_for(lambda: "taken" in hog.text, 300, "the memory is taken")
+    wait_for(lambda: "taken" in hog.text, 900, "the memory is taken")
     return hog
