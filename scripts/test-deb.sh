@@ -64,7 +64,7 @@ fresh() {
 
 build_packages() {
 	fresh builder
-	inside builder 'apt-get install -qy --no-install-recommends debhelper dh-dkms cargo lintian'
+	inside builder 'apt-get install -qy --no-install-recommends make debhelper dh-dkms cargo python3 lintian'
 	mkdir -p "$work/builder/root/ibtrs"
 	git -C "$TOP" ls-files -z --cached --others --exclude-standard |
 		tar -C "$TOP" --null --no-recursion --files-from=- -c | tar -C "$work/builder/root/ibtrs" -x
