@@ -3,12 +3,14 @@
 processors.
 
 The files below take turns: the number of the commit selects one part of them, so the scenarios of
-each file run about every tenth commit, those of the packages about every second one.  Scenarios of all other
+each file run about every twelfth commit, those of the packages about every sixth.  Scenarios of all other
 files, and new ones, always run.  `make test-all` runs all."""
 
 ROTATION = (
-    # Authentication.
-    {"test_auth", "test_auth_cost", "test_iwarp"},
+    # Authentication; the next part has its cost.
+    {"test_auth"},
+    # Short scenarios: .ci/run installs the packages beside them.
+    {"test_auth_cost", "test_iwarp"},
     # Ports, and the tool.
     {"test_ports", "test_tool", "test_tool_exports"},
     # Exports, and machines that share a server.
@@ -16,11 +18,13 @@ ROTATION = (
      "test_mapping_space", "test_resize"},
     # Limits.
     {"test_log_limits", "test_mainline_selfcheck", "test_server_limits"},
-    # Slots, capsules and queues.
-    {"test_capsules", "test_few_queues", "test_polled", "test_queues", "test_scale", "test_slots"},
+    # Queues and capsules.
+    {"test_capsules", "test_few_queues", "test_polled", "test_queues", "test_scale"},
+    # Slots.
+    {"test_slots"},
     # Files and names.
     {"test_gid", "test_guide", "test_namespaces", "test_stacking", "test_sysfs"},
-    # Failures of allocations, and lost memory.
+    # Failures of allocations, and lost memory. Short as well.
     {"test_encryption", "test_faults", "test_heartbeats", "test_reclaim"},
     # Disks, modules and links that come and go.
     {"test_life", "test_planned_stop", "test_races", "test_reopen", "test_unload"},

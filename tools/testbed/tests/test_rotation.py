@@ -28,3 +28,8 @@ def test_each_file_runs_in_one_part_or_in_all(file):
 def test_the_script_knows_the_number_of_parts():
     script = (TOP / "scripts/part.sh").read_text()
     assert re.findall(r"^PARTS=(\d+)$", script, re.M) == [str(len(rotation.PARTS))]
+
+
+def test_the_packages_are_installed_in_some_parts():
+    parts, = re.findall(r'^SHORT_PARTS="([\d ]+)"$', (TOP / ".ci/run").read_text(), re.M)
+    assert parts.split() and set(map(int, parts.split())) <= set(rotation.PARTS)
