@@ -11,7 +11,7 @@ from pathlib import Path
 from testbed import fio
 from testbed.guest import Guest
 
-from . import jobs, measure, targets, tracing
+from . import jobs, measure, shared_lines, targets, tracing
 from .plan import Step
 from .results import Results
 
@@ -37,6 +37,8 @@ HELPERS = "rust_helper_"
 PACKETS = {"packets": "sent_pkts", "bytes": "sent_bytes"}
 COUNTED = ("null_blk", "floor, process", "RNBD Y", "RNBD N", "NVMe-oF", "ibnbd Y", "ibnbd N", "ibnbd to RNBD Y",
            "RNBD to ibnbd Y")
+# With our modules at both ends.
+OURS = ("ibnbd Y", "ibnbd N")
 # How many functions a profile has.
 TOP = 40
 
@@ -73,7 +75,8 @@ def profile(snapshot: tracing.Snapshot, symbols: tracing.Symbols, ios: int) -> d
 def shared(snapshot: tracing.Snapshot, symbols: tracing.Symbols, ios: int) -> list:
     """Locked instructions of one I/O on shared lines, by function."""
     return [[name, module, round(runs / ios, 2)]
-            for (name, module), runs in tracing.shared_lines(snapshot, symbols).most_common(TOP)]
+            for (name, module), runs in tracing.shared_lines(snapshot, symbols).most_common()
+            if runs >= shared_lines.NOTED * ios]
 
 
 class Counting:
@@ -110,6 +113,7 @@ class Counting:
 
 def run(flavour: str, folder: Path, boot: list[Step], results: Results) -> list[Exception]:
     """Adds counts, profiles and shared lines of the steps; returns what went wrong."""
+    failed: list[Exception] = []
     with tempfile.TemporaryDirectory(prefix="bench-") as where:
         trace = tracing.Trace(Path(where))
 
@@ -121,8 +125,12 @@ def run(flavour: str, folder: Path, boot: list[Step], results: Results) -> list[
                     kept.setdefault(name, {})[label] = of_job
                 print(f"{name:22} {label:32} " +
                       ", ".join(f"{number:g} {what}" for what, number in found[0].items()), flush=True)
+                without = shared_lines.without_reason(found[2]) if name in OURS else []
+                if without:
+                    failed.append(AssertionError(f"{name}: no reason for locked instructions of {', '.join(without)}"))
+                    print(f"*** {failed[-1]}", flush=True)
 
-        return measure.each(flavour, folder, boot, do, trace.how())
+        return measure.each(flavour, folder, boot, do, trace.how()) + failed
 
 
 def steps() -> list[Step]:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
 """Tables of figures in Markdown, for Documentation/performance.md."""
 
-from . import goals
+from . import goals, shared_lines
 from .results import Results
+from .shared_lines import readable
 
 
 def number(value: float | None) -> str:
@@ -78,8 +79,9 @@ def facts(run: Results) -> str:
 
 
 def lines(run: Results, target: str, job: str) -> str:
-    return _table(f"{target}, {job}", ["module", "locked instructions of an I/O"],
-                  [(name, [module, f"{runs:g}"]) for name, module, runs in run.lines[target][job]])
+    return _table(f"{target}, {job}", ["module", "locked instructions of an I/O", "reason"], [
+        (readable(name), [module, f"{runs:g}", shared_lines.REASONS.get(readable(name), "")])
+        for name, module, runs in run.lines[target][job]])
 
 
 def everything(run: Results) -> str:

@@ -14,7 +14,7 @@ typedef uint64_t qemu_plugin_id_t;
 struct qemu_plugin_tb;
 struct qemu_plugin_insn;
 enum { QEMU_PLUGIN_CB_NO_REGS };
-enum { QEMU_PLUGIN_MEM_RW = 3 };
+enum { QEMU_PLUGIN_MEM_W = 2 };
 typedef uint32_t qemu_plugin_meminfo_t;
 
 void qemu_plugin_register_vcpu_tb_trans_cb(qemu_plugin_id_t id,

@@ -130,8 +130,9 @@ static void on_translation(qemu_plugin_id_t id, struct qemu_plugin_tb *tb)
 	for (size_t i = 0; i < insns; i++) {
 		struct qemu_plugin_insn *insn = qemu_plugin_tb_get_insn(tb, i);
 
+		/* Such an instruction loads and stores: once, at its store. */
 		if (is_locked(insn))
-			qemu_plugin_register_vcpu_mem_cb(insn, on_locked, QEMU_PLUGIN_CB_NO_REGS, QEMU_PLUGIN_MEM_RW,
+			qemu_plugin_register_vcpu_mem_cb(insn, on_locked, QEMU_PLUGIN_CB_NO_REGS, QEMU_PLUGIN_MEM_W,
 							 (void *)(uintptr_t)qemu_plugin_insn_vaddr(insn));
 	}
 }

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from bench import counts, facts, goals, jobs, plan, report, results, tables, targets, tracing
+from bench import counts, facts, goals, jobs, plan, report, results, shared_lines, tables, targets, tracing
 from bench.results import Figure, Results
 
 
@@ -200,6 +200,28 @@ def test_only_lines_of_two_processors_are_shared():
     assert tracing.shared_lines(snapshot, symbols) == {("first", "kernel"): 10, ("second", "kernel"): 5}
 
 
+FINISH = "_RNvMs3_NtCsc8rsQac3ZnD_12ibtrs_client7requestNtB5_5Inner6finish"
+
+
+@pytest.mark.parametrize("symbol, path", [
+    (FINISH, "ibtrs_client::request::Inner::finish"),
+    ("_RNvXs_NtCsbto0t92BXst_12ibtrs_server3conNtB4_3ConNtNtCsk5DQadO8XgK_4rdma2qp7Handler8received",
+     "ibtrs_server::con::Con::rdma::qp::Handler::received"),
+    ("_RNvMs0_NtNtCs2WNVx23UuCm_2kx4work7delayedINtB5_11DelayedWorkNtNtCsc8rsQac3ZnD_12ibtrs_client4path4PathKy3_E7run_rawB10_",
+     "kx::work::delayed::DelayedWork::ibtrs_client::path::Path::run_raw"),
+    ("_raw_spin_lock_irqsave", "_raw_spin_lock_irqsave")])
+def test_names_of_functions_can_be_read(symbol, path):
+    assert shared_lines.readable(symbol) == path
+
+
+def test_our_functions_need_a_reason_for_locked_instructions():
+    new = "_RNvNtCsbto0t92BXst_12ibtrs_server7respond13leave_service"
+    lines = [[FINISH, "ibtrs_client", 1.0], ["_raw_spin_lock", "kernel", 60.0], [new, "ibtrs_server", 0.01]]
+    assert not shared_lines.without_reason(lines)
+    lines[-1][-1] = 0.5
+    assert shared_lines.without_reason(lines) == ["ibtrs_server::respond::leave_service"]
+
+
 def test_a_file_of_another_size_is_refused():
     with pytest.raises(ValueError):
         tracing.parse(bytes(100))
@@ -240,7 +262,7 @@ def full_run() -> Results:
     made.counts = {"ibnbd Y": {"read": {"packets": 8.0, "instructions": 70123.0}}}
     made.profiles = {"ibnbd Y": {"read": {"modules": {"kernel": 40000.0, "rdma_rxe": 30000.0},
                                           "functions": [["crc<32>", "kernel", 9000.0]]}}}
-    made.lines = {"ibnbd Y": {"read, 4 CPUs": [["down", "kernel", 2.5]]}}
+    made.lines = {"ibnbd Y": {"read, 4 CPUs": [["down", "kernel", 2.5], [FINISH, "ibtrs_client", 1.0]]}}
     made.facts = {"ibnbd Y": {"a path of the server, KiB": 76800.0}}
     return made
 
@@ -249,7 +271,8 @@ def test_tables_have_each_figure_and_ratio():
     text = tables.everything(full_run())
     assert "| read, us | 5.0 | 60.0 | 66.0 |" in text
     assert "| read, us | 1.10 |" in text and "| many, IOPS | 0.92 |" in text
-    assert "| instructions | 70,123 |" in text and "| down | kernel | 2.5 |" in text
+    assert "| instructions | 70,123 |" in text and "| down | kernel | 2.5 |  |" in text
+    assert "| ibtrs_client::request::Inner::finish | ibtrs_client | 1 | the same count, " in text
     assert "76,800" in text
 
 

@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Why functions of our modules execute locked instructions on lines that several processors use."""
+
+# For each function: at least this many for an I/O need a reason.
+NOTED = 0.05
+
+REASONS = {
+    "ibtrs_client::multipath::Multipath::submit":
+        "counts the request in the window of its connection, which other processors use as well when theirs is full",
+    "ibtrs_client::request::Inner::finish":
+        "the same count, when the request has ended, on whichever processor that is",
+    "ibtrs_server::con::Con::rdma::qp::Handler::received":
+        "claims the request number for the path: another path may bring the same request again",
+    "ibtrs_server::chunk_owner::session::Session::release":
+        "gives the request number back, on the processor on which the disk ended the request",
+}
+
+
+def readable(symbol: str) -> str:
+    """The path of a function, from its mangled name (Rust's v0) and without parameters; other names as
+    they are."""
+    if not symbol.startswith("_R"):
+        return symbol
+    parts, at = [], 2
+    while at < len(symbol):
+        if symbol[at].isdigit():
+            end = at
+            while symbol[end].isdigit():
+                end += 1
+            length = int(symbol[at:end])
+            # An underscore, if the name begins with a digit or one itself.
+            at = end + (symbol[end] == "_")
+            parts.append(symbol[at:at + length])
+            at += length
+        elif symbol[at] in "sBK" and "_" in symbol[at:]:
+            # A number that tells two paths apart, a path from before, or a constant.
+            at = symbol.index("_", at) + 1
+        else:
+            at += 1
+    return "::".join(parts)
+
+
+def without_reason(lines: list) -> list[str]:
+    """Those functions of our modules that need a reason and have none."""
+    return [readable(name) for name, module, runs in lines
+            if module.startswith(("ibtrs", "ibnbd")) and runs >= NOTED and readable(name) not in REASONS]
