@@ -229,8 +229,9 @@ impl Config {
     /// over may not be free yet. Answers that find no entry wait; see [`Self::invalidations`] for the
     /// others.
     pub(crate) fn io_sends(&self, terms: Terms) -> u32 {
-        /// The most entries that wait for the next signal, and as many for those on their way.
-        const UNSIGNALLED: u32 = 128;
+        /// The entries that wait for the next signal, and as many for those on their way. With eight
+        /// queues, this many keep the queue below a power of two, to which soft-RoCE rounds it up.
+        const UNSIGNALLED: u32 = 120;
         let depth = u32::from(self.layout(terms).queue_depth());
         match terms.shape {
             Shape::Chunks => {
@@ -241,8 +242,9 @@ impl Config {
     }
 
     /// Returns the number of send queue entries of an I/O connection that are kept for the invalidation
-    /// of keys: one for each request in service, of which a client has one more than fits its
-    /// window, while another is being answered. With slots, nothing is invalidated here.
+    /// of keys: one for each request of the window, as an invalidation is complete, and its entry
+    /// free, before its request is served; and one more, as over iWARP an invalidation must find two
+    /// entries free. With slots, nothing is invalidated here.
     pub(crate) fn invalidations(&self, terms: Terms) -> u32 {
         match terms.shape {
             Shape::Chunks => self.requests_of_connection(terms) + 1,
@@ -354,10 +356,11 @@ impl Config {
     /// Returns the bytes that connection `cid` takes.
     pub(crate) fn connection_bytes(&self, terms: Terms, cid: u16) -> u64 {
         if cid == 0 {
-            limits::connection_bytes(self.service_sends(terms), self.service_recvs(terms))
-        } else {
-            limits::connection_bytes(self.io_sends(terms), self.io_recvs(terms))
+            return limits::connection_bytes(self.service_sends(terms), self.service_recvs(terms));
         }
+        // The numbers of answers that wait for SQ space.
+        let unsent = size_of::<u32>() as u64 * u64::from(self.layout(terms).queue_depth());
+        limits::connection_bytes(self.io_sends(terms), self.io_recvs(terms)).saturating_add(unsent)
     }
 
     /// Returns the bytes that a path takes in addition to its chunks and connections.

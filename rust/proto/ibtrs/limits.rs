@@ -188,7 +188,8 @@ pub fn numbers_bytes(layout: &ImmLayout) -> u64 {
 }
 
 /// Estimates the memory of a connection with queues of `sends` and `recvs` entries, in bytes.
-/// The size of an entry depends on the device's driver; the estimate is on the high side.
+/// The size of an entry depends on the device's driver. Soft-RoCE, which rounds queues up to a power
+/// of two, takes up to twice as much.
 pub fn connection_bytes(sends: u32, recvs: u32) -> u64 {
     let sends = u64::from(sends).saturating_mul(SEND_ENTRY_BYTES);
     let recvs = u64::from(recvs).saturating_mul(RECV_ENTRY_BYTES);
