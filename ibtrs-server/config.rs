@@ -215,13 +215,17 @@ impl Config {
         }
     }
 
+    /// Returns the number of requests that a path may have in flight.
+    fn depth(&self, terms: Terms) -> u32 {
+        self.layout(terms).queue_depth().into()
+    }
+
     /// Returns the number of requests of a path that a client may have in flight on one connection.
     fn requests_of_connection(&self, terms: Terms) -> u32 {
-        let depth = u32::from(self.layout(terms).queue_depth());
-        match terms.window {
-            Some(window) => window.requests().min(depth),
-            None => depth,
-        }
+        let depth = self.depth(terms);
+        terms
+            .window
+            .map_or(depth, |window| window.requests().min(depth))
     }
 
     /// Returns the number of send queue entries of an I/O connection. With chunks, the longest
@@ -232,12 +236,11 @@ impl Config {
         /// The entries that wait for the next signal, and as many for those on their way. With eight
         /// queues, this many keep the queue below a power of two, to which soft-RoCE rounds it up.
         const UNSIGNALLED: u32 = 120;
-        let depth = u32::from(self.layout(terms).queue_depth());
         match terms.shape {
             Shape::Chunks => {
                 (5 * self.requests_of_connection(terms) + UNSIGNALLED).max(SHORTEST_SENDS)
             }
-            Shape::Slots => (5 * depth).clamp(SHORTEST_SENDS, SLOT_SENDS),
+            Shape::Slots => (5 * self.depth(terms)).clamp(SHORTEST_SENDS, SLOT_SENDS),
         }
     }
 
@@ -302,7 +305,7 @@ impl Config {
         match terms.shape {
             Shape::Chunks => {
                 let messages = 2 * u32::from(SERVICE_QUEUE_DEPTH) + 2;
-                messages.max(u32::from(self.layout(terms).queue_depth()) + 2)
+                messages.max(self.depth(terms) + 2)
             }
             Shape::Slots => SLOT_SERVICE_SENDS,
         }
@@ -359,7 +362,7 @@ impl Config {
             return limits::connection_bytes(self.service_sends(terms), self.service_recvs(terms));
         }
         // The numbers of answers that wait for SQ space.
-        let unsent = size_of::<u32>() as u64 * u64::from(self.layout(terms).queue_depth());
+        let unsent = size_of::<u32>() as u64 * u64::from(self.depth(terms));
         limits::connection_bytes(self.io_sends(terms), self.io_recvs(terms)).saturating_add(unsent)
     }
 

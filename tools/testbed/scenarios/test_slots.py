@@ -95,16 +95,23 @@ def test_memory_of_a_path(pair):
     client.run(" && ".join(OURS.unmap(number) for number in range(1 + PATHS)))
 
 
+def taken_by_a_path(pair, guest, parameters: str) -> float:
+    """The bytes of the guest that a path takes with such a server. All are of sessions of their own, and stay mapped."""
+    client = pair.client
+    first, *devices = start(pair, parameters, disks=1 + PATHS, size_mb=16)
+    client.run(OURS.map_device(first, session="first"))
+    before = free_bytes(guest)
+    client.run(" && ".join(OURS.map_device(device, session=f"s{number}") for number, device in enumerate(devices)))
+    taken = (before - free_bytes(guest)) / PATHS
+    print(f"{taken / MIB:.2f} MiB for each path")
+    return taken
+
+
 @pytest.mark.cpus(CPUS)
 def test_memory_of_a_client(pair):
     """Its connections share the requests of a path, and have queues for their windows only."""
-    _, client = pair
-    first, *devices = start(pair, "", disks=1 + PATHS, size_mb=16)
-    client.run(OURS.map_device(first, session="first"))
-    before = free_bytes(client)
-    client.run(" && ".join(OURS.map_device(device, session=f"s{number}") for number, device in enumerate(devices)))
-    taken = (before - free_bytes(client)) / PATHS
-    print(f"{taken / MIB:.2f} MiB for each path")
+    client = pair.client
+    taken = taken_by_a_path(pair, client, "")
     # Each path is of a session of its own here: 2 MiB are small buffers, and as much the requests of its disk.
     assert taken < 18 * MIB, f"{taken / MIB:.2f} MiB"
     # More than the window of a connection, so that some go by others.
@@ -117,12 +124,7 @@ def test_memory_of_a_client(pair):
 def test_memory_of_chunks(pair):
     """Their connections have send queues for their windows only, as well."""
     server, client = pair
-    first, *devices = start(pair, "slots=N max_chunk_size=16384", disks=1 + PATHS, size_mb=16)
-    client.run(OURS.map_device(first, session="first"))
-    before = free_bytes(server)
-    client.run(" && ".join(OURS.map_device(device, session=f"s{number}") for number, device in enumerate(devices)))
-    taken = (before - free_bytes(server)) / PATHS
-    print(f"{taken / MIB:.2f} MiB for each path")
+    taken = taken_by_a_path(pair, server, "slots=N max_chunk_size=16384")
     assert taken < 28 * MIB, f"{taken / MIB:.2f} MiB"
     client.run(" && ".join(OURS.unmap(number) for number in range(1 + PATHS)))
 
