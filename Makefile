@@ -19,6 +19,8 @@ UDEV_RULES ?= /usr/lib/udev/rules.d
 # The kernel to build against: KDIR, or the result of `make kernel-metadata` for it.
 kdir = $(shell scripts/kernel-metadata.sh --find $(KDIR))
 kernel-make = $(MAKE) -C $(kdir) M=$(CURDIR) MO=$(OUT)
+refuse-blanks = $(foreach path,CURDIR OUT KDIR,$(if $(word 2,$($(path))),$(error \
+	$(path) is '$($(path))', and the kernel's Makefiles take no path with a blank)))
 
 .PHONY: all
 all: check-kdir
@@ -27,15 +29,15 @@ all: check-kdir
 
 .PHONY: check-kdir
 check-kdir:
-	@scripts/check-kdir.sh $(KDIR) $(kdir)
+	$(refuse-blanks)@scripts/check-kdir.sh $(KDIR) $(kdir)
 
 .PHONY: kernel-metadata
 kernel-metadata:
-	@scripts/kernel-metadata.sh $(KDIR)
+	$(refuse-blanks)@scripts/kernel-metadata.sh $(KDIR)
 
 .PHONY: install
 install:
-	$(kernel-make) modules_install
+	$(refuse-blanks)$(kernel-make) modules_install
 	install -D -m 644 tools/udev/60-ibnbd.rules $(INSTALL_MOD_PATH)$(UDEV_RULES)/60-ibnbd.rules
 	depmod $(if $(INSTALL_MOD_PATH),-b $(INSTALL_MOD_PATH)) $(shell cat $(kdir)/include/config/kernel.release)
 

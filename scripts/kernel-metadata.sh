@@ -11,9 +11,11 @@
 # version, with the headers' configuration and the kernel's compilers.  It fits
 # if the kernel has every Rust symbol that this source defines: their names
 # contain a hash of the compiler and the crate.  The result is kept in
-# $IBTRS_METADATA, a folder for each kernel release.
+# $IBTRS_METADATA, a folder for each kernel release; so is a refusal, which would
+# take as long to come to again, until something that it depends on changes.
 #
-# Status 77, at which DKMS skips the kernel: its source or its compilers are not installed.
+# Status 77, at which DKMS skips the kernel: the metadata is refused, the kernel's
+# source or its compilers are not installed, or the disk is full.
 set -Eeuo pipefail
 trap 'printf "error: %s, line %s: exit status %s\n" "${BASH_SOURCE[0]}" "$LINENO" "$?" >&2' ERR
 # Variables of an outer make are not for the kernel's, but for the tools.
@@ -25,11 +27,18 @@ cache=$(realpath -m "${IBTRS_METADATA:-/var/lib/ibtrs/kernel}")
 # Where the distribution's source packages are.
 sources=${IBTRS_KERNEL_SOURCES:-/usr/src}
 jobs=${JOBS:-$(nproc)}
+# The source and what is built of it, before most of that is removed again.
+needed_mib=${IBTRS_METADATA_MIB:-800}
 
 say() { printf '==> %s\n' "$*"; }
 die() {
 	printf 'error: %s\n' "$*" >&2
 	exit "${status:-1}"
+}
+# As long as nothing changes that this depends on, the answer is the same.
+refuse() {
+	printf '%s\n' "$(state)" "$*" >"$refusal"
+	status=77 die "$*"
 }
 
 value() { sed -n "s/^$1=//p" "$headers/.config" | tr -d '"'; }
@@ -41,10 +50,36 @@ is_of_this_source() {
 		[ "$(headers_version)" = "$(cat "$work/version" 2>/dev/null)" ]
 }
 
+# All that a refusal depends on.  That rustc and bindgen are the kernel's has been checked.
+state() {
+	local compiler
+	compiler=$(value CONFIG_CC_VERSION_TEXT)
+	{
+		cat "$headers/.config" "$headers/Module.symvers" "$archive"
+		printf '%s\n' "$version" "${LLVM:-}"
+		for program in "${compiler%% *}" clang pahole; do
+			"$program" --version 2>/dev/null || true
+		done
+	} | sha256sum
+}
+
+check_refusal() {
+	[ -e "$refusal" ] && [ "$(sed -n 1p "$refusal")" = "$(state)" ] || return 0
+	status=77 die "$(sed -n 2p "$refusal") (found out before; to try it again, remove $refusal)"
+}
+
 is_made() { is_of_this_source && cmp -s "$headers/Module.symvers" "$work/build/Module.symvers"; }
 
 # A folder that the caller names as the cache may have other files.
 is_ours() { [ -e "$1/.ibtrs-metadata" ] || [ -e "$1/.done" ]; }
+
+# check_space FOLDER
+check_space() {
+	local free
+	free=$(df --output=avail -m "$1" | tail -n 1)
+	[ "$free" -ge "$needed_mib" ] || status=77 \
+		die "$1 has ${free// /} MiB free, and $needed_mib are needed to make the Rust metadata of kernel $release"
+}
 
 # Unpacked will do: headers have DKMS build for them while they are configured.
 installed_version() {
@@ -114,7 +149,7 @@ configure() {
 	local changed
 	changed=$(diff <(options "$headers/.config") <(options "$work/build/.config") | sed -n 's/^[<>] //p') || true
 	[ -z "$changed" ] ||
-		die "the source does not take the configuration of kernel $release: $(head -n 3 <<<"$changed" | tr '\n' ' ')come out otherwise"
+		refuse "the source does not take the configuration of kernel $release: $(head -n 3 <<<"$changed" | tr '\n' ' ')come out otherwise"
 }
 
 kmake() {
@@ -132,7 +167,7 @@ check_symbols() {
 		comm -23 "$work/symbols" - >"$work/strangers"
 	count=$(wc -l <"$work/strangers")
 	[ "$count" = 0 ] ||
-		die "the Rust metadata does not fit kernel $release: $count of $(wc -l <"$work/symbols") symbols are not the kernel's, $(head -n 1 "$work/strangers") among them (another compiler, another source, or another configuration)"
+		refuse "the Rust metadata does not fit kernel $release: $count of $(wc -l <"$work/symbols") symbols are not the kernel's, $(head -n 1 "$work/strangers") among them (another compiler, another source, or another configuration)"
 }
 
 # The version magic of modules is made of these two.
@@ -153,10 +188,13 @@ prune() {
 
 # Kernels that are gone need no metadata.
 forget_removed() {
-	local folder
+	local folder file
 	for folder in "$cache"/*/; do
 		is_ours "$folder" || continue
 		[ "$folder" = "$work/" ] || [ -e "/lib/modules/$(basename "$folder")" ] || rm -rf "$folder"
+	done
+	for file in "$cache"/.refused-*; do
+		[ -e "/lib/modules/${file#"$cache/.refused-"}" ] || rm -f "$file"
 	done
 }
 
@@ -200,8 +238,11 @@ make_metadata() {
 		return
 	fi
 	[ ! -e "$work" ] || is_ours "$work" || die "$work is there already, and is no metadata: name another folder with IBTRS_METADATA="
+	check_refusal
+	check_space "$cache"
 	trap '[ -e "$work/.done" ] || rm -rf "$work"' EXIT
 	build
+	rm -f "$refusal"
 }
 
 find=
@@ -212,6 +253,7 @@ fi
 headers=${1:?usage: kernel-metadata.sh [--find] KDIR}
 release=$(cat "$headers/include/config/kernel.release" 2>/dev/null || true)
 work=$cache/$release
+refusal=$cache/.refused-$release
 if [ -e "$headers/rust/libkernel.rmeta" ]; then
 	echo "$headers"
 elif [ -n "$find" ]; then

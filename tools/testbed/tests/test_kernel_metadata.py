@@ -110,8 +110,8 @@ class Machine:
         subprocess.run(["tar", "-C", self.root, "-cJf", self.root / "linux-source-7.3.tar.xz", source.name],
                        check=True)
 
-    def run(self, *arguments, script="kernel-metadata.sh", cwd=None):
-        env = {**os.environ, "PATH": f"{self.root}/bin:{os.environ['PATH']}", "COUNT": str(self.count),
+    def run(self, *arguments, script="kernel-metadata.sh", cwd=None, **more):
+        env = {**os.environ, **more, "PATH": f"{self.root}/bin:{os.environ['PATH']}", "COUNT": str(self.count),
                "IBTRS_METADATA": str(self.cache), "IBTRS_KERNEL_SOURCES": str(self.root)}
         return subprocess.run([SCRIPTS / script, *arguments], env=env, text=True, capture_output=True,
                               check=False, cwd=cwd)
@@ -122,9 +122,9 @@ class Machine:
     def folder(self):
         return self.cache / RELEASE / "build"
 
-    def refused(self, status=1):
+    def refused(self, status=1, **more):
         """The one line of a refusal that leaves nothing behind."""
-        result = self.run(self.headers)
+        result = self.run(self.headers, **more)
         assert result.returncode == status, result.stdout + result.stderr
         assert not self.folder().parent.exists()
         assert self.run("--find", self.headers).stdout.strip() == str(self.headers)
@@ -208,6 +208,19 @@ def test_the_running_kernel_is_what_is_built_for():
     assert said.strip().endswith(f"/lib/modules/{os.uname().release}/build")
 
 
+@pytest.mark.parametrize("target", ["all", "install", "kernel-metadata"])
+@pytest.mark.parametrize("name", ["OUT", "KDIR"])
+def test_a_path_with_a_blank_is_refused(tmp_path, target, name):
+    """make would take it for two."""
+    path = tmp_path / "a b"
+    path.mkdir()
+    done = subprocess.run(["make", target, f"{name}={path}"], cwd=TOP, text=True, capture_output=True, check=False)
+    assert done.returncode == 2
+    [line] = done.stderr.splitlines()
+    assert f"{name} is '{path}'" in line and "no path with a blank" in line
+    assert not list(path.iterdir())
+
+
 def test_what_the_distribution_ships_is_taken(machine):
     (machine.headers / "rust").mkdir()
     (machine.headers / "rust/libkernel.rmeta").touch()
@@ -218,7 +231,7 @@ def test_what_the_distribution_ships_is_taken(machine):
 
 def test_a_symbol_changed_by_hand_is_refused(machine):
     machine.kernel_has([SYMBOLS[0], SYMBOLS[1] + "x"])
-    line = machine.refused()
+    line = machine.refused(status=77)
     assert f"1 of 2 symbols are not the kernel's, {SYMBOLS[1]} among them" in line
 
 
@@ -227,7 +240,7 @@ def test_a_symbol_changed_later_is_refused_and_nothing_is_made_again(machine):
     assert machine.run(machine.headers).returncode == 0
     machine.kernel_has([SYMBOLS[0]])
     result = machine.run(machine.headers)
-    assert result.returncode == 1
+    assert result.returncode == 77
     assert f"1 of 2 symbols are not the kernel's, {SYMBOLS[1]} among them" in result.stderr
     assert machine.run("--find", machine.headers).stdout.strip() == str(machine.headers)
     # The list has more than before, and all that is wanted.
@@ -235,6 +248,34 @@ def test_a_symbol_changed_later_is_refused_and_nothing_is_made_again(machine):
     assert machine.run(machine.headers).returncode == 0
     assert (machine.folder() / "Module.symvers").read_text() == (machine.headers / "Module.symvers").read_text()
     assert machine.builds() == 1
+
+
+def test_what_was_refused_is_not_built_again(machine):
+    """Until something changes that the refusal depends on."""
+    machine.kernel_has([SYMBOLS[0], SYMBOLS[1] + "x"])
+    first, second = machine.refused(status=77), machine.refused(status=77)
+    assert second == f"{first} (found out before; to try it again, remove {machine.cache}/.refused-{RELEASE})"
+    assert machine.builds() == 1
+    machine.kernel_has([SYMBOLS[0] + "x", SYMBOLS[1] + "x"])
+    assert "2 of 2 symbols" in machine.refused(status=77)
+    assert machine.builds() == 2
+    machine.kernel_has(SYMBOLS)
+    assert machine.run(machine.headers).returncode == 0
+    assert not list(machine.cache.glob(".refused-*"))
+
+
+def test_another_tool_is_another_try(machine):
+    machine.pack(SYMBOLS, extra_config="CONFIG_PAHOLE_VERSION=129\n")
+    assert machine.refused(status=77) in machine.refused(status=77)
+    machine.tool("pahole", "v1.30")
+    assert "found out before" not in machine.refused(status=77)
+
+
+def test_a_full_disk_is_no_failure_of_the_kernel(machine):
+    """DKMS skips a kernel at this status; otherwise the installation of its headers would fail."""
+    line = machine.refused(status=77, IBTRS_METADATA_MIB="99999999")
+    assert f"{machine.cache} has " in line and "99999999 are needed" in line
+    assert machine.builds() == 0
 
 
 def test_another_source_is_refused(machine):
@@ -256,7 +297,7 @@ def test_another_compiler_is_refused(machine, name):
 
 def test_another_configuration_is_refused(machine):
     machine.pack(SYMBOLS, extra_config="CONFIG_STRANGE=y\n")
-    assert "CONFIG_STRANGE=y" in machine.refused()
+    assert "CONFIG_STRANGE=y" in machine.refused(status=77)
     assert machine.builds() == 0
 
 
@@ -342,6 +383,31 @@ def test_check_kdir_names_the_command_and_then_is_content(machine):
     assert machine.run(machine.headers).returncode == 0
     second = machine.run(machine.headers, machine.folder(), script="check-kdir.sh")
     assert (second.returncode, second.stderr) == (0, "")
+
+
+def test_check_kdir_names_the_packages_that_are_missing(machine):
+    """Those that are installed are not named; there is no such line where nothing is missing."""
+    def tries(**installed):
+        cases = " ".join(f"{name.replace('_', '-')}) echo installed ;;" for name in installed)
+        program(machine.root / "bin/dpkg-query", f'#!/bin/sh\nfor name; do :; done\ncase $name in {cases} esac\n')
+        said = machine.run(machine.headers, script="check-kdir.sh").stderr
+        return [line for line in said.splitlines() if line.startswith("try: ")]
+
+    machine.tool("sh", "sh 1")
+    metadata = "linux-source-7.3 flex bison bc libelf-dev libssl-dev pahole xz-utils"
+    assert tries() == [f"try: apt install {metadata}"]
+    assert tries(flex=1, libelf_dev=1) == [
+        "try: apt install linux-source-7.3 bison bc libssl-dev pahole xz-utils"]
+    for name in ("rustc", "bindgen"):
+        program(machine.root / "bin" / name, "#!/bin/sh\nexit 127\n")
+    machine.configure(CONFIG.replace("sh 1", "x86_64-linux-gnu-gcc-99 (Debian) 99.1"))
+    assert tries() == [f"try: apt install rustc rust-src bindgen {metadata} gcc-99"]
+    machine.packages(VERSION, VERSION)
+    for name, version in (("rustc", RUSTC), ("bindgen", BINDGEN)):
+        machine.tool(name, version)
+    machine.configure(CONFIG)
+    assert machine.run(machine.headers).returncode == 0
+    assert machine.run(machine.headers, machine.folder(), script="check-kdir.sh").stderr == ""
 
 
 def test_check_kdir_notes_what_authentication_lacks(machine):
