@@ -56,7 +56,8 @@ impl Sizes {
             return None;
         }
         let mut size = 0;
-        while size < Self::MOST - 1 && self.bytes(size) < len {
+        // The last size ends this: it has room for the largest request.
+        while self.bytes(size) < len {
             size = size.saturating_add(1);
         }
         Some(size)
