@@ -159,7 +159,7 @@ class Events:
         fuzz = launch.ready(launch.start(client, "fuzz", f"{self._seed()} 1 {FOR_STRANGERS}"), START_S)
         time.sleep(self.dice.uniform(5, 20))
         client.run(f"touch {report.ENOUGH}")
-        assert fuzz.wait(300, check=False).ok, fuzz.text[-3000:]
+        assert fuzz.wait(900, check=False).ok, fuzz.text[-3000:]
 
     def hostile_server(self) -> None:
         """The client maps disks of it, which must all go again."""
@@ -169,7 +169,7 @@ class Events:
         victim = launch.ready(launch.start(client, "fuzz_victim", f"{self._seed()} 1"), START_S)
         time.sleep(self.dice.uniform(5, 20))
         client.run(f"touch {report.ENOUGH}")
-        said = victim.wait(900, check=False)
+        said = victim.wait(1500, check=False)
         serving.kill()
         assert said.ok and report.parse(said) and not report.failures(said), said
 
