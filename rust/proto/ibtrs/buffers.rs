@@ -55,12 +55,18 @@ impl Sizes {
         if len > self.largest {
             return None;
         }
+        Some(self.smallest_for(len))
+    }
+
+    /// As [`Sizes::of`], for a length that is not above the largest.
+    #[inline]
+    const fn smallest_for(&self, len: usize) -> usize {
         let mut size = 0;
-        // The last size ends this: it has room for the largest request.
+        // The last size ends this, as it is the largest.
         while self.bytes(size) < len {
             size = size.saturating_add(1);
         }
-        Some(size)
+        size
     }
 
     /// Bytes of a buffer of size number `size`.
@@ -69,7 +75,7 @@ impl Sizes {
         let last = size >= Self::MOST - 1;
         // Lossless: at most the greatest number of a size.
         let doubled = self.smallest.wrapping_shl(size as u32);
-        if last || doubled > self.largest {
+        if last || doubled >= self.largest {
             self.largest
         } else {
             doubled
@@ -78,10 +84,7 @@ impl Sizes {
 
     /// Number of the largest size.
     pub const fn last(&self) -> usize {
-        match self.of(self.largest) {
-            Some(size) => size,
-            None => Self::MOST - 1,
-        }
+        self.smallest_for(self.largest)
     }
 }
 

@@ -34,7 +34,10 @@ fn sizes_by_default() {
     assert_eq!(Sizes::new(1 << 20, 4096).last(), 6);
     // There are no more sizes than that; the last one is the largest, whatever the one before it is.
     let far = Sizes::new(8 << 20, 4096);
-    assert_eq!((far.bytes(6), far.last(), far.bytes(7)), (1 << 20, 7, 8 << 20));
+    assert_eq!(
+        (far.bytes(6), far.last(), far.bytes(7)),
+        (1 << 20, 7, 8 << 20)
+    );
     assert_eq!(far.of((1 << 20) + 1), Some(7));
     assert_eq!(far.of(8 << 20), Some(7));
 }
