@@ -30,7 +30,8 @@ use ibnbd_proto::{
     msg::{
         IoFlags,
         IoHdr,
-        Op as WireOp, //
+        Op as WireOp,
+        WrittenThrough, //
     },
     unflushed::Late, //
 };
@@ -64,7 +65,8 @@ fn is_durable(disk: &DiskQueue, rq: &Request<Queue>) -> bool {
 
 fn header(disk: &DiskQueue, device_id: u32, rq: &Request<Queue>, op: WireOp) -> IoHdr {
     let is_flush = op == WireOp::Flush;
-    let fua = op == WireOp::Write && disk.is_write_through() || rq.is_fua() && !is_flush;
+    let through = disk.is_write_through() && op.written_through() == WrittenThrough::WithFua;
+    let fua = through || rq.is_fua() && !is_flush;
     IoHdr {
         device_id,
         sector: if is_flush { 0 } else { rq.sector() },
@@ -84,7 +86,7 @@ fn header(disk: &DiskQueue, device_id: u32, rq: &Request<Queue>, op: WireOp) -> 
 /// Returns whether `op` may be sent: to a disk whose cache the block layer does not know of, only
 /// if it has a durable form. The block layer writes zeroes instead of a refused write-zeroes.
 fn can_do(disk: &DiskQueue, op: WireOp) -> bool {
-    !(disk.is_write_through() && matches!(op, WireOp::WriteZeroes | WireOp::SecureErase))
+    !(disk.is_write_through() && op.written_through() == WrittenThrough::Never)
 }
 
 #[vtable]

@@ -60,6 +60,9 @@ pub(crate) struct Opened {
     /// The cache generation: changes with each boot of this machine, and when the disk was removed
     /// and found again.
     cache_run: Identity,
+    /// The volatile cache when the device was opened. The client's disk is made for it, and keeps
+    /// to it, so every answer says the same; see [`Opened::is_written_through`].
+    cache: CachePolicy,
     /// The size last reported to the client, in sectors.
     reported: Atomic<u64>,
     /// The terms of the export, if the device was opened as one.
@@ -104,8 +107,13 @@ impl Opened {
             Some(terms) => terms.revoked.clone(),
             None => Arc::new(AtomicFlag::new(false), GFP_KERNEL)?,
         };
+        let limits = bdev.limits();
         Ok(Self {
-            logical_block_size: bdev.limits().logical_block_bytes,
+            logical_block_size: limits.logical_block_bytes,
+            cache: CachePolicy {
+                writeback: limits.write_cache,
+                fua: limits.fua,
+            },
             access,
             identity: identity(&bdev)?,
             cache_run: unflushed::cache_generation(exports.boot(), bdev.diskseq()),
@@ -183,6 +191,13 @@ impl Opened {
         }
     }
 
+    /// Returns whether writes must be durable before they are answered: the device has a volatile
+    /// cache now and had none when the client opened it, so the client sends no flushes.
+    #[inline]
+    pub(crate) fn is_written_through(&self) -> bool {
+        !self.cache.writeback && self.bdev.has_write_cache()
+    }
+
     /// Returns whether the size differs from the one last reported to the client.
     pub(crate) fn has_new_size(&self) -> bool {
         // ORDERING: A stale value costs one superfluous notice.
@@ -206,10 +221,7 @@ impl Opened {
             logical_block_size: limits.logical_block_bytes,
             max_segments: u32::from(limits.max_segments),
             max_secure_erase_sectors: limits.max_secure_erase_sectors,
-            cache: CachePolicy {
-                writeback: limits.write_cache,
-                fua: limits.fua,
-            },
+            cache: self.cache,
             alignment_offset: limits.alignment_offset_bytes,
             io_min: limits.io_min_bytes,
             io_opt: limits.io_opt_bytes,

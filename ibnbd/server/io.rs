@@ -22,6 +22,7 @@ use ibnbd_proto::{
         IoFlags,
         IoHdr,
         Op as IoKind,
+        WrittenThrough,
         IO_HDR_LEN, //
     },
     prio,
@@ -159,6 +160,15 @@ pub(crate) fn serve(session: &Session, hdr: &IoHdr, intact: Intact, mut request:
         }
         None => {}
     }
+    let fua = match io.op.written_through() {
+        WrittenThrough::AsItIs => false,
+        _ if !device.is_written_through() => false,
+        WrittenThrough::WithFua => true,
+        WrittenThrough::Never => {
+            drop(device);
+            return request.respond(Err(EOPNOTSUPP));
+        }
+    };
     let slot = usize::from(request.buf_id());
     let prio = match session.has_prio() {
         true => prio::granted(io.prio, device.allows_realtime()),
@@ -171,7 +181,7 @@ pub(crate) fn serve(session: &Session, hdr: &IoHdr, intact: Intact, mut request:
         device,
         crc,
     };
-    if let Err((error, owner)) = session.bios.submit(slot, &spec(&io, prio), owner) {
+    if let Err((error, owner)) = session.bios.submit(slot, &spec(&io, fua, prio), owner) {
         owner.request.respond(Err(error));
     }
 }
@@ -259,7 +269,9 @@ fn refuse(session: &Session, id: u32, request: Request) {
     request.respond(Err(ENOTCONN));
 }
 
-fn spec(io: &CheckedIo, prio: u16) -> BioSpec {
+/// Describes the bio of a request; with `fua`, also one that does not ask for that is durable when it
+/// ends.
+fn spec(io: &CheckedIo, fua: bool, prio: u16) -> BioSpec {
     let op = match io.op {
         IoKind::Read => BioOp::Read,
         IoKind::Write => BioOp::Write,
@@ -272,7 +284,7 @@ fn spec(io: &CheckedIo, prio: u16) -> BioSpec {
         op,
         sector: io.sector,
         bytes: io.bytes,
-        fua: io.flags.contains(IoFlags::FUA),
+        fua: fua || io.flags.contains(IoFlags::FUA),
         preflush: io.flags.contains(IoFlags::PREFLUSH),
         sync: io.flags.contains(IoFlags::SYNC),
         nounmap: io.flags.contains(IoFlags::NOUNMAP),

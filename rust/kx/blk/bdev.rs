@@ -357,6 +357,14 @@ impl BlockDevice {
         }
     }
 
+    /// Returns whether the device has a volatile write cache at present: an operator can turn it
+    /// on and off, and a logical volume can move to other disks.
+    #[inline]
+    pub fn has_write_cache(&self) -> bool {
+        // SAFETY: The device is open by the type invariant.
+        unsafe { ours::bdev_write_cache(self.as_raw()) }
+    }
+
     /// Returns whether the device has zones that must be written sequentially.
     pub fn is_zoned(&self) -> bool {
         let limits = self.raw_limits();

@@ -211,6 +211,43 @@ def test_operations_with_mainline(pair, client_stack, server_stack):
         assert limits(client, disk, ["max_hw_sectors_kb"]) == {"max_hw_sectors_kb": str(most // 2)}
 
 
+def test_a_cache_that_is_turned_on_later_is_written_through(pair, stack):
+    """The client's disk has none, so nobody flushes it."""
+    server, client = pair
+    device = loop(server)
+    cache = f"/sys/block/{Path(device).name}/queue/write_cache"
+    server.run(f"echo write through > {cache}")
+    blockdev.load(pair, stack)
+    client.run(stack.map_device(device))
+    queue = f"/sys/block/{stack.family}0/queue"
+    assert client.run(f"cat {queue}/write_cache") == "write through"
+    # Zeroes are written where that is the only way to make them last.
+    use = (f"dd if=/dev/urandom of={stack.disk} bs=64k count=1 oflag=direct status=none && "
+           f"blkdiscard -f -z -o 1M -l 64k {stack.disk} && "
+           f"dd if=/dev/zero of={stack.disk} bs=4k count=1 seek=512 oflag=direct,dsync status=none")
+    written = []
+    for mode in ("write through", "write back", "write through"):
+        assert server.run(f"echo {mode} > {cache} && cat {cache}") == mode
+        trace = BlockTrace(server, device)
+        client.run(use)
+        trace.stop()
+        written.append({bio.sector: bio.what[:2].removesuffix("S") for bio in trace.bios() if bio.sectors})
+    assert written == [{0: "W", 2048: "WZ", 4096: "W"}, {0: "WF", 2048: "WF", 4096: "WF"},
+                       # The client's kernel does not try again what is not supported.
+                       {0: "W", 2048: "W", 4096: "W"}]
+    assert client.run(f"cat {queue}/write_cache") == "write through"
+    # A disk that is mapped now has the cache, and flushes it.
+    server.run(f"echo write back > {cache}")
+    client.run(f"{stack.unmap()} && {stack.map_device(device)}")
+    assert client.run(f"cat {queue}/write_cache") == "write back"
+    trace = BlockTrace(server, device)
+    client.run(f"dd if=/dev/zero of={stack.disk} bs=4k count=1 oflag=direct status=none")
+    trace.stop()
+    assert [bio.what.rstrip("S") for bio in trace.bios() if bio.sectors] == ["W"]
+    client.run(stack.unmap())
+    server.run("losetup -d /dev/loop0 && umount /mnt/loop")
+
+
 def test_realtime_priority_is_for_the_operator_to_allow(pair, stack):
     server, client = pair
     device = null_blk(server)

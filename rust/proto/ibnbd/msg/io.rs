@@ -23,7 +23,29 @@ pub enum Op {
     WriteZeroes,
 }
 
+/// How an operation becomes durable before it is answered, on a disk with a volatile cache that
+/// nobody flushes: its user takes the disk for one without.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum WrittenThrough {
+    /// It writes nothing that has to last.
+    AsItIs,
+    /// With [`IoFlags::FUA`].
+    WithFua,
+    /// Block layers have no FUA for it, so it is not supported there.
+    Never,
+}
+
 impl Op {
+    /// Returns how the operation becomes durable before it is answered, see [`WrittenThrough`].
+    #[inline]
+    pub const fn written_through(self) -> WrittenThrough {
+        match self {
+            Op::Write => WrittenThrough::WithFua,
+            Op::WriteZeroes | Op::SecureErase => WrittenThrough::Never,
+            Op::Read | Op::Flush | Op::Discard => WrittenThrough::AsItIs,
+        }
+    }
+
     /// All operations.
     pub const ALL: [Op; 6] = [
         Op::Read,

@@ -19,7 +19,7 @@ pub use discover::{
     Discover, DiscoverPage, DiscoverRsp, Listed, Portal, DISCOVER_LEN, DISCOVER_RSP_LEN,
     MAX_PORTALS,
 };
-pub use io::{IoFlags, IoHdr, Op};
+pub use io::{IoFlags, IoHdr, Op, WrittenThrough};
 pub use open_rsp::{CachePolicy, DeviceLimits, OpenRsp, MAX_SECTORS};
 
 use ibtrs_proto::bytes::{Reader, Writer};
