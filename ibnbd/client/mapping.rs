@@ -181,13 +181,12 @@ impl Mapping {
     /// `EBUSY` if the disk is open, unless `force` is set; `EALREADY` if the disk is being
     /// unmapped; the error of `leave`.
     pub(crate) fn unmap(&self, force: bool, leave: impl FnOnce() -> Result) -> Result {
-        self.with_disk(|disk| disk.begin_removal(force))?;
+        self.begin_removal(force)?;
         // Without the lock: `leave` may wait for tasks that want it.
         if let Err(error) = leave() {
-            self.with_disk(|disk| {
-                disk.cancel_removal();
-                Ok(())
-            })?;
+            if let Some(parts) = &*self.parts.lock() {
+                parts.disk.cancel_removal();
+            }
             return Err(error);
         }
         let Parts { link, dir, disk } = self.parts.lock().take().ok_or(EALREADY)?;
@@ -208,23 +207,38 @@ impl Mapping {
             disk.delete();
         } else {
             self.device().delete_by_force(&disk);
-            // If one other disk of the session is left, dropping this one makes blk-mq freeze the
-            // queue of the other, whose requests may wait for a path.
-            let jobs = self.opened.session().registry().jobs();
-            let _ = jobs.spawn(GFP_KERNEL, move || drop(disk));
+            self.drop_disk(disk);
         }
         pr_info!("ibnbd{}: unmapped\n", self.number());
         self.opened.place().set_mapping(None);
         Ok(())
     }
 
-    /// Calls `func` with the disk, under the lock.
+    /// Claims the removal of the disk. Without `force`, this may wait a while for a partition scan, so
+    /// the lock is free meanwhile.
     ///
     /// # Errors
     ///
-    /// `EALREADY` if the disk is not complete yet or already unmapped; the error of `func`.
-    fn with_disk(&self, func: impl FnOnce(&GenDisk<Queue>) -> Result) -> Result {
-        let parts = self.parts.lock();
-        func(&parts.as_ref().ok_or(EALREADY)?.disk)
+    /// `EALREADY` if the disk is not complete yet or already unmapped; those of
+    /// [`GenDisk::begin_removal`].
+    fn begin_removal(&self, force: bool) -> Result {
+        let disk = match &*self.parts.lock() {
+            Some(parts) => parts.disk.clone(),
+            None => return Err(EALREADY),
+        };
+        let claimed = disk.begin_removal(force);
+        if claimed.is_err() {
+            // Another task may have unmapped it since.
+            self.drop_disk(disk);
+        }
+        claimed
+    }
+
+    /// Drops a reference to the disk. If one other disk of the session is left, dropping the last one
+    /// makes blk-mq freeze the queue of the other, whose requests may wait for a path.
+    fn drop_disk(&self, disk: Arc<GenDisk<Queue>>) {
+        let jobs = self.opened.session().registry().jobs();
+        // Without memory, it is dropped here.
+        let _ = jobs.spawn(GFP_KERNEL, move || drop(disk));
     }
 }

@@ -181,6 +181,12 @@ impl<D: Operations> DiskData<D> {
     }
 }
 
+/// How long [`GenDisk::begin_removal`] waits for a task that opens or closes the disk, in
+/// milliseconds.
+const OPEN_MUTEX_MS: i64 = 5000;
+/// The interval between its looks, in milliseconds.
+const OPEN_MUTEX_TRY_MS: i64 = 10;
+
 /// A disk in use, `struct gendisk` in C.
 ///
 /// Dropping it removes the disk, if [`GenDisk::delete`] was not called before.
@@ -409,26 +415,49 @@ impl<D: Operations> GenDisk<D> {
     ///
     /// # Context
     ///
-    /// *may sleep*; takes the open mutex.
+    /// *may sleep*, for [`OPEN_MUTEX_MS`] at most; with `force`, *any*.
     ///
     /// # Errors
     ///
     /// - `EALREADY` if it was claimed before.
-    /// - `EBUSY` if the disk is open, unless `force` is set.
+    /// - `EBUSY` if the disk is open, or if a task opens or closes it, or reads its partition table,
+    ///   for longer than that; never if `force` is set.
     pub fn begin_removal(&self, force: bool) -> Result {
+        if force {
+            // Without the open mutex: its holder may wait for a request that only this removal ends.
+            // An open that has passed the flag becomes one of an existing opener.
+            return self.claim_removal();
+        }
+        for _ in 0..=OPEN_MUTEX_MS / OPEN_MUTEX_TRY_MS {
+            if let Some(result) = self.if_unlocked(|| match self.openers() {
+                0 => self.claim_removal(),
+                _ => Err(EBUSY),
+            }) {
+                return result;
+            }
+            fsleep(Delta::from_millis(OPEN_MUTEX_TRY_MS));
+        }
+        Err(EBUSY)
+    }
+
+    /// Calls `func` under the open mutex; `None` if another task has that.
+    fn if_unlocked<T>(&self, func: impl FnOnce() -> T) -> Option<T> {
         let disk = self.disk.as_ptr();
         // SAFETY: The disk is live by the type invariant.
-        unsafe { bindings::mutex_lock(&raw mut (*disk).open_mutex) };
-        let result = if self.openers() > 0 && !force {
-            Err(EBUSY)
-        } else if self.data().head.closing.xchg(true, Relaxed) {
-            Err(EALREADY)
-        } else {
-            Ok(())
-        };
+        if unsafe { bindings::mutex_trylock(&raw mut (*disk).open_mutex) } == 0 {
+            return None;
+        }
+        let result = func();
         // SAFETY: This task has locked the mutex above.
         unsafe { bindings::mutex_unlock(&raw mut (*disk).open_mutex) };
-        result
+        Some(result)
+    }
+
+    fn claim_removal(&self) -> Result {
+        match self.data().head.closing.xchg(true, Relaxed) {
+            true => Err(EALREADY),
+            false => Ok(()),
+        }
     }
 
     /// Undoes [`Self::begin_removal`], so that the disk can be opened again.

@@ -34,6 +34,30 @@ def reconnects(guest) -> int:
     return sum(int(line.split()[0]) for line in guest.run(f"cat {SESSION}/paths/*/stats/reconnects").splitlines())
 
 
+SCAN = "python3 -c 'import fcntl; fcntl.ioctl(open(\"/dev/ibnbd0\"), 0x125f)'"
+
+
+def test_a_partition_scan_that_is_stuck_is_ended_by_force(pair, stack):
+    """It holds a mutex that opening and closing the disk wait for, and so does unmapping it otherwise."""
+    server, client = pair
+    server.null_blk(size_mb=16)
+    server.run("modprobe dm_mod && dmsetup create --noudevsync stuck --table '0 32768 linear /dev/nullb0 0' "
+               "&& [ -b /dev/dm-0 ]")
+    blockdev.load(pair, stack)
+    map_disks(pair, stack, "/dev/dm-0")
+    server.run("dmsetup suspend --noflush --nolockfs --noudevsync stuck")
+    try:
+        scan = client.start(SCAN)
+        client.wait_until("[ $(cat /sys/block/ibnbd0/inflight | tr -d ' ') != 00 ]", 30)
+        assert os.strerror(errno.EBUSY) in client.run(stack.unmap(), timeout=60, check=False)
+        assert scan.running
+        client.run(stack.unmap(how="force"), timeout=60)
+        assert not client.ok("[ -e /sys/block/ibnbd0 ]")
+        scan.wait(30, check=False)
+    finally:
+        server.run("dmsetup resume --noudevsync stuck")
+
+
 def test_a_disk_that_is_stuck_costs_no_path(pair, stack):
     server, client = pair
     for number in range(2):
