@@ -353,6 +353,15 @@ impl Device {
         self.driver() != bindings::rdma_driver_id_RDMA_DRIVER_RXE
     }
 
+    /// Returns whether the data of an unsignalled work request must stay as it is although a later
+    /// request has completed. Soft-iWARP hands the pages of such requests to TCP, which sends them
+    /// from there until the peer's TCP has acknowledged them, while a completion only means that TCP
+    /// has got the request. It copies the data of signalled requests (`siw_qp_prepare_tx()` and
+    /// `use_sendpage` in drivers/infiniband/sw/siw/siw_qp_tx.c).
+    pub(crate) fn lends_unsignalled_data(&self) -> bool {
+        self.driver() == bindings::rdma_driver_id_RDMA_DRIVER_SIW
+    }
+
     /// Returns whether writes and sends can carry an immediate. iWARP has no immediates, apart from
     /// extensions of some adapters.
     pub fn has_immediates(&self) -> bool {

@@ -216,8 +216,11 @@ impl QpConfig {
         }
         let entries = send_depth + recv_depth + 2;
         let cq = Cq::new(dev, entries, self.vector, self.context)?;
-        let send_queue =
+        let mut send_queue =
             SendQueue::new(send_depth, self.send_sges, dev.id())?.with_reserve(self.send_reserve);
+        if dev.lends_unsignalled_data() {
+            send_queue.signal_all();
+        }
         let owner = PercpuOwner::pin_init(try_pin_init!(QueuePair {
             qp: UnsafeCell::new(ptr::null_mut()),
             handler,

@@ -98,6 +98,11 @@ impl SendQueue {
         }
     }
 
+    /// Has all requests signalled.
+    pub(crate) fn signal_all(&mut self) {
+        self.credits.signal_every = 1;
+    }
+
     /// Makes immediates travel in messages from now on.
     pub(super) fn set_imms(&mut self, imms: ImmRing) {
         self.imms = Some(imms);

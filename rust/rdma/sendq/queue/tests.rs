@@ -124,6 +124,24 @@ mod suite {
         Ok(())
     }
 
+    /// Each signalled request gets its own completion, which frees one entry.
+    #[test]
+    fn all_are_signalled_if_the_device_wants_that() -> Result {
+        let mut queue = queue()?;
+        chain(&mut queue, 3, false)?;
+        assert_eq!(queue.credits.frees.len(), 0);
+        post(&mut queue);
+        queue.signal_all();
+        chain(&mut queue, 3, false)?;
+        // The first frees those before it, too.
+        assert_eq!(queue.credits.frees.len(), 3);
+        for free in [DEPTH - 2, DEPTH - 1, DEPTH] {
+            queue.completed();
+            assert_eq!(queue.credits.free, free);
+        }
+        Ok(())
+    }
+
     #[test]
     fn elements_are_of_the_device() -> Result {
         let mut queue = queue()?;
