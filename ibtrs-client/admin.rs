@@ -52,8 +52,7 @@ impl State {
     /// Frees the permits of late messages that have been answered.
     fn collect_late(&mut self) {
         for (nr, late) in self.late.iter_mut().enumerate() {
-            let ended = |io: &mut SyncIo| io.result() != Err(EINPROGRESS);
-            if late.take_if(ended).is_some() {
+            if late.take_if(|io| io.has_ended()).is_some() {
                 // CAST: The array has `DepthSplit::MESSAGES` elements, which is a `u16`.
                 self.free.give(nr as u16);
             }

@@ -236,7 +236,7 @@ impl Session {
         if let Err(error) = io.wait_interruptible_timeout(request::ADMIN_TIMEOUT_MS) {
             // A message whose sender has given it up must not come after what the sender does next.
             io.leave();
-            if io.result() == Err(EINPROGRESS) {
+            if !io.has_ended() {
                 permit.keep_until_answered(io);
             }
             return Err(if error == ERESTARTSYS { EINTR } else { error });

@@ -465,6 +465,16 @@ impl SyncIo {
         self.0.is_left.store(true, Relaxed);
     }
 
+    /// Returns whether the I/O has ended. Its result alone does not tell: a peer may answer with
+    /// `EINPROGRESS`.
+    ///
+    /// # Context
+    ///
+    /// *any*.
+    pub fn has_ended(&self) -> bool {
+        self.0.result.load(Acquire) != PENDING
+    }
+
     /// Returns the result of the I/O, or `EINPROGRESS` before its end.
     ///
     /// # Context
@@ -559,6 +569,16 @@ mod tests {
         handle.done(Ok(()));
         assert_eq!(io.wait_interruptible_timeout(1), Ok(()));
         assert_eq!(io.bytes()?.len(), 8);
+        Ok(())
+    }
+
+    /// A peer may answer with that.
+    #[test]
+    fn in_progress_ends_it_as_well() -> Result {
+        let io = SyncIo::new(0)?;
+        assert!(!io.has_ended());
+        io.handle()?.done(Err(EINPROGRESS));
+        assert!(io.has_ended());
         Ok(())
     }
 
