@@ -170,8 +170,11 @@ pub(crate) struct Attempt {
     pub(crate) heartbeat: PathHeartbeat,
     /// The last round trip of a heartbeat in nanoseconds; 0 before the first.
     latency_ns: Atomic<u64>,
-    /// A probe is under way, see [`crate::timeout`].
-    pub(crate) probing: AtomicFlag,
+    /// When the probe that is under way began, in nanoseconds of `created`, but at least 1; 0 without
+    /// one. See [`crate::timeout`].
+    pub(crate) probe_began: Atomic<u64>,
+    /// When the attempt was created.
+    created: Instant<Monotonic>,
     /// The server has broken the protocol.
     broken: AtomicFlag,
     /// The resources are not kept for the next attempt, because their device goes away or the
@@ -203,7 +206,8 @@ impl Attempt {
                 cons <- new_cons(),
                 heartbeat <- PathHeartbeat::new(missed_max),
                 latency_ns: Atomic::new(0),
-                probing: AtomicFlag::new(false),
+                probe_began: Atomic::new(0),
+                created: Instant::now(),
                 broken: AtomicFlag::new(false),
                 disposable: AtomicFlag::new(false),
                 revoked: AtomicFlag::new(false),
@@ -211,6 +215,11 @@ impl Attempt {
             }? Error),
             GFP_KERNEL,
         )
+    }
+
+    /// Returns the nanoseconds since the attempt was created.
+    pub(crate) fn age_ns(&self) -> u64 {
+        u64::try_from(self.created.elapsed().as_nanos()).unwrap_or(0)
     }
 
     /// Returns the names of session and path, for the log.

@@ -23,14 +23,15 @@ use kernel::{
 };
 use kx::{
     sync::atomic::{
-        Acquire,
-        Release, //
+        Full,
+        Relaxed, //
     },
     work::WorkItem, //
 };
 
 /// How long the server has to answer a probe.
 const PROBE_TIMEOUT_MS: u32 = 5000;
+const PROBE_TIMEOUT_NS: u64 = PROBE_TIMEOUT_MS as u64 * 1_000_000;
 
 impl Session {
     /// Probes the paths that carry the request with tag `tag`, which has timed out. A path whose
@@ -107,9 +108,10 @@ impl PathConn {
     /// Sends a probe, unless one is under way.
     fn probe(&self) {
         let attempt = &self.attempt;
-        // ORDERING: Pairs with the release in `run`: the answer to the last probe is read before
-        // the silence flag is set again.
-        if attempt.probing.xchg(true, Acquire) {
+        let now = attempt.age_ns().max(1);
+        // ORDERING: Pairs with the exchange in `run`: the answer to the last probe is read before the
+        // silence flag is set again.
+        if attempt.probe_began.cmpxchg(0, now, Full).is_err() {
             return;
         }
         attempt.heartbeat.listen();
@@ -132,10 +134,15 @@ impl WorkItem<{ crate::path::work::PROBE_TIMEOUT }> for Path {
         let Some(attempt) = this.attempt() else {
             return;
         };
+        let began = attempt.probe_began.load(Relaxed);
+        // Without a probe, or with one that has just begun, the timer ran for an earlier attempt, which
+        // is gone. The timer of the one that has just begun is still to run.
+        if began == 0 || attempt.age_ns().saturating_sub(began) < PROBE_TIMEOUT_NS / 2 {
+            return;
+        }
         let silent = attempt.heartbeat.is_silent();
-        // If `probing` is clear, the timer ran for another attempt, which is gone. ORDERING: Pairs
-        // with the acquire in `probe`, which may begin again from here on.
-        if !attempt.probing.xchg(false, Release) {
+        // ORDERING: Pairs with the exchange in `probe`, which may begin again from here on.
+        if attempt.probe_began.cmpxchg(began, 0, Full).is_err() {
             return;
         }
         if silent {
