@@ -28,7 +28,11 @@ use kernel::{
         Monotonic, //
     }, //
 };
-use kx::sync::atomic::Relaxed;
+use kx::sync::atomic::{
+    Acquire,
+    Full,
+    Relaxed, //
+};
 
 /// Interval at which a drain checks whether the sessions are gone.
 const CHECK_MS: i64 = 10;
@@ -99,14 +103,16 @@ impl Drain {
         for session in &sessions.list {
             session.ending.store(true, Relaxed);
             let (this, last) = (session.clone(), session.clone());
+            self.server.finishing.fetch_add(1, Relaxed);
             // Without memory, the session is closed as if its paths were lost: its client may be
             // left with unflushed writes.
-            let spawned = self
-                .server
-                .slow
-                .spawn(GFP_NOWAIT, move || this.drain(limit));
+            let spawned = self.server.slow.spawn(GFP_NOWAIT, move || {
+                this.drain(limit);
+                this.server.finished_one();
+            });
             if spawned.is_err() {
                 self.server.left_over.store(true, Relaxed);
+                self.server.finished_one();
                 last.close();
             }
         }
@@ -115,7 +121,7 @@ impl Drain {
         let mut is_late = false;
         loop {
             let sessions = self.server.sessions.lock();
-            if sessions.list.is_empty() {
+            if sessions.list.is_empty() && self.server.has_finished() {
                 break;
             }
             if limit.has_passed() && !is_late {
@@ -128,7 +134,7 @@ impl Drain {
             }
             fsleep(Delta::from_millis(CHECK_MS));
         }
-        // ORDERING: Written before the session left the list, whose lock has been taken since.
+        // ORDERING: Written before `finished_one`, which `has_finished` has seen.
         match self.server.left_over.load(Relaxed) {
             true => Err(ETIMEDOUT),
             false => Ok(()),
@@ -164,6 +170,20 @@ impl Drain {
     /// May sleep.
     pub fn is_drained(&self) -> bool {
         self.server.sessions.lock().drained
+    }
+}
+
+impl Server {
+    /// Notes that the service has finished with a session that a drain has begun with.
+    fn finished_one(&self) {
+        // ORDERING: Pairs with `has_finished`.
+        self.finishing.fetch_sub(1, Full);
+    }
+
+    /// Returns whether the service has finished with all sessions that drains have begun with.
+    fn has_finished(&self) -> bool {
+        // ORDERING: Pairs with `finished_one`.
+        self.finishing.load(Acquire) == 0
     }
 }
 

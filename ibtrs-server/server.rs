@@ -47,7 +47,10 @@ use kernel::{
     time::Jiffies, //
 };
 use kx::{
-    sync::atomic::AtomicFlag,
+    sync::atomic::{
+        Atomic,
+        AtomicFlag, //
+    },
     work::{
         DelayedWork,
         Options,
@@ -241,6 +244,9 @@ pub(crate) struct Server {
     pub(crate) draining: Mutex<()>,
     /// The service did not finish in time with a drained session.
     pub(crate) left_over: AtomicFlag,
+    /// Number of sessions that a drain has begun with and the service has not finished with. Such a
+    /// session may have left the list, because its last path was lost.
+    pub(crate) finishing: Atomic<u32>,
     #[pin]
     pub(crate) backlog: Mutex<Backlog>,
     #[pin]
@@ -323,6 +329,7 @@ impl Server {
                 draining <- new_mutex!((), "Server::draining"),
                 limits <- new_mutex!((), "Server::limits"),
                 left_over: AtomicFlag::new(false),
+                finishing: Atomic::new(0),
                 backlog <- new_mutex!(backlog, "Server::backlog"),
                 accept <- kx::new_work!(accept_queue, "Server::accept"),
                 expiry <- kx::new_delayed_work!(expiry_queue, "Server::expiry"),

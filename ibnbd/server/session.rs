@@ -497,6 +497,15 @@ impl Session {
         sources.as_ref().is_some_and(Sources::any)
     }
 
+    /// Returns whether the session has ended, so that its devices are closed or about to be.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.sources.lock().is_none()
+    }
+
     /// Returns whether the client knows the extensions of the messages.
     pub(crate) fn has_extensions(&self) -> bool {
         self.extensions

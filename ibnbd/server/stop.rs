@@ -115,6 +115,10 @@ impl Session {
     pub(crate) fn stop(self: &Arc<Self>, closers: &Queue, limit: Deadline) -> Result {
         let mut result = Ok(());
         let devices = self.take_all();
+        if devices.is_empty() && self.has_ended() {
+            // Its last path was lost meanwhile, so perhaps they were closed without a flush.
+            result = Err(ETIMEDOUT);
+        }
         let mut stopping = KVec::new();
         for device in devices {
             match Stopping::begin(self, device, closers, limit) {

@@ -254,6 +254,35 @@ def test_a_disk_that_hangs_does_not_hold_the_server_up(pair, stack):
     server.run(f"{SERVER_MODULES} && dmsetup --noudevrules --noudevsync remove stuck")
 
 
+def test_a_stop_waits_for_the_flush_of_a_session_that_is_lost(pair, stack):
+    """Its last path goes while the server flushes its disk."""
+    server, client = pair
+    server.null_blk("nullb0", SIZE_MB)
+    # Without a cache there would be nothing to flush.
+    server.run("cd /sys/kernel/config/nullb/nullb0 && echo 0 > power && echo 8 > cache_size && echo 1 > power")
+    server.run(f"modprobe dm-mod && dmsetup --noudevrules --noudevsync create stuck --table "
+               f"'0 {SIZE_MB << 11} linear /dev/nullb0 0'")
+    server.run(f"{stack.load_server()} stop_timeout_s=120")
+    client.run(f"{stack.load_client()} && {stack.map_device('/dev/dm-0')}")
+    wait_for_minutes(client)
+    client.run("dd if=/dev/urandom of=/dev/ibnbd0 bs=4k count=1 oflag=direct status=none")
+    server.run("dmsetup suspend --noflush --nolockfs --noudevsync stuck")
+    try:
+        drain = server.start(f"echo 1 > {DRAIN}")
+        server.run("sleep 2")
+        client.run(f"for path in {SESSION}/paths/*; do echo 1 > $path/disconnect; done")
+        server.wait_for_log("path closed")
+        server.run("sleep 2")
+        assert drain.running
+    finally:
+        server.run("dmsetup resume --noudevsync stuck")
+    drain.wait(60)
+    server.run(f"echo 0 > {DRAIN}")
+    client.run(f"for path in {SESSION}/paths/*; do echo 1 > $path/reconnect; done")
+    client.run(f"{flush('ibnbd0')} && {stack.unmap()}")
+    server.run(f"{SERVER_MODULES} && dmsetup --noudevrules --noudevsync remove stuck")
+
+
 # An answer of the disk takes that long, and so does each block of its partition table that is read.
 SLOW_NS = 15_000_000_000
 
