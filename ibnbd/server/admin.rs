@@ -266,6 +266,8 @@ fn try_open(
         }
         return Ok(described);
     }
+    // The client learns now that it is closed, or opens it again.
+    session.gone.lock().forget(name.as_str().as_bytes());
     if message.only_known && session.has_extensions() {
         return Err(Refusal::new(ENOENT, "the session does not have it open"));
     }

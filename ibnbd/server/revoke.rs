@@ -113,8 +113,9 @@ impl WorkItem for Closer {
         };
         let why = this.why.as_ref().map_or("", Refusal::as_str);
         this.session.log_operator_close(&opened, why);
+        this.session.note_gone(&opened);
         drop(Closing::new(&this.session, opened));
-        this.session.notify(this.device);
+        this.session.notify_gone(this.device);
     }
 }
 

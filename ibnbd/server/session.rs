@@ -17,7 +17,8 @@ use crate::{
     param,
     stop::Stopping,
     sysfs::View,
-    throttle::HostThrottle, //
+    throttle::HostThrottle,
+    watch::AllGone, //
 };
 use ibnbd_proto::{
     checksum::Intact,
@@ -173,6 +174,7 @@ impl Service {
                 bios: BioTable::new(usize::from(info.queue_depth))?,
                 notices <- new_mutex!(info.notices, "Session::notices"),
                 watch <- kx::new_delayed_work!(queue, "Session::watch"),
+                gone <- new_spinlock!(AllGone::new(), "Session::gone"),
                 stopped: Atomic::new(0),
                 stopping <- new_spinlock_irq!(KVec::new(), "Session::stopping"),
             }? Error),
@@ -427,6 +429,9 @@ pub(crate) struct Session {
     /// Checks the sizes of the devices.
     #[pin]
     pub(crate) watch: DelayedWork<Self>,
+    /// The devices that an operator has closed and the client may not know of.
+    #[pin]
+    pub(crate) gone: SpinLock<AllGone>,
     /// Nonzero once the session serves no more requests.
     stopped: Atomic<u32>,
     /// Devices of the session in a planned stop.

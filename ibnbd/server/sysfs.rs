@@ -226,7 +226,8 @@ fn store_force_close(ctx: StoreCtx<'_, Arc<View>>, input: &[u8]) -> Result {
     let _ = ctx.remove_self();
     let why = "an operator wrote to force_close";
     view.session.log_operator_close(&device, why);
+    view.session.note_gone(&device);
     drop(Closing::new(&view.session, device));
-    view.session.notify(view.id);
+    view.session.notify_gone(view.id);
     Ok(())
 }

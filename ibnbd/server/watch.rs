@@ -1,20 +1,67 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Notifies clients of changed devices.
+//! Notifies clients of changed devices, and of those that an operator has closed.
 //!
 //! The kernel does not notify the opener of a block device that its size has changed. So a
 //! worker reads the sizes once a second. A client that takes notices gets one, and then asks for
 //! the device's properties as if it opened the device again. Until it has asked, it gets another
 //! notice every second, so a lost notice does no harm.
 
-use crate::session::Session;
-use kernel::sync::Arc;
+use crate::session::{
+    OpenDevice,
+    Session, //
+};
+use kernel::{
+    alloc::flags::GFP_NOWAIT,
+    prelude::*,
+    str::CString,
+    sync::Arc, //
+};
 use kx::work::WorkItem;
 
 /// Interval between checks of the devices' sizes.
 const PERIOD_MS: u32 = 1000;
 /// Devices of a session that one round of notices covers. The next round covers the others.
 const BATCH: usize = 32;
+/// Rounds of notices about a closed device. A path over which they are lost is closed long before
+/// that; a client that has unmapped the device meanwhile does not ask.
+const ROUNDS: u32 = 120;
+
+/// A device that an operator has closed, and whose client has not asked since.
+struct Gone {
+    id: u32,
+    name: CString,
+    rounds: u32,
+}
+
+/// The devices of a session that operators have closed.
+pub(crate) struct AllGone(KVec<Gone>);
+
+impl AllGone {
+    pub(crate) const fn new() -> Self {
+        Self(KVec::new())
+    }
+
+    /// Forgets the device that a client calls `name`: the client knows that it is closed, or has it
+    /// open again.
+    pub(crate) fn forget(&mut self, name: &[u8]) {
+        self.0.retain(|gone| gone.name.to_bytes() != name);
+    }
+
+    /// Counts a round, and returns the ids of at most [`BATCH`] devices for which it is due.
+    fn round(&mut self, ids: &mut [u32; BATCH]) -> usize {
+        self.0.retain(|gone| {
+            gone.rounds += 1;
+            gone.rounds < ROUNDS
+        });
+        let mut count = 0;
+        for (place, gone) in ids.iter_mut().zip(&self.0) {
+            *place = gone.id;
+            count += 1;
+        }
+        count
+    }
+}
 
 impl Session {
     /// Starts to check the sizes of the devices once a second, as long as the session has devices.
@@ -26,12 +73,39 @@ impl Session {
         self.watch.enqueue_in(self.clone(), PERIOD_MS);
     }
 
+    /// Prepares to notify the client that an operator closes `device`. Without memory there will be
+    /// one notice, which may be lost.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    pub(crate) fn note_gone(&self, device: &OpenDevice) {
+        let name = CString::try_from_fmt(fmt!("{}", *device.name));
+        let Ok(name) = name else { return };
+        let gone = Gone {
+            id: device.id,
+            name,
+            rounds: 0,
+        };
+        let _ = self.gone.lock().0.push(gone, GFP_NOWAIT);
+    }
+
+    /// Notifies the client that device `id` is closed, once a second until it has asked.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    pub(crate) fn notify_gone(self: &Arc<Self>, id: u32) {
+        self.notify(id);
+        self.watch_sizes();
+    }
+
     /// Sends a notice about device `id`, if the client takes notices. The notice may be lost.
     ///
     /// # Context
     ///
     /// May sleep.
-    pub(crate) fn notify(&self, id: u32) {
+    fn notify(&self, id: u32) {
         if let Some(notices) = &*self.notices.lock() {
             // Without a path, no notice can be sent.
             let _ = notices.send(id);
@@ -63,7 +137,11 @@ impl WorkItem for Session {
         for id in changed.iter().take(count) {
             this.notify(*id);
         }
-        if any {
+        let count = this.gone.lock().round(&mut changed);
+        for id in changed.iter().take(count) {
+            this.notify(*id);
+        }
+        if any || count > 0 {
             this.watch_sizes();
         }
     }

@@ -6,7 +6,8 @@ import os
 
 import pytest
 
-from testbed import blockdev, fio
+from testbed import blockdev, fio, mishaps
+from testbed.lab import wait_for
 
 pytestmark = pytest.mark.fast
 
@@ -184,3 +185,23 @@ def test_the_clients_files(pair, stack):
     client.wait_until(f"[ $(cat {folder}/state) = open ]")
     client.run(f"echo ' force ' > {folder}/unmap_device")
     assert not client.ok(f"[ -e '{link}' ]") and blockdev.disks(client, stack) == []
+
+
+@pytest.mark.links(2)
+def test_a_closed_device_is_noticed_though_a_path_is_lost(pair, stack):
+    """The server does not know yet that the path is lost, and sends one of the two notices over it."""
+    server, client = pair
+    disks = [server.null_blk(f"nullb{number}", size_mb=16) for number in (0, 1)]
+    blockdev.load(pair, stack)
+    for disk in disks:
+        client.run(f'echo "sessname=demo path=ip:10.0.1.1 path=ip:10.0.2.1 device_path={disk}" > {stack.map_file}')
+    wait_for(lambda: blockdev.connected(client) == 2, 60, "both paths are connected")
+    with mishaps.cable_out(pair, client, 2):
+        for number in (0, 1):
+            server.run(f"echo 1 > {DEVICES}/nullb{number}/sessions/demo/force_close")
+        for number in (0, 1):
+            client.wait_until(f"[ $(cat /sys/block/ibnbd{number}/ibnbd/state) = closed ]", 90)
+        for number in (0, 1):
+            client.run(f"echo 1 > /sys/block/ibnbd{number}/ibnbd/remap_device")
+        # What is open again is not closed by a notice that comes late.
+        client.run("sleep 3; cat /sys/block/ibnbd?/ibnbd/state | grep -c '^open' | grep -qx 2")
