@@ -13,8 +13,13 @@ use kernel::prelude::*;
 #[doc(hidden)]
 pub use ibtrs_bindings as bindings;
 
-/// An argument of an event: a number or a string.
-pub trait Arg {
+mod sealed {
+    pub trait Sealed {}
+}
+
+/// An argument of an event: a number or a string. Only the types of this module implement it, as C uses
+/// what [`Arg::raw`] returns.
+pub trait Arg: sealed::Sealed {
     /// The type in C.
     type Raw;
 
@@ -24,6 +29,8 @@ pub trait Arg {
 
 macro_rules! plain_args {
     ($($ty:ty)*) => {$(
+        impl sealed::Sealed for $ty {}
+
         impl Arg for $ty {
             type Raw = $ty;
 
@@ -35,6 +42,8 @@ macro_rules! plain_args {
     )*};
 }
 plain_args! { bool u8 u16 u32 u64 i32 i64 }
+
+impl sealed::Sealed for &CStr {}
 
 impl Arg for &CStr {
     type Raw = *const c_char;

@@ -173,8 +173,9 @@ impl Context {
 ///
 /// # Context
 ///
-/// All functions may sleep. The id's handler may start to resolve, and look at the id. It must not
-/// connect, accept, reject or disconnect, which take its lock or wait for events, nor drop the id.
+/// All functions may sleep. The id's handler may resolve the route, and look at the id. It must not
+/// resolve an address again, which would wait for the work item that the handler runs on; nor connect,
+/// accept or reject, which take its lock or wait for events; nor drop the id.
 ///
 /// # Invariants
 ///
@@ -598,12 +599,13 @@ impl CmId {
         })
     }
 
-    /// Ends the connection and moves its queue pair to the error state.
+    /// Ends the connection and moves its queue pair to the error state. The caller keeps that until this
+    /// returns: with iWARP, the core uses it without a reference of its own.
     ///
     /// # Errors
     ///
     /// `EINVAL` when there is no connection.
-    pub fn disconnect(&self) -> Result {
+    pub(crate) fn disconnect(&self) -> Result {
         if !self.has_peer() {
             return Err(EINVAL);
         }

@@ -28,10 +28,12 @@ use kx::{
     },
     sync::{
         atomic::{
+            Acquire,
             Atomic,
             AtomicFlag,
             Full,
-            Relaxed, //
+            Relaxed,
+            Release, //
         },
         Completion, //
     }, //
@@ -151,10 +153,11 @@ impl Device {
     /// # Errors
     ///
     /// `ENODEV` when the device is being removed, or is not tracked because it does not support
-    /// fast registration or there was no memory for it, or if `ib` is null.
+    /// fast registration or there was no memory for it, or if `ib` is null, or before there is a
+    /// [`Client`].
     pub(crate) fn find(ib: *mut bindings::ib_device) -> Result<Arc<Self>> {
-        // The lock may be uninitialised as long as nothing is bound to a device.
-        if ib.is_null() {
+        // ORDERING: Pairs with the release in `Client::new`.
+        if !INITIALISED.load(Acquire) {
             return Err(ENODEV);
         }
         let devices = DEVICES.lock();
@@ -465,9 +468,13 @@ struct Entry {
     users: KVVec<User>,
 }
 
+/// `DEVICES` is initialised.
+static INITIALISED: AtomicFlag = AtomicFlag::new(false);
+
 kernel::sync::global_lock! {
-    // SAFETY: `Client::new` initialises the lock before it registers with the RDMA core, and there
-    // are no devices, and so no users of the lock, before that.
+    // SAFETY: `Client::new` initialises the lock before it registers with the RDMA core and before it
+    // sets `INITIALISED`. The users of the lock are `Device::find`, which looks at that, and those that
+    // a registration or a `Device` precedes.
     unsafe(uninit) static DEVICES: Mutex<KVec<Entry>> = KVec::new();
 }
 
@@ -517,6 +524,8 @@ impl Client {
                 // SAFETY: The flag ensures that this happens once. Nothing uses the list earlier,
                 // as devices come only through the registration below.
                 unsafe { DEVICES.init() };
+                // ORDERING: Pairs with the acquire in `Device::find`.
+                INITIALISED.store(true, Release);
                 // Reclaim may depend on this lock, as a disk that lost its server looks up its
                 // device under the lock to reconnect.
                 in_reclaim(|| drop(DEVICES.lock()));
