@@ -54,10 +54,11 @@ class Loads:
     def end(self) -> None:
         """Ends the programs; whatever was written is read back and compared."""
         client = self.pair.client
+        self.put_back("other")
         client.run(f"echo > {checker.END}; pkill -INT -x fio")
         for load in self.fio:
             assert load.wait(300, check=False).status in (0, 128, 130), f"fio: {load.text[-2000:]}"
-        assert self.checker.wait(120, check=False).ok, self.checker.text[-3000:]
+        assert self.checker.wait(300, check=False).ok, self.checker.text[-3000:]
         self.count()
         for number, name in enumerate(STEADY):
             assert blockdev.same_on_both(self.pair, f"/dev/{name}", f"/dev/ibnbd{number}", SIZE_MB)
@@ -71,23 +72,27 @@ class Loads:
         if not client.ok("[ -e /sys/block/ibnbd2 ]"):
             client.run(map_line("other", FLEETING), check=False)
             self.set_up("other")
+        # Operators may have left it without any, and then its requests wait for as long as it may take.
+        self.put_back("other")
 
     def both_connected(self) -> None:
-        """A path that an operator's order or a failed call took away is put back."""
-        client, folder = self.pair.client, "/sys/class/ibtrs-client/demo"
-
         def back() -> bool:
-            if blockdev.connected(client) == 2:
+            if blockdev.connected(self.pair.client) == 2:
                 return True
-            for link in (1, 2):
-                address = f"ip:{SERVER_ADDRESS.format(link=link)}"
-                client.run(f"if [ -e {folder}/paths/*@{address} ]; then "
-                           f"grep -qx disconnected {folder}/paths/*@{address}/state && "
-                           f"echo 1 > {folder}/paths/*@{address}/reconnect; "
-                           f"else echo {address} > {folder}/add_path; fi", check=False)
+            self.put_back("demo")
             return False
 
         wait_for(back, 300, "both paths are connected", pause=1)
+
+    def put_back(self, session: str) -> None:
+        """Puts back paths that an operator's order or a failed call took away."""
+        folder = f"/sys/class/ibtrs-client/{session}"
+        for link in (1, 2):
+            address = f"ip:{SERVER_ADDRESS.format(link=link)}"
+            self.pair.client.run(f"if [ -e {folder}/paths/*@{address} ]; then "
+                                 f"grep -qx disconnected {folder}/paths/*@{address}/state && "
+                                 f"echo 1 > {folder}/paths/*@{address}/reconnect; "
+                                 f"else echo {address} > {folder}/add_path; fi", check=False)
 
     # What the programs have done.
 
