@@ -217,13 +217,16 @@ pub(crate) fn discover<'a>(
     })
 }
 
-/// Closes a device on the server. A failure is only logged: the device then stays open until the
-/// session ends.
+/// Closes a device on the server. A failure is logged: the device may stay open until the session ends.
 ///
 /// # Context
 ///
 /// May sleep; interruptible.
-pub(crate) fn close_device(transport: &Session, device_id: u32) {
+///
+/// # Errors
+///
+/// The server's, and those of the transport.
+pub(crate) fn close_device(transport: &Session, device_id: u32) -> Result {
     let msg = Close { device_id };
     let closed = send(transport, Dir::Write, &msg.encode(), &mut []);
     if let Err(error) = closed {
@@ -234,6 +237,7 @@ pub(crate) fn close_device(transport: &Session, device_id: u32) {
             convert::errno(error).as_str()
         );
     }
+    closed.map(drop)
 }
 
 /// Logs that the server's answer is invalid, and returns the error for it.

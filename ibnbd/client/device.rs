@@ -339,7 +339,7 @@ impl Device {
         if let Err(error) = known {
             self.failed(&mut inner, error);
             drop(inner);
-            admin::close_device(self.io.transport(), rsp.device_id);
+            let _ = admin::close_device(self.io.transport(), rsp.device_id);
             return Err(error);
         }
         let same = rsp.same_disk(&inner.rsp);
@@ -358,7 +358,7 @@ impl Device {
         self.show_locked(&mut inner);
         drop(inner);
         // Close the other disk, so that this client does not keep it from its users.
-        admin::close_device(self.io.transport(), rsp.device_id);
+        let _ = admin::close_device(self.io.transport(), rsp.device_id);
         Err(ESTALE)
     }
 
@@ -483,14 +483,17 @@ impl Device {
     fn close_asking(&self, queue: &kx::work::Queue) {
         let _no_io = NoIo::enter();
         let _asking = self.asking.lock();
-        let (standing, device_id) = {
+        let (standing, generation, device_id) = {
             let mut inner = self.inner.lock();
             inner.closed = true;
-            (inner.standing, inner.rsp.device_id)
+            (inner.standing, inner.generation, inner.rsp.device_id)
         };
         let transport = self.io.transport();
-        if standing != Standing::Open || !transport.is_connected() {
+        if standing != Standing::Open {
             return;
+        }
+        if !transport.is_connected() {
+            return self.events.unclosed().note(generation, device_id);
         }
         // On a worker, which no signal interrupts: a message that is still on its way when the device
         // is mapped again would close it then.
@@ -498,9 +501,12 @@ impl Device {
             let transport = transport.clone();
             background::complete(queue, move || admin::close_device(&transport, device_id))
         };
-        if closed.is_err() {
+        let closed = closed.unwrap_or_else(|_| {
             // There was no memory for that.
-            admin::close_device(transport, device_id);
+            admin::close_device(transport, device_id)
+        });
+        if closed.is_err() && !transport.is_connected() {
+            self.events.unclosed().note(generation, device_id);
         }
     }
 }
@@ -554,8 +560,9 @@ impl Opened {
         checksum: DataChecksum,
     ) -> Result<Self> {
         let name = device_path(name)?;
-        let generation = session.events().generation();
         let transport = session.transport().clone();
+        session.events().unclosed().close_all(&transport);
+        let generation = session.events().generation();
         let rsp = admin::open_device(&transport, name, access, checksum)?;
         let opened = (generation, rsp);
         let device = admin::check_checksum(&transport, name, checksum, &rsp)
@@ -570,7 +577,7 @@ impl Opened {
             Err(error) => {
                 // If the session was lost, the number may be that of another device.
                 if session.events().generation() == generation {
-                    admin::close_device(&transport, rsp.device_id);
+                    let _ = admin::close_device(&transport, rsp.device_id);
                 }
                 Err(error)
             }

@@ -7,7 +7,8 @@
 
 use crate::{
     admin,
-    device::Device, //
+    device::Device,
+    unclosed::Unclosed, //
 };
 use ibtrs_client::{
     Session,
@@ -23,9 +24,12 @@ use kernel::{
         Mutex, //
     }, //
 };
-use kx::mm::{
-    in_reclaim,
-    NoIo, //
+use kx::{
+    mm::{
+        in_reclaim,
+        NoIo, //
+    },
+    work::Queue, //
 };
 
 /// The devices of a session, and its receiver of session events.
@@ -34,6 +38,9 @@ pub(crate) struct EventHandler {
     name: CString,
     #[pin]
     inner: Mutex<Inner>,
+    unclosed: Arc<Unclosed>,
+    /// Runs what waits for the server.
+    jobs: Arc<Queue>,
 }
 
 struct Inner {
@@ -44,8 +51,8 @@ struct Inner {
 }
 
 impl EventHandler {
-    /// Creates the handler of a session without devices.
-    pub(crate) fn new(name: &str) -> Result<Arc<Self>> {
+    /// Creates the handler of a session without devices. `jobs` runs what waits for the server.
+    pub(crate) fn new(name: &str, jobs: &Arc<Queue>) -> Result<Arc<Self>> {
         let inner = Inner {
             transport: None,
             devices: KVec::new(),
@@ -55,6 +62,8 @@ impl EventHandler {
             try_pin_init!(Self {
                 name: CString::try_from_fmt(fmt!("{name}"))?,
                 inner <- new_mutex!(inner, "EventHandler::inner"),
+                unclosed: Arc::pin_init(Unclosed::new(), GFP_KERNEL)?,
+                jobs: jobs.clone(),
             }? Error),
             GFP_KERNEL,
         )?;
@@ -107,6 +116,24 @@ impl EventHandler {
         drop(gone);
     }
 
+    /// Returns the devices that the server may have open for no disk.
+    pub(crate) fn unclosed(&self) -> &Unclosed {
+        &self.unclosed
+    }
+
+    /// Has devices closed that could not be closed before. Without memory, that is for the next time.
+    fn close_unclosed(&self) {
+        if self.unclosed.is_empty() {
+            return;
+        }
+        let transport = self.inner.lock().transport.clone();
+        let Some(transport) = transport else { return };
+        let unclosed = self.unclosed.clone();
+        let _ = self
+            .jobs
+            .spawn(GFP_NOWAIT, move || unclosed.close_all(&transport));
+    }
+
     /// Calls `func` for each device, under the lock: `func` must not wait for the server.
     fn for_each(&self, func: impl Fn(&Arc<Device>)) {
         self.inner.lock().devices.iter().for_each(func);
@@ -138,6 +165,7 @@ impl SessionEvents for EventHandler {
                 device.show();
                 device.open_soon();
             });
+            self.close_unclosed();
             return;
         }
         kx::pr_info_ratelimited!(
@@ -148,6 +176,7 @@ impl SessionEvents for EventHandler {
             let mut inner = self.inner.lock();
             inner.generation = inner.generation.wrapping_add(1);
             let generation = inner.generation;
+            self.unclosed.session_lost(generation);
             inner
                 .devices
                 .iter()

@@ -69,6 +69,7 @@ mod registry;
 mod request;
 mod session;
 mod timeouts;
+mod unclosed;
 mod write_cache;
 
 module! {

@@ -368,7 +368,8 @@ impl Registry {
         inner.sessions.push(entry, GFP_KERNEL)?;
         drop(inner);
 
-        let opened = Session::open(opts, user.queues()).and_then(|s| Ok(Arc::new(s, GFP_KERNEL)?));
+        let opened = Session::open(opts, user.queues(), &self.jobs)
+            .and_then(|s| Ok(Arc::new(s, GFP_KERNEL)?));
         let mut inner = self.inner.lock();
         if let Ok(session) = &opened {
             let mut entries = inner.sessions.iter_mut();

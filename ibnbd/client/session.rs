@@ -17,9 +17,12 @@ use kernel::{
     prelude::*,
     sync::Arc, //
 };
-use kx::blk::{
-    TagSet,
-    TagSetSpec, //
+use kx::{
+    blk::{
+        TagSet,
+        TagSetSpec, //
+    },
+    work, //
 };
 
 /// From this version on, servers honour the priority of requests.
@@ -54,7 +57,11 @@ impl Session {
     /// # Errors
     ///
     /// Errors of the transport; `EPROTO` if the server's answer is invalid; `ENOMEM`.
-    pub(crate) fn open(opts: &SessionOptions<'_>, queues: Queues) -> Result<Self> {
+    pub(crate) fn open(
+        opts: &SessionOptions<'_>,
+        queues: Queues,
+        jobs: &Arc<work::Queue>,
+    ) -> Result<Self> {
         let mut paths = KVec::with_capacity(opts.path_count(), GFP_KERNEL)?;
         for addr in opts.paths() {
             let path = PathSpec {
@@ -63,7 +70,7 @@ impl Session {
             };
             paths.push(path, GFP_KERNEL)?;
         }
-        let events = EventHandler::new(opts.name.as_str())?;
+        let events = EventHandler::new(opts.name.as_str(), jobs)?;
         let group = DiskGroup::new()?;
         let transport = ibtrs_client::Session::open(&SessionConfig {
             name: opts.name,

@@ -3,6 +3,7 @@
 
 import errno
 import os
+from contextlib import ExitStack
 
 import pytest
 
@@ -205,3 +206,30 @@ def test_a_closed_device_is_noticed_though_a_path_is_lost(pair, stack):
             client.run(f"echo 1 > /sys/block/ibnbd{number}/ibnbd/remap_device")
         # What is open again is not closed by a notice that comes late.
         client.run("sleep 3; cat /sys/block/ibnbd?/ibnbd/state | grep -c '^open' | grep -qx 2")
+
+
+@pytest.mark.links(2)
+def test_what_was_unmapped_without_a_path_is_closed_later(pair, stack):
+    """The client knows that its paths are lost, and the server does not: it keeps the session."""
+    server, client = pair
+    disks = [server.null_blk(f"nullb{number}", size_mb=16) for number in (0, 1)]
+    mishaps.make_ready(pair)
+    blockdev.load(pair, stack)
+    for disk in disks:
+        client.run(f'echo "sessname=demo path=ip:10.0.1.1 path=ip:10.0.2.1 device_path={disk}" > {stack.map_file}')
+    session = "/sys/class/ibtrs-client/demo"
+    client.run(f"cd {session} && echo 500 > hb_interval_ms && echo 2 > hb_missed_max && echo 200 > reconnect_delay_ms")
+    wait_for(lambda: blockdev.connected(client) == 2, 60, "both paths are connected")
+    with ExitStack() as links:
+        # The second comes back when the rest is over.
+        links.enter_context(mishaps.losing(client, 2, 100))
+        with mishaps.losing(client, 1, 100):
+            wait_for(lambda: blockdev.connected(client) == 0, 30, "both paths are lost")
+            client.run(stack.unmap(0))
+            assert names(server, DEVICES) == ["nullb0", "nullb1"]
+        wait_for(lambda: blockdev.connected(client) == 1, 60, "a path is back")
+        wait_for(lambda: names(server, DEVICES) == ["nullb1"], 10, "the device is closed")
+        # Nobody else has it, and it can be mapped anew.
+        server.run("exec 3<>/dev/nullb0; dd if=/dev/zero of=/dev/nullb0 bs=4k count=1 oflag=direct status=none")
+        client.run(stack.map_device(disks[0]))
+        client.run("dd if=/dev/ibnbd0 of=/dev/null bs=64k count=4 iflag=direct status=none")
