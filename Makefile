@@ -44,21 +44,21 @@ install:
 # The Debian packages.
 .PHONY: deb
 deb:
-	@scripts/build-deb.sh $(OUT)
+	$(refuse-blanks)@scripts/build-deb.sh $(OUT)
 
 .PHONY: clean
 clean:
-	rm -rf $(OUT) rust-project.json
+	$(refuse-blanks)rm -rf $(OUT) rust-project.json
 
 # The command `ibnbd`, its manual pages and completions, into build/tool.
 .PHONY: tool
 tool:
-	@scripts/build-tool.sh $(OUT)/tool
+	$(refuse-blanks)@scripts/build-tool.sh $(OUT)/tool
 
 # The documentation as HTML, into build/html.
 .PHONY: html
 html:
-	@scripts/html.py $(OUT)/html
+	$(refuse-blanks)@scripts/html.py $(OUT)/html
 	@echo "==> The first page is $(OUT)/html/index.html"
 
 # The pictures in it, from their sources; with Graphviz.

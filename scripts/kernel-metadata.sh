@@ -37,7 +37,7 @@ die() {
 }
 # As long as nothing changes that this depends on, the answer is the same.
 refuse() {
-	printf '%s\n' "$(state)" "$*" >"$refusal"
+	printf '%s\n' "$(state)" "$*" 2>/dev/null >"$refusal" || rm -f "$refusal"
 	status=77 die "$*"
 }
 
@@ -50,16 +50,11 @@ is_of_this_source() {
 		[ "$(headers_version)" = "$(cat "$work/version" 2>/dev/null)" ]
 }
 
-# All that a refusal depends on.  That rustc and bindgen are the kernel's has been checked.
+# All that a refusal depends on, with rustc, which was checked to be the kernel's.
 state() {
-	local compiler
-	compiler=$(value CONFIG_CC_VERSION_TEXT)
 	{
 		cat "$headers/.config" "$headers/Module.symvers" "$archive"
-		printf '%s\n' "$version" "${LLVM:-}"
-		for program in "${compiler%% *}" clang pahole; do
-			"$program" --version 2>/dev/null || true
-		done
+		echo "$version"
 	} | sha256sum
 }
 
@@ -116,7 +111,9 @@ check_programs() {
 	for program in make flex bison bc xz ${btf:+pahole}; do
 		command -v "$program" >/dev/null || missing+=("$program")
 	done
-	[ "${#missing[@]}" = 0 ] || status=77 die "these programs are missing: ${missing[*]}"
+	[ -e "${RUST_LIB_SRC:-$("$rustc" --print sysroot)/lib/rustlib/src/rust/library}/core/src/lib.rs" ] ||
+		missing+=(rust-src)
+	[ "${#missing[@]}" = 0 ] || status=77 die "these are missing: ${missing[*]}"
 }
 
 # Most of the source is not needed, and takes minutes to unpack.
@@ -148,8 +145,9 @@ configure() {
 	kmake olddefconfig
 	local changed
 	changed=$(diff <(options "$headers/.config") <(options "$work/build/.config") | sed -n 's/^[<>] //p') || true
-	[ -z "$changed" ] ||
-		refuse "the source does not take the configuration of kernel $release: $(head -n 3 <<<"$changed" | tr '\n' ' ')come out otherwise"
+	# Not remembered: any tool may be the cause.
+	[ -z "$changed" ] || status=77 \
+		die "the source does not take the configuration of kernel $release: $(head -n 3 <<<"$changed" | tr '\n' ' ')come out otherwise"
 }
 
 kmake() {
@@ -199,8 +197,6 @@ forget_removed() {
 }
 
 build() {
-	rm -rf "$work"
-	forget_removed
 	mkdir -p "$work/source" "$work/build"
 	touch "$work/.ibtrs-metadata"
 	say "Unpacking the source of kernel $release"
@@ -239,6 +235,8 @@ make_metadata() {
 	fi
 	[ ! -e "$work" ] || is_ours "$work" || die "$work is there already, and is no metadata: name another folder with IBTRS_METADATA="
 	check_refusal
+	rm -rf "$work"
+	forget_removed
 	check_space "$cache"
 	trap '[ -e "$work/.done" ] || rm -rf "$work"' EXIT
 	build

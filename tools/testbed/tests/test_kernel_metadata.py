@@ -79,6 +79,7 @@ class Machine:
         self.tool("bindgen", BINDGEN)
         for name in ("flex", "bison", "bc"):
             self.tool(name, name)
+        program(self.root / "sysroot/lib/rustlib/src/rust/library/core/src/lib.rs", "")
         self.packages(VERSION, VERSION)
         self.pack(SYMBOLS)
 
@@ -91,7 +92,8 @@ class Machine:
         (self.headers / "Module.symvers").write_text("".join(lines))
 
     def tool(self, name, version):
-        program(self.root / "bin" / name, f"#!/bin/sh\necho '{version}'\n")
+        program(self.root / "bin" / name,
+                f"#!/bin/sh\n[ \"$1\" = --print ] && echo {self.root}/sysroot || echo '{version}'\n")
 
     def packages(self, headers, source, status="installed"):
         program(self.root / "bin/dpkg-query", "#!/bin/sh\n"
@@ -208,7 +210,7 @@ def test_the_running_kernel_is_what_is_built_for():
     assert said.strip().endswith(f"/lib/modules/{os.uname().release}/build")
 
 
-@pytest.mark.parametrize("target", ["all", "install", "kernel-metadata"])
+@pytest.mark.parametrize("target", ["all", "install", "kernel-metadata", "clean", "deb"])
 @pytest.mark.parametrize("name", ["OUT", "KDIR"])
 def test_a_path_with_a_blank_is_refused(tmp_path, target, name):
     """make would take it for two."""
@@ -264,16 +266,27 @@ def test_what_was_refused_is_not_built_again(machine):
     assert not list(machine.cache.glob(".refused-*"))
 
 
-def test_another_tool_is_another_try(machine):
-    machine.pack(SYMBOLS, extra_config="CONFIG_PAHOLE_VERSION=129\n")
-    assert machine.refused(status=77) in machine.refused(status=77)
-    machine.tool("pahole", "v1.30")
-    assert "found out before" not in machine.refused(status=77)
+def test_what_a_tool_may_have_caused_is_tried_again(machine):
+    machine.pack(SYMBOLS, extra_config="CONFIG_AS_VERSION=24400\n")
+    assert machine.refused(status=77) == machine.refused(status=77)
+    machine.pack(SYMBOLS)
+    assert machine.run(machine.headers).returncode == 0
+
+
+def test_the_source_of_rust_is_needed(machine):
+    shutil.rmtree(machine.root / "sysroot")
+    assert machine.refused(status=77) == "error: these are missing: rust-src"
+    assert machine.builds() == 0
 
 
 def test_a_full_disk_is_no_failure_of_the_kernel(machine):
     """DKMS skips a kernel at this status; otherwise the installation of its headers would fail."""
+    gone = machine.cache / "7.3.0-gone"
+    gone.mkdir(parents=True)
+    (gone / ".done").touch()
     line = machine.refused(status=77, IBTRS_METADATA_MIB="99999999")
+    # What can be removed is removed before.
+    assert not gone.exists()
     assert f"{machine.cache} has " in line and "99999999 are needed" in line
     assert machine.builds() == 0
 
