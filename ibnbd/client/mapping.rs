@@ -178,8 +178,8 @@ impl Mapping {
     ///
     /// # Errors
     ///
-    /// `EBUSY` if the disk is open, unless `force` is set; `EALREADY` if the disk is being
-    /// unmapped; the error of `leave`.
+    /// Those of [`GenDisk::begin_removal`]: `EBUSY` if the disk is open, unless `force` is set, and
+    /// `EALREADY` if it is being unmapped; the error of `leave`.
     pub(crate) fn unmap(&self, force: bool, leave: impl FnOnce() -> Result) -> Result {
         self.begin_removal(force)?;
         // Without the lock: `leave` may wait for tasks that want it.

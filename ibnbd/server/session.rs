@@ -176,6 +176,7 @@ impl Service {
                 watch <- kx::new_delayed_work!(queue, "Session::watch"),
                 gone <- new_spinlock!(AllGone::new(), "Session::gone"),
                 stopped: Atomic::new(0),
+                lost_devices: AtomicFlag::new(false),
                 stopping <- new_spinlock_irq!(KVec::new(), "Session::stopping"),
             }? Error),
             GFP_KERNEL,
@@ -434,6 +435,8 @@ pub(crate) struct Session {
     pub(crate) gone: SpinLock<AllGone>,
     /// Nonzero once the session serves no more requests.
     stopped: Atomic<u32>,
+    /// See [`Session::has_lost_devices`].
+    lost_devices: AtomicFlag,
     /// Devices of the session in a planned stop.
     #[pin]
     pub(crate) stopping: SpinLockIrq<KVec<Arc<Stopping>>>,
@@ -500,15 +503,6 @@ impl Session {
     pub(crate) fn has_source(&self) -> bool {
         let sources = self.sources.lock();
         sources.as_ref().is_some_and(Sources::any)
-    }
-
-    /// Returns whether the session has ended, so that its devices are closed or about to be.
-    ///
-    /// # Context
-    ///
-    /// May sleep.
-    pub(crate) fn has_ended(&self) -> bool {
-        self.sources.lock().is_none()
     }
 
     /// Returns whether the client knows the extensions of the messages.
@@ -616,18 +610,29 @@ impl Session {
         Some(device)
     }
 
+    /// Returns whether devices that the client could write to were closed because the session had
+    /// ended, flushed or not. Known once [`Self::take_all`] has returned nothing.
+    pub(crate) fn has_lost_devices(&self) -> bool {
+        self.lost_devices.load(Relaxed)
+    }
+
     /// Stops the session, and returns the devices that were open: I/O finds none of them any more.
+    /// `lost` notes that they are closed because the session has ended.
     ///
     /// # Context
     ///
     /// May sleep.
-    pub(crate) fn take_all(&self) -> KVec<OpenDevice> {
+    pub(crate) fn take_all(&self, lost: bool) -> KVec<OpenDevice> {
         // ORDERING: Before the table goes, see `is_stopped`.
         self.stopped.fetch_add(1, Full);
         // An OPEN holds the lock for as long as its disk takes. I/O ends now.
         drop(self.devices.replace(None));
         let mut open = self.open.lock();
         let list = core::mem::take(&mut open.list);
+        if lost && list.iter().any(|open| open.device.access().writes()) {
+            // ORDERING: Under the lock that whoever finds no devices has taken since.
+            self.lost_devices.store(true, Relaxed);
+        }
         // Under the lock: otherwise a thread that withdraws a device could publish the table again,
         // with devices that are already being closed.
         drop(self.devices.replace(None));
@@ -657,7 +662,7 @@ impl Session {
     ///
     /// May sleep, until their I/O has ended.
     fn close_all(&self) {
-        for device in self.take_all() {
+        for device in self.take_all(true) {
             self.log_close(&device, "the session has ended");
             drop(device);
         }

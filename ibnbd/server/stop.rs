@@ -114,9 +114,9 @@ impl Session {
     /// `ETIMEDOUT` if a device is not closed by then, or could not be flushed.
     pub(crate) fn stop(self: &Arc<Self>, closers: &Queue, limit: Deadline) -> Result {
         let mut result = Ok(());
-        let devices = self.take_all();
-        if devices.is_empty() && self.has_ended() {
-            // Its last path was lost meanwhile, so perhaps they were closed without a flush.
+        let devices = self.take_all(false);
+        if self.has_lost_devices() {
+            // Its last path was lost meanwhile, and they were closed without a flush.
             result = Err(ETIMEDOUT);
         }
         let mut stopping = KVec::new();

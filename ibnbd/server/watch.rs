@@ -48,17 +48,16 @@ impl AllGone {
         self.0.retain(|gone| gone.name.to_bytes() != name);
     }
 
-    /// Counts a round, and returns the ids of at most [`BATCH`] devices for which it is due.
+    /// Fills in the ids of at most [`BATCH`] devices for which a notice is due, and returns their
+    /// number; the next round begins with the others.
     fn round(&mut self, ids: &mut [u32; BATCH]) -> usize {
-        self.0.retain(|gone| {
-            gone.rounds += 1;
-            gone.rounds < ROUNDS
-        });
-        let mut count = 0;
-        for (place, gone) in ids.iter_mut().zip(&self.0) {
+        let count = self.0.len().min(BATCH);
+        for (place, gone) in ids.iter_mut().zip(&mut self.0) {
             *place = gone.id;
-            count += 1;
+            gone.rounds += 1;
         }
+        self.0.rotate_left(count);
+        self.0.retain(|gone| gone.rounds < ROUNDS);
         count
     }
 }

@@ -38,8 +38,11 @@ impl Device {
         self.refresh.enqueue_in(self.clone(), delay);
     }
 
-    /// Asks the server what has changed about the device. If the answer is lost, the server repeats
-    /// its notice.
+    /// Asks the server what has changed about the device.
+    ///
+    /// # Errors
+    ///
+    /// The answer was lost, or is not one: the question has to be asked again.
     fn refresh(self: &Arc<Self>) -> Result {
         let _no_io = NoIo::enter();
         let _asking = self.asking.lock();
@@ -146,7 +149,9 @@ impl WorkItem<{ crate::device::work::REFRESH }> for Device {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
-        // If the answer is lost, the server repeats its notice.
-        let _ = this.refresh();
+        // The server does not repeat a notice that it has answered a question about.
+        if this.refresh().is_err() {
+            this.refresh.enqueue_in(this.clone(), REFRESH_PAUSE_MS);
+        }
     }
 }

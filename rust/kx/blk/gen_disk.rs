@@ -128,7 +128,8 @@ pub struct DiskSpec<'a> {
 pub(crate) struct Head {
     /// Frees the whole [`DiskData`].
     free: unsafe fn(NonNull<Head>),
-    /// Whether opening the disk fails, as its removal was claimed. Set under the open mutex.
+    /// Whether opening the disk fails, as its removal was claimed. Set under the open mutex, unless the
+    /// removal is by force.
     closing: AtomicFlag,
     presence: Arc<Presence>,
 }
@@ -429,6 +430,9 @@ impl<D: Operations> GenDisk<D> {
             return self.claim_removal();
         }
         for _ in 0..=OPEN_MUTEX_MS / OPEN_MUTEX_TRY_MS {
+            if self.is_closing() {
+                return Err(EALREADY);
+            }
             if let Some(result) = self.if_unlocked(|| match self.openers() {
                 0 => self.claim_removal(),
                 _ => Err(EBUSY),
