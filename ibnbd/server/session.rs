@@ -630,7 +630,7 @@ impl Session {
         let mut open = self.open.lock();
         let list = core::mem::take(&mut open.list);
         if lost && list.iter().any(|open| open.device.access().writes()) {
-            // ORDERING: Under the lock that whoever finds no devices has taken since.
+            // ORDERING: Under the lock that a thread which finds no devices has taken since.
             self.lost_devices.store(true, Relaxed);
         }
         // Under the lock: otherwise a thread that withdraws a device could publish the table again,

@@ -187,12 +187,7 @@ impl Pace {
             return false;
         }
         self.next_ms = now_ms.saturating_add(self.pause_ms.into());
-        let longer = self.pause_ms.saturating_mul(2);
-        self.pause_ms = if longer > Self::LONGEST_MS {
-            Self::LONGEST_MS
-        } else {
-            longer
-        };
+        self.pause_ms = self.pause_ms.saturating_mul(2).min(Self::LONGEST_MS);
         true
     }
 

@@ -229,7 +229,7 @@ def test_what_was_unmapped_without_a_path_is_closed_later(pair, stack):
             assert names(server, DEVICES) == ["nullb0", "nullb1"]
         wait_for(lambda: blockdev.connected(client) == 1, 60, "a path is back")
         wait_for(lambda: names(server, DEVICES) == ["nullb1"], 10, "the device is closed")
-        # Nobody else has it, and it can be mapped anew.
+        # Nobody else has it, and it can be mapped again.
         server.run("exec 3<>/dev/nullb0; dd if=/dev/zero of=/dev/nullb0 bs=4k count=1 oflag=direct status=none")
         client.run(stack.map_device(disks[0]))
         client.run("dd if=/dev/ibnbd0 of=/dev/null bs=64k count=4 iflag=direct status=none")
