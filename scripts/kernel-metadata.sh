@@ -50,11 +50,16 @@ is_of_this_source() {
 		[ "$(headers_version)" = "$(cat "$work/version" 2>/dev/null)" ]
 }
 
-# All that a refusal depends on, with rustc, which was checked to be the kernel's.
+# All that a refusal depends on, with rustc and bindgen, which were checked to be the kernel's.
 state() {
+	local compiler
+	compiler=$(value CONFIG_CC_VERSION_TEXT)
 	{
 		cat "$headers/.config" "$headers/Module.symvers" "$archive"
 		echo "$version"
+		for compiler in "${compiler%% *}" "clang${LLVM:-}" clang; do
+			"$compiler" --version 2>/dev/null || true
+		done
 	} | sha256sum
 }
 

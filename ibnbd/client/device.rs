@@ -492,8 +492,21 @@ impl Device {
         if standing != Standing::Open {
             return;
         }
+        // The server of a session without extensions does not say whether it has kept the session.
+        let note = || {
+            if transport.has_extensions() {
+                self.events
+                    .unclosed()
+                    .note(generation, device_id, &self.name);
+            }
+        };
         if !transport.is_connected() {
-            return self.events.unclosed().note(generation, device_id);
+            note();
+            if transport.is_connected() {
+                // The event may have come before the note.
+                self.events.close_unclosed();
+            }
+            return;
         }
         // On a worker, which no signal interrupts: a message that is still on its way when the device
         // is mapped again would close it then.
@@ -505,8 +518,8 @@ impl Device {
             // There was no memory for that.
             admin::close_device(transport, device_id)
         });
-        if closed.is_err() && !transport.is_connected() {
-            self.events.unclosed().note(generation, device_id);
+        if closed.is_err() {
+            note();
         }
     }
 }
@@ -561,7 +574,8 @@ impl Opened {
     ) -> Result<Self> {
         let name = device_path(name)?;
         let transport = session.transport().clone();
-        session.events().unclosed().close_all(&transport);
+        let unclosed = session.events().unclosed();
+        unclosed.close_named(&transport, name.as_str().as_bytes())?;
         let generation = session.events().generation();
         let rsp = admin::open_device(&transport, name, access, checksum)?;
         let opened = (generation, rsp);

@@ -122,7 +122,11 @@ impl EventHandler {
     }
 
     /// Has devices closed that could not be closed before. Without memory, that is for the next time.
-    fn close_unclosed(&self) {
+    ///
+    /// # Context
+    ///
+    /// May sleep, but not for the server.
+    pub(crate) fn close_unclosed(&self) {
         if self.unclosed.is_empty() {
             return;
         }

@@ -27,20 +27,21 @@
 //! | [`latencies`] | latency histograms of a disk |
 //! | [`damage`] | checksums of a disk's data, and what is done about damage |
 //! | [`limits`] | the disk's properties |
+//! | [`unclosed`] | devices that could not be closed when their disks were unmapped |
 //!
 //! When the module is unloaded, the remaining disks are unmapped by force; a disk that is open
 //! keeps the module loaded.
 //!
 //! # Lock order
 //!
-//! `Mapping::parts`, then a disk's open mutex. `Device::asking`, then
-//! `Device::inner`; `EventHandler::inner`, then `Device::inner`. `Registry::inner` is held only
-//! briefly, and nothing is locked under it. `Discoveries::inner` is taken alone.
+//! `Device::asking`, then `EventHandler::inner`, then `Device::inner` or `Unclosed::list`.
+//! `Registry::inner` is held only briefly, and nothing is locked under it. `Mapping::parts` and
+//! `Discoveries::inner` are taken alone.
 //!
 //! No task waits for a disk while it holds a lock that is needed to bring the session back: these
-//! are `Device::asking`, `Device::inner` and `EventHandler::inner`. Allocations under them happen
-//! inside a [`NoIo`](kx::mm::NoIo) scope, and no uevent is sent under them: see [`device`].
-//! [`in_reclaim`](kx::mm::in_reclaim) tells lockdep about them.
+//! are `Device::asking`, `Device::inner`, `EventHandler::inner` and `Unclosed::list`. Allocations
+//! under them happen inside a [`NoIo`](kx::mm::NoIo) scope or do not wait, and no uevent is sent
+//! under them: see [`device`]. [`in_reclaim`](kx::mm::in_reclaim) tells lockdep about them.
 
 #![deny(unsafe_code)]
 
