@@ -29,7 +29,7 @@ kx_hmac_sha256_update kx_keyring_is_empty
 kx_copy_shared kx_in_rcu_section kx_memcpy_shared kx_memzero_shared kx_per_cpu_read kx_per_cpu_write kx_plug_callback kx_plug_may_sleep kx_reclaim_acquire
 kx_reclaim_release kx_release_disk kx_rq_copy kx_synchronize_tasks kx_sg_copy kx_sg_crc32c
 kx_this_cpu_add kx_this_cpu_next kx_this_cpu_raise kx_totalram_pages memalloc_noio_restore
-memalloc_noio_save memalloc_noreclaim_restore memalloc_noreclaim_save mod_delayed_work_on module_put mutex_destroy mutex_lock mutex_unlock node_online page_address
+memalloc_noio_save memalloc_noreclaim_restore memalloc_noreclaim_save mod_delayed_work_on module_put mutex_destroy mutex_unlock node_online page_address
 path_put percpu_ref_exit percpu_ref_get percpu_ref_kill percpu_ref_put put_device put_disk put_net
 queue_delayed_work_on queue_work_on rdma_consumer_reject_data rdma_destroy_id rdma_destroy_qp
 rdma_event_msg rdma_lock_handler rdma_unlock_handler set_capacity
@@ -43,7 +43,7 @@ kx_rq_elapsed_ns path_is_nodev
 """.split()
 # These answer what is so already: something has gone or is going; no failure is in them.
 TELL = """
-kx_hold_disk kx_key_read sysfs_remove_file_self try_module_get
+kx_hold_disk kx_key_read mutex_trylock sysfs_remove_file_self try_module_get
 """.split()
 # The devices of software RDMA have the processor's addresses: nothing is mapped. Only our suites
 # of KUnit call the second.
