@@ -39,6 +39,14 @@ fn read(desc: Option<SgDesc>) -> RequestHdr {
     })
 }
 
+/// A byte on the wire has the size of a slot, in pages; both sides refuse more than these.
+#[test]
+fn limits_of_slots() {
+    assert_eq!(MAX_SLOT_BYTES, 1_044_480);
+    assert_eq!(MAX_SLOT_IO, 1_048_576);
+    assert!(SLOT_BYTES.is_multiple_of(SLOT_UNIT) && SMALL_SLOT_BYTES.is_multiple_of(SLOT_UNIT));
+}
+
 #[test]
 fn fetch_golden() {
     let mut header = fetch(0x2000);
