@@ -170,11 +170,9 @@ pub(crate) struct Attempt {
     pub(crate) heartbeat: PathHeartbeat,
     /// The last round trip of a heartbeat in nanoseconds; 0 before the first.
     latency_ns: Atomic<u64>,
-    /// When the probe that is under way began, in nanoseconds of `created`, but at least 1; 0 without
+    /// When the probe that is under way began, by [`PathHeartbeat::now_ns`], but at least 1; 0 without
     /// one. See [`crate::timeout`].
     pub(crate) probe_began: Atomic<u64>,
-    /// When the attempt was created.
-    created: Instant<Monotonic>,
     /// The server has broken the protocol.
     broken: AtomicFlag,
     /// The resources are not kept for the next attempt, because their device goes away or the
@@ -207,7 +205,6 @@ impl Attempt {
                 heartbeat <- PathHeartbeat::new(missed_max),
                 latency_ns: Atomic::new(0),
                 probe_began: Atomic::new(0),
-                created: Instant::now(),
                 broken: AtomicFlag::new(false),
                 disposable: AtomicFlag::new(false),
                 revoked: AtomicFlag::new(false),
@@ -215,11 +212,6 @@ impl Attempt {
             }? Error),
             GFP_KERNEL,
         )
-    }
-
-    /// Returns the nanoseconds since the attempt was created.
-    pub(crate) fn age_ns(&self) -> u64 {
-        u64::try_from(self.created.elapsed().as_nanos()).unwrap_or(0)
     }
 
     /// Returns the names of session and path, for the log.

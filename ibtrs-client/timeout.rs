@@ -108,7 +108,7 @@ impl PathConn {
     /// Sends a probe, unless one is under way.
     fn probe(&self) {
         let attempt = &self.attempt;
-        let now = attempt.age_ns().max(1);
+        let now = attempt.heartbeat.now_ns().max(1);
         // ORDERING: Pairs with the exchange in `run`: the answer to the last probe is read before the
         // silence flag is set again.
         if attempt.probe_began.cmpxchg(0, now, Full).is_err() {
@@ -137,7 +137,8 @@ impl WorkItem<{ crate::path::work::PROBE_TIMEOUT }> for Path {
         let began = attempt.probe_began.load(Relaxed);
         // Without a probe, or with one that has just begun, the timer ran for an earlier attempt, which
         // is gone. The timer of the one that has just begun is still to run.
-        if began == 0 || attempt.age_ns().saturating_sub(began) < PROBE_TIMEOUT_NS / 2 {
+        let passed = attempt.heartbeat.now_ns().saturating_sub(began);
+        if began == 0 || passed < PROBE_TIMEOUT_NS / 2 {
             return;
         }
         let silent = attempt.heartbeat.is_silent();

@@ -52,12 +52,12 @@ is_of_this_source() {
 
 # All that a refusal depends on, with rustc and bindgen, which were checked to be the kernel's.
 state() {
-	local compiler
-	compiler=$(value CONFIG_CC_VERSION_TEXT)
+	local cc compiler
+	cc=$(value CONFIG_CC_VERSION_TEXT)
 	{
 		cat "$headers/.config" "$headers/Module.symvers" "$archive"
 		echo "$version"
-		for compiler in "${compiler%% *}" "clang${LLVM:-}" clang; do
+		for compiler in "${cc%% *}" "clang${LLVM:-}" clang; do
 			"$compiler" --version 2>/dev/null || true
 		done
 	} | sha256sum

@@ -11,10 +11,7 @@ use crate::{
         Config,
         ExportId, //
     },
-    session::{
-        Closing,
-        Session, //
-    },
+    session::Session, //
 };
 use ibnbd_proto::grant::Refusal;
 use ibtrs_server::Deadline;
@@ -112,10 +109,7 @@ impl WorkItem for Closer {
             return;
         };
         let why = this.why.as_ref().map_or("", Refusal::as_str);
-        this.session.log_operator_close(&opened, why);
-        this.session.note_gone(&opened);
-        drop(Closing::new(&this.session, opened));
-        this.session.notify_gone(this.device);
+        this.session.close_for_operator(opened, why);
     }
 }
 

@@ -473,8 +473,21 @@ impl Session {
         }
     }
 
+    /// Closes a withdrawn device for an operator, and notifies the client; `why` is for the log.
+    ///
+    /// # Context
+    ///
+    /// May sleep, until the device's I/O has ended.
+    pub(crate) fn close_for_operator(self: &Arc<Self>, device: OpenDevice, why: &str) {
+        let id = device.id;
+        self.log_operator_close(&device, why);
+        self.note_gone(&device);
+        drop(Closing::new(self, device));
+        self.notify_gone(id);
+    }
+
     /// Logs that an operator closes a device, regardless of the limit for the client.
-    pub(crate) fn log_operator_close(&self, device: &OpenDevice, why: &str) {
+    fn log_operator_close(&self, device: &OpenDevice, why: &str) {
         pr_info!(
             "{}: {}: {}: closed: {}\n",
             self.name(),

@@ -9,10 +9,7 @@
 
 use crate::{
     export::Exports,
-    session::{
-        Closing,
-        Session, //
-    },
+    session::Session,
     stop, //
 };
 use ibnbd_proto::access::Access;
@@ -225,9 +222,6 @@ fn store_force_close(ctx: StoreCtx<'_, Arc<View>>, input: &[u8]) -> Result {
     // Only the task that has withdrawn the device drops its directory.
     let _ = ctx.remove_self();
     let why = "an operator wrote to force_close";
-    view.session.log_operator_close(&device, why);
-    view.session.note_gone(&device);
-    drop(Closing::new(&view.session, device));
-    view.session.notify_gone(view.id);
+    view.session.close_for_operator(device, why);
     Ok(())
 }

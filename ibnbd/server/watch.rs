@@ -79,8 +79,9 @@ impl Session {
     ///
     /// May sleep.
     pub(crate) fn note_gone(&self, device: &OpenDevice) {
-        let name = CString::try_from_fmt(fmt!("{}", *device.name));
-        let Ok(name) = name else { return };
+        let Ok(name) = CString::try_from(&*device.name) else {
+            return;
+        };
         let gone = Gone {
             id: device.id,
             name,
@@ -97,6 +98,13 @@ impl Session {
     pub(crate) fn notify_gone(self: &Arc<Self>, id: u32) {
         self.notify(id);
         self.watch_sizes();
+    }
+
+    /// Sends notices about the devices `ids`, as [`Self::notify`].
+    fn notify_all(&self, ids: &[u32]) {
+        for id in ids {
+            self.notify(*id);
+        }
     }
 
     /// Sends a notice about device `id`, if the client takes notices. The notice may be lost.
@@ -133,13 +141,10 @@ impl WorkItem for Session {
                 count += 1;
             }
         });
-        for id in changed.iter().take(count) {
-            this.notify(*id);
-        }
-        let count = this.gone.lock().round(&mut changed);
-        for id in changed.iter().take(count) {
-            this.notify(*id);
-        }
+        this.notify_all(changed.get(..count).unwrap_or_default());
+        let mut gone = [0; BATCH];
+        let count = this.gone.lock().round(&mut gone);
+        this.notify_all(gone.get(..count).unwrap_or_default());
         if any || count > 0 {
             this.watch_sizes();
         }

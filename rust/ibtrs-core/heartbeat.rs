@@ -63,7 +63,12 @@ impl PathHeartbeat {
         self.state.lock().set_missed_max(missed_max);
     }
 
-    fn now(&self) -> u64 {
+    /// Returns the nanoseconds since the heartbeat was created.
+    ///
+    /// # Context
+    ///
+    /// Any.
+    pub fn now_ns(&self) -> u64 {
         u64::try_from(self.epoch.elapsed().as_nanos()).unwrap_or(0)
     }
 
@@ -72,7 +77,7 @@ impl PathHeartbeat {
         if self.heard.xchg(false, Relaxed) {
             state.received();
         }
-        state.tick(self.now())
+        state.tick(self.now_ns())
     }
 
     /// Handles the end of an interval. Calls `send` if a heartbeat is due; `EAGAIN` of `send` is
@@ -138,6 +143,6 @@ impl PathHeartbeat {
     ///
     /// Any.
     pub fn answered(&self) -> Option<u64> {
-        self.state.lock().ack(self.now())
+        self.state.lock().ack(self.now_ns())
     }
 }

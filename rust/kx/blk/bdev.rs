@@ -326,12 +326,7 @@ impl BlockDevice {
         // SAFETY: As above.
         let alignment = unsafe { bindings::bdev_alignment_offset(self.as_raw()) };
         // SAFETY: As above.
-        let (write_cache, fua) = unsafe {
-            (
-                ours::bdev_write_cache(self.as_raw()),
-                ours::bdev_fua(self.as_raw()),
-            )
-        };
+        let fua = unsafe { ours::bdev_fua(self.as_raw()) };
         Limits {
             logical_block_bytes: read!(logical_block_size),
             physical_block_bytes: read!(physical_block_size),
@@ -350,7 +345,7 @@ impl BlockDevice {
             max_secure_erase_sectors: read!(max_secure_erase_sectors),
             max_write_zeroes_sectors: read!(max_write_zeroes_sectors),
             write_zeroes_unmaps: read!(max_wzeroes_unmap_sectors) != 0,
-            write_cache,
+            write_cache: self.has_write_cache(),
             fua,
             rotational: read!(features) & ours::BLK_FEAT_ROTATIONAL != 0,
             stable_writes: read!(features) & ours::BLK_FEAT_STABLE_WRITES != 0,

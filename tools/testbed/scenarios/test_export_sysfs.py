@@ -188,15 +188,21 @@ def test_the_clients_files(pair, stack):
     assert not client.ok(f"[ -e '{link}' ]") and blockdev.disks(client, stack) == []
 
 
+def map_two_disks(pair, stack) -> list[str]:
+    """Of one session over two paths; returns the server's disks."""
+    disks = [pair.server.null_blk(f"nullb{number}", size_mb=16) for number in (0, 1)]
+    blockdev.load(pair, stack)
+    for disk in disks:
+        pair.client.run(f'echo "sessname=demo path=ip:10.0.1.1 path=ip:10.0.2.1 device_path={disk}" > {stack.map_file}')
+    wait_for(lambda: blockdev.connected(pair.client) == 2, 60, "both paths are connected")
+    return disks
+
+
 @pytest.mark.links(2)
 def test_a_closed_device_is_noticed_though_a_path_is_lost(pair, stack):
     """The server does not know yet that the path is lost, and sends one of the two notices over it."""
     server, client = pair
-    disks = [server.null_blk(f"nullb{number}", size_mb=16) for number in (0, 1)]
-    blockdev.load(pair, stack)
-    for disk in disks:
-        client.run(f'echo "sessname=demo path=ip:10.0.1.1 path=ip:10.0.2.1 device_path={disk}" > {stack.map_file}')
-    wait_for(lambda: blockdev.connected(client) == 2, 60, "both paths are connected")
+    map_two_disks(pair, stack)
     with mishaps.cable_out(pair, client, 2):
         for number in (0, 1):
             server.run(f"echo 1 > {DEVICES}/nullb{number}/sessions/demo/force_close")
@@ -212,14 +218,10 @@ def test_a_closed_device_is_noticed_though_a_path_is_lost(pair, stack):
 def test_what_was_unmapped_without_a_path_is_closed_later(pair, stack):
     """The client knows that its paths are lost, and the server does not: it keeps the session."""
     server, client = pair
-    disks = [server.null_blk(f"nullb{number}", size_mb=16) for number in (0, 1)]
     mishaps.make_ready(pair)
-    blockdev.load(pair, stack)
-    for disk in disks:
-        client.run(f'echo "sessname=demo path=ip:10.0.1.1 path=ip:10.0.2.1 device_path={disk}" > {stack.map_file}')
+    disks = map_two_disks(pair, stack)
     session = "/sys/class/ibtrs-client/demo"
     client.run(f"cd {session} && echo 500 > hb_interval_ms && echo 2 > hb_missed_max && echo 200 > reconnect_delay_ms")
-    wait_for(lambda: blockdev.connected(client) == 2, 60, "both paths are connected")
     with ExitStack() as links:
         # The second comes back when the rest is over.
         links.enter_context(mishaps.losing(client, 2, 100))

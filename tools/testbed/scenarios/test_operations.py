@@ -233,7 +233,7 @@ def test_a_cache_that_is_turned_on_later_is_written_through(pair, stack):
         trace.stop()
         written.append({bio.sector: bio.what[:2].removesuffix("S") for bio in trace.bios() if bio.sectors})
     assert written == [{0: "W", 2048: "WZ", 4096: "W"}, {0: "WF", 2048: "WF", 4096: "WF"},
-                       # The client's kernel does not try again what is not supported.
+                       # The client's kernel remembers that its disk does not support write zeroes.
                        {0: "W", 2048: "W", 4096: "W"}]
     assert client.run(f"cat {queue}/write_cache") == "write through"
     # A disk that is mapped now has the cache, and flushes it.

@@ -5,7 +5,7 @@
 use ibnbd_proto::access::{Access, AccessMode, Users};
 use ibnbd_proto::identity::Difference;
 use ibnbd_proto::io_check::*;
-use ibnbd_proto::msg::{IoFlags, IoHdr, Op};
+use ibnbd_proto::msg::{IoFlags, IoHdr, Op, WrittenThrough};
 use ibnbd_proto::path::{below, holds_every_device, root, search_path, PathError, PATH_MAX};
 use ibnbd_proto::prio;
 use ibnbd_proto::state::{DevState, QueueState, Standing};
@@ -380,6 +380,27 @@ fn bad_requests() {
     assert!(run(&io(Read, 8, 512), &zero).is_ok());
     assert_eq!(Range.errno(), Errno::EIO);
     assert_eq!(Alignment.errno(), Errno::EINVAL);
+}
+
+/// What changes the disk is either made durable by FUA, which then is accepted, or refused; a discard
+/// promises nothing.
+#[test]
+fn written_through() {
+    for op in Op::ALL {
+        let durable = IoHdr {
+            flags: IoFlags::FUA,
+            ..io(op, 0, if op == Op::Flush { 0 } else { 512 })
+        };
+        match op.written_through() {
+            WrittenThrough::WithFua => assert!(run(&durable, &DEV).is_ok(), "{op:?}"),
+            WrittenThrough::Never => assert_eq!(run(&durable, &DEV), Err(IoError::Flags)),
+            WrittenThrough::AsItIs => assert!(!op.modifies() || op == Op::Discard, "{op:?}"),
+        }
+        assert_eq!(
+            op.written_through() == WrittenThrough::WithFua,
+            op == Op::Write
+        );
+    }
 }
 
 /// Hazard 8.
