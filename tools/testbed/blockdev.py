@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
 """The setup that many scenarios share: a disk of the server, mapped on the client."""
 
+import contextlib
 import errno
 import os
 from concurrent.futures import ThreadPoolExecutor
@@ -8,6 +9,40 @@ from concurrent.futures import ThreadPoolExecutor
 from .guest import Guest
 from .lab import SERVER_ADDRESS, Pair
 from .stack import Stack
+
+
+DMSETUP = "dmsetup --noudevrules --noudevsync"
+
+
+class StuckDisk:
+    """A disk of a guest above another one, `below`.  Its requests can be made to get stuck."""
+
+    device = "/dev/dm-0"
+
+    def __init__(self, guest: Guest, below: str, size_mb: int = 16):
+        self._guest = guest
+        guest.run(f"modprobe dm_mod && {DMSETUP} create stuck --table '0 {size_mb << 11} linear {below} 0' "
+                  f"&& [ -b {self.device} ]")
+
+    def suspend(self) -> None:
+        self._guest.run(f"{DMSETUP} suspend --noflush --nolockfs stuck")
+
+    def resume(self) -> None:
+        """Lets the requests go on; safe to call if the disk is not suspended."""
+        self._guest.run(f"{DMSETUP} resume stuck")
+
+    @contextlib.contextmanager
+    def suspended(self):
+        """While this lasts, none of its requests ends."""
+        self.suspend()
+        try:
+            yield
+        finally:
+            self.resume()
+
+    def remove(self) -> None:
+        """Removes the disk as soon as nobody has it open."""
+        self._guest.wait_until(f"{DMSETUP} remove stuck")
 
 
 def load(pair: Pair, stack: Stack) -> None:

@@ -462,14 +462,12 @@ def test_cancelled_requests_are_no_damage(pair):
     path; the server refuses what is left of it, and nobody takes that for damage."""
     server, client = pair
     server.null_blk(size_mb=16)
-    server.run("modprobe dm_mod && dmsetup create --noudevsync stuck --table '0 32768 linear /dev/nullb0 0' "
-               "&& [ -b /dev/dm-0 ]")
-    disk = Disk(pair, links=2, device="/dev/dm-0")
+    stuck = blockdev.StuckDisk(server, "/dev/nullb0")
+    disk = Disk(pair, links=2, device=stuck.device)
     paths = "/sys/class/ibtrs-client/s/paths"
     client.run("echo round-robin > /sys/class/ibtrs-client/s/mp_policy")
     client.run("echo 1000 > /sys/block/ibnbd0/queue/io_timeout; echo 1 > /sys/block/ibnbd0/ibnbd/io_timeout_limit")
-    server.run("dmsetup suspend --noflush --nolockfs --noudevsync stuck")
-    try:
+    with stuck.suspended():
         # Enough requests for each of the two processors to send some over each path.
         jobs = [client.start(f"dd if={what} of={where} bs=4k count=1 {how}=direct status=none")
                 for what, where, how in 2 * ((DISK, "/dev/null", "iflag"), ("/dev/zero", DISK, "oflag"))]
@@ -477,14 +475,12 @@ def test_cancelled_requests_are_no_damage(pair):
             assert os.strerror(errno.ETIMEDOUT) in job.wait(60, check=False)
         # It cannot be back before the server's disk is: the server still has its requests.
         client.run(f"echo 1 > {paths}/ip:10.0.1.2@ip:10.0.1.1/disconnect")
-    finally:
-        server.run("dmsetup resume --noudevsync stuck")
     client.wait_until(f"dd if={DISK} of=/dev/null bs=4k count=1 iflag=direct status=none", 60)
     assert "message shorter than its format" in server.run("dmesg")
     assert "damaged" not in server.run("dmesg") + client.run("dmesg")
     assert disk.errors == "0 0"
     client.run(OURS.unmap())
-    server.wait_until("dmsetup remove --noudevsync stuck")
+    stuck.remove()
 
 
 @pytest.mark.fast

@@ -59,23 +59,25 @@ def states(client) -> list[str]:
     return client.run("cat /sys/block/ibnbd*/ibnbd/state").split()
 
 
-RESUME = "dmsetup resume --noudevsync stuck"
-
-
 @contextlib.contextmanager
 def slow_path(server, target: str):
     """A link of the server to `target`, and what makes it slow: from then on nobody follows it
     until its disk goes on."""
     device = server.null_blk("nullb1", size_mb=16)
-    server.run(f"modprobe dm-mod && dmsetup --noudevrules --noudevsync create stuck --table '0 32768 linear {device} 0' "
-               "&& mkfs.ext4 -q /dev/dm-0 && mkdir -p /mnt/slow && mount /dev/dm-0 /mnt/slow && mkdir /mnt/slow/far "
+    stuck = blockdev.StuckDisk(server, device)
+    mount = f"mount {stuck.device} /mnt/slow"
+    server.run(f"mkfs.ext4 -q {stuck.device} && mkdir -p /mnt/slow && {mount} && mkdir /mnt/slow/far "
                f"&& ln -s {target} /mnt/slow/far/link")
+
+    def suspend() -> None:
+        # The link is not cached any more.
+        server.run(f"busybox umount /mnt/slow && {mount}")
+        stuck.suspend()
+
     try:
-        yield "/mnt/slow/far/link", lambda: server.run(
-            "busybox umount /mnt/slow && mount /dev/dm-0 /mnt/slow "
-            "&& dmsetup suspend --noflush --nolockfs --noudevsync stuck")
+        yield "/mnt/slow/far/link", suspend
     finally:
-        server.run(RESUME)
+        stuck.resume()
 
 
 def test_a_link_whose_target_takes_long_to_find(pair, stack):
@@ -204,13 +206,12 @@ def test_an_export_that_is_disabled_and_removed(pair, stack, server):
 def test_a_disk_that_hangs_does_not_hold_the_operator_up(pair, stack):
     server, client = pair
     server.null_blk(size_mb=16)
-    server.run("modprobe dm-mod && dmsetup --noudevrules --noudevsync create stuck --table "
-               "'0 32768 linear /dev/nullb0 0' && modprobe ibnbd_server stop_timeout_s=2")
+    stuck = blockdev.StuckDisk(server, "/dev/nullb0")
+    server.run("modprobe ibnbd_server stop_timeout_s=2")
     client.run(stack.load_client())
-    folder = exports.make(server, "disk1", "/dev/dm-0", allow_unauthenticated="any")
+    folder = exports.make(server, "disk1", stuck.device, allow_unauthenticated="any")
     client.run(map_line())
-    server.run("dmsetup suspend --noflush --nolockfs --noudevsync stuck")
-    try:
+    with stuck.suspended():
         reader = client.start(f"dd if={stack.disk} of=/dev/null bs=4k count=1 iflag=direct status=none")
         client.wait_until("[ $(awk '{ print $1 }' /sys/block/ibnbd0/inflight) -gt 0 ]")
         began = server.uptime()
@@ -220,13 +221,12 @@ def test_a_disk_that_hangs_does_not_hold_the_operator_up(pair, stack):
         # Everything else goes on, and the export goes without its device.
         server.run(f"ls {exports.EXPORTS} && busybox rmdir {folder}")
         assert reader.running
-    finally:
-        server.run("dmsetup resume --noudevsync stuck")
     reader.wait(60, check=False)
     server.wait_until("[ ! -e /sys/class/ibnbd-server/ctl/devices/dm-0 ]")
     said(server, "demo: ip:10.0.1.2: export disk1: closed: it is not enabled")
     client.run(stack.unmap(0, "force"))
-    server.run("modprobe -r ibnbd_server && dmsetup --noudevrules --noudevsync remove stuck")
+    server.run("modprobe -r ibnbd_server")
+    stuck.remove()
 
 
 @fast

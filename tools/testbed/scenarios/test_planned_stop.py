@@ -222,36 +222,36 @@ def test_a_disk_that_hangs_does_not_hold_the_server_up(pair, stack):
     server, client = pair
     server.null_blk("nullb0", SIZE_MB)
     server.null_blk("nullb1", SIZE_MB)
-    server.run(f"modprobe dm-mod && dmsetup --noudevrules --noudevsync create stuck --table "
-               f"'0 {SIZE_MB << 11} linear /dev/nullb0 0'")
+    stuck = blockdev.StuckDisk(server, "/dev/nullb0", SIZE_MB)
     server.run(f"{stack.load_server()} stop_timeout_s=3")
     client.run(stack.load_client())
-    client.run('echo "sessname=demo path=ip:10.0.1.1 path=ip:10.0.2.1 device_path=/dev/dm-0" > '
+    client.run(f'echo "sessname=demo path=ip:10.0.1.1 path=ip:10.0.2.1 device_path={stuck.device}" > '
                f"{stack.map_file} && {stack.map_device('/dev/nullb1')}")
     wait_for_minutes(client)
     wait_for(lambda: blockdev.connected(client) == 2, 60, "both paths are connected")
     client.run("for number in 0 1; do dd if=/dev/urandom of=/dev/ibnbd$number bs=4k count=1 oflag=direct status=none; done")
-    server.run("dmsetup suspend --noflush --nolockfs --noudevsync stuck")
-    writer = client.start(flush("ibnbd0"))
-    client.wait_until("[ $(awk '{ print $1 }' /sys/block/ibnbd0/inflight) -gt 0 ] || "
-                      "[ $(awk '{ print $2 }' /sys/block/ibnbd0/inflight) -gt 0 ]")
-    began = server.uptime()
-    assert "timed out" in server.run(f"echo 1 > {DRAIN}", check=False).lower()
-    assert server.uptime() - began < 15
-    said = server.run("dmesg")
-    assert "demo: /dev/dm-0 is not flushed after stop_timeout_s: the client treats its unflushed writes as lost" in said
-    # The other disk is not to blame.
-    assert "/dev/nullb1 is not flushed" not in said and "/dev/nullb1 cannot" not in said
-    assert writer.running
-    # The remains of the session serve nothing: no path joins it.
-    server.run(f"echo 0 > {DRAIN}")
-    server.wait_for_log("the session is being closed", 60)
-    assert blockdev.connected(client) == 0
-    server.run("dmsetup resume --noudevsync stuck")
+    with stuck.suspended():
+        writer = client.start(flush("ibnbd0"))
+        client.wait_until("[ $(awk '{ print $1 }' /sys/block/ibnbd0/inflight) -gt 0 ] || "
+                          "[ $(awk '{ print $2 }' /sys/block/ibnbd0/inflight) -gt 0 ]")
+        began = server.uptime()
+        assert "timed out" in server.run(f"echo 1 > {DRAIN}", check=False).lower()
+        assert server.uptime() - began < 15
+        said = server.run("dmesg")
+        assert (f"demo: {stuck.device} is not flushed after stop_timeout_s: the client treats its unflushed "
+                "writes as lost") in said
+        # The other disk is not to blame.
+        assert "/dev/nullb1 is not flushed" not in said and "/dev/nullb1 cannot" not in said
+        assert writer.running
+        # The remains of the session serve nothing: no path joins it.
+        server.run(f"echo 0 > {DRAIN}")
+        server.wait_for_log("the session is being closed", 60)
+        assert blockdev.connected(client) == 0
     writer.wait(120)
     for number in (0, 1):
         client.run(f"{flush(f'ibnbd{number}')} && {stack.unmap(number)}")
-    server.run(f"{SERVER_MODULES} && dmsetup --noudevrules --noudevsync remove stuck")
+    server.run(SERVER_MODULES)
+    stuck.remove()
 
 
 def test_a_stop_waits_for_the_flush_of_a_session_that_is_lost(pair, stack):
@@ -260,27 +260,24 @@ def test_a_stop_waits_for_the_flush_of_a_session_that_is_lost(pair, stack):
     server.null_blk("nullb0", SIZE_MB)
     # Without a cache there would be nothing to flush.
     server.run("cd /sys/kernel/config/nullb/nullb0 && echo 0 > power && echo 8 > cache_size && echo 1 > power")
-    server.run(f"modprobe dm-mod && dmsetup --noudevrules --noudevsync create stuck --table "
-               f"'0 {SIZE_MB << 11} linear /dev/nullb0 0'")
+    stuck = blockdev.StuckDisk(server, "/dev/nullb0", SIZE_MB)
     server.run(f"{stack.load_server()} stop_timeout_s=120")
-    client.run(f"{stack.load_client()} && {stack.map_device('/dev/dm-0')}")
+    client.run(f"{stack.load_client()} && {stack.map_device(stuck.device)}")
     wait_for_minutes(client)
     client.run("dd if=/dev/urandom of=/dev/ibnbd0 bs=4k count=1 oflag=direct status=none")
-    server.run("dmsetup suspend --noflush --nolockfs --noudevsync stuck")
-    try:
+    with stuck.suspended():
         drain = server.start(f"echo 1 > {DRAIN}")
         server.run("sleep 2")
         client.run(f"for path in {SESSION}/paths/*; do echo 1 > $path/disconnect; done")
         server.wait_for_log("path closed")
         server.run("sleep 2")
         assert drain.running
-    finally:
-        server.run("dmsetup resume --noudevsync stuck")
     drain.wait(60)
     server.run(f"echo 0 > {DRAIN}")
     client.run(f"for path in {SESSION}/paths/*; do echo 1 > $path/reconnect; done")
     client.run(f"{flush('ibnbd0')} && {stack.unmap()}")
-    server.run(f"{SERVER_MODULES} && dmsetup --noudevrules --noudevsync remove stuck")
+    server.run(SERVER_MODULES)
+    stuck.remove()
 
 
 # An answer of the disk takes that long, and so does each block of its partition table that is read.

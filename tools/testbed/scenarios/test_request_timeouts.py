@@ -41,12 +41,10 @@ def test_a_partition_scan_that_is_stuck_is_ended_by_force(pair, stack):
     """It holds a mutex that opening and closing the disk wait for, and so does unmapping it otherwise."""
     server, client = pair
     server.null_blk(size_mb=16)
-    server.run("modprobe dm_mod && dmsetup create --noudevsync stuck --table '0 32768 linear /dev/nullb0 0' "
-               "&& [ -b /dev/dm-0 ]")
+    stuck = blockdev.StuckDisk(server, "/dev/nullb0")
     blockdev.load(pair, stack)
-    map_disks(pair, stack, "/dev/dm-0")
-    server.run("dmsetup suspend --noflush --nolockfs --noudevsync stuck")
-    try:
+    map_disks(pair, stack, stuck.device)
+    with stuck.suspended():
         scan = client.start(SCAN)
         client.wait_until("[ $(cat /sys/block/ibnbd0/inflight | tr -d ' ') != 00 ]", 30)
         assert os.strerror(errno.EBUSY) in client.run(stack.unmap(), timeout=60, check=False)
@@ -54,21 +52,17 @@ def test_a_partition_scan_that_is_stuck_is_ended_by_force(pair, stack):
         client.run(stack.unmap(how="force"), timeout=60)
         assert not client.ok("[ -e /sys/block/ibnbd0 ]")
         scan.wait(30, check=False)
-    finally:
-        server.run("dmsetup resume --noudevsync stuck")
 
 
 def test_a_disk_that_is_stuck_costs_no_path(pair, stack):
     server, client = pair
     for number in range(2):
         server.null_blk(f"nullb{number}", size_mb=16)
-    server.run("modprobe dm_mod && dmsetup create --noudevsync stuck --table '0 32768 linear /dev/nullb0 0' "
-               "&& [ -b /dev/dm-0 ]")
+    stuck = blockdev.StuckDisk(server, "/dev/nullb0")
     blockdev.load(pair, stack)
-    map_disks(pair, stack, "/dev/dm-0", "/dev/nullb1")
+    map_disks(pair, stack, stuck.device, "/dev/nullb1")
     client.run(f"[ $(cat {TIMEOUT.format(0)}) = 30000 ] && echo 1000 > {TIMEOUT.format(0)}")
-    server.run("dmsetup suspend --noflush --nolockfs --noudevsync stuck")
-    try:
+    with stuck.suspended():
         write = client.start("dd if=/dev/urandom of=/dev/ibnbd0 bs=64k count=1 oflag=direct status=none")
         # Several times the time-out, and the time to answer.
         client.wait_until("[ $(dmesg | grep -c 'backing device is slow') -ge 2 ]", 60)
@@ -91,8 +85,6 @@ def test_a_disk_that_is_stuck_costs_no_path(pair, stack):
         assert os.strerror(errno.ETIMEDOUT) in said
         client.run("dd if=/dev/ibnbd1 of=/dev/null bs=64k count=16 iflag=direct status=none", timeout=20)
         assert blockdev.connected(client) == 2 and reconnects(client) == 0
-    finally:
-        server.run("dmsetup resume --noudevsync stuck")
     # The read's answer is not welcome any more: the key of its memory, which is too much for a buffer, is gone.
     wait_for(lambda: reconnects(client) == 1 and blockdev.connected(client) == 2, 60, "the path is back")
     client.wait_until("dd if=/dev/ibnbd0 of=/dev/null bs=4k count=1 iflag=direct status=none", 60)
@@ -101,7 +93,7 @@ def test_a_disk_that_is_stuck_costs_no_path(pair, stack):
     assert blockdev.same_on_both(pair, "/dev/nullb0", "/dev/ibnbd0", 1)
     for number in range(2):
         client.run(stack.unmap(number))
-    server.wait_until("dmsetup remove --noudevsync stuck")
+    stuck.remove()
 
 
 def test_with_a_scheduler_nothing_is_left_of_an_outage(pair, stack):

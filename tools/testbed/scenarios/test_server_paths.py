@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from testbed import blockdev
 from testbed.stack import STACKS
 
 # On the fast kernel: time limits of mainline are fixed, and too short for emulated guests.
@@ -50,13 +51,11 @@ def test_a_retry_waits_for_the_first_attempt(pair, invalidate):
     data = os.urandom(64 << 10)
     for number in range(3):
         server.null_blk(f"nullb{number}", size_mb=16)
-    server.run("modprobe dm_mod && dmsetup create --noudevsync stuck --table '0 32768 linear /dev/nullb0 0' "
-               "&& [ -b /dev/dm-0 ]")
+    stuck = blockdev.StuckDisk(server, "/dev/nullb0")
     start(pair, f"always_invalidate={invalidate} sess_queue_depth=64")
     map_disk(client, "nullb1", session="other", paths=("10.0.1.1",))
-    map_disk(client, "dm-0")
-    server.run("dmsetup suspend --noflush --nolockfs --noudevsync stuck")
-    try:
+    map_disk(client, stuck.device.removeprefix("/dev/"))
+    with stuck.suspended():
         client.push("/tmp/data", data)
         write = client.start("dd if=/tmp/data of=/dev/rnbd1 bs=64k count=1 oflag=direct status=none")
         first, second = (ONE, TWO) if wait_for_path(server) == ONE else (TWO, ONE)
@@ -71,8 +70,6 @@ def test_a_retry_waits_for_the_first_attempt(pair, invalidate):
         map_disk(client, "nullb2", session="new", paths=("10.0.2.1",))
         client.run("dd if=/dev/rnbd2 of=/dev/null bs=64k count=16 iflag=direct status=none", timeout=20)
         assert write.running
-    finally:
-        server.run("dmsetup resume --noudevsync stuck")
     write.wait(60)
     assert stats(server, second)[2] == 1 and stats(server, second)[4] == 0
     # The server's own disk has the written data.
@@ -82,7 +79,7 @@ def test_a_retry_waits_for_the_first_attempt(pair, invalidate):
                       "echo 1 > reconnect; grep -qx connected state; }", 120)
     for number in range(3):
         client.run(MAINLINE.unmap(number))
-    server.wait_until("dmsetup remove --noudevsync stuck")
+    stuck.remove()
 
 
 def wait_for_path(server) -> str:

@@ -221,25 +221,21 @@ def test_a_hung_disk_keeps_no_memory_from_others(pair):
     the path of these requests is lost."""
     server, client = pair
     one, other = start(pair, "max_buffer_memory_mib=4", disks=2)
-    server.run(f"modprobe dm_mod && dmsetup create --noudevsync stuck --table '0 131072 linear {one} 0' "
-               "&& [ -b /dev/dm-0 ]")
-    client.run(f"{OURS.map_device('/dev/dm-0', session='one')} && {OURS.map_device(other, session='two')}")
+    stuck = blockdev.StuckDisk(server, one, size_mb=64)
+    client.run(f"{OURS.map_device(stuck.device, session='one')} && {OURS.map_device(other, session='two')}")
     client.run("cd /sys/class/ibtrs-client/one && echo 10 > reconnect_delay_ms && echo -1 > max_reconnect_attempts")
-    server.run("dmsetup suspend --noflush --nolockfs --noudevsync stuck")
-    try:
+    with stuck.suspended():
         hung = client.start(f"fio --name=hung --filename={OURS.disk} --rw=randwrite --bs=128k --iodepth=128 --direct=1 "
                             "--ioengine=io_uring --size=32m --verify=crc32c --verify_fatal=1")
         client.run("sleep 5")
         mixed(client, OTHER, 16)
         server.run("echo 1 > $(ls -d /sys/class/ibtrs-server/one/paths/*/disconnect)")
         mixed(client, OTHER, 16)
-    finally:
-        server.run("dmsetup resume --noudevsync stuck")
     said = hung.wait(300)
     assert "err= 0" in said, said
     client.run(f"{OURS.unmap()} && {OURS.unmap(1)}")
     server.wait_for_log("one: session closed")
-    server.wait_until("dmsetup remove --noudevsync stuck")
+    stuck.remove()
 
 
 def test_limits_hold_for_requests_that_waited(pair):
