@@ -354,14 +354,15 @@ impl<'a> ReserveGuard<'a> {
 }
 
 /// A server that has accepted the service connection.
-struct Reached {
+struct Reached<'a> {
     pd: Arc<Pd>,
     wire: Wire,
     auth: KBox<ClientAuth>,
+    first: FirstConn<'a>,
 }
 
 /// Sets up the service connection, which takes little memory.
-fn reach(attempt: &Arc<Attempt>) -> Result<Reached> {
+fn reach(attempt: &Arc<Attempt>) -> Result<Reached<'_>> {
     let mut service = ConnSetup::resolve(attempt, 0)?;
     service.resolved(attempt)?;
     let dev = service.id.device()?;
@@ -375,7 +376,7 @@ fn reach(attempt: &Arc<Attempt>) -> Result<Reached> {
     attempt.keep(qp)?;
     attempt.wait_stage(0, Stage::RouteResolved)?;
     let first = FirstConn::take(attempt)?;
-    let mut auth = service.connect(attempt, &dev, first.is_first(), |request| {
+    let mut auth = service.connect(attempt, &dev, first.is_first, |request| {
         auth::begin(attempt, request)
     })?;
     attempt.wait_stage(0, Stage::Established)?;
@@ -390,12 +391,22 @@ fn reach(attempt: &Arc<Attempt>) -> Result<Reached> {
     }
     // The server has no session until the client has proved itself, so `first` is held until then.
     auth::exchange(attempt, &mut auth, &acceptance)?;
-    drop(first);
-    Ok(Reached { pd, wire, auth })
+    Ok(Reached {
+        first: first.after(&wire),
+        pd,
+        wire,
+        auth,
+    })
 }
 
 /// Sets up the I/O connections; returns what submitters need.
-fn complete(attempt: &Arc<Attempt>, Reached { pd, wire, auth }: Reached) -> Result<Established> {
+fn complete<'a>(attempt: &'a Arc<Attempt>, reached: Reached<'a>) -> Result<Established<'a>> {
+    let Reached {
+        pd,
+        wire,
+        auth,
+        first,
+    } = reached;
     // Freeing the kept resources leaves enough memory for the I/O connections.
     attempt.path.release_kept();
     connect_rest(attempt, &pd, &wire, &auth)?;
@@ -406,16 +417,23 @@ fn complete(attempt: &Arc<Attempt>, Reached { pd, wire, auth }: Reached) -> Resu
         }
     }
     let slots = exchange_info(attempt, &pd, &wire)?;
-    start(attempt, pd, wire, slots)
+    let qps = start(attempt, &wire, &slots)?;
+    Ok(Established {
+        qps,
+        slots,
+        wire,
+        pd,
+        first,
+    })
 }
 
-/// Permission to have the server create a session for a connection.
+/// Whether a connection asks the server to create the session if it does not know it.
 ///
 /// A server in C can create two sessions for two paths that connect at once, so paths connect one
 /// at a time. A path without an answer holds up the others only for [`FirstConn::WAIT_MS`].
 struct FirstConn<'a> {
-    attempt: &'a Attempt,
-    guard: Option<TokenGuard<'a>>,
+    _guard: Option<TokenGuard<'a>>,
+    is_first: bool,
 }
 
 impl<'a> FirstConn<'a> {
@@ -427,29 +445,43 @@ impl<'a> FirstConn<'a> {
         let guard = TokenGuard::wait(attempt, &session.first_conn, Self::WAIT_MS, || {
             !session.is_connected()
         })?;
-        Ok(Self { attempt, guard })
+        let again = || attempt.path.was_accepted() && session.may_create();
+        Ok(Self {
+            is_first: guard.is_some() || again(),
+            _guard: guard,
+        })
     }
 
-    fn is_first(&self) -> bool {
-        self.guard.is_some() || self.attempt.path.was_accepted()
+    /// Lets other paths connect, unless the server cannot say which session this path belongs to: then
+    /// they wait until it is published, and do not ask for a session.
+    fn after(self, wire: &Wire) -> Self {
+        match wire.rsp.ext {
+            Some(_) => Self {
+                _guard: None,
+                ..self
+            },
+            None => self,
+        }
     }
 }
 
 /// The result of [`complete`].
-struct Established {
+struct Established<'a> {
     qps: KVec<PercpuArc<QueuePair<Con>>>,
     slots: Arc<Slots<Con>>,
     wire: Wire,
     pd: Arc<Pd>,
+    first: FirstConn<'a>,
 }
 
 /// Offers the path to the session until the session publishes or refuses it.
-fn offer(attempt: &Arc<Attempt>, established: Established) -> Result {
+fn offer(attempt: &Arc<Attempt>, established: Established<'_>) -> Result {
     let session = &attempt.path.session;
     let mut offer = Offer {
         epoch: attempt.epoch,
         previous: attempt.path.previous(),
         ext: established.wire.rsp.ext,
+        is_first: established.first.is_first,
         queue_depth: established.wire.depth,
         max_io_bytes: established.wire.max_io_bytes,
         fenced: 0,
@@ -466,6 +498,8 @@ fn offer(attempt: &Arc<Attempt>, established: Established) -> Result {
     )?;
     // Send a heartbeat now, to measure the latency at once.
     attempt.heartbeat_due()?;
+    // Until this returns, the session creates no other path, see `FirstConn::after`.
+    let _first = established.first;
     loop {
         match session.offer(&offer, &conn)? {
             OfferResult::Publish(_) => return Ok(()),
@@ -598,7 +632,8 @@ fn connect_rest(attempt: &Arc<Attempt>, pd: &Arc<Pd>, wire: &Wire, auth: &Client
     }
     for start in &mut setups {
         attempt.wait_stage(usize::from(start.cid), Stage::RouteResolved)?;
-        start.connect(attempt, dev, true, |request| {
+        // The session is there.
+        start.connect(attempt, dev, false, |request| {
             auth.further_request(&Crypto, request)
                 .map_err(|error| auth::refused(attempt, error))
         })?;
@@ -685,13 +720,12 @@ fn exchange_info(attempt: &Arc<Attempt>, pd: &Arc<Pd>, wire: &Wire) -> Result<Ar
     Ok(slots)
 }
 
-/// Posts the receives for answers on all connections.
+/// Posts the receives for answers on all connections, which it returns.
 fn start(
-    attempt: &Arc<Attempt>,
-    pd: Arc<Pd>,
-    wire: Wire,
-    slots: Arc<Slots<Con>>,
-) -> Result<Established> {
+    attempt: &Attempt,
+    wire: &Wire,
+    slots: &Arc<Slots<Con>>,
+) -> Result<KVec<PercpuArc<QueuePair<Con>>>> {
     let bytes = match wire.rsp {
         // The longest answer.
         rsp if rsp.ext.is_some() => MORE_ANSWERS_LEN,
@@ -704,7 +738,7 @@ fn start(
         qp.set_slots(slots.clone())?;
         let count = match cid {
             0 => 2 * u32::from(SERVICE_QUEUE_DEPTH),
-            _ => answers(&wire),
+            _ => answers(wire),
         };
         qp.add_recvs(
             RECV_ANSWERS,
@@ -717,10 +751,5 @@ fn start(
         qps.push(qp.get(), GFP_KERNEL)?;
     }
     drop(cons);
-    Ok(Established {
-        qps,
-        slots,
-        wire,
-        pd,
-    })
+    Ok(qps)
 }

@@ -563,6 +563,15 @@ impl Session {
         self.failover.lock().logic.has_ext()
     }
 
+    /// Returns whether a path that the server has accepted before may ask it to create the session.
+    ///
+    /// # Context
+    ///
+    /// Any.
+    pub(crate) fn may_create(&self) -> bool {
+        self.failover.lock().logic.may_create()
+    }
+
     /// Returns the server's port, to which paths go that the operator adds.
     ///
     /// # Context

@@ -131,6 +131,8 @@ pub struct Offer {
     pub previous: u32,
     /// The server's identity, the same on all connections of the path.
     pub ext: Option<RspExt>,
+    /// The path has asked the server to create the session if it does not know it.
+    pub is_first: bool,
     /// Number of chunks of the session.
     pub queue_depth: u16,
     /// Largest I/O, in bytes.
@@ -420,6 +422,11 @@ impl Failover {
         if let Some(no) = self.misfit(offer) {
             return OfferResult::Refuse(no);
         }
+        if self.connected != 0 && offer.ext.is_none() && offer.is_first {
+            // The server may have created another session than that of the connected paths, and cannot
+            // tell.
+            return OfferResult::Again;
+        }
         let session_lost = match self.known {
             None => false,
             Some(known) => {
@@ -446,6 +453,16 @@ impl Failover {
             }
         }
         OfferResult::Publish(self.publish(offer, session_lost))
+    }
+
+    /// Whether a path that the server has accepted before may ask it to create the session again.
+    ///
+    /// While other paths are connected, only if the answer tells which session it is for. A server
+    /// without extensions that was restarted refuses the path otherwise, until the client has noticed
+    /// that the others are lost; if it created a session, I/O would go to devices that nobody has
+    /// opened there, or to others that have got their numbers.
+    pub fn may_create(&self) -> bool {
+        self.connected == 0 || self.has_ext()
     }
 
     /// Decides how to deal with abandoned requests before a path takes requests.

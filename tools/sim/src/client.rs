@@ -557,6 +557,7 @@ impl World<'_> {
             epoch: attempt,
             previous: p.previous,
             ext: p.ext,
+            is_first: true,
             queue_depth: 512,
             max_io_bytes: 1 << 20,
             fenced: match self.bug {

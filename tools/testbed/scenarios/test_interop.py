@@ -156,6 +156,25 @@ def test_each_with_each(pair, client_stack, server_stack, invalidate, links):
     session.unmap()
 
 
+def test_a_server_of_mainline_that_restarts_unnoticed(pair):
+    """It forgets its sessions, and nobody tells the client, whose paths count as connected.  One that is connected again
+    must not belong to another session than the rest, in which no disk is open: it waits until they are lost."""
+    server, client = pair
+    session = Session(pair, OURS, MAINLINE, "Y", 2)
+    client.run(f"cd {session.folder} && echo 100 > hb_missed_max && echo round-robin > mp_policy")
+    with mishaps.losing(server, 1, 100), mishaps.losing(server, 2, 100):
+        server.run(MAINLINE.unload("server"), timeout=120)
+    server.run(MAINLINE.load_server())
+    assert client.run(f"cat {session.path(2)}/state") == "connected"
+    client.run(f"echo 1 > {session.path(1)}/disconnect")
+    assert not client.ok(f"echo 1 > {session.path(1)}/reconnect")
+    assert client.run(f"cat {session.path(2)}/state") == "connected"
+    # I/O is what the loss is noticed by.
+    session.verify()
+    assert blockdev.connected(client, "s") == 2
+    session.unmap()
+
+
 READS = 200
 
 

@@ -19,6 +19,7 @@ fn offer(epoch: u32, ext: Option<RspExt>) -> Offer {
         epoch,
         previous: 0,
         ext,
+        is_first: false,
         queue_depth: 512,
         max_io_bytes: 1 << 20,
         fenced: 0,
@@ -275,6 +276,46 @@ fn identity() {
         OfferResult::Refuse(Refusal::Closed)
     );
     assert_eq!(f.next(&Entry::NEW, None), Next::End(Errno::ECONNABORTED));
+}
+
+/// A server without extensions that was restarted creates a session for any path that asks, and does not
+/// say so.
+#[test]
+fn a_path_that_may_belong_to_a_new_session() {
+    let mut f = Failover::new();
+    let first = |epoch, ext| Offer {
+        is_first: true,
+        ..offer(epoch, ext)
+    };
+    assert!(f.may_create());
+    let epoch = f.begin().unwrap();
+    let OfferResult::Publish(a) = f.offer(&first(epoch, None)) else {
+        panic!("nothing is connected");
+    };
+    assert!(!f.may_create());
+    let next = f.begin().unwrap();
+    assert_eq!(f.offer(&first(next, None)), OfferResult::Again);
+    let b = up(&mut f, None);
+    assert_eq!(b.generation, a.generation);
+    f.path_lost(&a);
+    assert!(!f.may_create());
+    f.path_lost(&b);
+    assert!(f.may_create());
+    let epoch = f.begin().unwrap();
+    let OfferResult::Publish(c) = f.offer(&first(epoch, None)) else {
+        panic!("nothing is connected");
+    };
+    assert_ne!(c.generation, a.generation);
+
+    // The answers of others tell which session they are for.
+    let mut f = Failover::new();
+    up(&mut f, server(1, 1));
+    assert!(f.may_create());
+    let epoch = f.begin().unwrap();
+    assert!(matches!(
+        f.offer(&first(epoch, server(1, 1))),
+        OfferResult::Publish(_)
+    ));
 }
 
 #[test]
