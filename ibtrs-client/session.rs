@@ -145,8 +145,9 @@ pub trait SessionEvents: Send + Sync {
     /// The server is about to close this session and answers no further requests; whatever it has
     /// answered about object `number` is durable. Only the lower 28 bits of `number` arrive.
     ///
-    /// May be called several times, but never concurrently with [`SessionEvents::notice`].
-    fn durable(&self, number: u32);
+    /// Returns whether the users have taken note; the server repeats the report until they have. May be
+    /// called several times, but never concurrently with [`SessionEvents::notice`].
+    fn durable(&self, number: u32) -> bool;
 }
 
 /// A session generation: while it lasts, the server knows the same devices.

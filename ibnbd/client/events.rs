@@ -150,9 +150,11 @@ impl SessionEvents for EventHandler {
         self.for_each(|device| device.noticed(number));
     }
 
-    fn durable(&self, number: u32) {
+    fn durable(&self, number: u32) -> bool {
         let _no_io = NoIo::enter();
-        self.for_each(|device| device.durable(number));
+        let inner = self.inner.lock();
+        let devices = inner.devices.iter();
+        devices.fold(true, |all, device| device.durable(number) && all)
     }
 
     fn down(&self) {

@@ -302,7 +302,9 @@ mod tests {
         fn down(&self) {}
         fn up(&self, _session_lost: bool) {}
         fn notice(&self, _number: u32) {}
-        fn durable(&self, _number: u32) {}
+        fn durable(&self, _number: u32) -> bool {
+            true
+        }
     }
 
     /// Creates a path that does not connect and is not in sysfs.

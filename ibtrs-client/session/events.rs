@@ -112,7 +112,9 @@ impl Session {
             paths.find(|path| path.attempt.epoch == epoch).cloned()
         });
         let Some(via) = via.flatten() else { return };
-        self.session_events.durable(number);
+        if !self.session_events.durable(number) {
+            return;
+        }
         if let Err(error) = via.send_imm(Imm::DurableSeen(number)) {
             kx::pr_info_ratelimited!(
                 "{}: cannot confirm the server's planned stop ({}); the server asks again\n",

@@ -118,14 +118,14 @@ impl Device {
     }
 
     /// Notes that a stopping server has flushed the device, if `number` is that of this device: a
-    /// new cache generation then means no loss.
-    pub(crate) fn durable(&self, number: u32) {
+    /// new cache generation then means no loss. Returns false if that is not known, as the device is
+    /// being reopened: the number that it has is of an earlier session generation.
+    pub(crate) fn durable(&self, number: u32) -> bool {
         let mut inner = self.inner.lock();
-        // The number of a device that is not open is of an earlier session generation.
-        let open = inner.standing == Standing::Open;
-        if open && notice_number(inner.rsp.device_id) == number {
+        if inner.standing == Standing::Open && notice_number(inner.rsp.device_id) == number {
             inner.cache_history.durable();
         }
+        inner.standing != Standing::Reopening
     }
 
     /// Handles the loss of the server's write cache: if there were unflushed writes, flushes fail,

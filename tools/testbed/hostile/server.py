@@ -142,6 +142,9 @@ class Honest:
                 self.disk[at:at + len(request.data)] = request.data
             server.answer(request)
 
+    def durable_seen(self, server: "Server", number: int) -> None:
+        """The client has confirmed that object `number` is durable."""
+
     def end_of_answer(self, request: Request, more: bytes) -> bytes:
         """The bytes after an answer and its key."""
         return more
@@ -313,6 +316,8 @@ class Server:
             return self._guarded(self.behaviour.heartbeat, self, connection)
         if imm.kind == wire.IMM_FENCE:
             return self._guarded(self.behaviour.fence, self, connection, imm.payload)
+        if imm.kind == wire.IMM_DURABLE_SEEN:
+            return self._guarded(self.behaviour.durable_seen, self, imm.payload)
         return None
 
     @staticmethod

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0
 """Connections: bad acceptances and rejections, and disconnects at each step."""
 
+import os
 import re
 import subprocess
+import time
 
 from .. import wire
 from ..server import Honest
@@ -128,3 +130,50 @@ class LeavesAtRead(Honest):
 
 
 lie("disconnected at a read", LeavesAtRead, lambda v: (v.must_map(), goes_on(v)))
+
+
+class StopsTooSoon(Honest):
+    """Loses the session at the first read.  When the disk is opened again, reports it durable before it answers, and once
+    more afterwards."""
+
+    opens = seen = early = 0
+
+    def spot(self, server, request):
+        if self.opens == 1 and request.is_io_read:
+            server.run = os.urandom(16)
+            return [con.disconnect() for con in server.cons.values()]
+        super().spot(server, request)
+
+    def open(self, server, request):
+        self.opens += 1
+        if self.opens == 1:
+            return super().open(server, request)
+        self.report(server)
+        server.later(1, lambda: self.open_late(server, request))
+
+    def open_late(self, server, request):
+        self.early = self.seen
+        super().open(server, request)
+        server.later(1, lambda: self.report(server))
+
+    def report(self, server):
+        server.imm(server.cons[0], wire.imm(wire.IMM_DURABLE, self.device_id))
+
+    def durable_seen(self, server, number):
+        assert number == self.device_id
+        self.seen += 1
+
+
+def is_noted_when_it_is_open(server) -> str | None:
+    liar = server.behaviour
+    return None if (liar.opens, liar.early, liar.seen) == (2, 0, 1) else f"{liar.opens}, {liar.early}, {liar.seen}"
+
+
+def waits_for_the_second_report(v) -> None:
+    v.must_map()
+    goes_on(v)
+    time.sleep(2)
+    v.tell("order 0")
+
+
+lie("durable before it is open again", StopsTooSoon, waits_for_the_second_report, is_noted_when_it_is_open)
