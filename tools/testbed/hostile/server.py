@@ -175,6 +175,8 @@ class Server:
         # The last request for a connection, and the last message without immediate.
         self.asked = self.heard = b""
         self.ended = 0
+        # How many of the connections of the last path are established.
+        self.established = 0
         self.mistakes: list[str] = []
         self.later_on: list[tuple[float, object]] = []
 
@@ -291,13 +293,23 @@ class Server:
             self.all.append(connection)
             self.cons[asked["cid"]] = connection
             self._guarded(self.behaviour.connect, self, connection, asked)
+        elif kind == ce.RDMA_CM_EVENT_ESTABLISHED:
+            self.established += 1
         elif kind == ce.RDMA_CM_EVENT_DISCONNECTED:
             self.ended += 1
         return True
 
+    def disconnect_once_established(self, connection: Connection) -> None:
+        """Messages may arrive before.  A connection that is not established is not disconnected, but left without a
+        word."""
+        if self.established:
+            return connection.disconnect()
+        return self.later(0.02, lambda: self.disconnect_once_established(connection))
+
     def _new_path(self) -> None:
         """The client comes back.  What it left last may be of interest still, not what it left before."""
         self.paths += 1
+        self.established = 0
         for connection in self.former:
             connection.close()
             self.all.remove(connection)

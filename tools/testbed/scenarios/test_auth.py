@@ -1162,7 +1162,7 @@ SAY = {
     "refusal without proof": lambda server, by: by.pair.send(auth2(bytes([0, 104, 0, 0, 0]))),
     "empty": lambda server, by: by.pair.send(b""),
     "reflected": lambda server, by: by.pair.send(server.heard[:104]),
-    "closes": lambda server, by: by.disconnect(),
+    "closes": lambda server, by: server.disconnect_once_established(by),
     # The answer to a fence that another path of the session may wait for.
     "fence": lambda server, by: by.pair.write_imm(b"", wire.imm(wire.IMM_FENCE_DONE, 1)),
     "heartbeat": lambda server, by: by.pair.write_imm(b"", wire.imm(wire.IMM_HEARTBEAT, 0)),
