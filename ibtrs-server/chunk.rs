@@ -342,6 +342,8 @@ pub(crate) struct Chunk {
     pub(crate) woken: bool,
     /// The request is counted as in service.
     pub(crate) counted: bool,
+    /// The request cannot be served, and is answered with this in place of that.
+    pub(crate) refused: Option<Error>,
 }
 
 /// Returns room for a user header of `len` bytes.
@@ -398,6 +400,7 @@ impl Chunk {
             claimed: false,
             woken: false,
             counted: false,
+            refused: None,
         }
     }
 

@@ -121,20 +121,7 @@ impl Con {
             // Clients that know the extensions may ask for times, and have their headers forgotten.
             _ => parse(&mut chunk, offset, path.bounds, path.has_extensions()),
         };
-        if let Err(error) = parsed {
-            if path.may_log() {
-                pr_warn!("{}: bad request: {}\n", **path, error.as_str());
-            }
-            let errno = convert::error(error.errno());
-            let upper = path.session.upper.as_ref();
-            let errno = match error {
-                // The request may be a good one.
-                RequestError::NoMemory => errno,
-                _ => upper.map_or(errno, |upper| upper.bad_request(errno)),
-            };
-            Request::new(qp.get(), slot.index(), chunk).respond(Err(errno));
-            return Ok(());
-        }
+        chunk.refused = parsed.err().map(|error| self.refuse(error));
         match path.claim(&slot, buf_id, chunk) {
             Ok(Claim::Serve(chunk)) => proceed(path, qp.get(), slot, chunk),
             Ok(Claim::Later) => {}
@@ -145,13 +132,28 @@ impl Con {
         }
         Ok(())
     }
+
+    /// Logs that a request is refused; returns the error for its answer.
+    #[cold]
+    fn refuse(&self, error: RequestError) -> Error {
+        if self.path.may_log() {
+            pr_warn!("{}: bad request: {}\n", *self.path, error.as_str());
+        }
+        let errno = convert::error(error.errno());
+        match (error, self.path.session.upper.as_ref()) {
+            // The request may be a good one.
+            (RequestError::NoMemory, _) | (_, None) => errno,
+            (_, Some(upper)) => upper.bad_request(errno),
+        }
+    }
 }
 
 const IN_USE: &str = "request for a chunk that is in use";
 
-/// Serves a request of `path` that has claimed its number. Before that, it gets a buffer if it needs
-/// one, its data is fetched, or the key of its chunk is invalidated. The reference to the queue pair
-/// becomes the request's.
+/// Serves a request of `path` that has claimed its number, or refuses it: a client that sends one again
+/// believes the answer, so that must not come before the first attempt is over. Before a request is
+/// served, it gets a buffer if it needs one, its data is fetched, or the key of its chunk is
+/// invalidated. The reference to the queue pair becomes the request's.
 ///
 /// # Context
 ///
@@ -162,6 +164,9 @@ pub(crate) fn proceed(
     slot: SlotRef<'_, Con>,
     mut chunk: KBox<Chunk>,
 ) {
+    if let Some(error) = chunk.refused {
+        return Request::new(qp, slot.index(), chunk).respond(Err(error));
+    }
     if chunk.lacks_buffer() {
         match path.session.take_buffer(path, chunk.request.data_len) {
             Some(buffer) => path.grant(&mut chunk, buffer),

@@ -83,6 +83,22 @@ attack("write changed over another path, 4 KiB", rewrites(4096, PATH))
 attack("write changed over another path, 60 KiB", rewrites(61440, PATH))
 
 
+@named("second attempt that is no request")
+def _():
+    """Its answer means that the first one is over, too, which the other path still has in service."""
+    with Party(name="rewriter").set_up() as party, other(PATH, party).set_up() as second:
+        device = opened(party, SLOW)
+        user = party.io_header(device, wire.WRITE)
+        began = time.monotonic()
+        party.post_write(party.io, 3, user, bytes(4096))
+        time.sleep(SLOW_SECONDS / 5)
+        second.post_write(second.io, 3, user, bytes(4096), type=99)
+        assert second.answer(second.io, 3) != 0
+        took = time.monotonic() - began
+        assert took > 0.9 * SLOW_SECONDS, f"answered after {took:.2f} s"
+        party.wait_closed()
+
+
 def refused(post):
     """A request of the device for memory of the server's that the device refuses."""
     def run():
