@@ -232,6 +232,8 @@ fn try_open(
 ) -> Result<OpenAnswer, Refusal> {
     let name = message.dev_name;
     let access = message.access(session.has_extensions());
+    // Clients in C send whatever their memory holds there.
+    let only_known = message.only_known && session.has_extensions();
     let mut open = session.open.lock();
     if session.is_stopped() {
         return Err(Refusal::new(ESHUTDOWN, "the server is being stopped"));
@@ -242,19 +244,19 @@ fn try_open(
             return Err(Refusal::new(EPERM, why));
         }
         if known.device.is_revoked() {
-            let errno = match message.only_known && session.has_extensions() {
+            let errno = match only_known {
                 true => ENOENT,
                 false => EBUSY,
             };
             return Err(Refusal::new(errno, "an operator closes it"));
         }
-        let is_granted = message.only_known || known.granted.is_some();
+        let is_granted = only_known || known.granted.is_some();
         if !is_granted && session.config.has_exports() {
             let why = "the session has it open from dev_search_path, which is off: close it before the export is opened";
             return Err(Refusal::new(EEXIST, why));
         }
         // The last OPEN that opens the device counts: a client whose CLOSE was lost may map it again.
-        let checksums = match message.only_known {
+        let checksums = match only_known {
             true => known.device.has_checksums(),
             false => wants_checksums(session, message),
         };
@@ -268,7 +270,7 @@ fn try_open(
     }
     // The client learns now that it is closed, or opens it again.
     session.gone.lock().forget(name.as_str().as_bytes());
-    if message.only_known && session.has_extensions() {
+    if only_known {
         return Err(Refusal::new(ENOENT, "the session does not have it open"));
     }
     if session.is_full(&open) {
