@@ -45,7 +45,10 @@ use kernel::{
     prelude::*,
     sync::Arc, //
 };
-use kx::sync::PercpuArc;
+use kx::sync::{
+    atomic::Relaxed,
+    PercpuArc, //
+};
 use rdma::{
     qp::{
         Handler,
@@ -360,6 +363,7 @@ impl Handler for Con {
                 }
             }
             Imm::Heartbeat => {
+                self.path.hears.store(true, Relaxed);
                 if let Err(error) = send_imm(&qp, Imm::HeartbeatAck) {
                     self.path.failed("cannot answer a heartbeat", error);
                 }

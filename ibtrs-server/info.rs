@@ -12,6 +12,7 @@ use crate::{
         Shape, //
     },
     refusal::Refusal,
+    session::CLOSED_MEANWHILE,
     source::{
         Source,
         MAX_SGES,
@@ -34,7 +35,9 @@ use kernel::{
     sync::Arc,
     time::{
         delay::fsleep,
-        Delta, //
+        Delta,
+        Instant,
+        Monotonic, //
     },
 };
 use kx::mm::{
@@ -53,6 +56,10 @@ use rdma::{
 
 const HIDE_TRIES: u32 = 500;
 const HIDE_PAUSE: Delta = Delta::from_millis(10);
+
+/// How long the answer may wait for space in the send queue. Only a client that acknowledges nothing keeps
+/// it full for longer.
+const SPACE_TIMEOUT_MS: i64 = 10_000;
 
 /// Handles the INFO request: completes the path, and brings up the session with its first path.
 /// Returns whether the path is complete; logs a refusal.
@@ -104,6 +111,9 @@ fn complete(path: &Arc<Path>, name: SessionName<'_>) -> Result<(), Refusal> {
         .service
         .check_name(name, session.kind() == Kind::Authenticated)?;
     session.claim_name(name, path)?;
+    if path.is_closing() {
+        return Err(Refusal::new(ECONNRESET, CLOSED_MEANWHILE));
+    }
     path.make_chunks()?;
     path.session.path_up(path)?;
     wait_hidden(path)
@@ -128,7 +138,7 @@ fn wait_hidden(path: &Arc<Path>) -> Result {
 ///
 /// # Errors
 ///
-/// `ENOMEM`, `ENOTCONN`, those of the driver.
+/// `ENOMEM`, `ENOTCONN`, those of the driver; `ETIMEDOUT`: the send queue stays full.
 pub(crate) fn answer(path: &Arc<Path>) -> Result {
     let cons = path.cons.lock();
     let service = match cons.qps.first() {
@@ -137,23 +147,24 @@ pub(crate) fn answer(path: &Arc<Path>) -> Result {
     };
     drop(cons);
 
+    let space = Space::new(path);
     let descs = match path.terms.shape {
-        Shape::Chunks => register_chunks(path, &service)?,
-        Shape::Slots => register_groups(path, &service)?,
+        Shape::Chunks => register_chunks(path, &service, &space)?,
+        Shape::Slots => register_groups(path, &service, &space)?,
     };
 
     let message = message(path, &descs)?;
     path.cons.lock().info_rsp = Some(message);
     // CAST: With the greatest depth, 1 MiB and some bytes.
     let len = length(&descs) as u32;
-    let space = SqSpace {
+    let needed = SqSpace {
         wrs: 2,
         sges: MAX_SGES,
     };
-    once_there_is_space(path, || {
+    space.once_free(|| {
         let cons = path.cons.lock();
         let message = cons.info_rsp.as_ref().ok_or(ENOTCONN)?;
-        service.send(space, Doorbell::Now, |chain| {
+        service.send(needed, Doorbell::Now, |chain| {
             message.register(chain);
             chain.send(message.sges(len, message.region()), Signal::Control)
         })
@@ -161,17 +172,21 @@ pub(crate) fn answer(path: &Arc<Path>) -> Result {
 }
 
 /// Registers the chunks; returns their descriptors.
-fn register_chunks(path: &Path, service: &QueuePair<Con>) -> Result<KVVec<SgDesc>> {
-    let space = SqSpace {
+fn register_chunks(
+    path: &Path,
+    service: &QueuePair<Con>,
+    space: &Space<'_>,
+) -> Result<KVVec<SgDesc>> {
+    let needed = SqSpace {
         wrs: Whole::REGIONS,
         sges: 0,
     };
     let mut descs = KVVec::with_capacity(usize::from(path.layout.queue_depth()), GFP_KERNEL)?;
     for slot in path.slots.iter() {
-        let mut desc = once_there_is_space(path, || {
+        let mut desc = space.once_free(|| {
             let registered = slot.with_idle(|chunk| {
                 let whole = chunk.chunk().ok_or(EINVAL)?;
-                service.send(space, Doorbell::Later, |chain| whole.register(chain))?;
+                service.send(needed, Doorbell::Later, |chain| whole.register(chain))?;
                 Ok(whole.descriptor())
             });
             registered.ok_or(EBUSY)?
@@ -183,15 +198,19 @@ fn register_chunks(path: &Path, service: &QueuePair<Con>) -> Result<KVVec<SgDesc
 }
 
 /// Registers the groups of slots; returns their descriptors.
-fn register_groups(path: &Path, service: &QueuePair<Con>) -> Result<KVVec<SgDesc>> {
-    let space = SqSpace { wrs: 1, sges: 0 };
+fn register_groups(
+    path: &Path,
+    service: &QueuePair<Con>,
+    space: &Space<'_>,
+) -> Result<KVVec<SgDesc>> {
+    let needed = SqSpace { wrs: 1, sges: 0 };
     let bytes = u32::try_from(path.session.server.config.group_bytes(path.terms))?;
-    let groups = path.groups.lock();
-    let mut descs = KVVec::with_capacity(groups.len(), GFP_KERNEL)?;
-    for group in groups.iter() {
-        once_there_is_space(path, || {
-            service.send(space, Doorbell::Later, |chain| group.register(chain))
-        })?;
+    let count = path.groups.lock().len();
+    let mut descs = KVVec::with_capacity(count, GFP_KERNEL)?;
+    for at in 0..count {
+        // Gone if the path is being torn down.
+        let group = path.groups.lock().get(at).cloned().ok_or(ENOTCONN)?;
+        space.once_free(|| service.send(needed, Doorbell::Later, |chain| group.register(chain)))?;
         let desc = SgDesc {
             len: bytes,
             ..group.descriptor()
@@ -201,16 +220,38 @@ fn register_groups(path: &Path, service: &QueuePair<Con>) -> Result<KVVec<SgDesc
     Ok(descs)
 }
 
-/// Calls `send` until the send queue has space for its work requests. The queue has entries for one
-/// registration of each chunk; a chunk in many pieces has more.
-fn once_there_is_space<T>(path: &Path, mut send: impl FnMut() -> Result<T>) -> Result<T> {
-    loop {
-        match send() {
-            // A connection that was lost gives no space back, and ends the path.
-            Err(error) if error == EAGAIN && !path.is_closing() => {
-                fsleep(Delta::from_millis(1));
+/// Waits for space in the send queue of the service connection, which has entries for one registration
+/// of each chunk; a chunk in many pieces has more.
+struct Space<'a> {
+    path: &'a Path,
+    began: Instant<Monotonic>,
+}
+
+impl<'a> Space<'a> {
+    fn new(path: &'a Path) -> Self {
+        Self {
+            path,
+            began: Instant::now(),
+        }
+    }
+
+    /// Calls `send` until the send queue has space for its work requests.
+    ///
+    /// # Errors
+    ///
+    /// Those of `send`; `ETIMEDOUT`: all calls together have waited too long.
+    fn once_free<T>(&self, mut send: impl FnMut() -> Result<T>) -> Result<T> {
+        loop {
+            match send() {
+                // A connection that was lost gives no space back, and ends the path.
+                Err(error) if error == EAGAIN && !self.path.is_closing() => {
+                    if self.began.elapsed().as_millis() >= SPACE_TIMEOUT_MS {
+                        return Err(ETIMEDOUT);
+                    }
+                    fsleep(Delta::from_millis(1));
+                }
+                other => return other,
             }
-            other => return other,
         }
     }
 }

@@ -49,9 +49,10 @@
 //! # Lock order
 //!
 //! The locks of the service's configuration, then `Ports::inner`, then `Server::backlog`;
-//! `Server::draining`, `Server::joining`, then the locks of the service that [`Service::authorize`] and
-//! [`ServiceSession::join`] take, then `Server::sessions`, `Session::fences`, `Session::paths`,
-//! `Path::auth`, `Path::cons`, `Unsent::queue`, `Path::fsm`; `Server::backlog`, `Path::auth`;
+//! `Server::draining`, `Server::joining` or `Session::up`, then the locks of the service that
+//! [`Service::authorize`], [`Service::session_up`] and [`ServiceSession::join`] take, then
+//! `Server::sessions`, `Session::fences`, `Session::paths`, then `Path::shown` or `Path::auth`,
+//! `Path::cons`, `Unsent::queue`, `Path::fsm`; `Server::backlog`, `Path::auth`;
 //! `FailureTable::failures` and `Audit::limiters` are taken last; `Unsent::queue`,
 //! `ChunkSlot::idle`, `ChunkOwners::woken`, then the locks of the RDMA crate. `Ledger::accounts`,
 //! `Pool::kept`, `Path::groups`, `Session::line`, and the locks of `Buffers` are taken last, one at a

@@ -62,7 +62,7 @@ impl Notices {
     /// `ENOTCONN`: no connected path has a client that takes this message; `EAGAIN`: all are busy.
     pub fn durable(&self, number: u32) -> Result {
         self.send_by(Imm::Durable(number), |path| {
-            path.durable && path.takes_requests()
+            path.durable && path.is_listening()
         })
     }
 

@@ -155,6 +155,8 @@ struct Fsm {
     info: Option<Info>,
     /// The INFO request has arrived: the client has done its part.
     informed: bool,
+    /// AUTH1 has arrived and is not answered yet: the client waits.
+    proving: bool,
 }
 
 /// The INFO request, which completes the setup.
@@ -235,6 +237,9 @@ pub(crate) struct Path {
     pub(crate) epoch: Option<u32>,
     /// The client takes notices.
     pub(crate) notices: bool,
+    /// The client has sent a heartbeat: it has posted its receives. Over iWARP, what comes before that
+    /// ends the connection.
+    pub(crate) hears: AtomicFlag,
     /// The client takes answers that consist of one message and leave the key as it was.
     pub(crate) same_key: bool,
     /// The client takes reports that writes are durable.
@@ -409,7 +414,7 @@ impl Path {
             qps.push(None, GFP_KERNEL)?;
         }
         let closed = KVVec::with_capacity(qps.len(), GFP_KERNEL)?;
-        let (queue, slow) = (&server.queue, &server.slow);
+        let (queue, setup, slow) = (&server.queue, &server.setup, &server.slow);
         let path = Arc::pin_init(
             try_pin_init!(Self {
                 session: session.clone(),
@@ -417,6 +422,7 @@ impl Path {
                 tag: session.next_tag().ok_or(ENOSPC)?,
                 epoch: request.ext.map(|ext| ext.epoch),
                 notices: request.ext.is_some_and(|ext| ext.notices),
+                hears: AtomicFlag::new(false),
                 same_key: request.ext.is_some_and(|ext| ext.same_key),
                 durable: request.ext.is_some_and(|ext| ext.durable),
                 more_answers: request.ext.is_some_and(|ext| ext.wants_more_answers()),
@@ -446,6 +452,7 @@ impl Path {
                         auth1: None,
                         info: None,
                         informed: false,
+                        proving: false,
                     },
                     "Path::fsm"
                 ),
@@ -464,7 +471,7 @@ impl Path {
                 ),
                 heartbeat <- PathHeartbeat::new(config.hb_missed_max),
                 inbox <- Inbox::new(),
-                events <- kx::new_work!(queue.clone(), "Path::events"),
+                events <- kx::new_work!(setup.clone(), "Path::events"),
                 heartbeat_work <- kx::new_delayed_work!(queue.clone(), "Path::heartbeat_work"),
                 key_check <- kx::new_delayed_work!(queue.clone(), "Path::key_check"),
                 zombie <- kx::new_delayed_work!(queue.clone(), "Path::zombie"),
@@ -735,7 +742,12 @@ impl Path {
 
     /// Returns whether the client can be sent a notice over this path.
     pub(crate) fn takes_notices(&self) -> bool {
-        self.notices && self.takes_requests()
+        self.notices && self.is_listening()
+    }
+
+    /// Returns whether the client can be sent what it has not asked for.
+    pub(crate) fn is_listening(&self) -> bool {
+        self.takes_requests() && self.hears.load(Relaxed)
     }
 
     /// Creates the directory of the path, which is connected, in sysfs.
@@ -783,7 +795,10 @@ impl Path {
     ///
     /// Any.
     pub(crate) fn auth1_received(self: &Arc<Self>, message: &[u8]) {
-        self.fsm.lock().auth1 = Some((Proof::new(message), Instant::now()));
+        let mut fsm = self.fsm.lock();
+        fsm.auth1 = Some((Proof::new(message), Instant::now()));
+        fsm.proving = true;
+        drop(fsm);
         self.events.enqueue(self.clone());
     }
 
@@ -916,6 +931,7 @@ impl WorkItem<{ work::EVENTS }> for Path {
             if this.state() == State::Connecting {
                 this.authenticate(&auth1, came);
             }
+            this.fsm.lock().proving = false;
         }
         if let Some(info) = info {
             // A second INFO request ends the path.
@@ -961,15 +977,19 @@ impl WorkItem<{ work::ZOMBIE }> for Path {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
-        if this.fsm.lock().informed {
+        let fsm = this.fsm.lock();
+        let (informed, proving) = (fsm.informed, fsm.proving);
+        drop(fsm);
+        if informed {
             // The client has done its part: the rest takes the server's time, and completes the
             // path or closes it.
             return;
         }
         let limit_ms = this.session.server.config.setup_timeout_ms;
         let age_ms = u64::try_from(this.made.elapsed().as_millis()).unwrap_or(0);
-        if setup::may_be_behind(age_ms, limit_ms) && this.session.server.backlog.lock().has(&this) {
-            // A connection of the client waits in the backlog: it is the server that is behind.
+        // The client's proof is being checked, or a connection of the client waits in the backlog.
+        let is_behind = || proving || this.session.server.backlog.lock().has(&this);
+        if setup::may_be_behind(age_ms, limit_ms) && is_behind() {
             this.zombie.enqueue_in(this.clone(), setup::BEHIND_MS);
             return;
         }

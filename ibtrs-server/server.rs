@@ -209,8 +209,11 @@ pub(crate) struct Server {
     pub(crate) config: Config,
     /// The boot id of the server.
     pub(crate) boot_id: [u8; 16],
-    /// Queue for short work: accepts, state changes, heartbeats, fences, buffers.
+    /// Queue for short work: accepts, heartbeats, fences, buffers.
     pub(crate) queue: Arc<Queue>,
+    /// Queue for the set-up and the state changes of paths. A set-up may wait for memory, for the client,
+    /// and for another session to end, but does not hold up what other sessions need.
+    pub(crate) setup: Arc<Queue>,
     /// Queue for the ends of paths and sessions, which wait for connections to end and for devices
     /// to be closed.
     pub(crate) slow: Arc<Queue>,
@@ -292,6 +295,7 @@ impl Server {
         // The queues have no rescuers: the end of a session closes devices, which waits for queues
         // of the system that have none either.
         let queue = Queue::new(Options::unbound(), fmt!("ibtrs-server"))?;
+        let setup = Queue::new(Options::unbound(), fmt!("ibtrs-server-setup"))?;
         let slow = Queue::new(Options::unbound(), fmt!("ibtrs-server-end"))?;
         let wakes = Queue::new(Options::unbound(), fmt!("ibtrs-server-io"))?;
         let (accept_queue, expiry_queue) = (queue.clone(), slow.clone());
@@ -306,6 +310,7 @@ impl Server {
                 config,
                 boot_id: kx::random::uuid(),
                 queue,
+                setup,
                 slow,
                 wakes,
                 ledger <- Ledger::new(),
@@ -370,6 +375,7 @@ impl Server {
         }
         drop(sessions);
         self.wakes.flush();
+        self.setup.flush();
         self.slow.flush();
         self.queue.flush();
         self.expiry.disable_sync();

@@ -46,9 +46,13 @@ use kernel::{
     sync::{
         Arc,
         Mutex,
+        MutexGuard,
         SpinLockIrq, //
     },
-    time::msecs_to_jiffies, //
+    time::{
+        msecs_to_jiffies,
+        Jiffies, //
+    },
 };
 use kx::{
     mm::NoIo,
@@ -125,6 +129,12 @@ kx::impl_has_work! {
 
 /// How long a new session waits for a closing one of the same name.
 const GOING_TIMEOUT_MS: u32 = 20_000;
+/// Time after which a path that waits notices that it has been closed.
+const GOING_LOOK_MS: u32 = 500;
+
+/// Why a path is refused whose client has not waited.
+pub(crate) const CLOSED_MEANWHILE: &str =
+    "the path was closed while it waited for another session to end";
 
 impl Session {
     /// Creates a session without paths; the session is not in the list yet.
@@ -286,8 +296,28 @@ impl Session {
                 let why = "the session without authentication under its UUID is being closed";
                 return Err(Refusal::new(ECONNRESET, why));
             }
-            left = self.server.wait_for_end(&mut sessions, left);
+            left = self.wait_for_other(path, &mut sessions, left)?;
         }
+    }
+
+    /// Waits for some time, at most `left`, until another session is gone, and returns the remaining
+    /// time.
+    ///
+    /// # Errors
+    ///
+    /// `ECONNRESET`: `path`, for which this waits, is closed.
+    fn wait_for_other(
+        &self,
+        path: &Path,
+        sessions: &mut MutexGuard<'_, Sessions>,
+        left: Jiffies,
+    ) -> Result<Jiffies, Refusal> {
+        if path.is_closing() {
+            return Err(Refusal::new(ECONNRESET, CLOSED_MEANWHILE));
+        }
+        let most = left.min(msecs_to_jiffies(GOING_LOOK_MS));
+        let unused = self.server.wait_for_end(sessions, most);
+        Ok(left - (most - unused.min(most)))
     }
 
     /// Checks that the session is in the list, or may be added.
@@ -424,7 +454,7 @@ impl Session {
                 let why = "another client already has a session with this name";
                 return Err(Refusal::new(EPERM, why));
             }
-            left = self.server.wait_for_end(&mut sessions, left);
+            left = self.wait_for_other(path, &mut sessions, left)?;
         }
     }
 

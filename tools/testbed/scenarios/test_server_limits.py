@@ -335,6 +335,38 @@ def fill_page_cache(server) -> None:
 LEFT_MIB = 48
 
 
+def queue_pairs(guest) -> int:
+    return int(guest.run("rdma resource show qp | grep -c 'type RC' || true"))
+
+
+@pytest.mark.thorough
+@pytest.mark.fast
+@pytest.mark.links(2)
+def test_paths_wait_for_a_name_no_longer_than_their_client(pair):
+    """The session that has the name ends only when its disk goes on.  A path after the other waits for that; one whose
+    client has given up does not."""
+    server, client = pair
+    server.null_blk(size_mb=16)
+    stuck = blockdev.StuckDisk(server, "/dev/nullb0")
+    blockdev.load(pair, OURS)
+    line = f'echo "sessname=s path=ip:10.0.1.1 path=ip:10.0.2.1 device_path={stuck.device}" > {OURS.map_file}'
+    client.run(line)
+    with stuck.suspended():
+        write = client.start(f"dd if=/dev/zero of={OURS.disk} bs=4k count=1 oflag=direct status=none")
+        server.wait_until("[ $(cat /sys/class/ibtrs-server/s/paths/*/stats/rdma | awk '{ n += $5 } END { print n }') = 1 ]", 30)
+        client.run(OURS.unmap(how="force"))
+        write.wait(30, check=False)
+        # What the server still has of the former session.
+        server.run("sleep 2")
+        left = queue_pairs(server)
+        assert not client.run(line, timeout=120, check=False).ok
+        wait_for(lambda: queue_pairs(server) == left, 8, "the paths are gone")
+    server.wait_for_log("s: session closed")
+    client.run(f"{line} && {OURS.unmap()}")
+    server.wait_until("[ ! -e /sys/class/ibnbd-server/ctl/devices/dm-0 ]")
+    stuck.remove()
+
+
 @pytest.mark.fast
 def test_the_memory_of_a_lost_path_is_kept_for_it(pair):
     """Programs take all memory while the only path is lost, and the client comes back all the same."""

@@ -2,6 +2,7 @@
 """More messages than a server expects, or fewer than it waits for."""
 
 import errno
+import time
 
 from .. import wire
 from ..client import Party
@@ -23,6 +24,36 @@ def _():
             party.heartbeat()
         except Closed:
             pass
+    comes_in()
+
+
+# The receives of the server's service connection, one of them for the INFO request, and its send queue.
+RECEIVES, SENDS = 513, 1026
+
+
+@named("deaf while it is set up")
+def _():
+    """What the server sends stays in its send queue, in which it then finds no place to register chunks.  It does not wait
+    for that for ever, although it hears from the client."""
+    with Party() as party:
+        deaf = party.resolve()
+        deaf.pair.receive = lambda number: None
+        deaf.ask(party.request(0))
+        deaf.answered()
+        deaf.establish()
+        party.connections[0] = deaf
+        party.connect(1)
+        # The next receive is that for the INFO request again.
+        for number in range(2 * RECEIVES):
+            kind = wire.IMM_HEARTBEAT if number < SENDS - 10 else wire.IMM_HEARTBEAT_ACK
+            deaf.pair.write_imm(b"", wire.imm(kind, 0))
+        deaf.pair.send(party.info_req())
+        began = time.monotonic()
+        while not deaf.is_ended():
+            assert time.monotonic() < began + 30, "the server waits for ever"
+            deaf.pair.write_imm(b"", wire.imm(wire.IMM_HEARTBEAT_ACK, 0))
+            time.sleep(1)
+        assert time.monotonic() > began + 5, "ended for another reason"
     comes_in()
 
 
