@@ -70,9 +70,9 @@ pub fn keys(root: &Root) -> Result<Vec<LoadedKey>, KeyringError> {
         .filter_map(|word| word.parse().ok())
         .collect();
     let mut keys: Vec<LoadedKey> = root
-        .read("/proc/keys")?
-        .lines()
-        .filter_map(parse)
+        .lines("/proc/keys")?
+        .iter()
+        .filter_map(|line| parse(line))
         .filter(|key| serials.contains(&key.serial))
         .collect();
     keys.sort();

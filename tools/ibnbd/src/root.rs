@@ -64,6 +64,20 @@ impl Root {
         text(File::open(self.real(path))?, path.starts_with("/sys/"))
     }
 
+    /// The lines of a file in which any user can have bytes of their own, of any length. Those that
+    /// are no text (UTF-8) are left out.
+    ///
+    /// # Errors
+    ///
+    /// The system's.
+    pub fn lines(&self, path: &str) -> io::Result<Vec<String>> {
+        let bytes = fs::read(self.real(path))?;
+        let lines = bytes.split(|byte| *byte == b'\n').map(<[u8]>::to_vec);
+        Ok(lines
+            .filter_map(|line| String::from_utf8(line).ok())
+            .collect())
+    }
+
     /// Opens a folder, to read several files of it.
     ///
     /// # Errors

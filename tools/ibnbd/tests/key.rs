@@ -115,6 +115,31 @@ fn a_key_that_is_there_is_replaced() {
     assert!(!asked(&tree).contains("unlink"));
 }
 
+/// Every user can add keys, whose descriptions are any bytes.
+#[test]
+fn keys_of_others_are_no_harm() {
+    let tree = machine();
+    let line = |description: &[u8]| {
+        let start = b"00000019 I--Q---     1 perm 3f010000  1000  1000 user      ";
+        [&start[..], description, b": 1\n"].concat()
+    };
+    let others = [line(b"\xff"), line(&[b'x'; 4000]).repeat(300)].concat();
+    tree.file("/proc/keys", [&others, KEYS.as_bytes()].concat());
+    assert_eq!(rows(&good(&tree, &["list"], "")).len(), 3);
+    let said = good(&tree, &["load", "s"], &text("web1-2026"));
+    assert_eq!(said, "replaced key web1-2026 of session s\n");
+    good(&tree, &["remove", "s", "--id", "web1-2026"], "");
+}
+
+#[test]
+fn a_key_is_loaded_although_keys_cannot_be_listed() {
+    let tree = machine();
+    fs::remove_file(tree.real("/proc/keys")).unwrap();
+    let said = good(&tree, &["load", "s"], &text("web1-2026"));
+    assert_eq!(said, "loaded key web1-2026 of session s\n");
+    assert_eq!(payload(&tree), KEY);
+}
+
 #[test]
 fn what_is_no_key_is_refused() {
     let tree = machine();

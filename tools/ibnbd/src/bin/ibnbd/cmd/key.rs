@@ -66,7 +66,8 @@ fn load(context: &Context, words: &LoadKey) -> Done {
     let (id, key) = read(words)?;
     let name = name(id.as_str(), session);
     let failed = |error| failure(context, format!("cannot load {name}"), &error);
-    let older = find(&keyring::keys(&context.root).map_err(failed)?, session, &id).is_some();
+    // Only for the word below: a list that cannot be read keeps no key from being loaded.
+    let older = keyring::keys(&context.root).is_ok_and(|keys| find(&keys, session, &id).is_some());
     keyring::load(&context.root, &id, session, &key).map_err(failed)?;
     let done = if older { "replaced" } else { "loaded" };
     context.say(&format!("{done} {name}"))?;
