@@ -4,8 +4,11 @@
 
 use std::fs;
 
+use ibtrs_proto::addr::PathAddr;
+
 use crate::disk_name::DiskName;
 use crate::family::{Family, Side};
+use crate::mapping;
 use crate::model::{Disk, Machine, Opened, Path, Session};
 use crate::root::Root;
 
@@ -108,21 +111,21 @@ pub fn session<'a>(
 }
 
 /// A path of a session: by its name, by both addresses, or by an address that no other path of it
-/// has.
+/// has. Names of machines are not looked up.
 ///
 /// # Errors
 ///
 /// See [`Unclear`].
-pub fn path_of<'a>(session: &'a Session, name: &str) -> Result<&'a Path, Unclear> {
-    let plain = |text: &str| text.replace(',', "@").replace("ip:", "");
-    let wanted = plain(name);
-    let exact = |path: &&Path| plain(&path.name) == wanted;
-    if let Some(path) = session.paths.iter().find(exact) {
+pub fn path_of<'a>(session: &'a Session, root: &Root, name: &str) -> Result<&'a Path, Unclear> {
+    if let Some(path) = session.paths.iter().find(|path| path.name == name) {
         return Ok(path);
     }
-    let fits = |path: &&Path| {
-        let ends = path.src.as_deref().into_iter().chain(path.dst.as_deref());
-        ends.map(plain).any(|end| end == wanted)
+    let line = mapping::path(root, &|_| Ok(Vec::new()), name);
+    let ends = line.ok().and_then(|line| PathAddr::parse(&line).ok());
+    let ends = ends.ok_or(Unclear::Nothing)?;
+    let fits = |path: &&Path| match ends.src {
+        Some(_) => path.is_at(&ends),
+        None => path.has_end(&ends.dst),
     };
     only(session.paths.iter().filter(fits).collect(), |path| {
         path.name.clone()
@@ -134,14 +137,19 @@ pub fn path_of<'a>(session: &'a Session, name: &str) -> Result<&'a Path, Unclear
 /// # Errors
 ///
 /// See [`Unclear`].
-pub fn path<'a>(machine: &'a Machine, name: &str, side: Option<Side>) -> Result<&'a Path, Unclear> {
+pub fn path<'a>(
+    machine: &'a Machine,
+    root: &Root,
+    name: &str,
+    side: Option<Side>,
+) -> Result<&'a Path, Unclear> {
     if let Some((of, rest)) = name.split_once('/') {
-        return path_of(session(machine, of, side)?, rest);
+        return path_of(session(machine, of, side)?, root, rest);
     }
     let of_side = |s: &&Session| side.is_none_or(|side| s.side == side);
     let mut found = Vec::new();
     for session in machine.sessions.iter().filter(of_side) {
-        match path_of(session, name) {
+        match path_of(session, root, name) {
             Ok(path) => found.push(path),
             Err(Unclear::Several(_)) => found.extend(&session.paths),
             Err(Unclear::Nothing) => {}
@@ -173,7 +181,7 @@ pub fn anything<'a>(machine: &'a Machine, root: &Root, name: &str) -> Result<Fou
         })
         .or_else(|why| {
             or_note(&mut several, why, || {
-                path(machine, name, None).map(Found::Path)
+                path(machine, root, name, None).map(Found::Path)
             })
         })
         .or_else(|why| {

@@ -446,6 +446,63 @@ fn commands_write_to_their_files() {
 }
 
 #[test]
+fn a_path_is_found_however_its_address_is_written() {
+    let tree = Tree::new();
+    tree.client()
+        .session("s", &[("fe80::2%7", "fe80::1%7", "connected")])
+        .session("t", &[("10.0.1.2", "10.0.1.1", "connected")])
+        .file("/sys/class/net/eth0/ifindex", "7\n");
+    for name in [
+        "fe80::1%eth0",
+        "FE80::1%7",
+        "ip:fe80::1%eth0",
+        "[fe80::2%eth0]",
+        "fe80::2%eth0,ip:fe80::1%eth0",
+        "ip:fe80::2%7@ip:fe80::1%7",
+    ] {
+        let file = "/sys/class/ibtrs-client/s/paths/ip:fe80::2%7@ip:fe80::1%7/remove_path";
+        tree.file(file, "");
+        good(&tree, &["path", "remove", "s", name]);
+        assert_eq!(tree.text(file), "1", "{name}");
+    }
+    for name in ["fe80::1%eth1", "fe80::1", "s", "10.0.1.1", "localhost", ""] {
+        let ran = run(&tree, &["path", "remove", "s", name]);
+        assert_eq!(ran.code, 3, "{name}: {}", ran.err);
+    }
+}
+
+/// A wrong address of a server must not cost a session the path that works.
+#[test]
+fn no_path_is_pruned_of_a_session_that_did_not_get_another_one() {
+    let tree = Tree::new();
+    tree.client()
+        .session("s", &[("10.0.1.2", "10.0.1.1", "connected")])
+        .file(
+            "/etc/ibtrs/client.toml",
+            "[[session]]\nname = \"s\"\nservers = [\"10.0.9.9\"]\n",
+        );
+    let add = tree.real("/sys/class/ibtrs-client/s/add_path");
+    fs::remove_file(&add).unwrap();
+    let remove = "/sys/class/ibtrs-client/s/paths/ip:10.0.1.2@ip:10.0.1.1/remove_path";
+    tree.file(remove, "");
+    let ran = run(&tree, &["apply", "--prune"]);
+    assert_eq!(
+        (ran.code, tree.text(remove).as_str()),
+        (1, ""),
+        "{}",
+        ran.err
+    );
+    assert!(
+        ran.err.contains("the session may need this one"),
+        "{}",
+        ran.err
+    );
+    tree.file("/sys/class/ibtrs-client/s/add_path", "");
+    good(&tree, &["apply", "--prune"]);
+    assert_eq!(tree.text(remove), "1");
+}
+
+#[test]
 fn a_path_is_drained_when_its_last_request_has_ended() {
     let tree = Tree::new();
     tree.usual_client();

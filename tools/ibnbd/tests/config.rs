@@ -732,6 +732,44 @@ fn no_path_is_pruned_while_a_server_is_unknown() {
     );
 }
 
+/// Which of the addresses of a name comes first may change with each request.
+#[test]
+fn a_path_to_any_address_of_a_name_will_do() {
+    let tree = Tree::new();
+    tree.usual_client();
+    let both = "servers = [\"storage1\"]\npaths = [\"10.0.2.2,10.0.3.2\"]\n";
+    for ends in [
+        both.replace("storage1", "twice"),
+        "paths = [\"10.0.1.2,twice\", \"10.0.2.2,10.0.3.2\"]\n".to_owned(),
+        "servers = [\"twice\"]\npaths = [\"10.0.1.2,10.0.3.1\", \"10.0.3.2\"]\n".to_owned(),
+    ] {
+        let config = good(&CLIENT.replace(both, &ends));
+        assert_eq!(steps(&tree, &config, true), [""; 0], "{ends}");
+    }
+}
+
+#[test]
+fn a_path_may_be_written_in_several_ways() {
+    let tree = Tree::new();
+    tree.client()
+        .session("s", &[("fe80::2%7", "fe80::1%7", "connected")])
+        .file("/sys/class/net/eth0/ifindex", "7\n");
+    let gid = |last: u8| format!("gid:fe80:0000:0000:0000:0000:0000:0000:000{last}");
+    let folder = format!("/sys/class/ibtrs-client/s/paths/{}@{}", gid(4), gid(3));
+    for (file, text) in [("src_addr", gid(4)), ("dst_addr", gid(3))] {
+        tree.file(&format!("{folder}/{file}"), text + "\n");
+    }
+    tree.file(&format!("{folder}/state"), "connected\n");
+    for paths in [
+        "\"fe80::2%7,fe80::1%7\", \"gid:fe80::4,gid:fe80::3\"",
+        "\"FE80::1%eth0\", \"gid:FE80:0::3\"",
+        "\"ip:fe80::1%eth0\", \"gid:fe80::4@gid:fe80::3\"",
+    ] {
+        let config = good(&format!("[[session]]\nname = \"s\"\npaths = [{paths}]\n"));
+        assert_eq!(steps(&tree, &config, true), [""; 0], "{paths}");
+    }
+}
+
 #[test]
 fn paths_beside_those_of_servers_are_written() {
     let tree = Tree::new();

@@ -5,6 +5,7 @@
 use std::fmt;
 
 use ibnbd_proto::checksum::DataChecksum;
+use ibtrs_proto::addr::PathAddr;
 
 use super::{plan_exports, plan_ports, Config, Disk, Session};
 use crate::configfs::change::Change;
@@ -492,6 +493,22 @@ fn unexport(directory: &str, there: folder::Exported) -> Step {
     cannot(format!("{directory}/{name}"), why)
 }
 
+/// The words of the files for a path, and the paths that they may stand for: names may have several
+/// addresses. The first one is to be made if there is none.
+type Ends<'a> = (&'a str, Vec<String>);
+
+/// Whether a server needs no path of its own, as another one leads to it: a path to any of its
+/// addresses, or the path of another server to its first one.
+fn is_covered(session: &Session, found: &[Ends<'_>], server: &[String]) -> bool {
+    let address = |line: &String| PathAddr::parse(line).ok().map(|ends| ends.dst);
+    found.iter().any(|(text, lines)| {
+        let is_path = session.paths.iter().any(|path| path == text);
+        let number = if is_path { server.len() } else { 1 };
+        let to = lines.first().and_then(address);
+        server.iter().take(number).any(|line| address(line) == to)
+    })
+}
+
 fn of_session(
     root: &Root,
     machine: &Machine,
@@ -501,18 +518,12 @@ fn of_session(
     steps: &mut Vec<Step>,
 ) {
     let there = machine.our(Side::Client, name);
-    // Each with the words of the files for it.
-    let mut found: Vec<(&str, String)> = Vec::new();
+    let mut found: Vec<Ends<'_>> = Vec::new();
     let mut all_found = true;
     for text in session.paths.iter().chain(&session.servers) {
-        match mapping::path(root, wish.resolve, text) {
-            // A server whose address a path has needs no path of its own.
-            Ok(path)
-                if !session.paths.contains(text)
-                    && found
-                        .iter()
-                        .any(|(_, p)| p.split(',').next_back() == Some(&path)) => {}
-            Ok(path) => found.push((text, path)),
+        match mapping::paths(root, wish.resolve, text) {
+            Ok(lines) if !session.paths.contains(text) && is_covered(session, &found, &lines) => {}
+            Ok(lines) => found.push((text, lines)),
             Err(why) => {
                 all_found = false;
                 let what = path_words(name, text);
@@ -520,7 +531,8 @@ fn of_session(
             }
         }
     }
-    let paths: Vec<String> = found.iter().map(|(_, path)| path.clone()).collect();
+    let first = |(_, lines): &Ends<'_>| lines.first().cloned();
+    let paths: Vec<String> = found.iter().filter_map(first).collect();
     for disk in disks {
         of_disk(machine, name, session, disk, &paths, steps);
     }
@@ -667,17 +679,19 @@ fn of_disk(
 
 /// Whether a path that is there has the ends of one that is wanted.
 pub(super) fn has(path: &model::Path, wanted: &str) -> bool {
-    let (src, dst) = match wanted.split_once(',') {
-        Some((src, dst)) => (Some(src), dst),
-        None => (None, wanted),
-    };
-    path.dst.as_deref() == Some(dst) && (src.is_none() || path.src.as_deref() == src)
+    PathAddr::parse(wanted).is_ok_and(|ends| path.is_at(&ends))
 }
 
-fn of_paths(there: &model::Session, wanted: &[(&str, String)], prune: bool, steps: &mut Vec<Step>) {
+/// Whether a session has a path to one of the addresses of an end.
+fn is_there(there: &model::Session, lines: &[String]) -> bool {
+    let mut paths = there.paths.iter();
+    paths.any(|path| lines.iter().any(|line| has(path, line)))
+}
+
+fn of_paths(there: &model::Session, wanted: &[Ends<'_>], prune: bool, steps: &mut Vec<Step>) {
     let session = &there.name;
-    for (words, path) in wanted {
-        if !there.paths.iter().any(|is| has(is, path)) {
+    for (words, lines) in wanted {
+        if let Some(path) = lines.first().filter(|_| !is_there(there, lines)) {
             steps.push(Step::AddPath {
                 session: session.clone(),
                 path: path.clone(),
@@ -687,7 +701,8 @@ fn of_paths(there: &model::Session, wanted: &[(&str, String)], prune: bool, step
     }
     if prune && !wanted.is_empty() {
         for path in &there.paths {
-            if !wanted.iter().any(|(_, wanted)| has(path, wanted)) {
+            let mut lines = wanted.iter().flat_map(|(_, lines)| lines);
+            if !lines.any(|line| has(path, line)) {
                 steps.push(Step::RemovePath {
                     session: session.clone(),
                     path: path.name.clone(),

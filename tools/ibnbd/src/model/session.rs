@@ -2,6 +2,7 @@
 
 //! Sessions and their paths.
 
+use ibtrs_proto::addr::{Addr, PathAddr};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -195,7 +196,23 @@ impl Session {
     }
 }
 
+fn address(end: &Option<String>) -> Option<Addr> {
+    Addr::parse(end.as_deref()?).ok()
+}
+
 impl Path {
+    /// Whether it has these ends, however they are written. Without a source, any will do.
+    pub fn is_at(&self, ends: &PathAddr) -> bool {
+        let is = |end: &Option<String>, wanted| address(end) == Some(wanted);
+        is(&self.dst, ends.dst) && ends.src.is_none_or(|src| is(&self.src, src))
+    }
+
+    /// Whether one of its ends is that address.
+    pub fn has_end(&self, wanted: &Addr) -> bool {
+        let mut ends = [&self.src, &self.dst].into_iter().filter_map(address);
+        ends.any(|end| end == *wanted)
+    }
+
     /// The folder with its files.
     pub fn folder(&self) -> String {
         format!(

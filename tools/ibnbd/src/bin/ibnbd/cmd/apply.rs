@@ -202,6 +202,7 @@ fn carry_out(
 ) -> usize {
     let mut failed = 0;
     let mut back = Vec::new();
+    let mut incomplete = HashSet::new();
     for step in steps {
         // All ports have had their turn.
         if !matches!(step, Step::Configure { of: Of::Port, .. }) {
@@ -209,10 +210,16 @@ fn carry_out(
         }
         let what = step.what();
         let before = step.back();
-        let done = one(context, step).unwrap_or_else(|failure| {
+        let adds_to = match &step {
+            Step::AddPath { session, .. } => Some(session.clone()),
+            _ => None,
+        };
+        let result = unless_needed(&step, &incomplete).and_then(|()| one(context, step));
+        let done = result.unwrap_or_else(|failure| {
             failure.print();
             failed += 1;
             back.extend(before);
+            incomplete.extend(adds_to);
             false
         });
         if !done {
@@ -221,6 +228,19 @@ fn carry_out(
     }
     go_back(context, &mut back);
     failed
+}
+
+/// Fails for a path of a session that did not get another one, as it may be the only one that works.
+fn unless_needed(step: &Step, incomplete: &HashSet<String>) -> Result<(), Failure> {
+    match step {
+        Step::RemovePath { session, .. } if incomplete.contains(session) => {
+            let why =
+                "a path that the files have could not be added, and the session may need this one";
+            let what = format!("cannot remove the {}", step.what());
+            Err(Failure::new(REFUSED, what, why))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Takes back what was done for the sake of steps that failed.
@@ -280,7 +300,7 @@ fn one(context: &Context, step: Step) -> Result<bool, Failure> {
         Step::RemovePath { session, path } => {
             let machine = context.machine();
             let session = paths::session(&machine, &session)?;
-            let path = find::path_of(session, &path)
+            let path = find::path_of(session, &context.root, &path)
                 .map_err(|why| Failure::unclear("path", &path, &why))?;
             paths::remove(context, path)
         }

@@ -72,7 +72,7 @@ const LOOK: Duration = Duration::from_millis(50);
 
 fn drain(context: &Context, of: &PathOf) -> Done {
     let machine = context.machine();
-    let (session, path) = path_of(&machine, of)?;
+    let (session, path) = path_of(context, &machine, of)?;
     set(context, path, "drain", "drain", "1")?;
     if !others_take_requests(session, path) {
         note!("warning: no other path takes requests: they go on by this one");
@@ -143,16 +143,20 @@ fn reconnect(context: &Context, session: &Session, path: &Path) -> Result<(), Fa
     connected
 }
 
-fn path_of<'a>(machine: &'a Machine, of: &PathOf) -> Result<(&'a Session, &'a Path), Failure> {
+fn path_of<'a>(
+    context: &Context,
+    machine: &'a Machine,
+    of: &PathOf,
+) -> Result<(&'a Session, &'a Path), Failure> {
     let session = session(machine, &of.session)?;
-    let path =
-        find::path_of(session, &of.path).map_err(|why| Failure::unclear("path", &of.path, &why))?;
+    let path = find::path_of(session, &context.root, &of.path)
+        .map_err(|why| Failure::unclear("path", &of.path, &why))?;
     Ok((session, path))
 }
 
 fn write(context: &Context, of: &PathOf, file: &str, verb: &str, text: &str) -> Done {
     let machine = context.machine();
-    let (_, path) = path_of(&machine, of)?;
+    let (_, path) = path_of(context, &machine, of)?;
     set(context, path, file, verb, text)?;
     Ok(0)
 }

@@ -70,7 +70,8 @@ pub(super) fn disconnect(context: &Context, name: &str, path: Option<&str>) -> D
     let paths: Vec<&Path> = match path {
         None => session.paths.iter().collect(),
         Some(path) => {
-            vec![find::path_of(session, path).map_err(|why| Failure::unclear("path", path, &why))?]
+            let found = find::path_of(session, &context.root, path);
+            vec![found.map_err(|why| Failure::unclear("path", path, &why))?]
         }
     };
     for path in paths {
