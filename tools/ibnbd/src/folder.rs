@@ -172,6 +172,16 @@ pub fn same(root: &Root, folder: &str, device: &str, name: &str) -> bool {
     is_same(root, &format!("{folder}/{name}"), device)
 }
 
+/// Whether a file, or what it leads to, is a block device.
+pub fn is_device(root: &Root, file: &str) -> bool {
+    fs::metadata(root.real(file)).is_ok_and(|meta| meta.file_type().is_block_device())
+}
+
+/// Whether a file is a block device itself, and no link to one.
+pub fn is_device_file(root: &Root, file: &str) -> bool {
+    fs::symlink_metadata(root.real(file)).is_ok_and(|meta| meta.file_type().is_block_device())
+}
+
 /// Whether two files stand for one block device.
 pub fn is_same(root: &Root, one: &str, other: &str) -> bool {
     let number = |path: &Path| {

@@ -6,6 +6,7 @@ mod tree;
 
 use std::io;
 use std::net::IpAddr;
+use std::os::unix::fs::MetadataExt;
 
 use ibnbd_host::config::keep::{self, Choice, Others};
 use ibnbd_host::config::plan::{self, Step, Wish};
@@ -650,6 +651,61 @@ fn a_device_stays_as_the_file_calls_it_if_it_is_that_one() {
     assert!(kept("loop0").starts_with(file), "{}", kept("loop0"));
     let other = file.replace("/dev/vg/data", "/dev/loop1");
     assert!(kept("loop1").starts_with(&other), "{}", kept("loop1"));
+}
+
+/// The numbers of volumes may have changed while the server was not loaded.
+#[test]
+fn a_device_file_of_another_device_gives_way_before_the_server_is_loaded() {
+    let tree = Tree::new();
+    let files = [("/exports/disk1", 0), ("/dev/vda", 1), ("/dev/disk1", 0)];
+    if !files
+        .iter()
+        .all(|(file, minor)| block_device(&tree, file, *minor))
+    {
+        return;
+    }
+    let config = good(SERVER);
+    let of = |config: &Config| steps_of(&tree, config, false, Some(Side::Server));
+    let found = of(&config);
+    assert_eq!(
+        found[..2],
+        [
+            "- remove /exports/disk1",
+            "+ export /dev/vda as /exports/disk1"
+        ]
+    );
+    assert!(found[3].starts_with("+ load ibnbd_server"), "{found:?}");
+    // Neither a link that somebody has made goes, nor a device of the machine.
+    let refused = |directory: &str| {
+        let found = of(&good(&SERVER.replace("/exports", directory)));
+        let why = format!("! export disk1: {directory}/disk1 is another device: remove it first");
+        assert_eq!(found[0], why);
+        let last = "! ibnbd_server is not loaded: clients would find another device";
+        assert_eq!(found[2..], [last]);
+    };
+    tree.link("/links/disk1", "../exports/disk1");
+    refused("/links");
+    refused("/dev");
+    // A client may have the device open.
+    tree.server("/exports");
+    let found = of(&config);
+    assert!(
+        found[0].starts_with("! export disk1: /exports/disk1 is another device"),
+        "{found:?}"
+    );
+}
+
+#[test]
+fn a_device_file_is_replaced_by_that_of_the_right_device() {
+    let tree = Tree::new();
+    if !block_device(&tree, "/exports/disk1", 0) || !block_device(&tree, "/dev/vda", 1) {
+        return;
+    }
+    tree.file("/etc/ibtrs/server.toml", SERVER);
+    // Modules are loaded on a machine only.
+    assert_eq!(tree::ran::run(&tree, &["apply"]).code, 1);
+    let meta = std::fs::metadata(tree.real("/exports/disk1")).unwrap();
+    assert_eq!(meta.rdev(), makedev(7, 1));
 }
 
 #[test]

@@ -66,6 +66,8 @@ pub enum Step {
         directory: String,
         /// The name in it.
         name: String,
+        /// Whether another device takes its place before the server is loaded.
+        early: bool,
     },
     /// Changes an export, a host or a port in configfs.
     Configure {
@@ -133,7 +135,11 @@ impl Step {
     pub fn is_first(&self) -> bool {
         matches!(
             self,
-            Self::Load { .. } | Self::Export { .. } | Self::Configure { .. } | Self::Map(_)
+            Self::Load { .. }
+                | Self::Export { .. }
+                | Self::Unexport { early: true, .. }
+                | Self::Configure { .. }
+                | Self::Map(_)
         )
     }
 }
@@ -148,7 +154,9 @@ impl Step {
             | Self::Configure { what, .. }
             | Self::Set { what, .. }
             | Self::Cannot { what, .. } => what.clone(),
-            Self::Unexport { directory, name } => format!("{directory}/{name}"),
+            Self::Unexport {
+                directory, name, ..
+            } => format!("{directory}/{name}"),
             Self::Map(m) => disk_words(&m.session, &m.device),
             Self::Unmap { disk } => disk.clone(),
             Self::AddPath { session, words, .. } => path_words(session, words),
@@ -204,7 +212,9 @@ impl fmt::Display for Step {
                 device,
                 ..
             } => write!(f, "+ export {device} as {directory}/{name}"),
-            Self::Unexport { directory, name } => write!(f, "- remove {directory}/{name}"),
+            Self::Unexport {
+                directory, name, ..
+            } => write!(f, "- remove {directory}/{name}"),
             Self::Configure { line, .. } => f.write_str(line),
             Self::Map(m) => {
                 let paths = m.paths.join(" ");
@@ -273,10 +283,8 @@ impl Wish<'_> {
 pub fn steps(root: &Root, machine: &Machine, config: &Config, wish: &Wish<'_>) -> Vec<Step> {
     let mut steps = Vec::new();
     // Clients that wait for the server find all devices as soon as it is there.
-    if wish.is_for(Side::Server) {
-        exports(root, machine, config, wish, &mut steps);
-    }
-    modules(root, config, wish, &mut steps);
+    let is_wrong = wish.is_for(Side::Server) && exports(root, machine, config, wish, &mut steps);
+    modules(root, config, wish, is_wrong, &mut steps);
     // The server listens only where it should by the time that there is something to open.
     if wish.is_for(Side::Server) {
         plan_ports::steps(root, config, wish, &mut steps);
@@ -348,7 +356,10 @@ pub fn name(root: &Root, session: &Session) -> String {
     session.name.clone().unwrap_or_else(made)
 }
 
-fn modules(root: &Root, config: &Config, wish: &Wish<'_>, steps: &mut Vec<Step>) {
+const SERVER: &str = "ibnbd_server";
+
+/// Loads the modules, but no server with which clients would find the wrong device.
+fn modules(root: &Root, config: &Config, wish: &Wish<'_>, is_wrong: bool, steps: &mut Vec<Step>) {
     let of = |module: &'static str| config.parameters.iter().filter(move |(m, ..)| m == module);
     let serves = !config.exports.is_empty()
         || !config.hosts.is_empty()
@@ -361,7 +372,7 @@ fn modules(root: &Root, config: &Config, wish: &Wish<'_>, steps: &mut Vec<Step>)
     // A module that others need comes first, so that it gets its parameters.
     for (module, wanted) in [
         ("ibtrs_server", serves && wish.is_for(Side::Server)),
-        ("ibnbd_server", serves && wish.is_for(Side::Server)),
+        (SERVER, serves && wish.is_for(Side::Server)),
         ("ibtrs_client", maps && wish.is_for(Side::Client)),
         ("ibnbd_client", maps && wish.is_for(Side::Client)),
     ] {
@@ -370,6 +381,11 @@ fn modules(root: &Root, config: &Config, wish: &Wish<'_>, steps: &mut Vec<Step>)
         }
         // One that is only being loaded has no files yet: modprobe waits for it.
         if !host::is_live(root, module) {
+            if is_wrong && module == SERVER {
+                let why = "ibnbd_server is not loaded: clients would find another device";
+                steps.push(cannot(module.to_owned(), why.to_owned()));
+                continue;
+            }
             let parameters = of(module)
                 .map(|(_, name, value)| format!("{name}={value}"))
                 .collect();
@@ -429,13 +445,15 @@ fn directory(root: &Root, config: &Config, session: Option<&str>) -> Option<Stri
     }
 }
 
+/// Whether a name in a directory stays another device than the files say.
 fn exports(
     root: &Root,
     machine: &Machine,
     config: &Config,
     wish: &Wish<'_>,
     steps: &mut Vec<Step>,
-) {
+) -> bool {
+    let mut is_wrong = false;
     let of_directory: Vec<_> = config
         .exports
         .iter()
@@ -455,7 +473,17 @@ fn exports(
         if folder::same(root, &directory, device, name) {
             continue;
         }
-        if root.exists(&format!("{directory}/{name}")) {
+        let file = format!("{directory}/{name}");
+        // Numbers of devices change: a file may stand for another one since the server was stopped.
+        if is_replaced(root, &directory, &file) {
+            let (directory, name) = (directory.clone(), name.clone());
+            steps.push(Step::Unexport {
+                directory,
+                name,
+                early: true,
+            });
+        } else if root.exists(&file) {
+            is_wrong |= folder::is_device(root, &file);
             let why = format!("{directory}/{name} is another device: remove it first");
             steps.push(cannot(what, format!("export {name}: {why}")));
             continue;
@@ -479,6 +507,13 @@ fn exports(
             }
         }
     }
+    is_wrong
+}
+
+/// Whether the file of another device gives way, as no client can have that one open.
+fn is_replaced(root: &Root, directory: &str, file: &str) -> bool {
+    let is_ours = !ibnbd_proto::path::holds_every_device(directory);
+    is_ours && !host::is_live(root, SERVER) && folder::is_device_file(root, file)
 }
 
 /// A device that a client has open stays: it would miss it only after its next connection.
@@ -486,7 +521,11 @@ fn unexport(directory: &str, there: folder::Exported) -> Step {
     let name = there.name;
     if there.sessions.is_empty() {
         let directory = directory.to_owned();
-        return Step::Unexport { directory, name };
+        return Step::Unexport {
+            directory,
+            name,
+            early: false,
+        };
     }
     let users = there.sessions.join(" ");
     let why = format!("the device of {directory}/{name}, which no file names, is open, by {users}");

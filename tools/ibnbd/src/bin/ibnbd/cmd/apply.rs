@@ -202,7 +202,7 @@ fn carry_out(
 ) -> usize {
     let mut failed = 0;
     let mut back = Vec::new();
-    let mut incomplete = HashSet::new();
+    let mut failures = Failures::default();
     for step in steps {
         // All ports have had their turn.
         if !matches!(step, Step::Configure { of: Of::Port, .. }) {
@@ -210,18 +210,16 @@ fn carry_out(
         }
         let what = step.what();
         let before = step.back();
-        let adds_to = match &step {
-            Step::AddPath { session, .. } => Some(session.clone()),
-            _ => None,
-        };
-        let result = unless_needed(&step, &incomplete).and_then(|()| one(context, step));
-        let done = result.unwrap_or_else(|failure| {
-            failure.print();
-            failed += 1;
-            back.extend(before);
-            incomplete.extend(adds_to);
-            false
-        });
+        let result = failures.allow(&step);
+        let done = result
+            .and_then(|()| one(context, step.clone()))
+            .unwrap_or_else(|failure| {
+                failure.print();
+                failed += 1;
+                back.extend(before);
+                failures.note(step);
+                false
+            });
         if !done {
             left.insert(what);
         }
@@ -230,16 +228,37 @@ fn carry_out(
     failed
 }
 
-/// Fails for a path of a session that did not get another one, as it may be the only one that works.
-fn unless_needed(step: &Step, incomplete: &HashSet<String>) -> Result<(), Failure> {
-    match step {
-        Step::RemovePath { session, .. } if incomplete.contains(session) => {
-            let why =
-                "a path that the files have could not be added, and the session may need this one";
-            let what = format!("cannot remove the {}", step.what());
-            Err(Failure::new(REFUSED, what, why))
+/// What failed, without which later steps would do harm.
+#[derive(Default)]
+struct Failures {
+    /// Sessions that did not get a path.
+    sessions: HashSet<String>,
+    /// Whether a device file stands for another device.
+    wrong_device: bool,
+}
+
+impl Failures {
+    fn note(&mut self, step: Step) {
+        match step {
+            Step::AddPath { session, .. } => drop(self.sessions.insert(session)),
+            Step::Unexport { early: true, .. } => self.wrong_device = true,
+            _ => {}
         }
-        _ => Ok(()),
+    }
+
+    fn allow(&self, step: &Step) -> Result<(), Failure> {
+        let (what, why) = match step {
+            Step::RemovePath { session, .. } if self.sessions.contains(session) => (
+                format!("cannot remove the {}", step.what()),
+                "a path that the files have could not be added, and the session may need this one",
+            ),
+            Step::Load { module, .. } if self.wrong_device && *module == "ibnbd_server" => (
+                format!("cannot load {module}"),
+                "clients would find another device",
+            ),
+            _ => return Ok(()),
+        };
+        Err(Failure::new(REFUSED, what, why))
     }
 }
 
@@ -270,7 +289,9 @@ fn one(context: &Context, step: Step) -> Result<bool, Failure> {
             device,
             ..
         } => export::export(context, &directory, &device, &name),
-        Step::Unexport { directory, name } => folder::remove(&context.root, &directory, &name)
+        Step::Unexport {
+            directory, name, ..
+        } => folder::remove(&context.root, &directory, &name)
             .map_err(|error| Failure::system(format!("cannot remove {directory}/{name}"), &error)),
         Step::Configure {
             of, line, changes, ..
