@@ -1216,6 +1216,43 @@ fn what_cannot_be_applied_is_counted() {
     assert_eq!((shown.code, shown.out), (1, ran.out));
 }
 
+/// Runs a command whose output nobody reads.
+fn unread(tree: &Tree, words: &[&str]) -> (Option<i32>, String) {
+    let (nobody, stdout) = UnixStream::pair().unwrap();
+    drop(nobody);
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_ibnbd"))
+        .arg("--root")
+        .arg(tree.base())
+        .args(words)
+        .stdout(OwnedFd::from(stdout))
+        .stderr(Stdio::piped())
+        .output()
+        .unwrap();
+    let err = String::from_utf8(output.stderr).unwrap();
+    (output.status.code(), err)
+}
+
+/// `ibnbd map ... | true` does all that it is there for.
+#[test]
+fn commands_go_on_where_nobody_reads() {
+    let silent = (Some(0), String::new());
+    let tree = Tree::new();
+    tree.usual_client();
+    assert_eq!(unread(&tree, &["list"]), silent);
+    let words = ["map", "10.0.1.1", "disk1", "--session", "s", "--persist"];
+    assert_eq!(unread(&tree, &words), silent);
+    assert!(tree.text("/etc/ibtrs/client.toml").contains("disk1"));
+    assert_eq!(unread(&tree, &["stats", "--reset"]), silent);
+    let histogram = tree.text("/sys/block/ibnbd0/ibnbd/latency_us");
+    assert!(histogram.starts_with('0'), "{histogram}");
+    let unmap = "/sys/block/ibnbd1/ibnbd/unmap_device";
+    assert_eq!(
+        unread(&tree, &["unmap", "--unused", "none", "ibnbd1"]),
+        silent
+    );
+    assert!(tree.text(unmap).starts_with("normal"));
+}
+
 /// `ibnbd apply | true` does what it is there for.
 #[test]
 fn apply_goes_on_where_nobody_reads_the_steps() {
@@ -1223,15 +1260,7 @@ fn apply_goes_on_where_nobody_reads_the_steps() {
     tree.usual_client();
     let text = "[[session]]\nname = 's'\npaths = ['10.0.1.1', '10.0.2.1']\nqueue_timeout_s = 90\n[[session.disk]]\ndevice = 'disk1'\n";
     tree.file("/etc/ibtrs/client.toml", text);
-    let (nobody, stdout) = UnixStream::pair().unwrap();
-    drop(nobody);
-    let status = std::process::Command::new(env!("CARGO_BIN_EXE_ibnbd"))
-        .arg("--root")
-        .arg(tree.base())
-        .arg("apply")
-        .stdout(OwnedFd::from(stdout))
-        .status();
-    assert_eq!(status.unwrap().code(), Some(0));
+    assert_eq!(unread(&tree, &["apply"]).0, Some(0));
     let set = tree.text("/sys/class/ibtrs-client/s/queue_timeout_s");
     assert_eq!(set.trim(), "90");
 }

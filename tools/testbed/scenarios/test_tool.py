@@ -308,6 +308,9 @@ def test_requests_are_followed(pair):
         client.run(f"until [ -n \"$(ls {buffers})\" ]; do :; done; "
                    f"kill -{name} $(busybox pidof {PROGRAM.rsplit('/', 1)[1]})")
         assert ended(job) == []
+    # Nor does the end of whatever reads the requests.
+    client.run(f"(sleep 1; dd if=/dev/ibnbd0 of=/dev/null bs=4k count=8 iflag=direct status=none) & "
+               f"{PROGRAM} trace ibnbd0 | true; wait; [ -z \"$(ls {buffers})\" ]")
     assert "nothing has that name" in tool.refused("trace nothing", code=3)
     tool("unmap ibnbd0")
 

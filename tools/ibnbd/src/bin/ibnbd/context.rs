@@ -35,12 +35,15 @@ impl Context {
         Machine::read(&self.root)
     }
 
-    /// Prints to standard output. If nobody listens any more, the command ends without a failure.
+    /// Prints to standard output. If nobody reads it any more, the command ends without a word.
     pub(crate) fn print(&self, text: &str) -> Result<(), Failure> {
-        match print(text) {
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => std::process::exit(0),
-            result => result.map_err(|error| Failure::system("standard output", &error)),
-        }
+        print(text).map_err(|error| {
+            let failure = Failure::system("standard output", &error);
+            match error.kind() {
+                io::ErrorKind::BrokenPipe => failure.unread(),
+                _ => failure,
+            }
+        })
     }
 
     /// Prints what is going to be done, which happens whether somebody listens or not.

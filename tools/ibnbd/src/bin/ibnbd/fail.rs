@@ -7,6 +7,8 @@ use std::io;
 
 use ibnbd_host::find::Unclear;
 
+/// It is done.
+const DONE: u8 = 0;
 /// The kernel, the server or the system refused.
 pub(crate) const REFUSED: u8 = 1;
 /// The command makes no sense; clap's own code.
@@ -70,9 +72,17 @@ impl Failure {
         }
     }
 
-    /// Prints it on standard error.
+    /// The end of a command whose output nobody reads any more, which is none for them.
+    pub(crate) fn unread(mut self) -> Self {
+        self.code = DONE;
+        self
+    }
+
+    /// Prints it on standard error, if it is one.
     pub(crate) fn print(&self) {
-        crate::note::print(format_args!("{self}"));
+        if self.code != DONE {
+            crate::note::print(format_args!("{self}"));
+        }
     }
 
     /// A name that stands for nothing, or for several things.
@@ -87,6 +97,14 @@ impl Failure {
                 .todo(format!("take one of: {}", names.join(" "))),
         }
     }
+}
+
+/// A result of printing, after which the command goes on even if nobody reads.
+pub(crate) fn even_unread(printed: Result<(), Failure>) -> Result<(), Failure> {
+    printed.or_else(|failure| match failure.code {
+        DONE => Ok(()),
+        _ => Err(failure),
+    })
 }
 
 impl fmt::Display for Failure {

@@ -21,7 +21,7 @@ use rustix::rand::{getrandom, GetRandomFlags};
 use super::{serve, Done};
 use crate::cli::{KeyCommand, LoadKey};
 use crate::context::Context;
-use crate::fail::{Failure, NOT_FOUND, NO_MODULE, NO_RIGHTS, REFUSED};
+use crate::fail::{even_unread, Failure, NOT_FOUND, NO_MODULE, NO_RIGHTS, REFUSED};
 use crate::out::{self, Table};
 
 /// The module whose keyring it is.
@@ -106,7 +106,7 @@ fn remove(context: &Context, session: &str, id: &KeyId) -> Done {
         0 => "",
         _ => "; this client's paths stay until their next connection",
     };
-    context.say(&format!("removed {name}{then}"))?;
+    even_unread(context.say(&format!("removed {name}{then}")))?;
     let mut result = Ok(0);
     // The server does this as well, within a second.
     for path in authenticated(&machine, Side::Server, session, id) {

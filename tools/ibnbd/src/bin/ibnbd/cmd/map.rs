@@ -16,7 +16,7 @@ use super::{discover, save, Done};
 use crate::act;
 use crate::cli::{Map, Server};
 use crate::context::Context;
-use crate::fail::{Failure, NOT_FOUND};
+use crate::fail::{even_unread, Failure, NOT_FOUND};
 
 /// Where a disk is mapped.
 pub(super) const MAP_FILE: &str = "/sys/class/ibnbd-client/ctl/map_device";
@@ -34,7 +34,7 @@ pub(super) fn map(context: &Context, map: &Map) -> Done {
         false => None,
     };
     let disk = map_line(context, &wanted, &line)?;
-    context.say(&disk)?;
+    even_unread(context.say(&disk))?;
     if let Some(found) = found {
         discover::add_paths(context, &wanted, &found);
     }

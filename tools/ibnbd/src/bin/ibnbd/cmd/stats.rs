@@ -12,7 +12,7 @@ use ibnbd_host::Family;
 use super::Done;
 use crate::act;
 use crate::context::Context;
-use crate::fail::{Failure, USAGE};
+use crate::fail::{even_unread, Failure, USAGE};
 use crate::out::{self, Table};
 
 pub(super) fn stats(context: &Context, name: Option<&str>, reset: bool) -> Done {
@@ -29,7 +29,7 @@ pub(super) fn stats(context: &Context, name: Option<&str>, reset: bool) -> Done 
         paths,
         notes: machine.notes,
     };
-    out::emit(context, &document, tables)?;
+    even_unread(out::emit(context, &document, tables))?;
     if reset {
         reset_disks(context, &document.disks)?;
         reset_paths(context, &document.paths)?;

@@ -20,7 +20,7 @@ use super::{apply, map, save, Done};
 use crate::act;
 use crate::cli::Unmap;
 use crate::context::Context;
-use crate::fail::{Failure, REFUSED};
+use crate::fail::{even_unread, Failure, REFUSED};
 
 pub(super) fn unmap(context: &Context, words: &Unmap) -> Done {
     // Without the module no disk is mapped.
@@ -64,7 +64,7 @@ fn candidates<'a>(
     for name in &words.disks {
         match if_mapped(context, machine, name)? {
             Some(disk) => found.push(disk),
-            None => context.say(&format!("{name} is not mapped"))?,
+            None => even_unread(context.say(&format!("{name} is not mapped")))?,
         }
     }
     Ok(found)
