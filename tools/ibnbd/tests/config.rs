@@ -826,6 +826,19 @@ fn a_path_may_be_written_in_several_ways() {
     }
 }
 
+/// They have other numbers after the next boot.
+#[test]
+fn paths_are_written_with_the_names_of_interfaces() {
+    let tree = Tree::new();
+    tree.client()
+        .session("s", &[("fe80::2%7", "fe80::1%7", "connected")])
+        .file("/sys/class/net/eth0/ifindex", "7\n");
+    let text = kept(&tree, "", Choice::default());
+    assert_eq!(good(&text).sessions[0].paths, ["fe80::2%eth0,fe80::1%eth0"]);
+    assert_eq!(steps(&tree, &good(&text), true), [""; 0]);
+    assert_eq!(kept(&tree, &text, Choice::default()), text);
+}
+
 #[test]
 fn paths_beside_those_of_servers_are_written() {
     let tree = Tree::new();

@@ -7,7 +7,7 @@ use ibtrs_proto::settings::Setting;
 use toml_edit::{value, ArrayOfTables, DocumentMut, Item, Table, Value};
 
 use super::{keep_array, keep_exports, keep_ports, plan, Session, PARAMETERS};
-use crate::configfs::Configured;
+use crate::configfs::{address, Configured};
 use crate::family::Side;
 use crate::folder::{self, Exported};
 use crate::host;
@@ -243,7 +243,7 @@ fn keep_paths(
     let is_new = |path: &&model::Path| !is_served(path) && !paths.iter().any(|text| is(text, path));
     let line = |path: &model::Path| {
         let ends = [path.src.as_deref(), path.dst.as_deref()].into_iter();
-        let ends = ends.flatten().map(|end| end.trim_start_matches("ip:"));
+        let ends = ends.flatten().map(|end| address::lasting(root, end));
         ends.collect::<Vec<_>>().join(",")
     };
     let new: Vec<String> = session.paths.iter().filter(is_new).map(line).collect();
