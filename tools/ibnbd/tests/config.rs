@@ -826,6 +826,37 @@ fn a_path_may_be_written_in_several_ways() {
     }
 }
 
+#[test]
+fn a_client_keeps_its_parameters() {
+    let tree = Tree::new();
+    let folder = "/sys/module/ibtrs_client/parameters";
+    tree.usual_client().files(
+        folder,
+        &[
+            ("auth", "required\n"),
+            ("small_io_bytes", "8192\n"),
+            ("auth_suites", "any\n"),
+        ],
+    );
+    let text = kept(&tree, CLIENT, Choice::default());
+    let own = "[ibtrs_client]\nauth = \"required\"\nsmall_io_bytes = 8192\n";
+    assert!(
+        text.contains(own) && !text.contains("auth_suites"),
+        "{text}"
+    );
+    assert_eq!(steps(&tree, &good(&text), true), [""; 0]);
+    assert_eq!(kept(&tree, &text, Choice::default()), text);
+    // A file that has one gets its value.
+    tree.file(&format!("{folder}/auth"), "auto\n");
+    let changed = text.replace("required", "auto");
+    assert_eq!(kept(&tree, &text, Choice::default()), changed);
+    let choice = Choice {
+        only: Some(("s", "disk1")),
+        ..Choice::default()
+    };
+    assert!(!kept(&tree, "", choice).contains("ibtrs_client"));
+}
+
 /// They have other numbers after the next boot.
 #[test]
 fn paths_are_written_with_the_names_of_interfaces() {

@@ -94,9 +94,23 @@ pub(super) fn named(name: &str) -> Table {
     table
 }
 
-/// Writes the sessions of our client into a file that was read without problems. `resolve` finds
-/// the paths that lead to the servers that a session has in the file.
+/// Writes the parameters of the client's module and its sessions into a file that was read without
+/// problems. `resolve` finds the paths that lead to the servers that a session has in the file.
 pub fn client(
+    root: &Root,
+    machine: &Machine,
+    document: &mut DocumentMut,
+    others: &mut Others,
+    choice: Choice<'_>,
+    resolve: Resolve<'_>,
+) {
+    if choice.only.is_none() {
+        parameters(root, document, others, |module, _| module == "ibtrs_client");
+    }
+    sessions(root, machine, document, others, choice, resolve);
+}
+
+fn sessions(
     root: &Root,
     machine: &Machine,
     document: &mut DocumentMut,
@@ -368,14 +382,32 @@ pub fn server(
     others: &mut Others,
     prune: bool,
 ) {
-    let of_server = |(module, ..): &(&str, &str, &str)| module.ends_with("_server");
     // Files have exports in configfs or in a directory, not both.
     let keeps_some =
         keep_exports::has_some(document) && !prune || others.any(keep_exports::has_some);
     let in_configfs = !configured.exports.is_empty() || keeps_some;
-    let is_off = |name: &str| name == "dev_search_path" && in_configfs;
-    for (module, name, usual) in PARAMETERS.into_iter().filter(of_server) {
-        let Some(now) = host::parameter(root, module, name).filter(|_| !is_off(name)) else {
+    let is_on = |module: &str, name: &str| {
+        module.ends_with("_server") && !(name == "dev_search_path" && in_configfs)
+    };
+    parameters(root, document, others, is_on);
+    keep_ports::ports(root, configured, document, others, prune);
+    keep_exports::hosts(configured, document, others, prune);
+    if in_configfs {
+        keep_exports::exports(root, configured, document, others, prune);
+    } else {
+        of_directory(root, exports, document, others, prune);
+    }
+}
+
+/// Writes the parameters of modules for which `is_on` says so.
+fn parameters(
+    root: &Root,
+    document: &mut DocumentMut,
+    others: &mut Others,
+    is_on: impl Fn(&str, &str) -> bool,
+) {
+    for (module, name, usual) in PARAMETERS {
+        let Some(now) = host::parameter(root, module, name).filter(|_| is_on(module, name)) else {
             continue;
         };
         if others.have_parameter(module, name, &now) {
@@ -396,13 +428,6 @@ pub fn server(
         if let Some(table) = table.as_table_mut() {
             replace(table, name, item, false);
         }
-    }
-    keep_ports::ports(root, configured, document, others, prune);
-    keep_exports::hosts(configured, document, others, prune);
-    if in_configfs {
-        keep_exports::exports(root, configured, document, others, prune);
-    } else {
-        of_directory(root, exports, document, others, prune);
     }
 }
 
