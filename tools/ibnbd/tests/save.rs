@@ -102,6 +102,40 @@ fn what_other_files_have_is_not_written_again() {
 }
 
 #[test]
+fn a_value_may_be_written_in_several_ways() {
+    let tree = server();
+    let sessions = SESSIONS
+        .replace(
+            "name = \"t\"",
+            "name = 't'\nreauth_interval_s = 86_400\nmp_policy = 'round-robin'",
+        )
+        .replace("\"disk1\"\n", "'disk1'\naccess = 'rw'\n");
+    let exports = EXPORTS
+        .replace("\"100\"", "\"0x64\"")
+        .replace("always_invalidate = false", "always_invalidate = \"off\"")
+        .replace(
+            "name = \"web1\"",
+            "name = \"web1\"\nmax_iops = 5_000 # for now",
+        );
+    tree.usual_client()
+        .file("/sys/class/ibtrs-client/t/reauth_interval_s", "86400\n")
+        .file(
+            "/sys/class/ibtrs-client/t/mp_policy",
+            "round-robin (RR: 0)\n",
+        )
+        .file(&format!("{CONFIGFS}/hosts/web1/max_iops"), "5000\n")
+        .file(OTHER, format!("{exports}{sessions}"));
+    good(&tree, &["save"]);
+    assert!(!has(&tree, CLIENT) && !has(&tree, SERVER));
+    // Nor is it written in another way into the file that has it.
+    tree.file(OTHER, "")
+        .file(CLIENT, &sessions)
+        .file(SERVER, &exports);
+    good(&tree, &["save"]);
+    assert_eq!((tree.text(CLIENT), tree.text(SERVER)), (sessions, exports));
+}
+
+#[test]
 fn what_other_files_have_in_another_form_is_told_with_its_place() {
     let tree = server();
     let text = format!("{EXPORTS}{SESSIONS}");

@@ -57,12 +57,23 @@ fn keep(table: &mut Table, key: &str, now: &str) {
     replace(table, key, now, default);
 }
 
+/// Whether two values are the same, however they are written.
+fn is_same(one: &Item, other: &Item) -> bool {
+    let plain = |item: &Item| {
+        (
+            item.as_integer(),
+            item.as_bool(),
+            item.as_str().map(str::to_owned),
+        )
+    };
+    one.is_value() && plain(one) == plain(other)
+}
+
 /// Gives a key another value, with the comment behind it; a new one only if that says something.
 pub(super) fn replace(table: &mut Table, key: &str, mut now: Item, usual: bool) {
     match table.get_mut(key) {
         Some(there) => {
-            let plain = |item: &Item| item.to_string().trim().to_owned();
-            if plain(there) != plain(&now) {
+            if !is_same(there, &now) {
                 if let (Some(old), Some(new)) = (there.as_value(), now.as_value_mut()) {
                     *new.decor_mut() = old.decor().clone();
                 }
@@ -399,6 +410,15 @@ pub fn server(
     }
 }
 
+/// The value of a parameter in a file, as a module is given it.
+pub(super) fn parameter(item: &Item) -> String {
+    match (item.as_str(), item.as_bool()) {
+        (Some(text), _) => text.to_owned(),
+        (_, Some(yes)) => if yes { "Y" } else { "N" }.to_owned(),
+        _ => item.as_integer().map(|n| n.to_string()).unwrap_or_default(),
+    }
+}
+
 /// Writes the parameters of modules for which `is_on` says so.
 fn parameters(
     root: &Root,
@@ -418,10 +438,9 @@ fn parameters(
             "N" => value(false),
             _ => setting(&now),
         };
-        let has = document
-            .get(module)
-            .is_some_and(|item| item.get(name).is_some());
-        if now == usual && !has {
+        let there = document.get(module).and_then(|item| item.get(name));
+        let is_so = |there: &Item| plan::means(&parameter(there), &now);
+        if there.map_or(now == usual, is_so) {
             continue;
         }
         let table = document.entry(module).or_insert(Item::Table(Table::new()));

@@ -7,8 +7,8 @@ use std::ops::Range;
 use toml_edit::{ArrayOfTables, Document, DocumentMut, Item, Table};
 
 use super::fields::Source;
-use super::keep::forget;
-use super::Problem;
+use super::keep::{forget, parameter};
+use super::{plan, Problem};
 use crate::root::Root;
 
 /// The other files. What they have is not written again.
@@ -123,12 +123,7 @@ impl Others {
         let Some((other, item)) = found else {
             return false;
         };
-        let text = match (item.as_str(), item.as_bool()) {
-            (Some(text), _) => text.to_owned(),
-            (_, Some(yes)) => if yes { "Y" } else { "N" }.to_owned(),
-            _ => item.as_integer().map(|n| n.to_string()).unwrap_or_default(),
-        };
-        if text != now {
+        if !plan::means(&parameter(&item), now) {
             let what = format!("{name}: the machine has {now:?}");
             let span = |table: &Table| table.get(module)?.get(name)?.span();
             self.problems.push(other.problem(what, span));

@@ -411,7 +411,7 @@ fn modules(root: &Root, config: &Config, wish: &Wish<'_>, is_wrong: bool, steps:
 
 /// Whether the value of a parameter means what the module shows: switches and numbers can be written
 /// in several ways.
-fn means(value: &str, shown: &str) -> bool {
+pub(super) fn means(value: &str, shown: &str) -> bool {
     let number = |text: &str| match text.strip_prefix("0x") {
         Some(hex) => u64::from_str_radix(hex, 16).ok(),
         None => text.parse().ok(),
