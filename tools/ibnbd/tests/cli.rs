@@ -1184,6 +1184,38 @@ fn wrong_files_change_nothing_and_all_of_it_is_said() {
 }
 
 #[test]
+fn files_that_are_missing_are_no_wish() {
+    let tree = Tree::new();
+    tree.usual_client();
+    assert_eq!(good(&tree, &["apply", "--prune"]), "");
+    for words in [
+        &["apply", "--prune"][..],
+        &["apply", "--dry-run"],
+        &["apply", "--until-done"],
+    ] {
+        let ran = run(&tree, &[words, &["--config", "/etc/ibtsr"]].concat());
+        assert_eq!(
+            (ran.code, ran.out.as_str()),
+            (6, ""),
+            "{words:?}: {}",
+            ran.err
+        );
+        assert!(
+            ran.err
+                .contains("configuration in /etc/ibtsr: there is no such folder"),
+            "{}",
+            ran.err
+        );
+    }
+    // Those of a server say nothing about disks.
+    tree.file("/etc/ibtrs/server.toml", "# none\n");
+    assert_eq!(good(&tree, &["apply", "--prune"]), "");
+    // Nothing is there yet where files are to be written.
+    good(&tree, &["save", "--config", "/etc/new"]);
+    assert!(tree.text("/etc/new/client.toml").contains("disk1"));
+}
+
+#[test]
 fn apply_shows_the_difference_and_carries_it_out() {
     let tree = Tree::new();
     tree.usual_client()

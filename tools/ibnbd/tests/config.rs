@@ -136,9 +136,12 @@ fn one_side_leaves_the_other_alone() {
     // Nor is anything of the other side pruned.
     let tree = Tree::new();
     tree.usual_client().server("/exports");
-    let only = |side| steps_of(&tree, &good(""), true, Some(side));
-    assert_eq!(only(Side::Server), [""; 0]);
-    assert_eq!(only(Side::Client).len(), 3);
+    let other = good("[[session]]\nname = \"other\"\npaths = [\"10.0.9.9\"]\n");
+    let only = |config, side| steps_of(&tree, config, true, Some(side));
+    assert_eq!(only(&other, Side::Server), [""; 0]);
+    assert_eq!(only(&other, Side::Client).len(), 3);
+    // Files without sessions say nothing about disks.
+    assert_eq!(only(&good(""), Side::Client), [""; 0]);
 }
 
 #[test]

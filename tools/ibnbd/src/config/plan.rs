@@ -320,7 +320,8 @@ fn mappings(
         }
         names.push(name);
     }
-    if wish.prune {
+    // Files without sessions may be those of a server, or be missing.
+    if wish.prune && !names.is_empty() {
         prune(machine, config, &names, steps);
     }
 }

@@ -42,6 +42,13 @@ pub(super) fn read(context: &Context, folder: &str) -> Result<Config, Failure> {
 /// The files, which must have the disk that is asked for.
 fn wanted(context: &Context, words: &Apply) -> Result<Config, Failure> {
     let folder = &words.files.config;
+    // Without the usual folder there is nothing to do; another one is a slip.
+    if folder != config::FOLDER && !context.root.is_folder(folder) {
+        let what = format!("configuration in {folder}");
+        return Err(
+            Failure::new(CONFIGURATION, what, "there is no such folder").todo("correct --config")
+        );
+    }
     let config = read(context, folder)?;
     let Some(wanted) = &words.disk else {
         return Ok(config);
