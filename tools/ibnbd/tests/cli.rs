@@ -576,6 +576,34 @@ fn a_session_authenticates_again_by_one_path_after_the_other() {
     assert_eq!(run(&tree, &["path", "reauth", "nobody"]).code, 3);
 }
 
+#[test]
+fn no_path_stays_drained_when_a_signal_ends_the_command() {
+    for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143), (Signal::HUP, 129)] {
+        let tree = Tree::new();
+        tree.usual_client();
+        let path = "/sys/class/ibtrs-client/s/paths/ip:10.0.1.2@ip:10.0.1.1";
+        let (drain, reconnect) = (format!("{path}/drain"), format!("{path}/reconnect"));
+        tree.file(&drain, "").file(&reconnect, "");
+        let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_ibnbd"))
+            .arg("--root")
+            .arg(tree.base())
+            .args(["path", "reauth", "s"])
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        // One request stays in flight.
+        while tree.text(&drain) != "1" && child.try_wait().unwrap().is_none() {
+            thread::sleep(Duration::from_millis(5));
+        }
+        kill_process(Pid::from_child(&child), signal).unwrap();
+        assert_eq!(child.wait().unwrap().code(), Some(code));
+        assert_eq!(
+            (tree.text(&drain), tree.text(&reconnect)),
+            ("0".to_owned(), String::new())
+        );
+    }
+}
+
 /// A kernel without authentication has no such file.
 #[test]
 fn the_key_of_a_session_is_shown() {

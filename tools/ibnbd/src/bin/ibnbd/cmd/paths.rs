@@ -2,6 +2,7 @@
 
 //! `path add`, `remove`, `reconnect`, `disconnect`, `drain` and `reauth`.
 
+use std::process;
 use std::thread;
 use std::time::Duration;
 
@@ -16,6 +17,7 @@ use crate::act;
 use crate::cli::{PathCommand, PathOf};
 use crate::context::Context;
 use crate::fail::{Failure, REFUSED};
+use crate::interrupt::HeldBack;
 
 pub(super) fn run(context: &Context, command: &PathCommand) -> Done {
     context.need(Side::Client)?;
@@ -78,7 +80,7 @@ fn drain(context: &Context, of: &PathOf) -> Done {
         note!("warning: no other path takes requests: they go on by this one");
         return Ok(0);
     }
-    wait_until_idle(context, path);
+    wait_until_idle(context, path, || false);
     Ok(0)
 }
 
@@ -90,7 +92,7 @@ fn others_take_requests(session: &Session, path: &Path) -> bool {
     })
 }
 
-fn wait_until_idle(context: &Context, path: &Path) {
+fn wait_until_idle(context: &Context, path: &Path, is_over: impl Fn() -> bool) {
     let file = format!("{}/stats/rdma", path.folder());
     // A path that goes meanwhile has none.
     let in_flight = || {
@@ -98,7 +100,7 @@ fn wait_until_idle(context: &Context, path: &Path) {
         value::traffic(&text)?.in_flight
     };
     act::with_progress("see the last requests of the path end", || {
-        while in_flight().is_some_and(|count| count > 0) {
+        while !is_over() && in_flight().is_some_and(|count| count > 0) {
             thread::sleep(LOOK);
         }
     });
@@ -136,11 +138,24 @@ fn reconnect(context: &Context, session: &Session, path: &Path) -> Result<(), Fa
     if path.drained == Some(true) || !others_take_requests(session, path) {
         return connect();
     }
-    set(context, path, "drain", "drain", "1")?;
-    wait_until_idle(context, path);
-    let connected = connect();
-    set(context, path, "drain", "let requests take", "0")?;
-    connected
+    // A drained path would stay so.
+    let held_back = HeldBack::new();
+    let mut result = set(context, path, "drain", "drain", "1");
+    if result.is_ok() {
+        wait_until_idle(context, path, || held_back.came().is_some());
+        let connected = match held_back.came() {
+            Some(_) => Ok(()),
+            None => connect(),
+        };
+        result = set(context, path, "drain", "let requests take", "0").and(connected);
+    }
+    let Some(code) = held_back.end() else {
+        return result;
+    };
+    if let Err(failure) = result {
+        failure.print();
+    }
+    process::exit(code.into())
 }
 
 fn path_of<'a>(
