@@ -1431,6 +1431,28 @@ fn a_service_that_goes_on_leaves_alone_what_was_done() {
     assert_eq!(tree.text(disk).trim(), "50000");
 }
 
+/// The network may give the machine its name after the first attempt.
+#[test]
+fn a_service_starts_over_when_its_sessions_get_other_names() {
+    let tree = Tree::new();
+    tree.client()
+        .session("b@10-0-1-1", &[("10.0.1.2", "10.0.1.1", "connected")])
+        .disk(0, "b@10-0-1-1", "disk1")
+        .file("/proc/sys/kernel/hostname", "a\n");
+    fs::remove_file(tree.real(MAP_FILE)).unwrap();
+    let text = "[[session]]\nservers = ['10.0.1.1']\nqueue_timeout_s = 300\n[[session.disk]]\ndevice = 'disk1'\n";
+    tree.file("/etc/ibtrs/client.toml", text);
+    let manager = Manager::new();
+    let mut service = manager.start(&tree, &["apply", "--until-done"]);
+    let said = manager.hears();
+    assert!(said.contains("tried again after 5 s"), "{said}");
+    tree.file("/proc/sys/kernel/hostname", "b\n");
+    assert_eq!(manager.hears(), "READY=1\nSTATUS=all of it is done\n");
+    assert!(service.wait().unwrap().success());
+    let set = tree.text("/sys/class/ibtrs-client/b@10-0-1-1/queue_timeout_s");
+    assert_eq!(set.trim(), "300");
+}
+
 /// The service manager calls an end by the signal clean, and not an exit code that only looks so:
 /// what follows a stop depends on it.
 #[test]

@@ -80,7 +80,7 @@ pub(super) fn apply(context: &Context, words: &Apply) -> Done {
     if words.until_done {
         return until_done(context, words, config);
     }
-    match Attempts::new(config).next(context, words)? {
+    match Attempts::new(context, config).next(context, words)? {
         0 => Ok(0),
         failed => Err(undone(failed)),
     }
@@ -101,7 +101,7 @@ const STEP: Duration = Duration::from_secs(5);
 /// Goes on until the machine is as the files say. The service has started after the first
 /// attempt. The files are read each time; only at first is it the end if they are wrong.
 fn until_done(context: &Context, words: &Apply, config: Config) -> Done {
-    let mut attempts = Attempts::new(config);
+    let mut attempts = Attempts::new(context, config);
     let mut result = attempts.next(context, words);
     let mut pause = Duration::ZERO;
     loop {
@@ -121,8 +121,9 @@ fn until_done(context: &Context, words: &Apply, config: Config) -> Done {
         notify::ready(&format!("{why}; {next}"));
         thread::sleep(pause);
         result = wanted(context, words).and_then(|config| {
-            if config != attempts.config {
-                attempts = Attempts::new(config);
+            let now = Attempts::new(context, config);
+            if !attempts.are_for(&now) {
+                attempts = now;
             }
             attempts.next(context, words)
         });
@@ -132,6 +133,8 @@ fn until_done(context: &Context, words: &Apply, config: Config) -> Done {
 /// Attempts to do what the same files say.
 struct Attempts {
     config: Config,
+    /// The names of its sessions, which may contain that of the machine.
+    names: Vec<String>,
     /// The steps that failed in the last attempt; none before the first one.
     ///
     /// Later ones change nothing else: what was as the files say, and is not any more, was changed
@@ -140,8 +143,19 @@ struct Attempts {
 }
 
 impl Attempts {
-    fn new(config: Config) -> Self {
-        Self { config, left: None }
+    fn new(context: &Context, config: Config) -> Self {
+        let sessions = config.sessions.iter();
+        let names = sessions.map(|session| plan::name(&context.root, session));
+        Self {
+            names: names.collect(),
+            config,
+            left: None,
+        }
+    }
+
+    /// Whether they go on with what others are to begin. With other names, all steps are others.
+    fn are_for(&self, other: &Self) -> bool {
+        self.config == other.config && self.names == other.names
     }
 
     /// Shows the steps and does them, unless that is all that was asked for; returns how many
