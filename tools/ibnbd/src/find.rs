@@ -8,6 +8,7 @@ use ibtrs_proto::addr::PathAddr;
 
 use crate::disk_name::DiskName;
 use crate::family::{Family, Side};
+use crate::folder;
 use crate::mapping;
 use crate::model::{Disk, Machine, Opened, Path, Session};
 use crate::root::Root;
@@ -158,10 +159,19 @@ pub fn path<'a>(
     only(found, |path| format!("{}/{}", path.session, path.name))
 }
 
-/// Devices that are open: by their name, or the one that clients have used.
-pub fn opened<'a>(machine: &'a Machine, name: &str) -> Vec<&'a Opened> {
+/// Devices that are open: by their name, or the one that clients have used, however they and the
+/// user have written it.
+pub fn opened<'a>(machine: &'a Machine, root: &Root, name: &str) -> Vec<&'a Opened> {
     let short = name.strip_prefix("/dev/").unwrap_or(name);
-    let fits = |o: &&Opened| o.device == short || o.mapping_path.as_deref() == Some(name);
+    let is_same = |session: &str, path: &str| {
+        let folder = folder::of_server(root, Some(session)).ok();
+        let plain = |name| folder::plain(folder.as_deref(), name);
+        plain(path) == plain(name)
+    };
+    let fits = |o: &&Opened| {
+        let path = o.mapping_path.as_deref();
+        o.device == short || path.is_some_and(|path| is_same(&o.session, path))
+    };
     machine.opened.iter().filter(fits).collect()
 }
 
@@ -187,7 +197,7 @@ pub fn anything<'a>(machine: &'a Machine, root: &Root, name: &str) -> Result<Fou
         .or_else(|why| {
             or_note(&mut several, why, || {
                 let call = |o: &Opened| format!("{} of session {}", o.device, o.session);
-                only(opened(machine, name), call).map(Found::Opened)
+                only(opened(machine, root, name), call).map(Found::Opened)
             })
         });
     found.map_err(|why| several.unwrap_or(why))

@@ -123,6 +123,34 @@ fn exported(root: &Root, machine: &Machine, name: String, number: u64) -> Export
     }
 }
 
+/// The sessions that have the device of a file open, whatever they call it.
+pub fn users(root: &Root, machine: &Machine, file: &str) -> Vec<String> {
+    match fs::metadata(root.real(file)) {
+        Ok(meta) if meta.file_type().is_block_device() => {
+            exported(root, machine, String::new(), meta.rdev()).sessions
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// A name below a folder as the server takes it: it may begin with the folder or a slash, and a part
+/// of it may be empty or a dot.
+pub fn plain(folder: Option<&str>, name: &str) -> String {
+    let parts = |text: &str| -> Vec<String> {
+        let parts = text.split('/').filter(|part| !matches!(*part, "" | "."));
+        parts.map(str::to_owned).collect()
+    };
+    let (folder, parts_of_name) = (parts(folder.unwrap_or_default()), parts(name));
+    let below = match name.starts_with('/') {
+        true => parts_of_name.strip_prefix(folder.as_slice()),
+        false => None,
+    };
+    below
+        .filter(|below| !below.is_empty())
+        .unwrap_or(&parts_of_name)
+        .join("/")
+}
+
 /// The last part of a path, by which an export is called if it has no name of its own.
 pub fn last_part(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or_default()
@@ -209,4 +237,28 @@ pub fn remove(root: &Root, folder: &str, name: &str) -> io::Result<()> {
         ));
     }
     fs::remove_file(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_way_to_write_a_name_is_the_servers() {
+        for (name, expected) in [
+            ("disk1", "disk1"),
+            ("/disk1", "disk1"),
+            ("./a//disk1", "a/disk1"),
+            ("/dev/exports/disk1", "disk1"),
+            ("//dev/./exports/a/disk1", "a/disk1"),
+            // Only a whole path begins with the folder, and a name is left.
+            ("dev/exports/disk1", "dev/exports/disk1"),
+            ("/dev/exports2/disk1", "dev/exports2/disk1"),
+            ("/dev/exports", "dev/exports"),
+            ("../disk1", "../disk1"),
+        ] {
+            assert_eq!(plain(Some("/dev/exports/"), name), expected, "{name}");
+        }
+        assert_eq!(plain(None, "/dev/disk1"), "dev/disk1");
+    }
 }

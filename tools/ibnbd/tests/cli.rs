@@ -446,6 +446,53 @@ fn commands_write_to_their_files() {
 }
 
 #[test]
+fn a_device_is_closed_however_its_name_is_written() {
+    for theirs in ["disk1", "/disk1", "/exports/disk1"] {
+        let tree = Tree::new();
+        tree.server("/exports")
+            .opened("sda", "s", theirs)
+            .opened("sdb", "s", "disk2");
+        let file =
+            |device| format!("/sys/class/ibnbd-server/ctl/devices/{device}/sessions/s/force_close");
+        for ours in ["disk1", "/disk1", "/exports/./disk1", "sda", "/dev/sda"] {
+            tree.file(&file("sda"), "");
+            good(&tree, &["close", ours]);
+            assert_eq!(tree.text(&file("sda")), "1", "{theirs} {ours}");
+        }
+        assert!(tree.text(&file("sdb")).starts_with("Usage"));
+        assert_eq!(run(&tree, &["close", "disk"]).code, 3);
+    }
+}
+
+#[test]
+fn an_open_device_file_stays_however_its_name_is_written() {
+    let tree = Tree::new();
+    tree.server("/exports")
+        .link("/sys/dev/block/7:0", "../../devices/virtual/block/loop0")
+        .opened("loop0", "s", "disk1");
+    let file = tree.real("/exports/disk1");
+    fs::create_dir(tree.real("/exports")).unwrap();
+    let (mode, number) = (Mode::from_raw_mode(0o600), rustix::fs::makedev(7, 0));
+    let made = rustix::fs::mknodat(rustix::fs::CWD, &file, FileType::BlockDevice, mode, number);
+    // Only root can make it.
+    if made.is_err() {
+        return;
+    }
+    let names = ["disk1", "/disk1", "./disk1", "/exports/disk1"];
+    for name in names {
+        let ran = run(&tree, &["export", "remove", name]);
+        assert!(
+            ran.code == 1 && ran.err.contains("the device is open, by s"),
+            "{}",
+            ran.err
+        );
+        assert!(file.exists());
+    }
+    good(&tree, &["export", "remove", names[3], "--force"]);
+    assert!(!file.exists());
+}
+
+#[test]
 fn a_path_is_found_however_its_address_is_written() {
     let tree = Tree::new();
     tree.client()

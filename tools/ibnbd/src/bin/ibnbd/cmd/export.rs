@@ -284,20 +284,16 @@ fn remove(context: &Context, name: &str, force: bool, of: &Directory) -> Done {
         }
     }
     let directory = directory(context, of)?;
-    let what = format!("cannot remove {directory}/{name}");
-    let machine = context.machine();
-    let exports = folder::list(&context.root, &machine, &directory).unwrap_or_default();
-    let users = exports
-        .iter()
-        .find(|e| e.name == name)
-        .map(|e| e.sessions.as_slice())
-        .unwrap_or_default();
+    let name = folder::plain(Some(&directory), name);
+    let file = format!("{directory}/{name}");
+    let what = format!("cannot remove {file}");
+    let users = folder::users(&context.root, &context.machine(), &file);
     if !users.is_empty() && !force {
         let why = format!("the device is open, by {}", users.join(" "));
         return Err(Failure::new(REFUSED, what, why)
             .todo("unmap it there, or take --force and `ibnbd close`: those who have it open go on without"));
     }
-    folder::remove(&context.root, &directory, name)
+    folder::remove(&context.root, &directory, &name)
         .map_err(|error| Failure::system(what, &error))?;
     Ok(0)
 }

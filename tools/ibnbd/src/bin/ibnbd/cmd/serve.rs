@@ -90,7 +90,7 @@ pub(super) fn disconnect_path(context: &Context, path: &Path) -> Result<(), Fail
 pub(super) fn close(context: &Context, device: &str, session: Option<&str>) -> Done {
     context.need(Side::Server)?;
     let machine = context.machine();
-    let mut open = find::opened(&machine, device);
+    let mut open = find::opened(&machine, &context.root, device);
     open.retain(|o| {
         o.family == Family::Ibnbd && session.is_none_or(|session| o.session == session)
     });
