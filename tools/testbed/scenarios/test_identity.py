@@ -59,7 +59,8 @@ def test_disks_are_known_by_what_they_are(pair, stack):
 
 def test_udev_makes_links(pair, stack):
     server, client = pair
-    server.run(f"modprobe loop && truncate -s 64M {IMAGE} && echo ',,L' | sfdisk -q -X gpt {IMAGE} && "
+    # The second partition is empty.
+    server.run(f"modprobe loop && truncate -s 64M {IMAGE} && printf ',32M,L\\n,,L\\n' | sfdisk -q -X gpt {IMAGE} && "
                f"losetup -P /dev/loop0 {IMAGE} && mkfs.ext4 -q -L ours /dev/loop0p1")
     blockdev.load(pair, stack)
     client.run("mkdir -p /run/udev/rules.d")
@@ -77,6 +78,7 @@ def test_udev_makes_links(pair, stack):
     name = client.run(f"cat {WWID}").strip()
     uuid = server.run("blkid -s UUID -o value /dev/loop0p1").strip()
     part = server.run("blkid -s PARTUUID -o value /dev/loop0p1").strip()
+    empty = server.run(f"sfdisk --part-uuid {IMAGE} 2").strip().lower()
     links = {
         "by-ibnbd/demo/dev/loop0": "ibnbd0",
         "by-ibnbd/demo/dev/loop0-part1": "ibnbd0p1",
@@ -85,6 +87,7 @@ def test_udev_makes_links(pair, stack):
         f"by-uuid/{uuid}": "ibnbd0p1",
         "by-label/ours": "ibnbd0p1",
         f"by-partuuid/{part}": "ibnbd0p1",
+        f"by-partuuid/{empty}": "ibnbd0p2",
     }
     good = " && ".join(f"[ $(readlink -f /dev/disk/{link}) = /dev/{disk} ]" for link, disk in links.items())
     try:
@@ -97,6 +100,7 @@ def test_udev_makes_links(pair, stack):
     # They stay when the server is out of reach, and nobody reads the disk for them.
     client.run(f"for f in {PATHS}/*/disconnect; do echo 1 > $f; done")
     client.wait_until("[ $(cat /sys/block/ibnbd0/ibnbd/state) = closed ]")
+    client.run("SYSTEMD_IGNORE_CHROOT=1 udevadm trigger -c change -y 'ibnbd0*'")
     client.run(f"SYSTEMD_IGNORE_CHROOT=1 udevadm settle -t 30; {good}")
     client.run(f"for f in {PATHS}/*/reconnect; do echo 1 > $f; done")
     client.wait_until("[ $(cat /sys/block/ibnbd0/ibnbd/state) = open ]")
