@@ -686,6 +686,35 @@ fn a_drained_server_is_a_finding() {
 }
 
 #[test]
+fn an_output_that_a_command_does_not_have_is_refused() {
+    let tree = Tree::new();
+    tree.usual_client();
+    for (words, formats, known) in [
+        (
+            &["top", "--batch", "1"][..],
+            &["json", "yaml"][..],
+            "table csv",
+        ),
+        (&["top"], &["json", "yaml", "csv"], "table"),
+        (&["watch", "--count", "0"], &["yaml", "csv"], "table json"),
+        (&["trace", "ibnbd0"], &["yaml", "csv"], "table json"),
+    ] {
+        for format in formats {
+            let ran = run(&tree, &[words, &["-o", format]].concat());
+            assert_eq!(
+                (ran.code, ran.out.as_str()),
+                (2, ""),
+                "{words:?}: {}",
+                ran.err
+            );
+            let remedy = format!("--output {format}: the command has no such output\n  remedy: take one of: {known}\n");
+            assert!(ran.err.ends_with(&remedy), "{}", ran.err);
+        }
+    }
+    assert!(good(&tree, &["top", "--batch", "1", "-o", "csv"]).starts_with("disk,"));
+}
+
+#[test]
 fn statistics_are_shown_and_then_reset() {
     let tree = Tree::new();
     tree.usual_client();

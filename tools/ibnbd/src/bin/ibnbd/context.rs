@@ -4,6 +4,7 @@
 
 use std::io::{self, Write};
 
+use clap::ValueEnum;
 use ibnbd_host::family::{Family, Side};
 use ibnbd_host::model::{Machine, Note};
 use ibnbd_host::{host, Root};
@@ -33,6 +34,21 @@ impl Context {
 
     pub(crate) fn machine(&self) -> Machine {
         Machine::read(&self.root)
+    }
+
+    /// Fails if the command does not print what was asked for.
+    pub(crate) fn need_format(&self, command: &str, formats: &[Format]) -> Result<(), Failure> {
+        if formats.contains(&self.format) {
+            return Ok(());
+        }
+        let name = |format: &Format| Some(format.to_possible_value()?.get_name().to_owned());
+        let what = format!(
+            "{command} --output {}",
+            name(&self.format).unwrap_or_default()
+        );
+        let known: Vec<String> = formats.iter().filter_map(name).collect();
+        let failure = Failure::usage(what, "the command has no such output");
+        Err(failure.todo(format!("take one of: {}", known.join(" "))))
     }
 
     /// Prints to standard output. If nobody reads it any more, the command ends without a word.

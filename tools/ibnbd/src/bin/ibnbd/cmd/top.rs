@@ -15,7 +15,7 @@ use ratatui::widgets::{Block, Row, Table as Shown};
 use ratatui::Frame;
 
 use super::Done;
-use crate::cli::Top;
+use crate::cli::{Format, Top};
 use crate::context::Context;
 use crate::fail::{Failure, USAGE};
 use crate::out::Table;
@@ -24,8 +24,10 @@ use rates::Sample;
 pub(super) fn top(context: &Context, words: &Top) -> Done {
     let interval = Duration::from_secs(words.interval);
     if let Some(count) = words.batch {
+        context.need_format("top --batch", &[Format::Table, Format::Csv])?;
         return batch(context, interval, count);
     }
+    context.need_format("top", &[Format::Table])?;
     if !io::stdout().is_terminal() {
         let failure = Failure::new(USAGE, "top", "standard output is not a terminal");
         return Err(failure.todo("take --batch N to print N samples"));

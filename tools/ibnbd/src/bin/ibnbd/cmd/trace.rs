@@ -33,6 +33,7 @@ const HEAD: &str =
     "         TIME  OP     SECTOR       BYTES    TOTAL   CLIENT FAILOVER  SERVER    WIRE   QUEUE    DISK  ERROR  PATH\n";
 
 pub(super) fn trace(context: &Context, words: &Trace) -> Done {
+    context.need_format("trace", &[Format::Table, Format::Json])?;
     let machine = context.machine();
     let disk = map::disk(context, &machine, &words.disk)?;
     let session = disk.session.as_deref().unwrap_or_default();

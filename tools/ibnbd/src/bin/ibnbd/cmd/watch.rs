@@ -12,6 +12,7 @@ use crate::context::Context;
 use crate::fail::{Failure, REFUSED};
 
 pub(super) fn watch(context: &Context, count: Option<u64>) -> Done {
+    context.need_format("watch", &[Format::Table, Format::Json])?;
     let socket =
         Socket::open().map_err(|error| Failure::system("cannot listen for events", &error))?;
     let mut left = count;
