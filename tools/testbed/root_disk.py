@@ -50,7 +50,7 @@ def refused(lab: Installed, session: str) -> str:
     """Why `update-initramfs` refuses a root disk in a session like this one."""
     base = lab.folder / "refused-files"
     file = base / FOLDER / "client.toml"
-    file.parent.mkdir(parents=True)
+    file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(session)
     tried = run(base, lab.folder / "refused-disk")
     assert tried.returncode != 0, tried.stdout

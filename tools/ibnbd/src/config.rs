@@ -67,6 +67,7 @@ use std::fmt;
 use std::io;
 
 use crate::configfs::change::{Limits, Rules};
+use crate::mapping;
 use crate::root::Root;
 
 pub use read::parse;
@@ -243,6 +244,27 @@ pub fn files(root: &Root, folder: &str) -> Result<Vec<(String, String)>, (String
         }
     }
     Ok(files)
+}
+
+/// What needs the name of a machine: an end of a path that is not an address, and a session without
+/// a name, which is called after this machine. Each is a line for people.
+pub fn needs_names(config: &Config) -> Vec<String> {
+    let mut found = Vec::new();
+    for session in &config.sessions {
+        let of = match &session.name {
+            Some(name) => format!("session {name}"),
+            None => {
+                let server = session.servers.first().map_or("", String::as_str);
+                found.push(format!("the session of {server} has no name"));
+                format!("the session of {server}")
+            }
+        };
+        let texts = session.servers.iter().chain(&session.paths);
+        let ends = texts.flat_map(|text| text.split([',', '@']));
+        let names = ends.filter(|end| !mapping::is_address(end));
+        found.extend(names.map(|end| format!("{of}: {end} is not an address")));
+    }
+    found
 }
 
 /// All files as one.

@@ -62,6 +62,14 @@ fn ends(root: &Root, resolve: Resolve<'_>, text: &str) -> Result<Vec<String>, St
         .collect())
 }
 
+/// Whether an end of a path is an address, and no name that has to be looked up.
+pub(crate) fn is_address(end: &str) -> bool {
+    let plain = end.strip_prefix("ip:").unwrap_or(end);
+    let plain = plain.trim_start_matches('[').trim_end_matches(']');
+    let (address, _) = plain.split_once('%').unwrap_or((plain, ""));
+    end.starts_with("gid:") || address.parse::<IpAddr>().is_ok()
+}
+
 /// The number of an interface, from its name or its number.
 pub(crate) fn scope_number(root: &Root, scope: &str) -> Result<String, String> {
     if !scope.is_empty() && scope.bytes().all(|b| b.is_ascii_digit()) {

@@ -1319,6 +1319,37 @@ fn files_that_are_missing_are_no_wish() {
     assert!(tree.text("/etc/new/client.toml").contains("disk1"));
 }
 
+/// An initramfs can look nothing up, and does not know how the machine is called.
+#[test]
+fn files_for_an_initramfs_need_no_names() {
+    let tree = Tree::new();
+    tree.client();
+    let words = ["apply", "--no-names", "--dry-run", "--config", "/root"];
+    let said = |session: &str| {
+        let text = format!("[[session]]\n{session}\n[[session.disk]]\ndevice = 'disk1'\n");
+        tree.file("/root/client.toml", text);
+        run(&tree, &words)
+    };
+    let paths = "'[10.0.1.1]', 'ip:10.0.1.2@10.0.2.1', 'gid:fe80::2,gid:fe80::1', 'fd00::1'";
+    let ran = said(&format!(
+        "name = 'root'\nservers = ['10.0.3.1']\npaths = [{paths}]"
+    ));
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    let ran = said("servers = ['localhost', '10.0.3.1']\npaths = ['10.0.1.2,localhost']");
+    assert_eq!((ran.code, ran.out.as_str()), (6, ""));
+    let expected = "names of machines are needed, and nothing was changed\n\
+        the session of localhost has no name\n\
+        the session of localhost: localhost is not an address\n\
+        the session of localhost: localhost is not an address\n";
+    assert!(ran.err.contains(expected), "{}", ran.err);
+    let ran = said("name = 'root'\nservers = ['localhost']");
+    assert!(
+        ran.code == 6 && ran.err.contains("session root: localhost is not"),
+        "{}",
+        ran.err
+    );
+}
+
 #[test]
 fn apply_shows_the_difference_and_carries_it_out() {
     let tree = Tree::new();

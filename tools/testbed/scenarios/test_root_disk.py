@@ -22,6 +22,9 @@ def test_a_machine_boots_from_a_disk_of_the_server(installed):
     waits for a reboot of the server, too.  Files that map nothing at boot make no initramfs."""
     only_by_its_unit = root_disk.SESSION + "auto = false\n"
     assert "E: ibnbd: the files in /etc/ibtrs/root map no disk" in root_disk.refused(installed, only_by_its_unit)
+    by_name = root_disk.SESSION.replace('name = "demo"\n', 'servers = ["localhost"]\n')
+    why = root_disk.refused(installed, by_name)
+    assert "the session of localhost has no name" in why and "localhost is not an address" in why
     server = installed.server
     key = server.run("ibnbd key new")
     image = root_disk.make(installed, key)

@@ -417,6 +417,9 @@ pub(crate) struct Apply {
     /// Only that disk with its session and paths, whether it says auto = false or not
     #[arg(long, value_name = "SESSION/DEVICE", conflicts_with_all = ["prune", "side"])]
     pub(crate) disk: Option<DiskName>,
+    /// Refuses files that need names: of servers, or of this machine for a session without a name
+    #[arg(long)]
+    pub(crate) no_names: bool,
     #[command(flatten)]
     pub(crate) files: Files,
 }

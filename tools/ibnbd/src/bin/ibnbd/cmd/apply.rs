@@ -50,6 +50,9 @@ fn wanted(context: &Context, words: &Apply) -> Result<Config, Failure> {
         );
     }
     let config = read(context, folder)?;
+    if words.no_names {
+        need_no_names(folder, &config)?;
+    }
     let Some(wanted) = &words.disk else {
         return Ok(config);
     };
@@ -59,6 +62,19 @@ fn wanted(context: &Context, words: &Apply) -> Result<Config, Failure> {
         true => Ok(config),
         false => Err(unknown(folder, wanted, &known)),
     }
+}
+
+fn need_no_names(folder: &str, config: &Config) -> Result<(), Failure> {
+    let needs = config::needs_names(config);
+    if needs.is_empty() {
+        return Ok(());
+    }
+    let why = format!(
+        "names of machines are needed, and nothing was changed\n{}",
+        needs.join("\n")
+    );
+    let failure = Failure::new(CONFIGURATION, format!("configuration in {folder}"), why);
+    Err(failure.todo("give each session a name, and servers by their addresses"))
 }
 
 fn unknown(folder: &str, wanted: &DiskName, known: &[DiskName]) -> Failure {
