@@ -430,7 +430,7 @@ fn complete<'a>(attempt: &'a Arc<Attempt>, reached: Reached<'a>) -> Result<Estab
 /// Whether a connection asks the server to create the session if it does not know it.
 ///
 /// A server in C can create two sessions for two paths that connect at once, so paths connect one
-/// at a time. A path without an answer holds up the others only for [`FirstConn::WAIT_MS`].
+/// at a time. A slow path holds up the others only for [`FirstConn::WAIT_MS`].
 struct FirstConn<'a> {
     _guard: Option<TokenGuard<'a>>,
     is_first: bool,
@@ -453,7 +453,7 @@ impl<'a> FirstConn<'a> {
     }
 
     /// Lets other paths connect, unless the server cannot say which session this path belongs to: then
-    /// they wait until it is published, and do not ask for a session.
+    /// they wait, if that is not too long, until it is published, and do not ask for a session.
     fn after(self, wire: &Wire) -> Self {
         match wire.rsp.ext {
             Some(_) => Self {
@@ -498,7 +498,7 @@ fn offer(attempt: &Arc<Attempt>, established: Established<'_>) -> Result {
     )?;
     // Send a heartbeat now, to measure the latency at once.
     attempt.heartbeat_due()?;
-    // Until this returns, the session creates no other path, see `FirstConn::after`.
+    // Held until this returns, see `FirstConn::after`.
     let _first = established.first;
     loop {
         match session.offer(&offer, &conn)? {
@@ -507,6 +507,8 @@ fn offer(attempt: &Arc<Attempt>, established: Established<'_>) -> Result {
                 fence_abandoned(attempt, &conn, epoch)?;
                 offer.fenced = epoch;
             }
+            // Not counted as failed.
+            OfferResult::Join => return Err(EAGAIN),
             OfferResult::Again | OfferResult::SessionLost => {
                 attempt.path.set_reconnect_now();
                 return Err(ESTALE);

@@ -45,10 +45,7 @@ use kernel::{
     prelude::*,
     sync::Arc, //
 };
-use kx::sync::{
-    atomic::Relaxed,
-    PercpuArc, //
-};
+use kx::sync::PercpuArc;
 use rdma::{
     qp::{
         Handler,
@@ -363,7 +360,7 @@ impl Handler for Con {
                 }
             }
             Imm::Heartbeat => {
-                self.path.hears.store(true, Relaxed);
+                self.path.is_heard();
                 if let Err(error) = send_imm(&qp, Imm::HeartbeatAck) {
                     self.path.failed("cannot answer a heartbeat", error);
                 }

@@ -59,11 +59,16 @@ impl Notices {
     ///
     /// # Errors
     ///
-    /// `ENOTCONN`: no connected path has a client that takes this message; `EAGAIN`: all are busy.
+    /// `ENOTCONN`: no connected path has a client that takes this message; `EAGAIN`: not now.
     pub fn durable(&self, number: u32) -> Result {
-        self.send_by(Imm::Durable(number), |path| {
-            path.durable && path.is_listening()
-        })
+        let takes = |path: &Path| path.durable && path.takes_requests();
+        let sent = self.send_by(Imm::Durable(number), |path| takes(path) && path.hears());
+        match sent {
+            Err(ENOTCONN) if self.session.paths.lock().iter().any(|path| takes(path)) => {
+                Err(EAGAIN)
+            }
+            sent => sent,
+        }
     }
 
     fn send_by(&self, imm: Imm, takes: impl Fn(&Path) -> bool) -> Result {

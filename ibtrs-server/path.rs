@@ -239,7 +239,7 @@ pub(crate) struct Path {
     pub(crate) notices: bool,
     /// The client has sent a heartbeat: it has posted its receives. Over iWARP, what comes before that
     /// ends the connection.
-    pub(crate) hears: AtomicFlag,
+    hears: AtomicFlag,
     /// The client takes answers that consist of one message and leave the key as it was.
     pub(crate) same_key: bool,
     /// The client takes reports that writes are durable.
@@ -742,12 +742,17 @@ impl Path {
 
     /// Returns whether the client can be sent a notice over this path.
     pub(crate) fn takes_notices(&self) -> bool {
-        self.notices && self.is_listening()
+        self.notices && self.takes_requests() && self.hears()
     }
 
     /// Returns whether the client can be sent what it has not asked for.
-    pub(crate) fn is_listening(&self) -> bool {
-        self.takes_requests() && self.hears.load(Relaxed)
+    pub(crate) fn hears(&self) -> bool {
+        self.hears.load(Relaxed)
+    }
+
+    /// Notes that the client has sent a heartbeat.
+    pub(crate) fn is_heard(&self) {
+        self.hears.store(true, Relaxed);
     }
 
     /// Creates the directory of the path, which is connected, in sysfs.

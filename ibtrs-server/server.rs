@@ -212,7 +212,8 @@ pub(crate) struct Server {
     /// Queue for short work: accepts, heartbeats, fences, buffers.
     pub(crate) queue: Arc<Queue>,
     /// Queue for the set-up and the state changes of paths. A set-up may wait for memory, for the client,
-    /// and for another session to end, but does not hold up what other sessions need.
+    /// and for another session to end, and so does not hold up the requests, fences and heartbeats of
+    /// others.
     pub(crate) setup: Arc<Queue>,
     /// Queue for the ends of paths and sessions, which wait for connections to end and for devices
     /// to be closed.

@@ -52,7 +52,7 @@ use kernel::{
     time::{
         msecs_to_jiffies,
         Jiffies, //
-    },
+    }, //
 };
 use kx::{
     mm::NoIo,
@@ -133,8 +133,7 @@ const GOING_TIMEOUT_MS: u32 = 20_000;
 const GOING_LOOK_MS: u32 = 500;
 
 /// Why a path is refused whose client has not waited.
-pub(crate) const CLOSED_MEANWHILE: &str =
-    "the path was closed while it waited for another session to end";
+pub(crate) const CLOSED_MEANWHILE: &str = "the path was closed before it was complete";
 
 impl Session {
     /// Creates a session without paths; the session is not in the list yet.

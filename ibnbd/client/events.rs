@@ -153,8 +153,15 @@ impl SessionEvents for EventHandler {
     fn durable(&self, number: u32) -> bool {
         let _no_io = NoIo::enter();
         let inner = self.inner.lock();
-        let devices = inner.devices.iter();
-        devices.fold(true, |all, device| device.durable(number) && all)
+        let (mut noted, mut unknown) = (false, false);
+        for device in &inner.devices {
+            match device.durable(number) {
+                Some(is_this) => noted |= is_this,
+                None => unknown = true,
+            }
+        }
+        // A number that no device has is that of one that was unmapped.
+        noted || !unknown
     }
 
     fn down(&self) {

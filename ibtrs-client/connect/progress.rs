@@ -218,6 +218,9 @@ impl Events {
         let hint = match errno {
             Errno::EKEYREJECTED => "; the server authenticates its clients: load the session's key",
             Errno::ENOKEY => "; the server requires authentication: load the session's key there",
+            Errno::ENXIO => {
+                "; the server does not know the session that other paths of it are connected in: it takes this path once their loss is noticed"
+            }
             Errno::EPROTONOSUPPORT => {
                 "; the server takes none of the offered suites: compare auth_suites of both sides"
             }

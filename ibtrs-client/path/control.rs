@@ -30,9 +30,11 @@ impl Fsm {
     /// Returns the milliseconds after which an attempt that has failed with `error` is repeated
     /// without counting; `None` if it counts as failed.
     ///
-    /// `EAGAIN` has two causes. Either the server still knows connections from before a reboot of
-    /// this machine: at most `nr_cons`, and a few of other sessions. Or the session has a new UUID,
-    /// which happens once in an outage.
+    /// `EAGAIN` has three causes. The server still knows connections from before a reboot of this
+    /// machine: at most `nr_cons`, and a few of other sessions. Or the session has a new UUID, or
+    /// another path has come up first ([`OfferResult::Join`]), which happens once in an outage.
+    ///
+    /// [`OfferResult::Join`]: ibtrs_proto::failover::OfferResult::Join
     pub(super) fn again_in_ms(&mut self, error: Error, nr_cons: u32) -> Option<u32> {
         const OTHERS: u32 = 8;
         if error == EAGAIN && self.nr_again < nr_cons.saturating_add(OTHERS) {

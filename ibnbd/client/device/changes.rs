@@ -118,14 +118,18 @@ impl Device {
     }
 
     /// Notes that a stopping server has flushed the device, if `number` is that of this device: a
-    /// new cache generation then means no loss. Returns false if that is not known, as the device is
-    /// being reopened: the number that it has is of an earlier session generation.
-    pub(crate) fn durable(&self, number: u32) -> bool {
+    /// new cache generation then means no loss. Returns whether it is; `None` if that is not known, as
+    /// the device may be being opened: the number that it has is of an earlier session generation.
+    pub(crate) fn durable(&self, number: u32) -> Option<bool> {
         let mut inner = self.inner.lock();
-        if inner.standing == Standing::Open && notice_number(inner.rsp.device_id) == number {
+        if inner.standing != Standing::Open {
+            return (!inner.standing.is_retried()).then_some(false);
+        }
+        let is_this = notice_number(inner.rsp.device_id) == number;
+        if is_this {
             inner.cache_history.durable();
         }
-        inner.standing != Standing::Reopening
+        Some(is_this)
     }
 
     /// Handles the loss of the server's write cache: if there were unflushed writes, flushes fail,

@@ -190,6 +190,10 @@ pub enum OfferResult {
     Fence(u32),
     /// The attempt's knowledge of the server is out of date. It has failed; another one may begin at once.
     Again,
+    /// Another path has come up since this one asked for a session. The server may have created one
+    /// beside that of the other path, and cannot tell. The attempt has failed; another one, which does
+    /// not ask for a session ([`Failover::may_create`]), may begin at once.
+    Join,
     /// The server no longer knows the connected paths, which must get
     /// [`Event::Error`](crate::fsm::client_path::Event::Error). This attempt has failed; another
     /// one may begin at once.
@@ -422,10 +426,8 @@ impl Failover {
         if let Some(no) = self.misfit(offer) {
             return OfferResult::Refuse(no);
         }
-        if self.connected != 0 && offer.ext.is_none() && offer.is_first {
-            // The server may have created another session than that of the connected paths, and cannot
-            // tell.
-            return OfferResult::Again;
+        if self.connected != 0 && !self.has_ext() && offer.ext.is_none() && offer.is_first {
+            return OfferResult::Join;
         }
         let session_lost = match self.known {
             None => false,

@@ -140,7 +140,7 @@ pub(crate) fn failover(bytes: &[u8]) {
                     epoch,
                     previous: u32::from(n >> 4),
                     ext,
-                    is_first: f.may_create(),
+                    is_first: n & 64 != 0,
                     queue_depth: 4,
                     max_io_bytes: 4096,
                     fenced: 0,

@@ -49,6 +49,8 @@ pub(crate) struct Path {
     pub attempt: u32,
     stage: Stage,
     cons: u8,
+    /// The attempt asks the server to create the session if it does not know it.
+    is_first: bool,
     ext: Option<RspExt>,
     fenced: u32,
     published: Option<Published>,
@@ -129,6 +131,7 @@ impl Client {
             attempt: 0,
             stage: Stage::None,
             cons: 0,
+            is_first: false,
             ext: None,
             fenced: 0,
             published: None,
@@ -497,7 +500,9 @@ impl World<'_> {
         p.inflight = 0;
         p.hb = Heartbeat::new(self.sch.missed);
         p.latency = None;
-        self.send(Side::Client, epoch, CM, Msg::ConnReq { cid: 0 });
+        p.is_first = self.client.fo.may_create();
+        let first = p.is_first;
+        self.send(Side::Client, epoch, CM, Msg::ConnReq { cid: 0, first });
         let ev = Ev::ConnectTimeout { attempt: epoch };
         self.at(self.now + CONNECT_TIMEOUT, ev);
     }
@@ -543,7 +548,8 @@ impl World<'_> {
         if p.stage == Stage::First {
             p.stage = Stage::Others;
             for cid in 1..CONS as u8 {
-                self.send(Side::Client, attempt, CM, Msg::ConnReq { cid });
+                let first = false;
+                self.send(Side::Client, attempt, CM, Msg::ConnReq { cid, first });
             }
         } else if p.cons == (1 << CONS) - 1 {
             self.send(Side::Client, attempt, 0, Msg::InfoReq);
@@ -557,7 +563,7 @@ impl World<'_> {
             epoch: attempt,
             previous: p.previous,
             ext: p.ext,
-            is_first: true,
+            is_first: p.is_first,
             queue_depth: 512,
             max_io_bytes: 1 << 20,
             fenced: match self.bug {
@@ -575,7 +581,7 @@ impl World<'_> {
                 self.client.older += 1;
                 self.send_fence(attempt, epoch, true);
             }
-            OfferResult::Again => self.reconnect_now(i),
+            OfferResult::Again | OfferResult::Join => self.reconnect_now(i),
             OfferResult::SessionLost => {
                 for other in 0..self.client.paths.len() {
                     let p = &self.client.paths[other];

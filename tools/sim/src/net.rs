@@ -48,7 +48,7 @@ impl Io {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Msg {
     /// A connection of an attempt asks to be accepted.
-    ConnReq { cid: u8 },
+    ConnReq { cid: u8, first: bool },
     /// The connection is accepted or refused; with the boot id and the session generation if the
     /// client knows the extensions.
     ConnRsp {

@@ -181,8 +181,8 @@ impl World<'_> {
     }
 
     pub(crate) fn server_receives(&mut self, attempt: u32, cid: u8, msg: Msg) {
-        if let Msg::ConnReq { cid } = msg {
-            return self.conn_req(attempt, cid);
+        if let Msg::ConnReq { cid, first } = msg {
+            return self.conn_req(attempt, cid, first);
         }
         let Some(i) = self.server.find(attempt) else {
             return self.nobody(Side::Server, attempt, cid);
@@ -223,7 +223,7 @@ impl World<'_> {
         }
     }
 
-    fn conn_req(&mut self, attempt: u32, cid: u8) {
+    fn conn_req(&mut self, attempt: u32, cid: u8, first: bool) {
         if !self.server.up {
             return;
         }
@@ -248,6 +248,8 @@ impl World<'_> {
                 // Without extensions it may be of an attempt that the client has superseded.
                 other == attempt
             }
+            // It does not know the session.
+            Decision::New if !first && self.server.paths.is_empty() => false,
             Decision::New => {
                 self.new_path(attempt, path);
                 true

@@ -10,8 +10,9 @@ from .values import chosen
 
 # What is about connecting without a key, about devices that are no exports, or about clients without extensions, which
 # nobody who authenticates is.
-NOT_OF_A_HOST = ("connect", "a connection from", "session named 254", "name of a session that is there", "OPEN of",
-                 "OPEN with flags", "DISCOVER that is short", "DISCOVER in a chunk", "times are offered")
+NOT_OF_A_HOST = ("connect", "deaf while it is set up", "a connection from", "session named 254",
+                 "name of a session that is there", "OPEN of", "OPEN with flags", "DISCOVER that is short",
+                 "DISCOVER in a chunk", "times are offered")
 
 
 def is_of_a_host(name: str) -> bool:

@@ -294,7 +294,7 @@ fn a_path_that_may_belong_to_a_new_session() {
     };
     assert!(!f.may_create());
     let next = f.begin().unwrap();
-    assert_eq!(f.offer(&first(next, None)), OfferResult::Again);
+    assert_eq!(f.offer(&first(next, None)), OfferResult::Join);
     let b = up(&mut f, None);
     assert_eq!(b.generation, a.generation);
     f.path_lost(&a);
@@ -316,6 +316,10 @@ fn a_path_that_may_belong_to_a_new_session() {
         f.offer(&first(epoch, server(1, 1))),
         OfferResult::Publish(_)
     ));
+    // A server without extensions is another one, whatever it was asked.
+    let epoch = f.begin().unwrap();
+    let other = OfferResult::Refuse(Refusal::OtherServer);
+    assert_eq!(f.offer(&first(epoch, None)), other);
 }
 
 #[test]
