@@ -171,7 +171,7 @@ def test_a_server_of_mainline_that_restarts_unnoticed(pair):
     assert client.run(f"cat {session.path(2)}/state") == "connected"
     # I/O is what the loss is noticed by.
     session.verify()
-    assert blockdev.connected(client, "s") == 2
+    wait_for(lambda: blockdev.connected(client, "s") == 2, 60, "both paths are connected")
     session.unmap()
 
 
