@@ -9,4 +9,6 @@
 # As many as in tools/testbed/scenarios/rotation.py.
 PARTS=12
 commit=$(git -C "$TOP" rev-parse HEAD 2>/dev/null || echo 00000000)
-echo "${IBTRS_PART:-$((16#${commit:0:8} % PARTS + 1))/$PARTS}"
+part=${IBTRS_PART:-$((16#${commit:0:8} % PARTS + 1))/$PARTS}
+[[ $part =~ ^[0-9]+/[0-9]+$ ]] || die "IBTRS_PART is $part, and must be a part and their number, as in 3/$PARTS"
+echo "$part"
