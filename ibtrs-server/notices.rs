@@ -44,7 +44,7 @@ impl Notices {
     ///
     /// # Errors
     ///
-    /// `ENOTCONN`: no connected path takes notices; `EAGAIN`: all are busy.
+    /// `ENOTCONN`: no connected path takes notices; `EAGAIN`: not now.
     pub fn send(&self, number: u32) -> Result {
         self.send_by(Imm::Notice(number), Path::takes_notices)
     }
@@ -61,14 +61,9 @@ impl Notices {
     ///
     /// `ENOTCONN`: no connected path has a client that takes this message; `EAGAIN`: not now.
     pub fn durable(&self, number: u32) -> Result {
-        let takes = |path: &Path| path.durable && path.takes_requests();
-        let sent = self.send_by(Imm::Durable(number), |path| takes(path) && path.hears());
-        match sent {
-            Err(ENOTCONN) if self.session.paths.lock().iter().any(|path| takes(path)) => {
-                Err(EAGAIN)
-            }
-            sent => sent,
-        }
+        self.send_by(Imm::Durable(number), |path| {
+            path.durable && path.takes_requests()
+        })
     }
 
     fn send_by(&self, imm: Imm, takes: impl Fn(&Path) -> bool) -> Result {
@@ -81,10 +76,10 @@ impl Notices {
         let in_turn = paths.iter().cycle().skip(first).take(paths.len());
         let mut result = Err(ENOTCONN);
         for path in in_turn.filter(|path| takes(path)) {
-            result = path.notify(imm);
-            if result.is_ok() {
-                break;
+            if path.notify(imm).is_ok() {
+                return Ok(());
             }
+            result = Err(EAGAIN);
         }
         result
     }
@@ -92,6 +87,9 @@ impl Notices {
 
 impl Path {
     fn notify(&self, imm: Imm) -> Result {
+        if !self.hears() {
+            return Err(EAGAIN);
+        }
         let cons = self.cons.lock();
         match cons.qps.first() {
             Some(Some(service)) => send_imm(service, imm),

@@ -740,9 +740,9 @@ impl Path {
         self.takes_requests()
     }
 
-    /// Returns whether the client can be sent a notice over this path.
+    /// Returns whether the client takes notices over this path, as soon as it [hears](Self::hears).
     pub(crate) fn takes_notices(&self) -> bool {
-        self.notices && self.takes_requests() && self.hears()
+        self.notices && self.takes_requests()
     }
 
     /// Returns whether the client can be sent what it has not asked for.

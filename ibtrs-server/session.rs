@@ -316,7 +316,7 @@ impl Session {
         }
         let most = left.min(msecs_to_jiffies(GOING_LOOK_MS));
         let unused = self.server.wait_for_end(sessions, most);
-        Ok(left - (most - unused.min(most)))
+        Ok(left - most + unused)
     }
 
     /// Checks that the session is in the list, or may be added.
