@@ -89,6 +89,11 @@ def connected(client: Guest, session: str = "demo") -> int:
                           "grep -c '^connected' || true"))
 
 
+def queue_pairs(guest: Guest) -> int:
+    """How many connected queue pairs the guest has."""
+    return int(guest.run("rdma resource show qp | grep -c 'type RC' || true"))
+
+
 def checksum(guest: Guest, path: str, size_mb: int, start_mb: int = 0) -> str:
     """Of a part of a disk, past the page cache of the guest."""
     return guest.run(f"dd if={path} bs=1M count={size_mb} skip={start_mb} iflag=direct status=none | sha256sum",

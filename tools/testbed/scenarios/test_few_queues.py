@@ -35,11 +35,6 @@ def refused(client, stack, *words, because: str, **more) -> None:
     assert because in client.run("dmesg")
 
 
-def connections(guest) -> int:
-    """Of all paths, those for messages and heartbeats included."""
-    return int(guest.run("rdma resource show qp | grep -c 'type RC' || true"))
-
-
 def cpus_of_queues(client) -> list[str]:
     return client.run("cat /sys/block/ibnbd0/mq/*/cpu_list").splitlines()
 
@@ -53,7 +48,7 @@ def test_processors_share_connections(pair, stack):
     devices = [server.null_blk(f"nullb{number}", size_mb=16) for number in range(3)]
     blockdev.load(pair, stack)
     map_disk(client, stack, devices[0], "nr_queues=2")
-    assert connections(server) == connections(client) == 1 + 2
+    assert blockdev.queue_pairs(server) == blockdev.queue_pairs(client) == 1 + 2
     assert client.run("cat /sys/block/ibnbd0/ibnbd/nr_queues").split() == ["2"]
     assert cpus_of_queues(client) == ["0, 2", "1, 3"]
     fio.run(client, f"--name=x --rw=randrw {VERIFY} {EACH_CPU}")
@@ -67,7 +62,7 @@ def test_processors_share_connections(pair, stack):
     refused(client, stack, devices[2], "nr_queues=3", because="the session has another number of queues")
     map_disk(client, stack, devices[2], "nr_queues=2")
     assert client.run("cat /sys/block/ibnbd[12]/ibnbd/nr_queues").split() == ["2", "2"]
-    assert connections(server) == 1 + 2
+    assert blockdev.queue_pairs(server) == 1 + 2
     fio.run(client, f"--name=x --rw=randread {EACH_CPU}".replace("ibnbd0", "ibnbd1"))
     for disk in range(3):
         client.run(stack.unmap(disk))
@@ -82,7 +77,7 @@ def test_processors_share_connections(pair, stack):
     for options in ("", "nr_queues=4"):
         map_disk(client, stack, devices[0], options)
         assert client.run("cat /sys/block/ibnbd0/ibnbd/nr_queues").split() == ["4"]
-        assert connections(server) == 1 + 4
+        assert blockdev.queue_pairs(server) == 1 + 4
         client.run(stack.unmap())
         client.wait_until(f"[ ! -e {SESSION} ]")
 
@@ -101,7 +96,7 @@ def test_paths_fail_and_come_back(pair, stack):
         wait_for(lambda: blockdev.connected(client) == count, 120, f"{count} paths are connected")
 
     wait_for_paths(2)
-    assert connections(server) == connections(client) == 2 * of_a_path
+    assert blockdev.queue_pairs(server) == blockdev.queue_pairs(client) == 2 * of_a_path
     # All processors share the queue for polled I/O.
     assert len(client.run("ls /sys/block/ibnbd0/mq").split()) == 2 + 1
     for polled in (0, 1):
@@ -125,14 +120,14 @@ def test_paths_fail_and_come_back(pair, stack):
     path = f"{SESSION}/paths/*ip:{SERVER_ADDRESS.format(link=1)}"
     client.run(f"echo 1 > {path}/disconnect")
     goes_on()
-    assert connections(client) == of_a_path
+    assert blockdev.queue_pairs(client) == of_a_path
     client.run(f"echo 1 > {path}/reconnect")
     wait_for_paths(2)
     # A path that is added has as many.
     client.run(f"echo 1 > {path}/remove_path")
     client.run(f"echo ip:{SERVER_ADDRESS.format(link=1)} > {SESSION}/add_path")
     goes_on()
-    assert connections(client) == 2 * of_a_path
+    assert blockdev.queue_pairs(client) == 2 * of_a_path
     client.run("pkill -INT -x fio")
     assert all(job.wait(120, check=False).status in (0, 128, 130) for job in jobs), "fio met an error"
     assert blockdev.same_on_both(pair, device, stack.disk, 16)
@@ -147,7 +142,7 @@ def test_a_server_with_few_connections(pair, stack):
     client.run('echo "sessname=demo path=ip:10.0.1.1" > /sys/class/ibnbd-client/ctl/discover')
     assert not client.run(f"bash -c 'echo \"{line(device)}\" > {stack.map_file}'", check=False).ok
     map_disk(client, stack, device, "nr_queues=1")
-    assert connections(server) == 1 + 1 and cpus_of_queues(client) == ["0, 1, 2, 3"]
+    assert blockdev.queue_pairs(server) == 1 + 1 and cpus_of_queues(client) == ["0, 1, 2, 3"]
     # Its session has a disk: a discovery uses it as it is.
     client.run("echo sessname=demo > /sys/class/ibnbd-client/ctl/discover")
     fio.run(client, f"--name=x --rw=randrw {VERIFY} {EACH_CPU}")
@@ -161,7 +156,7 @@ def test_mainlines_server(pair, stack):
     server.run(STACKS["mainline"].load_server())
     client.run(stack.load_client())
     map_disk(client, stack, device.removeprefix("/"), "nr_queues=2 nr_poll_queues=1")
-    assert connections(server) == 1 + 2 + 1
+    assert blockdev.queue_pairs(server) == 1 + 2 + 1
     for polled in (0, 1):
         fio.run(client, f"--name=x --rw=randrw {VERIFY} {EACH_CPU} --hipri={polled}")
     assert blockdev.same_on_both(pair, device, stack.disk, 16)

@@ -335,10 +335,6 @@ def fill_page_cache(server) -> None:
 LEFT_MIB = 48
 
 
-def queue_pairs(guest) -> int:
-    return int(guest.run("rdma resource show qp | grep -c 'type RC' || true"))
-
-
 @pytest.mark.thorough
 @pytest.mark.fast
 @pytest.mark.links(2)
@@ -358,9 +354,9 @@ def test_paths_wait_for_a_name_no_longer_than_their_client(pair):
         write.wait(30, check=False)
         # What the server still has of the former session.
         server.run("sleep 2")
-        left = queue_pairs(server)
+        left = blockdev.queue_pairs(server)
         assert not client.run(line, timeout=120, check=False).ok
-        wait_for(lambda: queue_pairs(server) == left, 8, "the paths are gone")
+        wait_for(lambda: blockdev.queue_pairs(server) == left, 8, "the paths are gone")
     server.wait_for_log("s: session closed")
     client.run(f"{line} && {OURS.unmap()}")
     server.wait_until("[ ! -e /sys/class/ibnbd-server/ctl/devices/dm-0 ]")
@@ -405,20 +401,16 @@ def test_a_lost_path_gets_its_memory_back(pair):
     server.run("kill $(cat /tmp/reader)")
 
 
-def queue_pairs(server) -> int:
-    return int(server.run("rdma resource show qp | grep -c 'type RC' || true"))
-
-
 @pytest.mark.kills
 def test_a_client_that_dies_is_noticed(pair):
     server, client = pair
     start(pair, "hb_interval_ms=500 hb_missed_max=4")
     client.run(OURS.map_device("/dev/nullb0", session="one"))
-    assert queue_pairs(server)
+    assert blockdev.queue_pairs(server)
     client.kill()
     server.wait_for_log("one: session closed", 60)
     assert "no heartbeat from the client" in server.run("dmesg")
-    assert queue_pairs(server) == 0
+    assert blockdev.queue_pairs(server) == 0
 
 
 @pytest.mark.kills
