@@ -325,7 +325,7 @@ impl BlockDevice {
         let discard_alignment_bytes = unsafe { bindings::bdev_discard_alignment(self.as_raw()) };
         // SAFETY: As above.
         let alignment = unsafe { bindings::bdev_alignment_offset(self.as_raw()) };
-        // SAFETY: As above.
+        // SAFETY: The device is open by the type invariant.
         let fua = unsafe { ours::bdev_fua(self.as_raw()) };
         Limits {
             logical_block_bytes: read!(logical_block_size),

@@ -118,17 +118,6 @@ pub fn client(
     if choice.only.is_none() {
         parameters(root, document, others, |module, _| module == "ibtrs_client");
     }
-    sessions(root, machine, document, others, choice, resolve);
-}
-
-fn sessions(
-    root: &Root,
-    machine: &Machine,
-    document: &mut DocumentMut,
-    others: &mut Others,
-    choice: Choice<'_>,
-    resolve: Resolve<'_>,
-) {
     let Some(list) = tables(document.as_table_mut(), "session") else {
         return;
     };

@@ -357,7 +357,8 @@ pub fn name(root: &Root, session: &Session) -> String {
     session.name.clone().unwrap_or_else(made)
 }
 
-const SERVER: &str = "ibnbd_server";
+/// The module with which clients find devices.
+pub const SERVER: &str = "ibnbd_server";
 
 /// Loads the modules, but no server with which clients would find the wrong device.
 fn modules(root: &Root, config: &Config, wish: &Wish<'_>, is_wrong: bool, steps: &mut Vec<Step>) {

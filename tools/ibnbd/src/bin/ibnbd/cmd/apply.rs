@@ -289,7 +289,7 @@ impl Failures {
                 format!("cannot remove the {}", step.what()),
                 "a path that the files have could not be added, and the session may need this one",
             ),
-            Step::Load { module, .. } if self.wrong_device && *module == "ibnbd_server" => (
+            Step::Load { module, .. } if self.wrong_device && *module == plan::SERVER => (
                 format!("cannot load {module}"),
                 "clients would find another device",
             ),
