@@ -13,13 +13,17 @@ from . import klog, leaks, paths
 from .channel import CommandFailed
 from .lab import Lab
 
-# Other files that show a cause: counters of the links and of soft-RoCE; what the disks wait for,
-# and the sessions; tasks that run or wait for a disk; whether each processor still does
-# its work.
-STATE = ("rdma statistic show; rdma resource show qp; ip -s -s link; ip neigh; tc -s qdisc; "
-         "grep -s . /sys/block/*/stat /sys/block/*/inflight /sys/class/ibtrs-*/*/paths/*/stats/rdma; "
-         "ps -eo pid,psr,stat,wchan:32,args | awk '$3 !~ /^[SI]/ || /fio/'; "
-         "cat /proc/interrupts /proc/softirqs; sleep 1; cat /proc/interrupts /proc/softirqs")
+# Commands that show a cause: tasks that are blocked, with their stacks; whether each processor still does
+# its work; tasks that run or wait for a disk; what the disks wait for, and the sessions; counters of the
+# links and of soft-RoCE.
+STATE = ("echo w > /proc/sysrq-trigger; dmesg | tail -n 400",
+         "cat /proc/interrupts /proc/softirqs; sleep 1; cat /proc/interrupts /proc/softirqs",
+         "ps -eo pid,psr,stat,wchan:32,args | awk '$3 !~ /^[SI]/ || /fio/'",
+         "grep -s . /sys/block/*/stat /sys/block/*/inflight /sys/class/ibtrs-*/*/paths/*/stats/rdma",
+         "ip -s -s link; ip neigh; tc -s qdisc",
+         "rdma statistic show", "rdma resource show qp")
+# Looks at each processor, for a guest that answers no command.
+LOOKS = 5
 
 
 class Harmed(AssertionError):
@@ -93,8 +97,24 @@ def keep(lab: Lab, what: str) -> Path:
         with contextlib.suppress(CommandFailed, OSError):
             (folder / f"{guest.name}-commands.txt").write_text(guest.channel.report())
             if guest.alive and not guest.channel.closed:
-                (folder / f"{guest.name}-state.txt").write_text(guest.run(STATE, timeout=60, check=False))
+                (folder / f"{guest.name}-state.txt").write_text(_state(guest))
     return folder
+
+
+def _state(guest) -> str:
+    """What a guest says of itself, and what its emulator says if it does not answer."""
+    texts, answered = [], True
+    for command in STATE:
+        try:
+            said = guest.run(command, timeout=30, check=False)
+        except CommandFailed as error:
+            said, answered = str(error), False
+        texts.append(f"--- {command}\n{said}\n")
+    for _ in range(0 if answered else LOOKS):
+        registers = guest.qmp("human-monitor-command", **{"command-line": "info registers -a"})
+        texts += [line for line in registers.splitlines() if line.startswith(("CPU#", "RIP", "RSI", "R8"))]
+        time.sleep(0.2)
+    return "\n".join(texts)
 
 
 def last_words(lab: Lab, lines: int = 15) -> str:

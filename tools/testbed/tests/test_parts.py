@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from testbed import initramfs, judge, klog, paths, stubs, tsc
+from testbed import channel, initramfs, judge, klog, paths, stubs, tsc
 from testbed.lab import together
 from testbed.stack import STACKS
 
@@ -142,6 +142,27 @@ def test_logs_are_kept_of_a_guest_that_never_answered(tmp_path, monkeypatch):
     guest = SimpleNamespace(name="client", alive=False, channel=None)
     kept = judge.keep(SimpleNamespace(folder=tmp_path / "lab", guests={"client": guest}), "a scenario")
     assert (kept / "client-1/console.log").read_text() == "booting"
+
+
+def test_the_state_of_a_guest_that_answers_half_is_kept(tmp_path, monkeypatch):
+    monkeypatch.setenv("IBTRS_CACHE", str(tmp_path))
+    (tmp_path / "lab").mkdir()
+
+    def run(command: str, timeout: float, check: bool) -> str:
+        if "rdma" in command:
+            raise channel.CommandFailed("it took longer")
+        return f"answered {command}"
+
+    guest = SimpleNamespace(
+        name="client", alive=True, run=run, channel=SimpleNamespace(report=lambda: "", closed=False),
+        qmp=lambda *_, **__: "CPU#0\nRIP=ffffffff81000000 RFL=1\nFPR0=0\n")
+    folder = tmp_path / "artefacts"
+    monkeypatch.setattr(judge.time, "strftime", lambda _: "now")
+    (folder / "now-it").mkdir(parents=True)
+    kept = judge.keep(SimpleNamespace(folder=tmp_path / "lab", guests={"client": guest}), "it")
+    state = (kept / "client-state.txt").read_text()
+    assert "answered cat /proc/interrupts" in state and "it took longer" in state
+    assert state.count("RIP=ffffffff81000000") == judge.LOOKS and "FPR" not in state
 
 
 def test_reports_of_a_kernel_that_has_nothing_of_ours_do_not_count(tmp_path, capsys):
