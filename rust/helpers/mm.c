@@ -79,9 +79,14 @@ __rust_helper void rust_helper_kx_memcpy_shared(void *dst, const void *src, size
  */
 __rust_helper void rust_helper_kx_copy_shared(void *dst, const void *src, size_t len)
 {
-	if (len == PAGE_SIZE && PAGE_ALIGNED(dst) && PAGE_ALIGNED(src))
-		copy_page(dst, (void *)src);
-	else
+	if (PAGE_ALIGNED(dst) && PAGE_ALIGNED(src)) {
+		for (; len >= PAGE_SIZE; len -= PAGE_SIZE) {
+			copy_page(dst, (void *)src);
+			dst += PAGE_SIZE;
+			src += PAGE_SIZE;
+		}
+	}
+	if (len)
 		memcpy(dst, src, len);
 	barrier_data(dst);
 }

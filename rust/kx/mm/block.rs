@@ -372,7 +372,7 @@ mod tests {
     #[test]
     fn copies_pages_and_parts_of_them() -> Result {
         let from = PageBlock::new(1, Node::ANY)?;
-        let mut bytes = [0; 3];
+        let mut bytes = [0; 1];
         for at in 0..2 * PAGE_SIZE {
             // CAST: Any byte will do.
             from.copy_in(at, &[(at % 251) as u8])?;
@@ -384,12 +384,14 @@ mod tests {
             (1, 0, PAGE_SIZE),
             (0, 1, PAGE_SIZE),
             (0, 0, 2 * PAGE_SIZE),
+            (0, 0, 2 * PAGE_SIZE - 1),
+            (PAGE_SIZE, 0, PAGE_SIZE - 1),
             (0, 0, PAGE_SIZE - 1),
         ] {
             let to = PageBlock::new(1, Node::ANY)?;
             from.copy_to(offset, &to, at, len)?;
             for byte in 0..2 * PAGE_SIZE {
-                to.copy_out(byte, &mut bytes[..1])?;
+                to.copy_out(byte, &mut bytes)?;
                 let wanted = match byte.checked_sub(at) {
                     // CAST: As above.
                     Some(within) if within < len => ((offset + within) % 251) as u8,
