@@ -162,6 +162,12 @@ impl Generation {
     pub fn is_open(self) -> bool {
         self.0.is_open()
     }
+
+    /// Returns whether both are of one session of the server, in which the users may not have opened
+    /// their devices yet in one of the two cases: a number names the same device in both.
+    pub fn is_same_session(self, other: Self) -> bool {
+        self.0.is_same_generation(other.0)
+    }
 }
 
 /// A request for the server.

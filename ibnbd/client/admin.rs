@@ -30,6 +30,7 @@ use ibtrs_client::{
 use ibtrs_core::convert;
 use ibtrs_proto::name::DevicePath;
 use kernel::prelude::*;
+use kx::mm::NoIo;
 
 /// Sends a message to the server. If the server answers that the message was damaged on the way,
 /// it has executed nothing, so the client sends the message once more.
@@ -217,7 +218,7 @@ pub(crate) fn discover<'a>(
     })
 }
 
-/// Closes a device on the server. A failure is logged: the device may stay open until the session ends.
+/// Closes a device on the server. A failure is logged: the device may still be open.
 ///
 /// # Context
 ///
@@ -238,6 +239,53 @@ pub(crate) fn close_device(transport: &Session, device_id: u32) -> Result {
         );
     }
     closed.map(drop)
+}
+
+/// Closes the device `name` on the server, if the session has it open there with `access`. Only for a
+/// session with extensions.
+///
+/// # Context
+///
+/// May sleep; interruptible.
+///
+/// # Errors
+///
+/// The server's, and those of the transport; `EPROTO` if the answer is invalid; `ESTALE` if the server
+/// has lost the session meanwhile.
+pub(crate) fn close_named(transport: &Session, name: &CStr, access: Access) -> Result {
+    let _no_io = NoIo::enter();
+    let session = transport.generation();
+    if !transport.has_extensions() {
+        // It is another server, which does not know the device.
+        return Ok(());
+    }
+    let name = DevicePath::new(name.to_bytes()).map_err(|error| convert::error(error.errno()))?;
+    match ask_device(transport, name, access, DataChecksum::None) {
+        Err(error) if error == ENOENT => Ok(()),
+        Err(error) => Err(error),
+        // The number may be that of another device in the next session.
+        Ok(_) if !transport.generation().is_same_session(session) => Err(ESTALE),
+        Ok(rsp) => close_device(transport, rsp.device_id),
+    }
+}
+
+/// Returns whether a message that has ended with `error` may have had no answer, so that it is not
+/// known whether the server has executed it, or had the answer that it was not executed.
+pub(crate) fn is_unanswered(error: Error) -> bool {
+    // The server answers with `EIO` if it has no memory to handle a message, and with `EBADMSG` if that
+    // was damaged on the way.
+    let errors = [
+        ETIMEDOUT,
+        ECONNABORTED,
+        ESTALE,
+        EINTR,
+        ENOTCONN,
+        ENOMEM,
+        EAGAIN,
+        EIO,
+        EBADMSG,
+    ];
+    errors.contains(&error)
 }
 
 /// Logs that the server's answer is invalid, and returns the error for it.

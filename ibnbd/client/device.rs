@@ -322,7 +322,10 @@ impl Device {
         };
         let name = device_path(&self.name)?;
         let checksum = self.io.damage().checksum();
-        let answer = admin::open_device(self.io.transport(), name, self.access, checksum);
+        let unclosed = self.events.unclosed();
+        let answer = unclosed
+            .close_named(&self.name)
+            .and_then(|()| admin::open_device(self.io.transport(), name, self.access, checksum));
         let mut inner = self.inner.lock();
         if inner.generation != generation {
             // The session was lost meanwhile; the loss has already queued another OPEN.
@@ -339,7 +342,7 @@ impl Device {
         if let Err(error) = known {
             self.failed(&mut inner, error);
             drop(inner);
-            let _ = admin::close_device(self.io.transport(), rsp.device_id);
+            self.close_on_server(rsp.device_id);
             return Err(error);
         }
         let same = rsp.same_disk(&inner.rsp);
@@ -357,9 +360,16 @@ impl Device {
         self.io.set_queue_state(inner.standing.queue_state());
         self.show_locked(&mut inner);
         drop(inner);
-        // Close the other disk, so that this client does not keep it from its users.
-        let _ = admin::close_device(self.io.transport(), rsp.device_id);
+        // So that this client does not keep the other disk from its users.
+        self.close_on_server(rsp.device_id);
         Err(ESTALE)
+    }
+
+    /// Closes the device that the server has opened as `device_id` for this one.
+    fn close_on_server(&self, device_id: u32) {
+        if admin::close_device(self.io.transport(), device_id).is_err() {
+            self.events.unclosed().note(&self.name, self.access);
+        }
     }
 
     /// Sets the size of the disk at an operator's request, for servers that send no notices.
@@ -483,30 +493,16 @@ impl Device {
     fn close_asking(&self, queue: &kx::work::Queue) {
         let _no_io = NoIo::enter();
         let _asking = self.asking.lock();
-        let (standing, generation, device_id) = {
+        let (standing, device_id) = {
             let mut inner = self.inner.lock();
             inner.closed = true;
-            (inner.standing, inner.generation, inner.rsp.device_id)
+            (inner.standing, inner.rsp.device_id)
         };
         let transport = self.io.transport();
-        if standing != Standing::Open {
-            return;
-        }
-        // The server of a session without extensions does not say whether it has kept the session.
-        let note = || {
-            if transport.has_extensions() {
-                self.events
-                    .unclosed()
-                    .note(generation, device_id, &self.name);
-            }
-        };
-        if !transport.is_connected() {
-            note();
-            if transport.is_connected() {
-                // The event may have come before the note.
-                self.events.close_unclosed();
-            }
-            return;
+        let note = || self.events.unclosed().note(&self.name, self.access);
+        if standing != Standing::Open || !transport.is_connected() {
+            // An OPEN may have had no answer.
+            return note();
         }
         // On a worker, which no signal interrupts: a message that is still on its way when the device
         // is mapped again would close it then.
@@ -572,16 +568,22 @@ impl Opened {
         access: Access,
         checksum: DataChecksum,
     ) -> Result<Self> {
-        let name = device_path(name)?;
+        let path = device_path(name)?;
         let transport = session.transport().clone();
-        let unclosed = session.events().unclosed();
-        unclosed.close_named(&transport, name.as_str().as_bytes())?;
-        let generation = session.events().generation();
-        let rsp = admin::open_device(&transport, name, access, checksum)?;
+        let events = session.events().clone();
+        let note = || events.unclosed().note(name, access);
+        events.unclosed().close_named(name)?;
+        let generation = events.generation();
+        let answer = admin::open_device(&transport, path, access, checksum);
+        let rsp = answer.inspect_err(|&error| {
+            if admin::is_unanswered(error) {
+                note();
+            }
+        })?;
         let opened = (generation, rsp);
-        let device = admin::check_checksum(&transport, name, checksum, &rsp)
-            .and_then(|()| Device::new(&session, place.number(), name, access, checksum, opened))
-            .and_then(|device| session.events().add(&device, generation).map(|()| device));
+        let device = admin::check_checksum(&transport, path, checksum, &rsp)
+            .and_then(|()| Device::new(&session, place.number(), path, access, checksum, opened))
+            .and_then(|device| events.add(&device, generation).map(|()| device));
         match device {
             Ok(device) => Ok(Self {
                 device,
@@ -590,8 +592,10 @@ impl Opened {
             }),
             Err(error) => {
                 // If the session was lost, the number may be that of another device.
-                if session.events().generation() == generation {
-                    let _ = admin::close_device(&transport, rsp.device_id);
+                if events.generation() != generation
+                    || admin::close_device(&transport, rsp.device_id).is_err()
+                {
+                    note();
                 }
                 Err(error)
             }

@@ -39,8 +39,6 @@ pub(crate) struct EventHandler {
     #[pin]
     inner: Mutex<Inner>,
     unclosed: Arc<Unclosed>,
-    /// Runs what waits for the server.
-    jobs: Arc<Queue>,
 }
 
 struct Inner {
@@ -51,8 +49,8 @@ struct Inner {
 }
 
 impl EventHandler {
-    /// Creates the handler of a session without devices. `jobs` runs what waits for the server.
-    pub(crate) fn new(name: &str, jobs: &Arc<Queue>) -> Result<Arc<Self>> {
+    /// Creates the handler of a session without devices. Work on `queue` waits for the server.
+    pub(crate) fn new(name: &str, queue: &Arc<Queue>) -> Result<Arc<Self>> {
         let inner = Inner {
             transport: None,
             devices: KVec::new(),
@@ -62,8 +60,7 @@ impl EventHandler {
             try_pin_init!(Self {
                 name: CString::try_from_fmt(fmt!("{name}"))?,
                 inner <- new_mutex!(inner, "EventHandler::inner"),
-                unclosed: Arc::pin_init(Unclosed::new(), GFP_KERNEL)?,
-                jobs: jobs.clone(),
+                unclosed: Unclosed::new(queue.clone())?,
             }? Error),
             GFP_KERNEL,
         )?;
@@ -74,6 +71,10 @@ impl EventHandler {
 
     /// Sets the transport of the session; `None` once the session is closed.
     pub(crate) fn set_transport(&self, transport: Option<Arc<Session>>) {
+        match &transport {
+            Some(transport) => self.unclosed.begin(transport.clone()),
+            None => self.unclosed.end(),
+        }
         let old = core::mem::replace(&mut self.inner.lock().transport, transport);
         drop(old);
     }
@@ -117,25 +118,8 @@ impl EventHandler {
     }
 
     /// Returns the devices that the server may have open for no disk.
-    pub(crate) fn unclosed(&self) -> &Unclosed {
+    pub(crate) fn unclosed(&self) -> &Arc<Unclosed> {
         &self.unclosed
-    }
-
-    /// Has devices closed that could not be closed before. Without memory, that is for the next time.
-    ///
-    /// # Context
-    ///
-    /// May sleep, but not for the server.
-    pub(crate) fn close_unclosed(&self) {
-        if self.unclosed.is_empty() {
-            return;
-        }
-        let transport = self.inner.lock().transport.clone();
-        let Some(transport) = transport else { return };
-        let unclosed = self.unclosed.clone();
-        let _ = self
-            .jobs
-            .spawn(GFP_NOWAIT, move || unclosed.close_all(&transport));
     }
 
     /// Calls `func` for each device, under the lock: `func` must not wait for the server.
@@ -178,7 +162,7 @@ impl SessionEvents for EventHandler {
                 device.show();
                 device.open_soon();
             });
-            self.close_unclosed();
+            self.unclosed.close_soon();
             return;
         }
         kx::pr_info_ratelimited!(
@@ -189,7 +173,6 @@ impl SessionEvents for EventHandler {
             let mut inner = self.inner.lock();
             inner.generation = inner.generation.wrapping_add(1);
             let generation = inner.generation;
-            self.unclosed.session_lost(generation);
             inner
                 .devices
                 .iter()
@@ -202,5 +185,6 @@ impl SessionEvents for EventHandler {
         // A server that does not answer this message may still open devices.
         let _ = admin::introduce(&transport);
         self.for_each(|device| device.open_soon());
+        self.unclosed.close_soon();
     }
 }

@@ -27,7 +27,7 @@
 //! | [`latencies`] | latency histograms of a disk |
 //! | [`damage`] | checksums of a disk's data, and what is done about damage |
 //! | [`limits`] | the disk's properties |
-//! | [`unclosed`] | devices that could not be closed when their disks were unmapped |
+//! | [`unclosed`] | devices that the server may have open for no disk |
 //!
 //! When the module is unloaded, the remaining disks are unmapped by force; a disk that is open
 //! keeps the module loaded.

@@ -54,7 +54,8 @@ pub(crate) struct Registry {
     retries: Arc<Queue>,
     /// Sends uevents of disks; nothing that a disk needs waits for it.
     uevent_queue: Arc<Queue>,
-    /// Completes operators' requests, also when the operator's task has left.
+    /// Completes operators' requests, also when the operator's task has left, and closes devices that
+    /// are open for no disk.
     jobs: Arc<Queue>,
     #[pin]
     discoveries: Discoveries,

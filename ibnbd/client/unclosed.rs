@@ -2,43 +2,72 @@
 
 //! Devices that the server may have open for no disk.
 //!
-//! When a disk is unmapped while no path is connected, CLOSE cannot be sent, and its answer can be
-//! lost. The server closes the device when it loses the session, but it may find a lost path later
-//! than the client does, and keep the session. So CLOSE is sent again when a path is connected
-//! again, and before the device is opened for another disk, which would get its number.
+//! CLOSE cannot be sent while no path is connected, and its answer can be lost; after an OPEN whose
+//! answer was lost, the device has no number to close it by. The server closes devices when it loses
+//! the session, but it may find a lost path later than the client does, and keep the session. So the
+//! client asks the server for such a device by its name, and closes it if the server has it open:
+//! after a while, when a path is connected again, and before the device is opened again. It asks until
+//! the server has answered.
 //!
-//! Not with the kernel's own server, which says nothing of whether it has kept the session.
+//! As names mean the same in every session generation, the list outlasts the loss of the session.
+//! While a device is in the list, no disk has it open.
+//!
+//! Not with the kernel's own server, which cannot be asked without opening the device.
 
 use crate::admin;
+use ibnbd_proto::Access;
 use ibtrs_client::Session;
+use ibtrs_proto::backoff::Backoff;
 use kernel::{
     alloc::flags::GFP_NOWAIT,
     new_mutex,
     prelude::*,
     str::CString,
-    sync::Mutex,
+    sync::{
+        Arc,
+        Mutex, //
+    },
     time::{
         delay::fsleep,
         Delta, //
     }, //
 };
-use kx::mm::NoIo;
+use kx::{
+    mm::{
+        in_reclaim,
+        NoIo, //
+    },
+    work::{
+        DelayedWork,
+        Queue,
+        WorkItem, //
+    }, //
+};
 
-/// Interval at which the end of another thread's CLOSE is looked for.
+/// Interval at which the end of another thread's attempt is looked for.
 const CHECK_MS: i64 = 20;
+/// Delays between attempts.
+const RETRY: Backoff = Backoff {
+    base_ms: 500,
+    max_ms: 30_000,
+};
+/// Interval at which the end of a message is looked for that the server has not answered yet.
+const BUSY_MS: u32 = 500;
 
 /// A device that is to be closed.
 struct Unwanted {
-    id: u32,
-    name: CString,
-    /// A thread has sent CLOSE, and waits for the answer.
+    name: Arc<CString>,
+    access: Access,
+    /// A thread is asking for the device, or closing it.
     closing: bool,
 }
 
 struct List {
-    /// The session generation in which the devices were opened.
-    generation: u32,
+    /// Present until the session is closed.
+    transport: Option<Arc<Session>>,
     devices: KVec<Unwanted>,
+    /// Failed attempts since the last that succeeded.
+    attempts: u32,
 }
 
 impl List {
@@ -50,8 +79,8 @@ impl List {
 
 /// What becomes of a device that is to be closed.
 enum Claim {
-    /// The caller closes the device with this id, of this session generation.
-    Close(u32, u32),
+    /// The caller closes the device with this name.
+    Close(Arc<Session>, Arc<CString>, Access),
     /// Another thread is closing it.
     Wait,
     /// There is none.
@@ -63,67 +92,103 @@ enum Claim {
 pub(crate) struct Unclosed {
     #[pin]
     list: Mutex<List>,
+    #[pin]
+    work: DelayedWork<Self>,
+}
+
+kx::impl_has_work! {
+    impl HasWork<DelayedWork<Self>> for Unclosed { self.work }
 }
 
 impl Unclosed {
-    /// Creates an empty list, for session generation 0.
-    pub(crate) fn new() -> impl PinInit<Self> {
-        pin_init!(Self {
-            list <- new_mutex!(List { generation: 0, devices: KVec::new() }, "Unclosed::list"),
-        })
+    /// Creates an empty list. Work on `queue` waits for the server.
+    pub(crate) fn new(queue: Arc<Queue>) -> Result<Arc<Self>> {
+        let list = List {
+            transport: None,
+            devices: KVec::new(),
+            attempts: 0,
+        };
+        let this = Arc::pin_init(
+            try_pin_init!(Self {
+                list <- new_mutex!(list, "Unclosed::list"),
+                work <- kx::new_delayed_work!(queue, "Unclosed::work"),
+            }? Error),
+            GFP_KERNEL,
+        )?;
+        // Devices that are opened again take this lock, and reclaim may wait for them.
+        in_reclaim(|| drop(this.list.lock()));
+        Ok(this)
     }
 
-    /// Notes that device `id` of session generation `generation`, whose name is `name`, is to be
-    /// closed. Without memory, it stays open until the session ends.
+    /// Sets the transport of the session.
+    pub(crate) fn begin(&self, transport: Arc<Session>) {
+        self.list.lock().transport = Some(transport);
+    }
+
+    /// Forgets the devices: the session is closed, and so are they.
     ///
     /// # Context
     ///
     /// May sleep.
-    pub(crate) fn note(&self, generation: u32, id: u32, name: &CStr) {
-        let Ok(name) = CString::try_from(name) else {
+    pub(crate) fn end(&self) {
+        self.work.disable_sync();
+        let mut list = self.list.lock();
+        let transport = list.transport.take();
+        let devices = core::mem::take(&mut list.devices);
+        drop(list);
+        drop((transport, devices));
+    }
+
+    /// Notes that the server may have the device `name` open with `access` for no disk. Without
+    /// memory, it stays open until the session ends.
+    ///
+    /// # Context
+    ///
+    /// May sleep, but not for the server.
+    pub(crate) fn note(self: &Arc<Self>, name: &CStr, access: Access) {
+        let made = CString::try_from(name).and_then(|name| Arc::new(name, GFP_KERNEL));
+        let Ok(name) = made else { return };
+        let mut list = self.list.lock();
+        let Some(transport) = list.transport.clone() else {
             return;
         };
-        let mut list = self.list.lock();
-        if list.generation == generation {
+        if !transport.has_extensions() {
+            return;
+        }
+        if list.find(|device| **device.name == **name).is_none() {
             let device = Unwanted {
-                id,
                 name,
+                access,
                 closing: false,
             };
             let _ = list.devices.push(device, GFP_NOWAIT);
         }
+        drop(list);
+        self.close_later(&transport);
     }
 
-    /// Forgets all devices, as the server has lost the session; the next generation begins.
+    /// Has the devices closed, now that a path is connected.
     ///
     /// # Context
     ///
-    /// May sleep.
-    pub(crate) fn session_lost(&self, generation: u32) {
+    /// May sleep, but not for the server.
+    pub(crate) fn close_soon(self: &Arc<Self>) {
         let mut list = self.list.lock();
-        list.generation = generation;
-        list.devices.clear();
+        list.attempts = 0;
+        let is_empty = list.devices.is_empty();
+        drop(list);
+        if !is_empty {
+            self.work.modify(self.clone(), 0);
+        }
     }
 
-    /// Returns whether there are devices to be closed.
-    ///
-    /// # Context
-    ///
-    /// May sleep.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.list.lock().devices.is_empty()
-    }
-
-    /// Has the server close the devices, up to the first that it does not close.
-    ///
-    /// # Context
-    ///
-    /// May sleep, as long as the server takes for its answers.
-    pub(crate) fn close_all(&self, transport: &Session) {
-        while let Claim::Close(generation, id) = self.claim(|device| !device.closing) {
-            if self.close(transport, generation, id).is_err() {
-                return;
-            }
+    /// Has the devices closed after a while, if a path is connected. If not,
+    /// [`close_soon`](Self::close_soon) follows.
+    fn close_later(self: &Arc<Self>, transport: &Session) {
+        if transport.is_connected() {
+            let attempts = self.list.lock().attempts;
+            let delay = RETRY.delay_ms(attempts, kx::random::next_u32());
+            self.work.enqueue_in(self.clone(), delay);
         }
     }
 
@@ -135,12 +200,12 @@ impl Unclosed {
     ///
     /// # Errors
     ///
-    /// The device may still be open: as [`admin::close_device`].
-    pub(crate) fn close_named(&self, transport: &Session, name: &[u8]) -> Result {
+    /// The device may still be open: the server has not answered.
+    pub(crate) fn close_named(self: &Arc<Self>, name: &CStr) -> Result {
         loop {
-            match self.claim(|device| device.name.to_bytes() == name) {
+            match self.claim(|device| **device.name == *name) {
                 Claim::None => return Ok(()),
-                Claim::Close(generation, id) => self.close(transport, generation, id)?,
+                Claim::Close(transport, name, access) => self.close(&transport, &name, access)?,
                 Claim::Wait => fsleep(Delta::from_millis(CHECK_MS)),
             }
         }
@@ -148,37 +213,76 @@ impl Unclosed {
 
     fn claim(&self, func: impl Fn(&Unwanted) -> bool) -> Claim {
         let mut list = self.list.lock();
-        let generation = list.generation;
+        let Some(transport) = list.transport.clone() else {
+            return Claim::None;
+        };
         match list.find(func) {
             None => Claim::None,
             Some(device) if device.closing => Claim::Wait,
             Some(device) => {
                 device.closing = true;
-                Claim::Close(generation, device.id)
+                Claim::Close(transport, device.name.clone(), device.access)
             }
         }
     }
 
-    fn close(&self, transport: &Session, generation: u32, id: u32) -> Result {
-        let closed = {
-            let _no_io = NoIo::enter();
-            // A session that has begun since does not know the device.
-            match transport.generation().is_open() {
-                true => admin::close_device(transport, id),
-                false => Err(ENOTCONN),
-            }
-        };
+    /// Closes a device that the caller has claimed. If the server has not executed that, there will be
+    /// another attempt; if it refuses, there is nothing that one could change.
+    fn close(
+        self: &Arc<Self>,
+        transport: &Session,
+        name: &Arc<CString>,
+        access: Access,
+    ) -> Result {
+        let closed = admin::close_named(transport, name, access);
+        let closed = closed.or_else(|error| match admin::is_unanswered(error) {
+            true => Err(error),
+            false => Ok(()),
+        });
+        let _no_io = NoIo::enter();
         let mut list = self.list.lock();
-        if list.generation == generation {
-            match closed {
-                Ok(()) => list.devices.retain(|device| device.id != id),
-                Err(_) => {
-                    if let Some(device) = list.find(|device| device.id == id) {
-                        device.closing = false;
-                    }
-                }
+        let mut places = list.devices.iter();
+        let at = places.position(|device| Arc::ptr_eq(&device.name, name));
+        let device = at.and_then(|at| list.devices.remove(at).ok());
+        match (closed, device) {
+            (Err(_), Some(device)) => {
+                // Behind the others. The place has just become free.
+                let again = Unwanted {
+                    closing: false,
+                    ..device
+                };
+                let _ = list.devices.push(again, GFP_NOWAIT);
+                list.attempts = list.attempts.saturating_add(1);
+                drop(list);
+                self.close_later(transport);
             }
+            _ => list.attempts = 0,
         }
         closed
+    }
+}
+
+/// Closes the devices, up to the first for which the server does not answer. An OPEN that the server
+/// has yet to answer may be for one of them, so that comes first.
+impl WorkItem for Unclosed {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        let transport = {
+            let list = this.list.lock();
+            match list.devices.is_empty() {
+                true => None,
+                false => list.transport.clone(),
+            }
+        };
+        if transport.is_some_and(|transport| transport.has_unanswered()) {
+            this.work.enqueue_in(this.clone(), BUSY_MS);
+            return;
+        }
+        while let Claim::Close(transport, name, access) = this.claim(|device| !device.closing) {
+            if this.close(&transport, &name, access).is_err() {
+                return;
+            }
+        }
     }
 }

@@ -210,7 +210,9 @@ fn open(session: &Arc<Session>, message: &Open<'_>, source: Addr) -> Result<Open
         export: session.config.has_exports(),
     };
     try_open(session, message, source).map_err(|Refusal { error, why }| {
-        if session.may_log(&source) {
+        // The client only wants to know.
+        let is_answer = error == ENOENT && message.only_known && session.has_extensions();
+        if !is_answer && session.may_log(&source) {
             pr_warn!(
                 "{}: {}: {}: refused, {}: {} ({})\n",
                 session.name(),

@@ -184,6 +184,16 @@ impl Session {
         }
     }
 
+    /// Returns whether the server has yet to answer an administrative message, which the sender may have
+    /// given up.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    pub fn has_unanswered(&self) -> bool {
+        self.admin.is_busy()
+    }
+
     /// Sends an administrative message and waits for its answer, which fills `reply`; returns the
     /// length of `reply`. The message is sent again if its path is lost and another path is
     /// connected.

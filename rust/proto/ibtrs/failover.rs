@@ -272,6 +272,11 @@ impl Phase {
         self.0 & 1 != 0
     }
 
+    /// Whether both are of one session generation.
+    pub const fn is_same_generation(self, other: Phase) -> bool {
+        self.0 >> 1 == other.0 >> 1
+    }
+
     /// Decides about an I/O that was built in phase `built`, when the published paths are of this
     /// phase.
     pub const fn check(self, built: Phase) -> PhaseCheck {

@@ -589,6 +589,7 @@ fn requests_belong_to_their_generation() {
     f.returned();
     let second = f.phase();
     assert!(second.is_open());
+    assert!(second.is_same_generation(quiesced) && !second.is_same_generation(first));
     for (built, checked, requeue) in [
         (first, PhaseCheck::Stale, Err(Errno::ESTALE)),
         (quiesced, PhaseCheck::Stale, Err(Errno::ESTALE)),

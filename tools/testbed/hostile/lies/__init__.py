@@ -7,5 +7,5 @@ server's checks afterwards.  `expect` takes the names of the errors that a user 
 Each module adds the lies of its subject to the table, in this order."""
 
 from . import (keys, answers, inv_answers, checksums, times, immediates, connecting, information, devices,  # noqa: F401
-               slots, capsules, discovery, silence, endless)
+               slots, capsules, discovery, silence, unanswered, endless)
 from .table import LIES, Lie  # noqa: F401
