@@ -69,7 +69,7 @@ use rdma::{
 /// Maximum length of a user header, in bytes.
 pub(crate) const MAX_USER_HDR: usize = 512;
 /// The same of a header for which every chunk has room. Longer ones are those of rare messages.
-const SHORT_USER_HDR: usize = 48;
+pub(crate) const SHORT_USER_HDR: usize = 48;
 
 // Each slot has a chunk, and `kmalloc` has no size between 256 and 512 bytes.
 const _: () = assert!(size_of::<Chunk>() <= 256);
@@ -319,6 +319,8 @@ enum Times {
 pub(crate) struct Chunk {
     landing: Landing,
     answer: AnswerBuf,
+    /// The user header, at the end: a request has its transport header behind it, so that both are
+    /// read at once.
     hdr: [u8; SHORT_USER_HDR],
     /// The user header, once there was one that is longer.
     long_hdr: Option<KBox<[u8; MAX_USER_HDR]>>,
@@ -353,8 +355,8 @@ fn room<'a>(
     long: &'a mut Option<KBox<[u8; MAX_USER_HDR]>>,
     len: usize,
 ) -> Result<&'a mut [u8]> {
-    if let Some(hdr) = short.get_mut(..len) {
-        return Ok(hdr);
+    if let Some(at) = SHORT_USER_HDR.checked_sub(len) {
+        return short.get_mut(at..).ok_or(EMSGSIZE);
     }
     let long = match long {
         Some(long) => long,
@@ -464,23 +466,28 @@ impl Chunk {
         self.landing.read(at, to)
     }
 
-    /// Copies the user header of the request out of the chunk.
+    /// Keeps the user header of the request, whose last bytes are `last`; a long one is copied out of
+    /// the chunk.
     ///
     /// # Errors
     ///
     /// `ENOMEM`: there is no memory for a long one, for which nothing waits.
-    pub(crate) fn copy_header(&mut self) -> Result {
-        let at = self.request.usr_at as usize;
+    #[inline]
+    pub(crate) fn keep_header(&mut self, last: &[u8; SHORT_USER_HDR]) -> Result {
         let len = usize::from(self.request.usr_len);
+        if len <= SHORT_USER_HDR {
+            self.hdr = *last;
+            return Ok(());
+        }
         let hdr = room(&mut self.hdr, &mut self.long_hdr, len)?;
-        self.landing.read(at, hdr)
+        self.landing.read(self.request.usr_at as usize, hdr)
     }
 
     /// Copies the user header of a request from its capsule.
     ///
     /// # Errors
     ///
-    /// As [`Self::copy_header`].
+    /// As [`Self::keep_header`].
     pub(crate) fn copy_header_from(&mut self, headers: &[u8]) -> Result {
         let len = usize::from(self.request.usr_len);
         let from = headers.get(..len).ok_or(EMSGSIZE)?;
@@ -501,8 +508,11 @@ impl Chunk {
     /// Returns the user header.
     pub(crate) fn user_hdr(&self) -> &[u8] {
         let len = usize::from(self.request.usr_len);
-        let long = || self.long_hdr.as_ref()?.get(..len);
-        self.hdr.get(..len).or_else(long).unwrap_or(&[])
+        let hdr = match SHORT_USER_HDR.checked_sub(len) {
+            Some(at) => self.hdr.get(at..),
+            None => self.long_hdr.as_ref().and_then(|long| long.get(..len)),
+        };
+        hdr.unwrap_or(&[])
     }
 
     /// Returns whether the key of the chunk must be invalidated before the

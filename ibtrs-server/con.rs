@@ -11,7 +11,8 @@ use crate::{
     chunk::{
         Chunk,
         ChunkSlot,
-        MAX_USER_HDR, //
+        MAX_USER_HDR,
+        SHORT_USER_HDR, //
     },
     chunk_owner::Claim,
     fetch,
@@ -269,15 +270,18 @@ fn parse(
     bounds: Bounds,
     extensions: bool,
 ) -> Result<(), RequestError> {
-    let mut bytes = [0; MAX_REQUEST_HDR_LEN];
-    let len = bytes.len().min((bounds.bytes() - offset) as usize);
-    let hdr = bytes.get_mut(..len).ok_or(RequestError::Short)?;
-    let copied = chunk.read(offset as usize, hdr);
+    // The user header is right before the transport header. Both are read at once, unless it is long.
+    let mut bytes = [0; SHORT_USER_HDR + MAX_REQUEST_HDR_LEN];
+    let before = SHORT_USER_HDR.min(offset as usize);
+    let len = MAX_REQUEST_HDR_LEN.min((bounds.bytes() - offset) as usize);
+    let both = bytes.get_mut(SHORT_USER_HDR - before..SHORT_USER_HDR + len);
+    let copied = chunk.read(offset as usize - before, both.ok_or(RequestError::Short)?);
     copied.map_err(|_| RequestError::Short)?;
-    let header = RequestHdr::parse(hdr, extensions)?;
+    let (usr_hdr, hdr) = bytes.split_first_chunk().ok_or(RequestError::Short)?;
+    let header = RequestHdr::parse(hdr.get(..len).ok_or(RequestError::Short)?, extensions)?;
     let usr_len = begin(chunk, ServerRequest::parse(&header, offset, bounds)?)?;
-    let copied = chunk.copy_header();
-    copied.map_err(|error| not_copied(error, usr_len))?;
+    let kept = chunk.keep_header(usr_hdr);
+    kept.map_err(|error| not_copied(error, usr_len))?;
     if extensions {
         let forgotten = chunk.forget_header();
         forgotten.map_err(|_| RequestError::UserLen(usr_len))?;
