@@ -427,7 +427,7 @@ impl Device {
         inner.attempts = inner.attempts.saturating_add(1);
         let late = self.left_ms(inner) == 0;
         let standing = inner.standing.failed(late);
-        if inner.last_error != Some(error) {
+        if standing.is_retried() && inner.last_error != Some(error) {
             kx::pr_warn_ratelimited!(
                 "ibnbd{}: {} cannot be opened again yet: {} ({}); trying again\n",
                 self.number,
