@@ -228,12 +228,7 @@ impl Unclosed {
 
     /// Closes a device that the caller has claimed. If the server has not executed that, there will be
     /// another attempt; if it refuses, there is nothing that one could change.
-    fn close(
-        self: &Arc<Self>,
-        transport: &Session,
-        name: &Arc<CString>,
-        access: Access,
-    ) -> Result {
+    fn close(self: &Arc<Self>, transport: &Session, name: &Arc<CString>, access: Access) -> Result {
         let closed = admin::close_named(transport, name, access);
         let closed = closed.or_else(|error| match admin::is_unanswered(error) {
             true => Err(error),
