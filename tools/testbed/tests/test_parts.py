@@ -164,6 +164,13 @@ def test_the_state_of_a_guest_that_answers_half_is_kept(tmp_path, monkeypatch):
     assert "answered cat /proc/interrupts" in state and "it took longer" in state
     assert state.count("RIP=ffffffff81000000") == judge.LOOKS and "FPR" not in state
 
+    def silent(*_, **__) -> str:
+        raise RuntimeError("the emulator does not answer")
+
+    guest.qmp = silent
+    kept = judge.keep(SimpleNamespace(folder=tmp_path / "lab", guests={"client": guest}), "it")
+    assert "answered cat /proc/interrupts" in (kept / "client-state.txt").read_text()
+
 
 def test_reports_of_a_kernel_that_has_nothing_of_ours_do_not_count(tmp_path, capsys):
     report = "[ 122.1] WARNING: drivers/infiniband/sw/rxe/rxe_task.c:38 at rxe_sched_task+0x8e/0xa0 [rdma_rxe], CPU#1"
