@@ -5,7 +5,10 @@
 
 use crate::{
     request::ADMIN_TIMEOUT_MS,
-    session::Session, //
+    session::{
+        Generation,
+        Session, //
+    }, //
 };
 use ibtrs_proto::permit::{
     DepthSplit,
@@ -88,14 +91,22 @@ impl Admin {
     ///
     /// # Errors
     ///
-    /// `EINTR`; `ETIMEDOUT`; `ENOTCONN`: no path is connected.
-    pub(crate) fn get<'a>(&'a self, session: &Session) -> Result<Permit<'a>> {
+    /// `EINTR`; `ETIMEDOUT`; `ENOTCONN`: no path is connected; `ESTALE`: the message is for session
+    /// generation `only`, and another one has begun.
+    pub(crate) fn get<'a>(
+        &'a self,
+        session: &Session,
+        only: Option<Generation>,
+    ) -> Result<Permit<'a>> {
         let depth_split = session.depth_split();
         let began = Instant::<Monotonic>::now();
         let mut state = self.state.lock();
         loop {
             if !session.is_connected() {
                 return Err(ENOTCONN);
+            }
+            if only.is_some_and(|only| !session.generation().is_same_session(only)) {
+                return Err(ESTALE);
             }
             state.collect_late();
             match state.free.take() {

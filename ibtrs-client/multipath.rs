@@ -76,6 +76,11 @@ impl Multipath {
         }
     }
 
+    /// Returns whether the paths are those of session generation `generation`, open or not.
+    pub(crate) fn is_of(&self, generation: Generation) -> bool {
+        self.generation.is_same_session(generation)
+    }
+
     /// Updates the set of drained paths.
     pub(crate) fn find_drained(&mut self) {
         self.drained = PathSet::NONE;

@@ -131,8 +131,9 @@ pub trait SessionEvents: Send + Sync {
     /// If `session_lost`, the server may no longer know the devices of the session: open them
     /// again. I/O is quiesced until this returns; administrative messages are not. Requests and
     /// messages submitted earlier end with `ESTALE`, as the objects that they name may no longer
-    /// exist: build and submit them again. If the session is lost once more meanwhile, I/O stays
-    /// quiesced, and the next call reports a lost session as well.
+    /// exist: build and submit them again, but for messages of [`Session::admin_in`]. If the session
+    /// is lost once more meanwhile, I/O stays quiesced, and the next call reports a lost session as
+    /// well.
     fn up(&self, session_lost: bool);
 
     /// The server's upper layer has sent a notice about object `number`, of which only the lower 28

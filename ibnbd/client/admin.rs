@@ -25,6 +25,7 @@ use ibnbd_proto::{
 };
 use ibtrs_client::{
     Dir,
+    Generation,
     Session, //
 };
 use ibtrs_core::convert;
@@ -32,8 +33,18 @@ use ibtrs_proto::name::DevicePath;
 use kernel::prelude::*;
 use kx::mm::NoIo;
 
-/// Sends a message to the server. If the server answers that the message was damaged on the way,
-/// it has executed nothing, so the client sends the message once more.
+/// A device that the server has open.
+#[derive(Clone, Copy)]
+pub(crate) struct OpenDevice {
+    /// How the server has described the device.
+    pub(crate) rsp: OpenRsp,
+    /// The session generation in which the device has the number in `rsp`.
+    pub(crate) generation: Generation,
+}
+
+/// Sends a message to the server, and returns the session generation in which the server has
+/// answered. If the server answers that the message was damaged on the way, it has executed nothing,
+/// so the client sends the message once more.
 ///
 /// # Context
 ///
@@ -42,7 +53,7 @@ use kx::mm::NoIo;
 /// # Errors
 ///
 /// Errors of the server and of the transport.
-fn send(transport: &Session, dir: Dir, message: &[u8], reply: &mut [u8]) -> Result<usize> {
+fn send(transport: &Session, dir: Dir, message: &[u8], reply: &mut [u8]) -> Result<Generation> {
     match transport.admin(dir, message, reply) {
         Err(EBADMSG) => transport.admin(dir, message, reply),
         result => result,
@@ -81,7 +92,7 @@ pub(crate) fn ask_device(
     name: DevicePath<'_>,
     access: Access,
     checksum: DataChecksum,
-) -> Result<OpenRsp> {
+) -> Result<OpenDevice> {
     let open = Open {
         only_known: true,
         ..opening(name, access, checksum)
@@ -106,7 +117,7 @@ pub(crate) fn open_device(
     name: DevicePath<'_>,
     access: Access,
     checksum: DataChecksum,
-) -> Result<OpenRsp> {
+) -> Result<OpenDevice> {
     if !transport.has_extensions() {
         if access.exclusive {
             return Err(EOPNOTSUPP);
@@ -117,7 +128,7 @@ pub(crate) fn open_device(
 }
 
 /// Checks that the server uses the same `checksum` for the opened device. If not, the caller closes
-/// the device, unless the session was lost meanwhile: then the number may be that of another device.
+/// the device.
 ///
 /// # Errors
 ///
@@ -161,7 +172,7 @@ fn opening(name: DevicePath<'_>, access: Access, checksum: DataChecksum) -> Open
     }
 }
 
-fn ask(transport: &Session, msg: &Open<'_>) -> Result<OpenRsp> {
+fn ask(transport: &Session, msg: &Open<'_>) -> Result<OpenDevice> {
     let mut reply = [0; OPEN_RSP_LONG_LEN];
     let extensions = transport.has_extensions();
     // A C server sends as much of its memory as the client asks for.
@@ -171,7 +182,7 @@ fn ask(transport: &Session, msg: &Open<'_>) -> Result<OpenRsp> {
         OPEN_RSP_LEN
     };
     let (asked, _) = reply.split_at_mut(wanted);
-    send(transport, Dir::Read, &msg.encode(), asked)?;
+    let generation = send(transport, Dir::Read, &msg.encode(), asked)?;
     let mut rsp =
         OpenRsp::decode(&reply).map_err(|error| invalid_answer(transport.name(), error))?;
     if extensions {
@@ -180,7 +191,7 @@ fn ask(transport: &Session, msg: &Open<'_>) -> Result<OpenRsp> {
         // A C server leaves arbitrary bytes there.
         rsp.identity = Identity::UNKNOWN;
     }
-    Ok(rsp)
+    Ok(OpenDevice { rsp, generation })
 }
 
 /// Asks the server for the exports that the session may open, from the one behind `after` on;
@@ -218,7 +229,8 @@ pub(crate) fn discover<'a>(
     })
 }
 
-/// Closes a device on the server. A failure is logged: the device may still be open.
+/// Closes the device that has number `device_id` in session generation `generation`. A failure is
+/// logged: the device may still be open.
 ///
 /// # Context
 ///
@@ -226,10 +238,16 @@ pub(crate) fn discover<'a>(
 ///
 /// # Errors
 ///
-/// The server's, and those of the transport.
-pub(crate) fn close_device(transport: &Session, device_id: u32) -> Result {
-    let msg = Close { device_id };
-    let closed = send(transport, Dir::Write, &msg.encode(), &mut []);
+/// The server's, and those of the transport; `ESTALE` if another session generation has begun, in
+/// which the server may have kept the device.
+pub(crate) fn close_device(transport: &Session, generation: Generation, device_id: u32) -> Result {
+    let msg = Close { device_id }.encode();
+    let send = || transport.admin_in(generation, Dir::Write, &msg, &mut []);
+    // As `send` does.
+    let closed = match send() {
+        Err(EBADMSG) => send(),
+        result => result,
+    };
     if let Err(error) = closed {
         kx::pr_warn_ratelimited!(
             "{}: closing device {} on the server failed: {}\n",
@@ -238,7 +256,7 @@ pub(crate) fn close_device(transport: &Session, device_id: u32) -> Result {
             convert::errno(error).as_str()
         );
     }
-    closed.map(drop)
+    closed
 }
 
 /// Closes the device `name` on the server, if the session has it open there with `access`. Only for a
@@ -250,11 +268,10 @@ pub(crate) fn close_device(transport: &Session, device_id: u32) -> Result {
 ///
 /// # Errors
 ///
-/// The server's, and those of the transport; `EPROTO` if the answer is invalid; `ESTALE` if the server
-/// has lost the session meanwhile.
+/// The server's, and those of the transport; `EPROTO` if the answer is invalid; `ESTALE` if another
+/// session generation has begun meanwhile.
 pub(crate) fn close_named(transport: &Session, name: &CStr, access: Access) -> Result {
     let _no_io = NoIo::enter();
-    let session = transport.generation();
     if !transport.has_extensions() {
         // It is another server, which does not know the device.
         return Ok(());
@@ -263,9 +280,7 @@ pub(crate) fn close_named(transport: &Session, name: &CStr, access: Access) -> R
     match ask_device(transport, name, access, DataChecksum::None) {
         Err(error) if error == ENOENT => Ok(()),
         Err(error) => Err(error),
-        // The number may be that of another device in the next session.
-        Ok(_) if !transport.generation().is_same_session(session) => Err(ESTALE),
-        Ok(rsp) => close_device(transport, rsp.device_id),
+        Ok(open) => close_device(transport, open.generation, open.rsp.device_id),
     }
 }
 

@@ -5,7 +5,10 @@
 //! Contexts: *may sleep*, unless stated otherwise.
 
 use crate::{
-    admin,
+    admin::{
+        self,
+        OpenDevice, //
+    },
     background,
     dispatch::{
         DiskQueue,
@@ -34,6 +37,7 @@ use ibnbd_proto::{
     },
     Access, //
 };
+use ibtrs_client::Generation;
 use ibtrs_core::convert;
 use ibtrs_proto::{
     backoff::Backoff,
@@ -125,6 +129,8 @@ struct Inner {
     standing: Standing,
     /// The server's last answer to OPEN that described this device.
     rsp: OpenRsp,
+    /// The session generation in which the device has the number in `rsp`.
+    open_in: Generation,
     /// The cache generation that the server last reported, and whether all of it is durable.
     cache_history: CacheHistory,
     /// The session generation that `standing` refers to.
@@ -152,8 +158,10 @@ impl Device {
         name: DevicePath<'_>,
         access: Access,
         checksum: DataChecksum,
-        (generation, rsp): (u32, OpenRsp),
+        generation: u32,
+        open: OpenDevice,
     ) -> Result<Arc<Self>> {
+        let rsp = open.rsp;
         let traits = Traits {
             number,
             group: session.group().clone(),
@@ -167,6 +175,7 @@ impl Device {
         let inner = Inner {
             standing: Standing::Open,
             rsp,
+            open_in: open.generation,
             cache_history: CacheHistory::new(rsp.cache_run()),
             generation,
             disk: None,
@@ -331,24 +340,24 @@ impl Device {
             // The session was lost meanwhile; the loss has already queued another OPEN.
             return Err(EAGAIN);
         }
-        let rsp = match answer {
-            Ok(rsp) => rsp,
+        let open = match answer {
+            Ok(open) => open,
             Err(error) => {
                 self.failed(&mut inner, error);
                 return Err(error);
             }
         };
-        let known = admin::check_checksum(self.io.transport(), name, checksum, &rsp);
+        let known = admin::check_checksum(self.io.transport(), name, checksum, &open.rsp);
         if let Err(error) = known {
             self.failed(&mut inner, error);
             drop(inner);
-            self.close_on_server(rsp.device_id);
+            self.close_on_server(&open);
             return Err(error);
         }
-        let same = rsp.same_disk(&inner.rsp);
+        let same = open.rsp.same_disk(&inner.rsp);
         inner.standing = Standing::answered(same);
         let Err(difference) = same else {
-            self.opened(&mut inner, rsp);
+            self.opened(&mut inner, open);
             return Ok(());
         };
         pr_err!(
@@ -361,13 +370,14 @@ impl Device {
         self.show_locked(&mut inner);
         drop(inner);
         // So that this client does not keep the other disk from its users.
-        self.close_on_server(rsp.device_id);
+        self.close_on_server(&open);
         Err(ESTALE)
     }
 
-    /// Closes the device that the server has opened as `device_id` for this one.
-    fn close_on_server(&self, device_id: u32) {
-        if admin::close_device(self.io.transport(), device_id).is_err() {
+    /// Closes the device that the server has opened for this one.
+    fn close_on_server(&self, open: &OpenDevice) {
+        let transport = self.io.transport();
+        if admin::close_device(transport, open.generation, open.rsp.device_id).is_err() {
             self.events.unclosed().note(&self.name, self.access);
         }
     }
@@ -395,7 +405,8 @@ impl Device {
         Ok(())
     }
 
-    fn opened(self: &Arc<Self>, inner: &mut Inner, rsp: OpenRsp) {
+    fn opened(self: &Arc<Self>, inner: &mut Inner, open: OpenDevice) {
+        let rsp = open.rsp;
         match inner.cache_history.reopened(rsp.cache_run()) {
             Reopened::Same => (),
             Reopened::Kept => self.io.write_cache().kept(),
@@ -405,6 +416,7 @@ impl Device {
         let known = inner.rsp.identity;
         let cache = inner.rsp.cache;
         inner.rsp = rsp;
+        inner.open_in = open.generation;
         inner.rsp.identity = rsp.identity.or(known);
         // The block layer keeps the properties that the disk was created with.
         inner.rsp.cache = cache;
@@ -493,10 +505,10 @@ impl Device {
     fn close_asking(&self, queue: &kx::work::Queue) {
         let _no_io = NoIo::enter();
         let _asking = self.asking.lock();
-        let (standing, device_id) = {
+        let (standing, generation, device_id) = {
             let mut inner = self.inner.lock();
             inner.closed = true;
-            (inner.standing, inner.rsp.device_id)
+            (inner.standing, inner.open_in, inner.rsp.device_id)
         };
         let transport = self.io.transport();
         let note = || self.events.unclosed().note(&self.name, self.access);
@@ -508,11 +520,13 @@ impl Device {
         // is mapped again would close it then.
         let closed = {
             let transport = transport.clone();
-            background::complete(queue, move || admin::close_device(&transport, device_id))
+            background::complete(queue, move || {
+                admin::close_device(&transport, generation, device_id)
+            })
         };
         let closed = closed.unwrap_or_else(|_| {
             // There was no memory for that.
-            admin::close_device(transport, device_id)
+            admin::close_device(transport, generation, device_id)
         });
         if closed.is_err() {
             note();
@@ -575,14 +589,14 @@ impl Opened {
         events.unclosed().close_named(name)?;
         let generation = events.generation();
         let answer = admin::open_device(&transport, path, access, checksum);
-        let rsp = answer.inspect_err(|&error| {
+        let open = answer.inspect_err(|&error| {
             if admin::is_unanswered(error) {
                 note();
             }
         })?;
-        let opened = (generation, rsp);
-        let device = admin::check_checksum(&transport, path, checksum, &rsp)
-            .and_then(|()| Device::new(&session, place.number(), path, access, checksum, opened))
+        let number = place.number();
+        let device = admin::check_checksum(&transport, path, checksum, &open.rsp)
+            .and_then(|()| Device::new(&session, number, path, access, checksum, generation, open))
             .and_then(|device| events.add(&device, generation).map(|()| device));
         match device {
             Ok(device) => Ok(Self {
@@ -591,10 +605,7 @@ impl Opened {
                 place,
             }),
             Err(error) => {
-                // If the session was lost, the number may be that of another device.
-                if events.generation() != generation
-                    || admin::close_device(&transport, rsp.device_id).is_err()
-                {
+                if admin::close_device(&transport, open.generation, open.rsp.device_id).is_err() {
                     note();
                 }
                 Err(error)

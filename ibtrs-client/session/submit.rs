@@ -195,8 +195,11 @@ impl Session {
     }
 
     /// Sends an administrative message and waits for its answer, which fills `reply`; returns the
-    /// length of `reply`. The message is sent again if its path is lost and another path is
-    /// connected.
+    /// session generation in which the server has answered. The message is sent again if its path is
+    /// lost and another path is connected.
+    ///
+    /// A message that has a number of the server, such as that of a device, needs
+    /// [`admin_in`](Self::admin_in).
     ///
     /// # Context
     ///
@@ -206,13 +209,45 @@ impl Session {
     ///
     /// - `ENOTCONN`: no path is connected; messages do not wait for one.
     /// - `ECONNABORTED`: the last path was lost.
-    /// - `ESTALE`: the session was lost, so the message must be built again.
+    /// - `ESTALE`: another session generation has begun, so the message must be built again.
     /// - `EINTR`, `ETIMEDOUT`, `EMSGSIZE`, `ENOMEM`; what the server answered.
-    pub fn admin(&self, dir: Dir, user_hdr: &[u8], reply: &mut [u8]) -> Result<usize> {
+    pub fn admin(&self, dir: Dir, user_hdr: &[u8], reply: &mut [u8]) -> Result<Generation> {
+        self.send_admin(None, dir, user_hdr, reply)
+    }
+
+    /// As [`admin`](Self::admin), but sends the message in no other session generation than
+    /// `generation`: in a later one, the number that the message has may be that of another object.
+    ///
+    /// # Context
+    ///
+    /// May sleep; interruptible.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`admin`](Self::admin). `ESTALE` says as well that the message was not sent, as
+    /// another generation had begun before.
+    pub fn admin_in(
+        &self,
+        generation: Generation,
+        dir: Dir,
+        user_hdr: &[u8],
+        reply: &mut [u8],
+    ) -> Result {
+        self.send_admin(Some(generation), dir, user_hdr, reply)
+            .map(drop)
+    }
+
+    fn send_admin(
+        &self,
+        only: Option<Generation>,
+        dir: Dir,
+        user_hdr: &[u8],
+        reply: &mut [u8],
+    ) -> Result<Generation> {
         if user_hdr.len() > request::MAX_USER_HDR {
             return Err(EMSGSIZE);
         }
-        let permit = self.admin.get(self)?;
+        let permit = self.admin.get(self, only)?;
         let io = {
             // These messages open devices whose I/O waits, and reclaim may depend on that I/O. The
             // number of permits limits how much of the reserve they take.
@@ -236,13 +271,18 @@ impl Session {
         let handle = io.handle()?;
         let multipath = self.multipath.read();
         let sent = match multipath.get() {
+            // Another generation may have begun since the permit was there.
+            Some(multipath) if only.is_some_and(|only| !multipath.is_of(only)) => {
+                Err((ESTALE, handle))
+            }
+            // If its path is lost, the message is sent again in the same generation or not at all.
             Some(multipath) => multipath
                 .submit(&self.settings, &self.round_robin, req, handle)
-                .map(drop),
+                .map(|_| multipath.generation),
             None => Err((ENOTCONN, handle)),
         };
         drop(multipath);
-        sent.map_err(|(error, _io)| error)?;
+        let generation = sent.map_err(|(error, _io)| error)?;
         if let Err(error) = io.wait_interruptible_timeout(request::ADMIN_TIMEOUT_MS) {
             // A message whose sender has given it up must not come after what the sender does next.
             io.leave();
@@ -255,7 +295,7 @@ impl Session {
             let bytes = io.bytes()?.get(..reply.len()).ok_or(EIO)?;
             reply.copy_from_slice(bytes);
         }
-        Ok(reply.len())
+        Ok(generation)
     }
 }
 

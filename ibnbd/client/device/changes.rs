@@ -69,7 +69,9 @@ impl Device {
             return Ok(());
         }
         match answer {
-            Ok(rsp) if rsp.device_id == device_id => self.resized(&mut inner, rsp.nsectors),
+            Ok(open) if open.rsp.device_id == device_id => {
+                self.resized(&mut inner, open.rsp.nsectors)
+            }
             Ok(_) => self.taken(&mut inner),
             Err(error) if error == ENOENT => self.taken(&mut inner),
             Err(error) => return Err(error),

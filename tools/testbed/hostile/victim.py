@@ -159,7 +159,7 @@ class Victim:
             file.write(value)
         return ""
 
-    def session(self, name: str, value: int) -> None:
+    def session(self, name: str, value: int | str) -> None:
         with open(f"{SESSIONS}/{self.name}/{name}", "w") as file:
             file.write(str(value))
 

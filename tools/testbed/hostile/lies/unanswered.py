@@ -1,27 +1,38 @@
 # SPDX-License-Identifier: GPL-2.0
-"""OPEN is executed, but answered too late: the client has the device closed once it can."""
+"""OPEN is executed, but answered too late: the client has the device closed once it can.  CLOSE does not reach a later
+session."""
 
+import contextlib
 import errno
 import os
+import subprocess
 import time
 
 from .. import wire
 from ..server import Honest, Server
-from ..victim import Victim, error_of
+from ..victim import ADDRESS, SESSIONS, TIME_LIMIT, Victim, error_of
+from .endless import log_lines
 from .table import lie, like
 
 LIE, OTHER = "/dev/lie", "/dev/other"
-IDS = {LIE: 7, OTHER: 8}
-# An administrative message has 30 s; this answer comes later.
-LATE_S, UNANSWERED_S = 33, 45
+MORE = [f"/dev/more{number}" for number in range(6)]
+IDS = {name: number for number, name in enumerate((LIE, OTHER, *MORE), 7)}
+# An administrative message has 30 s.
+UNANSWERED_S = 45
+ROUNDS = 10
+# In which the client has noticed that a path is lost.
+NOTICED_S = 0.03
+FIRST, SECOND = "10.0.1.2", "10.0.1.102"
 # Until the client asks, after a late answer as well.
 CLOSED_S = 10
 
 
 class Late(Honest):
-    """Has two disks; answers the next OPENs of the first, or questions for it, too late."""
+    """Has some disks; answers the next OPENs of the first, or questions for it, too late."""
 
     late_opens, late_questions = 0, 0
+    # Later than the client waits.
+    late_s = 33
 
     def __init__(self):
         super().__init__()
@@ -40,7 +51,7 @@ class Late(Honest):
             return server.answer(request, error=errno.ENOENT)
         self.has_open.add(number)
         if number == IDS[LIE] and self._is_late(is_question):
-            return server.later(LATE_S, lambda: self._describe(server, request, number))
+            return server.later(self.late_s, lambda: self._describe(server, request, number))
         return self._describe(server, request, number)
 
     def _describe(self, server, request, number):
@@ -80,6 +91,10 @@ def late(server: Server) -> None:
 def restarts(server: Server) -> None:
     """Has lost the session, and the next answer comes too late."""
     late(server)
+    lose_session(server)
+
+
+def lose_session(server: Server) -> None:
     server.run = os.urandom(16)
     server.behaviour.has_open.clear()
     for connection in server.cons.values():
@@ -159,3 +174,105 @@ def remapped(v: Victim) -> None:
 
 
 lie("late answer to the OPEN of a disk that is remapped", Late, with_other(remapped), revokes, late, closed)
+
+
+class Forgetful(Late):
+    """Answers no question for its exports, holds back the last message that connects a path if it is told to, and
+    looks whether devices that it has not open are closed."""
+
+    # So short that the client sends one administrative message at a time.
+    depth = 8
+
+    def __init__(self):
+        super().__init__()
+        self.wrongly_closed: list[int] = []
+        self.holds, self.held = False, None
+
+    def request(self, server, request):
+        if request.kind == wire.CLOSE:
+            number = wire.CLOSE_REQ.unpack(request.user)["device_id"]
+            if number not in self.has_open:
+                self.wrongly_closed.append(number)
+        super().request(server, request)
+
+    def discover(self, server, request):
+        pass
+
+    def info(self, server, connection):
+        if self.holds:
+            self.held = connection
+        else:
+            super().info(server, connection)
+
+
+def holds_another_path(server: Server) -> None:
+    """Its server was started later, and knows no session."""
+    server.behaviour.holds = True
+    server.run = os.urandom(16)
+
+
+def another_is_held(server: Server) -> str | None:
+    deadline = time.monotonic() + UNANSWERED_S
+    while server.behaviour.held is None:
+        if time.monotonic() > deadline:
+            return "no other path is being connected"
+        if not server.step():
+            time.sleep(0.01)
+    return None
+
+
+def takes_over(server: Server) -> None:
+    """The other path is connected as soon as the client has lost the former one."""
+    behaviour = server.behaviour
+    behaviour.has_open.clear()
+    for connection in server.former:
+        connection.disconnect()
+    held, behaviour.holds, behaviour.held = behaviour.held, False, None
+    server.later(NOTICED_S, lambda: behaviour.info(server, held))
+
+
+def none_closed_wrongly(server: Server) -> str | None:
+    wrong = server.behaviour.wrongly_closed
+    return f"devices of the former session were closed in the new one: {wrong}" if wrong else None
+
+
+def is_connected(v: Victim) -> bool:
+    with open(f"{SESSIONS}/{v.name}/paths/ip:{FIRST}@ip:{ADDRESS}/state") as file:
+        return file.read().strip() == "connected"
+
+
+def closed_in_another_session(v: Victim) -> bool:
+    """CLOSEs wait behind a message without answer, while the server is replaced by another one.  Returns whether one
+    has found the other session: each looks every 100 ms whether its time has come, and one that looks while no path is
+    connected is not sent anyway."""
+    deadline = time.monotonic() + TIME_LIMIT
+    while not is_connected(v):
+        assert time.monotonic() < deadline, "the client does not connect again"
+        time.sleep(0.05)
+    disks = [Victim(v.name, v.port, v.tell, name).must_map() for name in MORE]
+    v.tell("order 0")
+    adding = v.beside(lambda: v.session("add_path", f"ip:{SECOND},ip:{ADDRESS}"))
+    v.tell("order 1")
+    assert v.discover(0.5) == "KILLED"
+    closing = [v.beside(disk.unmap_disk) for disk in disks]
+    time.sleep(0.5)
+    v.tell("order 2")
+    for thread in (adding, *closing):
+        thread.join(TIME_LIMIT)
+    v.tell("order 3")
+    assert not any(disk.disk for disk in disks), "a disk is not unmapped"
+    return any("closing device" in line and "ESTALE" in line for line in log_lines(v.name))
+
+
+def waits_to_be_closed(v: Victim) -> None:
+    subprocess.run(["ip", "address", "replace", f"{SECOND}/24", "dev", "eth0"], check=True)
+    for _ in range(ROUNDS):
+        if closed_in_another_session(v):
+            return
+        with contextlib.suppress(FileNotFoundError):
+            v.session(f"paths/ip:{SECOND}@ip:{ADDRESS}/remove_path", "1")
+    raise AssertionError("no CLOSE has waited until the next session")
+
+
+lie("session is lost while disks wait to be closed", Forgetful, with_other(waits_to_be_closed), holds_another_path,
+    another_is_held, takes_over, none_closed_wrongly)
