@@ -4,6 +4,7 @@
 
 use ibtrs_proto::capsule::*;
 use ibtrs_proto::consts::MAX_HDR_SIZE;
+use ibtrs_proto::imm::{Imm, ImmLayout};
 use ibtrs_proto::layout;
 use ibtrs_proto::msg::*;
 use proptest::prelude::*;
@@ -71,6 +72,26 @@ fn windows() {
 fn what_fits() {
     assert!(fits(0, 0) && fits(MAX_DATA, 40) && fits(1, 32));
     assert!(!fits(MAX_DATA + 1, 32) && !fits(512, 41) && !fits(0, usize::MAX));
+}
+
+/// The example of Documentation/protocol.md, "Capsules".
+#[test]
+fn golden() {
+    assert!(fits(4096, 32));
+    let place = layout::write(0, 32, HEADERS, HEADERS).unwrap();
+    assert_eq!((place.offset_of_first_byte, place.imm_offset), (0, 32));
+    let payload = ImmLayout::new(512, 131_072)
+        .unwrap()
+        .request(5, place.imm_offset)
+        .unwrap();
+    assert_eq!(Imm::IoReq { payload }.encode(), 0x0028_0020);
+    let header = WriteHdr {
+        usr_len: 32,
+        timed: false,
+    };
+    assert_eq!(header.encode(), [2, 0, 32, 0]);
+    // Padding up to the data.
+    assert_eq!((HEADERS - place.total_len, HEADERS + 4096), (28, 4160));
 }
 
 #[test]
