@@ -2,6 +2,8 @@
 """`--boots N`: boots the guests that the selected scenarios would use, N times, and runs nothing on
 them.  The summary has the number of guests that did not come up at first."""
 
+from pathlib import Path
+
 import pytest
 
 from testbed import judge
@@ -33,5 +35,6 @@ def in_place_of(items: list, session, rounds: int, kind, fresh) -> list[Boot]:
         if key := kind(item):
             batch = item.get_closest_marker("xdist_group").args[0]
             wanted[f"{batch}-{item.name}" if fresh(item) else batch] = key
-    return [Boot.from_parent(session, name=f"{number}-{name}", key=key)
+    # The hooks of this directory count for files in it only.
+    return [Boot.from_parent(session, name=f"{number}-{name}", key=key, path=Path(__file__))
             for number in range(1, rounds + 1) for name, key in wanted.items()]
