@@ -107,9 +107,9 @@ impl Path {
         self.wait(|fsm| fsm.outcome_since(outcomes))?
     }
 
-    /// Waits until the path is closed or removed.
+    /// Waits while the path is being closed. Another task may have connected it again since.
     fn wait_closed(&self) -> Result {
-        self.wait(|fsm| matches!(fsm.machine.state, State::Closed | State::Dead).then_some(()))
+        self.wait(|fsm| (fsm.machine.state != State::Closing).then_some(()))
     }
 
     /// Reconnects the path at once, whether it is connected or not, and waits for the outcome.

@@ -119,8 +119,9 @@ pub enum Event {
     UserReconnect,
     /// An operator (attribute `disconnect`), or the end of the session, closes the path.
     UserDisconnect,
-    /// An operator removes the path (attribute `remove_path`). The first time this closes the
-    /// path; once the path is CLOSED, it removes it.
+    /// An operator (attribute `remove_path`), or the end of the session, removes the path. The first
+    /// time this closes the path; once the path is CLOSED, it removes it. From the first time on, no
+    /// operator can reconnect the path.
     UserRemove,
     /// The teardown that CLOSING asked for is complete.
     CloseDone,
@@ -204,6 +205,8 @@ pub struct Machine {
     pub epoch: u32,
     /// The attempts to reconnect.
     pub tries: Tries,
+    /// The path is being removed: nobody can connect it again.
+    pub removing: bool,
 }
 
 /// Attempts to reconnect in a row.
@@ -238,11 +241,21 @@ impl Machine {
             state: initial().next,
             epoch: 0,
             tries: Tries::NONE,
+            removing: false,
         }
     }
 
     /// Handles an event of the path. `limit` is how many attempts an operator allows in a row.
     pub fn step(&mut self, event: Event, limit: Attempts) -> Step {
+        match event {
+            // Also while the path is closing: it could be connected again before whoever removes it
+            // has seen that it is closed.
+            Event::UserRemove => self.removing = true,
+            Event::UserReconnect if self.removing => {
+                return Step::refuse(self.state, Errno::ENODEV)
+            }
+            _ => {}
+        }
         let step = step(self.state, event, limit.allow(self.tries.counted()));
         self.state = step.next;
         if step.reply.accepted() {

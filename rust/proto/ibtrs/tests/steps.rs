@@ -5,6 +5,7 @@
 use std::collections::HashSet;
 
 use ibtrs_proto::backoff::Attempts;
+use ibtrs_proto::errno::Errno;
 use ibtrs_proto::fsm::client_path::{initial, Action, Actions, Event, Machine, State};
 use ibtrs_proto::steps::{carry_out, Steps};
 
@@ -100,11 +101,13 @@ impl Path {
             state,
             epoch,
             tries,
+            removing,
         } = self.machine;
         let has = (self.attempt, self.heartbeat, self.timer);
         let todo: Vec<_> = self.todo.iter().collect();
         let tries = (tries.made, tries.repeats);
-        (state, epoch, tries, todo, self.taken.clone(), has)
+        let machine = (state, epoch, tries, removing);
+        (machine, todo, self.taken.clone(), has)
     }
 
     fn event(&mut self, event: Event) {
@@ -249,6 +252,26 @@ fn users_who_do_not_wait() {
         path.machine.state == State::Closed && path.fits(),
         "{path:?}"
     );
+}
+
+/// An operator who connects a path again and again does not keep another one from removing it.
+#[test]
+fn a_path_that_is_being_removed_is_not_connected_again() {
+    for state in State::ALL {
+        let mut machine = Machine {
+            state,
+            ..Machine::new()
+        };
+        let step = |machine: &mut Machine, event| machine.step(event, Attempts::Forever);
+        for event in [Event::UserRemove, Event::CloseDone, Event::UserRemove] {
+            let _ = step(&mut machine, event);
+            let before = machine.state;
+            let refused = step(&mut machine, Event::UserReconnect).reply.result();
+            assert_eq!(refused, Err(Errno::ENODEV), "{state:?}");
+            assert_eq!(machine.state, before, "{state:?}");
+        }
+        assert_eq!(machine.state, State::Dead, "{state:?}");
+    }
 }
 
 #[test]
