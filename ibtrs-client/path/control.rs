@@ -121,7 +121,7 @@ impl Path {
     /// # Errors
     ///
     /// - `EBUSY`: the path is connecting or being closed.
-    /// - `ENODEV`: the path was removed.
+    /// - `ENODEV`: the path was or is being removed.
     /// - `EINTR`: interrupted by a signal; the attempt goes on.
     /// - The error of the attempt; further attempts follow as set.
     pub fn reconnect(self: &Arc<Self>) -> Result {
@@ -130,7 +130,7 @@ impl Path {
         self.wait_outcome(outcomes)
     }
 
-    /// Closes the path until a user reconnects it, and waits until it is closed.
+    /// Closes the path until a user reconnects it, and waits until it is closed, or connected again.
     ///
     /// # Context
     ///
@@ -244,9 +244,10 @@ impl Path {
         self.forget();
     }
 
-    /// Begins to close the path; does not wait.
+    /// Begins to close the path for [`Path::close`]; does not wait. From here on, nobody can connect
+    /// the path.
     pub(crate) fn begin_close(self: &Arc<Self>) {
-        let _ = self.ask(Event::UserDisconnect);
+        let _ = self.ask(Event::UserRemove);
     }
 
     /// Removes a dead path from sysfs and from the session.
@@ -345,5 +346,19 @@ mod tests {
             assert_eq!(removed, Ok(()));
             assert!(path.state() == State::Dead);
         }
+    }
+
+    #[test]
+    fn a_path_that_is_removed_is_not_connected_again() {
+        let Ok(path) = path() else {
+            assert!(false);
+            return;
+        };
+        path.begin_close();
+        assert!(!path.event(Event::UserReconnect).accepted());
+        assert_eq!(path.wait_closed(), Ok(()));
+        assert!(!path.event(Event::UserReconnect).accepted());
+        path.close();
+        assert!(path.state() == State::Dead);
     }
 }

@@ -84,6 +84,11 @@ pub(crate) fn client_path(bytes: &[u8]) {
         assert!(!late.reply.accepted());
         assert_eq!(heartbeat, m.state == c::State::Connected);
         assert_eq!(timer, m.state == c::State::Reconnecting);
+        let ends = matches!(
+            m.state,
+            c::State::Closing | c::State::Closed | c::State::Dead
+        );
+        assert!(ends || !m.removing);
     }
 }
 

@@ -115,7 +115,7 @@ pub const TABLE: &[Advice] = &[
     advice(Task::Path, Errno::ETIMEDOUT, "the server did not answer in time", "check that the address is right, and that RoCE's UDP port 4791 passes firewalls"),
     advice(Task::Path, Errno::ECONNREFUSED, "nobody listens on the server's port there", "check the address"),
     advice(Task::Path, Errno::ECONNRESET, "the server ended the connection while it was set up", "the server's log has the reason"),
-    advice(Task::Path, Errno::ENODEV, "no RDMA device leads to the address", "see `rdma link`"),
+    advice(Task::Path, Errno::ENODEV, "no RDMA device leads to the address, or the path is being removed", "see `rdma link`"),
     advice(Task::Path, Errno::EHOSTUNREACH, "no route leads to the address", "check routes and the address"),
     advice(Task::Path, Errno::ENETUNREACH, "no route leads to the address", "check routes and the address"),
     advice(Task::Path, Errno::EACCES, "the server does not let the session connect from this address", "`ibnbd host list` there shows the addresses, `ibnbd host set` changes them"),

@@ -117,11 +117,11 @@ pub enum Event {
     LimitSet,
     /// An operator reconnects the path (attribute `reconnect`).
     UserReconnect,
-    /// An operator (attribute `disconnect`), or the end of the session, closes the path.
+    /// An operator closes the path (attribute `disconnect`), also to remove it (`remove_path`).
     UserDisconnect,
-    /// An operator (attribute `remove_path`), or the end of the session, removes the path. The first
-    /// time this closes the path; once the path is CLOSED, it removes it. From the first time on, no
-    /// operator can reconnect the path.
+    /// The path is removed, as the session ends or as an operator wants (attribute `remove_path`,
+    /// once its file is gone). The first time this closes the path; once the path is CLOSED, it
+    /// removes it. From the first time on, no operator can reconnect the path.
     UserRemove,
     /// The teardown that CLOSING asked for is complete.
     CloseDone,
@@ -248,8 +248,8 @@ impl Machine {
     /// Handles an event of the path. `limit` is how many attempts an operator allows in a row.
     pub fn step(&mut self, event: Event, limit: Attempts) -> Step {
         match event {
-            // Also while the path is closing: it could be connected again before whoever removes it
-            // has seen that it is closed.
+            // Also while the path is closing: it could be connected again before the task that removes
+            // it has seen that it is closed.
             Event::UserRemove => self.removing = true,
             Event::UserReconnect if self.removing => {
                 return Step::refuse(self.state, Errno::ENODEV)

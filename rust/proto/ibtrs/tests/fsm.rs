@@ -213,11 +213,17 @@ fn a_client_leaves_nothing_behind() {
         let mut seen = HashSet::new();
         while let Some((machine, driver)) = todo.pop() {
             let tries = machine.tries;
-            let key = (machine.state, tries.made, tries.repeats, driver);
+            let tried = (tries.made, tries.repeats);
+            let key = (machine.state, tried, machine.removing, driver);
             if tries.made > 4 || !seen.insert(key) {
                 continue;
             }
             assert!(driver.fits(machine.state), "{machine:?} {driver:?}");
+            let ends = matches!(
+                machine.state,
+                c::State::Closing | c::State::Closed | c::State::Dead
+            );
+            assert!(ends || !machine.removing, "{machine:?}");
             let mut events = driver.events(machine.state);
             if driver.attempt && repeats {
                 events.push(c::Event::ConnectAgain);

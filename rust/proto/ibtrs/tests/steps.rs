@@ -254,7 +254,7 @@ fn users_who_do_not_wait() {
     );
 }
 
-/// An operator who connects a path again and again does not keep another one from removing it.
+/// One operator connects a path again and again, and another one can remove it nevertheless.
 #[test]
 fn a_path_that_is_being_removed_is_not_connected_again() {
     for state in State::ALL {
