@@ -42,9 +42,17 @@ pub(crate) struct OpenDevice {
     pub(crate) generation: Generation,
 }
 
+/// Calls `send`, which sends a message to the server. If the server answers that the message was
+/// damaged on the way, it has executed nothing, so the client sends the message once more.
+fn send_intact<T>(mut send: impl FnMut() -> Result<T>) -> Result<T> {
+    match send() {
+        Err(EBADMSG) => send(),
+        result => result,
+    }
+}
+
 /// Sends a message to the server, and returns the session generation in which the server has
-/// answered. If the server answers that the message was damaged on the way, it has executed nothing,
-/// so the client sends the message once more.
+/// answered; see [`send_intact`].
 ///
 /// # Context
 ///
@@ -54,10 +62,7 @@ pub(crate) struct OpenDevice {
 ///
 /// Errors of the server and of the transport.
 fn send(transport: &Session, dir: Dir, message: &[u8], reply: &mut [u8]) -> Result<Generation> {
-    match transport.admin(dir, message, reply) {
-        Err(EBADMSG) => transport.admin(dir, message, reply),
-        result => result,
-    }
+    send_intact(|| transport.admin(dir, message, reply))
 }
 
 /// Sends the client's version to the server, and returns the version that both sides speak.
@@ -242,12 +247,7 @@ pub(crate) fn discover<'a>(
 /// which the server may have kept the device.
 pub(crate) fn close_device(transport: &Session, generation: Generation, device_id: u32) -> Result {
     let msg = Close { device_id }.encode();
-    let send = || transport.admin_in(generation, Dir::Write, &msg, &mut []);
-    // As `send` does.
-    let closed = match send() {
-        Err(EBADMSG) => send(),
-        result => result,
-    };
+    let closed = send_intact(|| transport.admin_in(generation, Dir::Write, &msg, &mut []));
     if let Err(error) = closed {
         kx::pr_warn_ratelimited!(
             "{}: closing device {} on the server failed: {}\n",
