@@ -17,8 +17,8 @@ from .table import lie, like
 LIE, OTHER = "/dev/lie", "/dev/other"
 MORE = [f"/dev/more{number}" for number in range(6)]
 IDS = {name: number for number, name in enumerate((LIE, OTHER, *MORE), 7)}
-# An administrative message has 30 s.
-UNANSWERED_S = 45
+# An administrative message has 30 s; this answer comes later.
+LATE_S, UNANSWERED_S = 33, 45
 ROUNDS = 10
 # In which the client has noticed that a path is lost.
 NOTICED_S = 0.03
@@ -31,8 +31,6 @@ class Late(Honest):
     """Has some disks; answers the next OPENs of the first, or questions for it, too late."""
 
     late_opens, late_questions = 0, 0
-    # Later than the client waits.
-    late_s = 33
 
     def __init__(self):
         super().__init__()
@@ -51,7 +49,7 @@ class Late(Honest):
             return server.answer(request, error=errno.ENOENT)
         self.has_open.add(number)
         if number == IDS[LIE] and self._is_late(is_question):
-            return server.later(self.late_s, lambda: self._describe(server, request, number))
+            return server.later(LATE_S, lambda: self._describe(server, request, number))
         return self._describe(server, request, number)
 
     def _describe(self, server, request, number):
@@ -66,22 +64,23 @@ class Late(Honest):
         return self.late_opens >= 0
 
 
-def _until(server: Server, is_open: bool, seconds: float) -> str | None:
+def _until(server: Server, holds, seconds: float, otherwise: str) -> str | None:
+    """Serves until holds()."""
     deadline = time.monotonic() + seconds
-    while (IDS[LIE] in server.behaviour.has_open) != is_open:
+    while not holds():
         if time.monotonic() > deadline:
-            return f"the disk is {'not ' if is_open else ''}open after {seconds} s"
+            return f"{otherwise} after {seconds} s"
         if not server.step():
             time.sleep(0.01)
     return None
 
 
 def closed(server: Server) -> str | None:
-    return _until(server, False, CLOSED_S)
+    return _until(server, lambda: IDS[LIE] not in server.behaviour.has_open, CLOSED_S, "the disk is open")
 
 
 def opened(server: Server) -> str | None:
-    return _until(server, True, UNANSWERED_S)
+    return _until(server, lambda: IDS[LIE] in server.behaviour.has_open, UNANSWERED_S, "the disk is not open")
 
 
 def late(server: Server) -> None:
@@ -91,10 +90,6 @@ def late(server: Server) -> None:
 def restarts(server: Server) -> None:
     """Has lost the session, and the next answer comes too late."""
     late(server)
-    lose_session(server)
-
-
-def lose_session(server: Server) -> None:
     server.run = os.urandom(16)
     server.behaviour.has_open.clear()
     for connection in server.cons.values():
@@ -212,13 +207,7 @@ def holds_another_path(server: Server) -> None:
 
 
 def another_is_held(server: Server) -> str | None:
-    deadline = time.monotonic() + UNANSWERED_S
-    while server.behaviour.held is None:
-        if time.monotonic() > deadline:
-            return "no other path is being connected"
-        if not server.step():
-            time.sleep(0.01)
-    return None
+    return _until(server, lambda: server.behaviour.held is not None, UNANSWERED_S, "no other path is being connected")
 
 
 def takes_over(server: Server) -> None:
