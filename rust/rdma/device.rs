@@ -168,6 +168,16 @@ impl Device {
             .ok_or(ENODEV)
     }
 
+    /// Returns one of the devices, which the guest that runs the suites has before the modules.
+    #[cfg(IBTRS_KUNIT)]
+    pub(crate) fn nth(index: usize) -> Result<Arc<Self>> {
+        let devices = DEVICES.lock();
+        devices
+            .get(index)
+            .map(|entry| entry.dev.clone())
+            .ok_or(ENODEV)
+    }
+
     /// Registers `handler` for the removal of the device.
     ///
     /// # Context

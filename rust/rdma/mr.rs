@@ -55,8 +55,7 @@ impl Access {
 ///
 /// This value is the right to use a region. The region itself belongs to its protection domain and
 /// is freed with it. The device may access the region as long as a pending work request names it,
-/// even after this value was dropped. No test drops a region between its work request and the
-/// doorbell: nothing frees a region before its protection domain, which outlives the queue pairs.
+/// even after this value was dropped: the queue pair that has the work request keeps the domain.
 ///
 /// # Invariants
 ///
@@ -312,6 +311,53 @@ impl Bases {
 #[kernel::macros::kunit_tests(rdma_mr)]
 mod tests {
     use super::*;
+    use crate::{
+        device::Device,
+        dma::Direction, //
+    };
+    use kx::{
+        io::SyncIo,
+        mm::PageBlock, //
+    };
+
+    #[test]
+    fn takes_only_what_is_mapped_for_its_device() -> Result {
+        let (own, other) = (Device::nth(0)?, Device::nth(1)?);
+        let (pd, other_pd) = (Pd::new(&own)?, Pd::new(&other)?);
+        let mut mr = Mr::new(&pd, 2)?;
+        for (dev, expected) in [(&own, Ok(())), (&other, Err(EINVAL))] {
+            let io = SyncIo::new(PAGE_SIZE)?;
+            let mapped = MappedIo::new(dev, io.handle()?, Direction::FromDevice);
+            let mapped = mapped.map_err(|(error, _)| error)?;
+            let taken = mr.map_io(&mapped);
+            mapped.unmap(dev).done(Ok(()));
+            assert_eq!(taken, expected);
+        }
+        for (pd, expected) in [(&pd, Ok(())), (&other_pd, Err(EINVAL))] {
+            let block = Arc::new(
+                PageBlock::with_len(PAGE_SIZE, pd.device().node())?,
+                GFP_KERNEL,
+            )?;
+            let pages = DmaPages::new(pd, block, Direction::FromDevice)?;
+            assert_eq!(mr.map_pages(&pages), expected);
+        }
+        Ok(())
+    }
+
+    /// A work request that waits for the doorbell may still name it.
+    #[test]
+    fn a_region_outlives_the_right_to_use_it() -> Result {
+        let pd = Pd::new(&Device::nth(0)?)?;
+        let mr = Mr::new(&pd, 1)?;
+        let (region, rkey) = (mr.ptr, mr.rkey());
+        drop(mr);
+        assert!(pd.has_region(region));
+        // SAFETY: The domain, which is live, has the region. KASAN would report it if it were freed.
+        assert_eq!(unsafe { (*region.as_ptr()).rkey }, rkey);
+        // The next one is another.
+        assert!(Mr::new(&pd, 1)?.ptr != region);
+        Ok(())
+    }
 
     /// As high as kernel addresses are.
     const ADDR: u64 = 0xffff_8880_1234_5678;

@@ -128,6 +128,12 @@ impl Pd {
     pub(crate) fn as_raw(&self) -> *mut bindings::ib_pd {
         self.ptr.as_ptr()
     }
+
+    /// Returns whether the domain will free `region`.
+    #[cfg(IBTRS_KUNIT)]
+    pub(crate) fn has_region(&self, region: NonNull<bindings::ib_mr>) -> bool {
+        self.regions.lock().0.contains(&region)
+    }
 }
 
 #[pinned_drop]

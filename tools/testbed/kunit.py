@@ -15,7 +15,8 @@ MODULES = ("ibtrs_core", "ibtrs_client", "ibtrs_server", "ibnbd_client", "ibnbd_
 
 def run(modules: Path | None) -> Tally:
     tally = Tally()
-    with Solo("debug", kernel_arguments="kunit.enable=1", our_modules=modules) as lab:
+    # Suites that need RDMA devices find two.
+    with Solo("debug", links=2, kernel_arguments="kunit.enable=1", our_modules=modules) as lab:
         guest = lab.guest
         guest.log.move_mark()
         for module in MODULES:
