@@ -352,7 +352,8 @@ mod tests {
         let (region, rkey) = (mr.ptr, mr.rkey());
         drop(mr);
         assert!(pd.has_region(region));
-        // SAFETY: The domain, which is live, has the region. KASAN would report it if it were freed.
+        // SAFETY: The assertion above has shown that `pd` lists the region, and by its type invariant
+        // what it lists is live as long as `pd` is.
         assert_eq!(unsafe { (*region.as_ptr()).rkey }, rkey);
         // The next one is another.
         assert!(Mr::new(&pd, 1)?.ptr != region);
