@@ -13,19 +13,23 @@ KDIR ?= /lib/modules/$(or $(KERNEL),$(shell uname -r))/build
 FLAVOUR ?= debug
 
 # Out of the source tree, so that several kernels can be built for.
-OUT ?= $(CURDIR)/build
+OUT = $(CURDIR)/build
 # Where `make install` puts the names of disks.
 UDEV_RULES ?= /usr/lib/udev/rules.d
 # The kernel to build against: KDIR, or the result of `make kernel-metadata` for it.
 kdir = $(shell scripts/kernel-metadata.sh --find $(KDIR))
+# Lines that use it begin with a plus: make does not see $(MAKE) in them, and would pass no jobs on.
 kernel-make = $(MAKE) -C $(kdir) M=$(CURDIR) MO=$(OUT)
 refuse-blanks = $(foreach path,CURDIR OUT KDIR,$(if $(word 2,$($(path))),$(error \
 	$(path) is '$($(path))', and the kernel's Makefiles take no path with a blank)))
 
+# The kernel's Makefiles run elsewhere.
+override OUT := $(if $(word 2,$(OUT)),$(OUT),$(abspath $(OUT)))
+
 .PHONY: all
 all: check-kdir
 	@mkdir -p $(OUT)
-	$(kernel-make) modules
+	+$(kernel-make) modules
 
 .PHONY: check-kdir
 check-kdir:
@@ -37,7 +41,7 @@ kernel-metadata:
 
 .PHONY: install
 install:
-	$(refuse-blanks)$(kernel-make) modules_install
+	+$(refuse-blanks)$(kernel-make) modules_install
 	install -D -m 644 tools/udev/60-ibnbd.rules $(INSTALL_MOD_PATH)$(UDEV_RULES)/60-ibnbd.rules
 	depmod $(if $(INSTALL_MOD_PATH),-b $(INSTALL_MOD_PATH)) $(shell cat $(kdir)/include/config/kernel.release)
 
