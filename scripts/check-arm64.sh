@@ -13,8 +13,8 @@ mkdir -p "$out"
 
 # Undefined symbols are the kernel's, which has no list of its symbols yet.
 with_progress "Compiling the modules for arm64" 80 \
-	env -u MAKEFLAGS -u MFLAGS make -C "$kernel" M="$TOP" MO="$out" -j"$JOBS" ARCH=arm64 \
-	"${KERNEL_MAKE_ARGS[@]}" W=1 KBUILD_MODPOST_WARN=1 modules
+	env -u MAKEFLAGS -u MFLAGS make -C "$TOP" KDIR="$kernel" OUT="$out" -j"$JOBS" ARCH=arm64 \
+	"${KERNEL_MAKE_ARGS[@]}" W=1 KBUILD_MODPOST_WARN=1
 log=$IBTRS_CACHE/logs/Compiling-the-modules-for-arm64.log
 if grep -vE '^WARNING: (modpost: |.*Module\.symvers is missing)' "$log" | grep -Ei '\bwarning:'; then
 	die "compiled for arm64, but not without warnings; the whole log is $log"
