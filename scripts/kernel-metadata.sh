@@ -14,8 +14,8 @@
 # $IBTRS_METADATA, a folder for each kernel release; so is a refusal, which would
 # take as long to come to again, until something that it depends on changes.
 #
-# Status 77, at which DKMS skips the kernel: the metadata is refused, the kernel's
-# source or its compilers are not installed, or the disk is full.
+# Status 77, at which DKMS skips the kernel: the metadata is refused, the kernel's source
+# or its compilers are not installed, the disk has no room, or the folder is not ours.
 set -Eeuo pipefail
 trap 'printf "error: %s, line %s: exit status %s\n" "${BASH_SOURCE[0]}" "$LINENO" "$?" >&2' ERR
 # Variables of an outer make are not for the kernel's, but for the tools.
@@ -72,6 +72,14 @@ is_made() { is_of_this_source && cmp -s "$headers/Module.symvers" "$work/build/M
 
 # A folder that the caller names as the cache may have other files.
 is_ours() { [ -e "$1/.ibtrs-metadata" ] || [ -e "$1/.done" ]; }
+# This may be interrupted: what says that the metadata is whole goes first, and whose it is last.
+remove() {
+	[ -e "$1" ] || return 0
+	touch "$1/.ibtrs-metadata"
+	rm -f "$1/.done"
+	find "$1" -mindepth 1 ! -name .ibtrs-metadata -delete
+	rm -r "$1"
+}
 
 # check_space FOLDER
 check_space() {
@@ -194,7 +202,7 @@ forget_removed() {
 	local folder file
 	for folder in "$cache"/*/; do
 		is_ours "$folder" || continue
-		[ "$folder" = "$work/" ] || [ -e "/lib/modules/$(basename "$folder")" ] || rm -rf "$folder"
+		[ "$folder" = "$work/" ] || [ -e "/lib/modules/$(basename "$folder")" ] || remove "$folder"
 	done
 	for file in "$cache"/.refused-*; do
 		[ -e "/lib/modules/${file#"$cache/.refused-"}" ] || rm -f "$file"
@@ -202,8 +210,9 @@ forget_removed() {
 }
 
 build() {
-	mkdir -p "$work/source" "$work/build"
+	mkdir -p "$work"
 	touch "$work/.ibtrs-metadata"
+	mkdir "$work/source" "$work/build"
 	say "Unpacking the source of kernel $release"
 	unpack
 	say "Configuring it like $headers"
@@ -238,12 +247,13 @@ make_metadata() {
 		cp "$headers/Module.symvers" "$work/build/"
 		return
 	fi
-	[ ! -e "$work" ] || is_ours "$work" || die "$work is there already, and is no metadata: name another folder with IBTRS_METADATA="
+	[ ! -e "$work" ] || is_ours "$work" || rmdir "$work" 2>/dev/null || status=77 \
+		die "$work is there already, and is no metadata: name another folder with IBTRS_METADATA="
 	check_refusal
-	rm -rf "$work"
+	remove "$work"
 	forget_removed
 	check_space "$cache"
-	trap '[ -e "$work/.done" ] || rm -rf "$work"' EXIT
+	trap '[ -e "$work/.done" ] || remove "$work"' EXIT
 	build
 	rm -f "$refusal"
 }
@@ -265,6 +275,7 @@ else
 	[ -r "$headers/.config" ] ||
 		die "no kernel headers at $headers${release:+: apt install linux-headers-$release}"
 	[ "$(value CONFIG_RUST)" = y ] || die "kernel $release was built without Rust (CONFIG_RUST)"
+	[ "$(value CONFIG_CC_IS_CLANG)" != y ] || LLVM=${LLVM:-1}
 	is_made || make_metadata
 	echo "$work/build"
 fi

@@ -198,8 +198,35 @@ def test_nothing_else_in_the_folder_is_touched(machine):
     machine.folder().parent.mkdir()
     (machine.folder().parent / "one").touch()
     result = machine.run(machine.headers)
-    assert result.returncode == 1 and "is no metadata" in result.stderr
+    assert result.returncode == 77 and "is no metadata" in result.stderr
     assert (machine.folder().parent / "one").exists()
+
+
+def test_what_was_interrupted_is_made_again(machine):
+    """In any step; what says whose folder it is comes first and goes last."""
+    folder = machine.folder().parent
+    folder.mkdir(parents=True)
+    assert machine.run(machine.headers).returncode == 0
+    for name in (".done", "config", "version", "symbols"):
+        (folder / name).unlink()
+    shutil.rmtree(folder / "source")
+    assert machine.run(machine.headers).returncode == 0
+
+
+@pytest.mark.parametrize("removed", ["rm", "find"])
+def test_a_removal_may_be_interrupted(machine, removed):
+    """What is left is not taken for metadata that is whole, and is made again."""
+    folder = machine.folder().parent
+    assert machine.run(machine.headers).returncode == 0
+    machine.packages("7.3.4-2", "7.3.4-2")
+    # At the first file, as a rule, and a little before the end.
+    program(machine.root / "bin" / removed, "#!/bin/sh\nexit 1\n")
+    assert machine.run(machine.headers).returncode not in (0, 77)
+    (machine.root / "bin" / removed).unlink()
+    machine.packages(VERSION, VERSION)
+    assert (folder / ".ibtrs-metadata").exists()
+    assert machine.run(machine.headers).returncode == 0
+    assert machine.builds() == (1 if removed == "rm" else 2)
 
 
 def test_the_running_kernel_is_what_is_built_for():
@@ -328,7 +355,9 @@ def before_dkms_builds(machine, makefile: str):
     return machine.run(machine.headers, script="dkms-pre-build.sh", cwd=modules)
 
 
-COMPILES, DOES_NOT = "all:\n\t@echo $(KDIR) > built\n", "all:\n\t@false\n"
+NOTHING_IS_MISSING = "check-kdir:\n"
+COMPILES = f"all:\n\t@echo $(KDIR) > built\n{NOTHING_IS_MISSING}"
+DOES_NOT = f"all:\n\t@false\n{NOTHING_IS_MISSING}"
 
 
 def test_a_newer_kernel_is_tried(machine):
@@ -344,6 +373,21 @@ def test_a_newer_kernel_is_tried(machine):
         "install a version of ibtrs that was made for kernel 7.10")
 
 
+def test_a_newer_kernel_whose_metadata_cannot_be_made_is_skipped(machine):
+    """What the script knows of the source may have changed; for a known kernel this is an error."""
+    (machine.root / "linux-source-7.3.tar.xz").write_text("no archive")
+    assert before_dkms_builds(machine, COMPILES).returncode not in (0, 77)
+    (machine.headers / "include/config/kernel.release").write_text("7.4.1+test-amd64\n")
+    (machine.root / "linux-source-7.3.tar.xz").rename(machine.root / "linux-source-7.4.tar.xz")
+    dpkg = machine.root / "bin/dpkg-query"
+    dpkg.write_text(dpkg.read_text().replace("linux-source-7.3", "linux-source-7.4"))
+    result = before_dkms_builds(machine, COMPILES)
+    assert result.returncode == 77
+    assert result.stderr.splitlines()[-1] == (
+        "error: the Rust metadata cannot be made for kernel 7.4.1+test-amd64: "
+        "install a version of ibtrs that was made for kernel 7.4")
+
+
 def test_for_a_known_kernel_only_the_metadata_is_made(machine):
     """A build that fails is an error there, and DKMS reports it."""
     assert before_dkms_builds(machine, DOES_NOT).returncode == 0
@@ -351,6 +395,18 @@ def test_for_a_known_kernel_only_the_metadata_is_made(machine):
     shutil.rmtree(machine.cache)
     machine.packages(VERSION, "")
     assert before_dkms_builds(machine, COMPILES).returncode == 77
+
+
+def test_a_kernel_without_its_compiler_is_skipped(machine):
+    """Also if its headers have the metadata, so that this does not ask for any tool."""
+    program(machine.headers / "rust/libkernel.rmeta", "")
+    config = machine.headers / ".config"
+    missing = "check-kdir:\n\t@echo missing $(LLVM) $(KDIR) >&2; false\n"
+    result = before_dkms_builds(machine, missing)
+    assert result.returncode == 77
+    assert f"missing {machine.headers}\n" in result.stderr
+    config.write_text(config.read_text() + "CONFIG_CC_IS_CLANG=y\n")
+    assert f"missing 1 {machine.headers}\n" in before_dkms_builds(machine, missing).stderr
 
 
 def test_a_source_without_rust_symbols_is_refused(machine):
@@ -421,6 +477,15 @@ def test_check_kdir_names_the_packages_that_are_missing(machine):
     machine.configure(CONFIG)
     assert machine.run(machine.headers).returncode == 0
     assert machine.run(machine.headers, machine.folder(), script="check-kdir.sh").stderr == ""
+
+
+def test_check_kdir_lets_modules_be_compiled_for_a_kernel_that_is_only_prepared(machine):
+    (machine.headers / "Module.symvers").unlink()
+    result = machine.run("--kernel-only", machine.headers, script="check-kdir.sh")
+    assert result.returncode == 1
+    assert result.stderr == f"missing: {machine.headers}/Module.symvers: build the kernel there first\n"
+    result = machine.run("--kernel-only", machine.headers, script="check-kdir.sh", KBUILD_MODPOST_WARN="1")
+    assert (result.returncode, result.stderr) == (0, "")
 
 
 def test_check_kdir_notes_what_authentication_lacks(machine):
