@@ -22,7 +22,8 @@ files() {
 }
 
 # The packages appear beside the tree that they are built in.
-work=$(mktemp -d)
+# Not in /tmp, which may be the machine's memory.
+work=$(TMPDIR=${TMPDIR:-/var/tmp} mktemp -d)
 trap 'rm -rf "$work"' EXIT
 tree=$work/ibtrs-$version
 mkdir "$tree"

@@ -9,6 +9,8 @@ set -euo pipefail
 # No script ends without a word.
 trap 'printf "error: %s, line %s: exit status %s\n" "${BASH_SOURCE[0]}" "$LINENO" "$?" >&2' ERR
 
+# cd prints the folders that it finds there.
+unset CDPATH
 # Variables given to an outer make must not reach the kernel's build.
 unset MAKEFLAGS MFLAGS MAKEOVERRIDES MAKELEVEL
 
