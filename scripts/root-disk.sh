@@ -26,14 +26,28 @@ copy_tree() {
 	as_root cp -r --preserve=mode "$files/." "$root"
 }
 
-make_initramfs() {
+# update_initramfs -c or -u
+update_initramfs() {
 	# shellcheck disable=SC2016 # for the shell inside
 	with_own_mounts sh -euc '
 		mount -t proc proc "$1/proc"
 		mount --rbind /dev "$1/dev"
 		exec chroot "$1" env -i HOME=/root LC_ALL=C.UTF-8 PATH=/usr/sbin:/usr/bin:/sbin:/bin \
-			update-initramfs -c -k "$2"' sh "$root" "$release" </dev/null
+			update-initramfs "$3" -k "$2"' sh "$root" "$release" "$1" </dev/null
+}
+
+make_initramfs() {
+	update_initramfs -c
 	as_root cp "$root/boot/initrd.img-$release" "$folder/initrd.img"
+}
+
+# An initramfs that maps the root is not exchanged for one that cannot.
+keep_initramfs() {
+	local modules=$root/lib/modules/$release/updates
+	as_root mv "$modules" "$root/lost"
+	if update_initramfs -u; then return 1; fi
+	as_root mv "$root/lost" "$modules"
+	as_root cmp "$root/boot/initrd.img-$release" "$folder/initrd.img"
 }
 
 make_disk() {
@@ -53,4 +67,5 @@ remove_root
 trap remove_root EXIT
 with_progress "Copying a Debian for a root disk" 1 copy_tree
 with_progress "Making its initramfs" 1 make_initramfs
+with_progress "Keeping it without modules" 1 keep_initramfs
 with_progress "Making the disk" 1 make_disk

@@ -66,6 +66,10 @@ def make(lab: Installed, key: str) -> Path:
         file.write_text(text)
         if file.suffix == ".key":
             file.chmod(0o600)
+    # A link is followed while the initramfs is made, where it leads to something.
+    config = base / FOLDER / "client.toml"
+    config.rename(base / "etc/ibtrs/client-of-the-root.toml")
+    config.symlink_to("/etc/ibtrs/client-of-the-root.toml")
     units = base / "etc/systemd/system"
     units.joinpath("testbed.service").write_text((Path(__file__).parent / "guest/testbed.service").read_text())
     wants = units / "multi-user.target.wants"
