@@ -2,9 +2,11 @@
 # SPDX-License-Identifier: GPL-2.0
 #
 # test-deb.sh: tests the Debian packages in a fresh Debian 13 with backports, made
-# by mmdebstrap: builds them, checks them with lintian, installs them; has DKMS
-# build the modules for Debian's own kernel and for a second one, skip a kernel that
-# is too old and refuse one whose symbols differ from the metadata; purges them.
+# by mmdebstrap: builds them, checks them with lintian, installs them; has DKMS build
+# the modules for Debian's own kernel and for a second one, skip kernels that are too old
+# and one whose source or bindgen is missing, refuse one whose symbols differ from the
+# metadata, replace modules that were installed from source, and build them again after
+# an upgrade that was taken back; purges them.
 # No kernel is booted.  Needs root, mmdebstrap and a package mirror.
 # shellcheck source=scripts/env.sh
 . "$(dirname "$0")/env.sh"
@@ -91,14 +93,30 @@ install_second_kernel() {
 	inside machine "apt-get install -qy linux-headers-${release%-amd64}-cloud-amd64"
 }
 
-# has_modules RELEASE: all five, for this very kernel, signed and without
-# debugging information.
+# The line that the documentation has before that of the packages.
+packages_are_there() {
+	local line
+	line=$(sed -n 's/^    \(apt install -t trixie-backports .*\)/\1/p' "$TOP/Documentation/installation.md")
+	[ "$(wc -l <<<"$line")" = 1 ]
+	[ "$line" = "$(sed -n 's/^    \(apt install -t trixie-backports .*\)/\1/p' "$TOP/README.md")" ]
+	inside machine "${line/apt/apt-get} --simulate" >"$work/simulated"
+	cat "$work/simulated"
+	grep -E '^Inst linux-image-7\.[^ ]*-amd64 ' "$work/simulated"
+	grep -E '^Inst linux-headers-7\.[^ ]*-amd64 ' "$work/simulated"
+	grep -E '^Inst linux-source-7\.[0-9]+ ' "$work/simulated"
+}
+
+# has_modules RELEASE: all five, for this very kernel, signed by DKMS's key, and
+# without debugging information.
 has_modules() {
-	local release=$1 module file
+	local release=$1 module file key
+	# The serial number of a certificate, in pairs with colons as modinfo writes it.
+	key=$(inside machine 'openssl x509 -inform DER -in /var/lib/dkms/mok.pub -noout -serial' |
+		sed 's/^serial=//; s/../&:/g; s/:$//')
 	for module in "${MODULES_OF_OURS[@]}"; do
 		file=$(cd "$work/machine" && ls "lib/modules/$release/updates/dkms/$module".ko*)
 		inside machine "modinfo -F vermagic /$file" | grep -q "^$release "
-		inside machine "modinfo -F signer /$file" | grep -q .
+		[ "$(inside machine "modinfo -F sig_key /$file")" = "$key" ]
 		[ "$(stat -c %s "$work/machine/$file")" -lt 1500000 ]
 	done
 	inside machine "dkms status ibtrs -k $release" | grep ': installed'
@@ -110,6 +128,57 @@ kernel_like() { (cd "$work/machine/lib/modules" && printf '%s\n' * | grep -xE "$
 says_why_not() {
 	grep -E "^ibtrs: no modules for kernel 6\.12[^ ]*, which does not suit: .*CONFIG_RUST" "$logs"/the-packages-install.log
 	[ ! -e "$work/machine/lib/modules/$(kernel_like '6\..*')/updates" ]
+}
+
+# Another one that is too old comes when the packages are there.
+install_another_old_kernel() { inside machine 'apt-get install -qy --no-install-recommends linux-headers-rt-amd64'; }
+says_why_not_again() {
+	local release
+	release=$(kernel_like '6\..*-rt-amd64')
+	grep -F "ibtrs: no modules for kernel $release, which does not suit: " "$logs"/another-old-kernel-is-installed.log
+	[ ! -e "$work/machine/lib/modules/$release/updates" ]
+}
+
+# What `make install` has installed gives way to the package's.
+modules_from_source() {
+	local release updates
+	release=$(kernel_like '7\.[^-]*-amd64')
+	updates=/lib/modules/$release/updates
+	inside machine "cp $updates/dkms/*.ko* $updates/ && dkms uninstall ibtrs/$version -k $release &&
+		ls $updates/*.ko* && /usr/src/ibtrs-$version/scripts/dkms-catch-up.sh ibtrs $version"
+	has_modules "$release"
+	[ -z "$(find "$work/machine$updates" -maxdepth 1 -name '*.ko*')" ]
+	inside machine "dkms uninstall ibtrs/$version -k $release"
+	[ "$(find "$work/machine$updates" -maxdepth 1 -name '*.ko*' | wc -l)" = 5 ]
+	# As the documentation says.
+	inside machine "rm $updates/ib{trs,nbd}_*.ko* && /usr/src/ibtrs-$version/scripts/dkms-catch-up.sh ibtrs $version"
+	has_modules "$release"
+}
+
+# What dpkg calls when it takes an upgrade back: the old version has removed its modules.
+take_upgrade_back() {
+	local release
+	release=$(kernel_like '7\.[^-]*-amd64')
+	inside machine '/var/lib/dpkg/info/ibtrs-dkms.prerm upgrade 9.9'
+	[ ! -e "$work/machine/lib/modules/$release/updates/dkms" ]
+	inside machine '/var/lib/dpkg/info/ibtrs-dkms.postinst abort-upgrade 9.9'
+	has_modules "$release"
+}
+
+# A compiler that is not the kernel's: the kernel is skipped and named, and gets its modules later.
+lose_compiler() {
+	local release
+	release=$(kernel_like '7\.[^-]*-amd64')
+	inside machine "dkms unbuild ibtrs/$version -k $release"
+	mv "$work/machine/usr/bin/bindgen" "$work/bindgen"
+	inside machine 'dpkg-reconfigure ibtrs-dkms'
+	[ ! -e "$work/machine/lib/modules/$release/updates/dkms" ]
+}
+compiler_is_named() {
+	grep -F "ibtrs: no modules for kernel $(kernel_like '7\.[^-]*-amd64'): these are missing: bindgen " \
+		"$logs"/a-kernel-without-bindgen-is-skipped.log
+	mv "$work/bindgen" "$work/machine/usr/bin/bindgen"
+	inside machine 'dpkg-reconfigure ibtrs-dkms'
 }
 
 # apt may unpack a kernel's headers before its source: without the source the
@@ -181,11 +250,19 @@ step "a fresh Debian 13" make_base
 step "the packages are built" build_packages
 step "lintian has nothing to say" check_packages
 step "an old kernel is installed" install_old_kernel
+step "the kernel's packages are there" packages_are_there
 step "the packages install" install_packages
 step "the modules are there" has_modules "$(kernel_like '7\.[^-]*-amd64')"
 step "the old kernel is skipped and named" says_why_not
 step "a second kernel is installed" install_second_kernel
 step "its modules are there" has_modules "$(kernel_like '7\..*-cloud-amd64')"
+step "another old kernel is installed" install_another_old_kernel
+step "it is skipped and named" says_why_not_again
+step "modules from source give way" modules_from_source
+step "an upgrade that is taken back keeps the modules" take_upgrade_back
+step "a kernel without bindgen is skipped" lose_compiler
+step "bindgen is named, and comes" compiler_is_named
+step "its kernel has the modules" has_modules "$(kernel_like '7\.[^-]*-amd64')"
 step "a kernel without its source is skipped" lose_source
 step "the source comes" find_source_again
 step "the modules of its kernel are there" has_modules "$(kernel_like '7\.[^-]*-amd64')"
