@@ -103,6 +103,13 @@ def test_soft_roces_wait_for_a_queue_pair_is_let_through_and_nothing_like_it():
     assert klog.faults([line, "[  1.0]  rxe_dereg_mr+0x5b/0xb0 [rdma_rxe]"])
 
 
+def test_soft_roces_mistake_about_reads_is_let_through_and_no_other():
+    line = "[  1.0] WARNING: drivers/infiniband/sw/rxe/rxe_comp.c:827 at rxe_completer+0xb8e/0xee0 [rdma_rxe], CPU#1"
+    assert not klog.faults([line])
+    assert klog.faults([line.replace("rxe_comp.c", "rxe_req.c")])
+    assert klog.faults([line.replace("rxe_completer", "rxe_sender")])
+
+
 def test_the_block_layers_lock_of_control_groups_is_let_through_and_no_other():
     report = """\
 [  1.0] WARNING: possible circular locking dependency detected
