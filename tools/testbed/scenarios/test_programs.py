@@ -174,6 +174,23 @@ def test_multipath_leaves_it_alone(debian, disk, stack, find):
         client.run("systemctl stop multipathd.socket multipathd; rm /etc/multipath.conf", check=False)
 
 
+def test_freezing(debian, disk):
+    """What a suspend does first: it freezes all tasks, here for five seconds and under load.  Nothing of ours
+    holds it up or loses a request."""
+    client = debian.client
+    load = client.start(f"fio --name=freezing --filename={disk} --rw=randrw --bs=4k --size=32m --iodepth=16 --direct=1 "
+                        "--ioengine=io_uring --verify=crc32c --verify_fatal=1 --time_based --runtime=30")
+    inflight = f"awk '{{print $1 + $2}}' /sys/block/ibnbd0/inflight"
+    client.wait_until(f"[ $({inflight}) != 0 ]")
+    for _ in range(2):
+        client.run("echo freezer > /sys/power/pm_test && echo freeze > /sys/power/state && "
+                   "echo none > /sys/power/pm_test", timeout=120)
+    assert load.running
+    load.wait(240)
+    assert "suspend debug: Waiting for 5 second(s)." in client.run("dmesg")
+    assert client.run("dmesg | grep -E 'Freezing .* failed|I/O error' || true") == ""
+
+
 def test_those_that_look_at_disks(debian, disk, stack):
     client = debian.client
     client.run(f"mkfs.ext4 -q -L ours {disk}", timeout=300)

@@ -150,6 +150,17 @@ def test_reboot_of_the_server(served):
     client.run("umount /mnt/disk", timeout=240)
 
 
+def test_the_server_is_shut_down_before_the_client(served):
+    """The client has a disk mounted, and services that stop it: it gives up after a minute what it has not
+    written, as it is set when new, and is gone."""
+    server, client = served
+    client.run("dd if=/dev/zero of=/mnt/disk/zeroes bs=1M count=16")
+    server.start("systemctl poweroff")
+    wait_for(lambda: not server.alive, 180, "the server has gone")
+    client.start("systemctl poweroff")
+    wait_for(lambda: not client.alive, 240, "the client has gone")
+
+
 def test_exports_of_hosts_after_reboots(served):
     """The contents of configfs and the keyring are gone after a reboot: the services create them again from
     the files, in an order in which nobody gets more than before."""
