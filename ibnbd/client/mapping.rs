@@ -174,7 +174,8 @@ impl Mapping {
     /// # Context
     ///
     /// May sleep until the disk's requests have ended; with `force`, at most until the paths that
-    /// carry them are closed.
+    /// carry them are closed. If one other disk of the session is left, blk-mq freezes its queue, and
+    /// this waits for its requests, too.
     ///
     /// # Errors
     ///
@@ -234,8 +235,7 @@ impl Mapping {
         claimed
     }
 
-    /// Drops a reference to the disk. If one other disk of the session is left, dropping the last one
-    /// makes blk-mq freeze the queue of the other, whose requests may wait for a path.
+    /// Drops a reference to the disk on a worker, as freeing the disk may sleep.
     fn drop_disk(&self, disk: Arc<GenDisk<Queue>>) {
         let jobs = self.opened.session().registry().jobs();
         // Without memory, it is dropped here.
