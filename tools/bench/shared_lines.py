@@ -11,6 +11,8 @@ REASONS = {
         "the same count, when the request has ended, on whichever processor that is",
     "ibtrs_server::con::Con::rdma::qp::Handler::received":
         "claims the request number for the path: another path may bring the same request again",
+    "ibnbd_server::session::Handle::ibtrs_server::server::ServiceSession::request":
+        "claims the bio of the request number; the processor on which the disk ended the last request gave it back",
     "ibtrs_server::chunk_owner::session::Session::release":
         "gives the request number back, on the processor on which the disk ended the request",
 }
