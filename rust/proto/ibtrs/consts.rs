@@ -25,7 +25,7 @@ pub const MIN_CHUNK_SIZE: u32 = 8192;
 pub const MAX_HDR_SIZE: u32 = 4096;
 /// Smallest `max_hdr_size` a client can work with: a READ header with one descriptor.
 pub const MIN_HDR_SIZE: u32 = 24;
-/// Most segments of a client request; a segment is at most 4096 bytes.
+/// Most segments of a client request.
 pub const MAX_SEGMENTS: usize = 128;
 
 /// Default time between two heartbeat ticks, in milliseconds.
