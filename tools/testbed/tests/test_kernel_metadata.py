@@ -250,6 +250,26 @@ def test_a_path_with_a_blank_is_refused(tmp_path, target, name):
     assert not list(path.iterdir())
 
 
+def test_the_kernels_build_gets_all_jobs_and_an_absolute_folder(machine):
+    """A relative OUT is one of the caller's, although the kernel's Makefiles run elsewhere; one of the
+    environment is not taken."""
+    machine.tool("sh", "sh 1")
+    assert machine.run(machine.headers).returncode == 0
+    (machine.folder() / "Makefile").write_text("modules:\n\t@echo in $(MO) with $(filter --jobserver%,$(MAKEFLAGS))\n")
+    out = machine.root / "out"
+    env = {**os.environ, "PATH": f"{machine.root}/bin:{os.environ['PATH']}", "IBTRS_METADATA": str(machine.cache),
+           "IBTRS_KERNEL_SOURCES": str(machine.root), "OUT": "/nowhere"}
+    for name in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "LLVM", "RUSTC", "BINDGEN"):
+        env.pop(name, None)
+    done = subprocess.run(["make", "-j3", f"KDIR={machine.headers}", f"OUT={os.path.relpath(out, TOP)}"], cwd=TOP, env=env,
+                          text=True, capture_output=True, check=True)
+    assert re.search(f"^in {out} with --jobserver", done.stdout, re.M), done.stdout
+    assert out.is_dir() and "jobserver unavailable" not in done.stderr
+    assert f"MO={TOP}/build " in subprocess.run(
+        ["make", "-n", "install", f"KDIR={machine.headers}"], cwd=TOP, env=env, text=True, capture_output=True,
+        check=False).stdout
+
+
 def test_what_the_distribution_ships_is_taken(machine):
     (machine.headers / "rust").mkdir()
     (machine.headers / "rust/libkernel.rmeta").touch()
