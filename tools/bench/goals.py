@@ -26,18 +26,24 @@ class Goals:
         return ratio <= bound if run.unit(job) == "us" else ratio >= bound
 
 
+def _one_cpu(bounds: dict[str, float]) -> dict[str, float]:
+    """For figures of one processor, as those were that the goals come from."""
+    return {f"{job}, 1 CPU": bound for job, bound in bounds.items()}
+
+
 # Reads gain 15 % beside mainline, writes lose nothing.
-_MIXED = {"read 4k QD1": 0.87, "read 4k QD32": 1.15, "write 4k QD1": 1.00, "write 4k QD32": 1.00}
+_MIXED = _one_cpu({"read 4k QD1": 0.87, "read 4k QD32": 1.15, "write 4k QD1": 1.00, "write 4k QD32": 1.00})
 
 FAST = (
-    Goals(SECURE, FLOOR, {"read 4k QD1": 1.12, "read 4k QD32": 0.92, "write 4k QD1": 1.06, "write 4k QD32": 1.08,
-                          "read 512 QD1": 1.15, "read 128k QD4": 0.90, "write 128k QD4": 0.90}),
-    Goals(SECURE, "RNBD Y", {"read 4k QD1": 0.74, "read 4k QD32": 1.45, "write 4k QD1": 0.81, "write 4k QD32": 1.30,
-                             "read 512 QD1": 0.72, "read 128k QD4": 1.20, "write 128k QD4": 1.20,
-                             "ionos, 16 disks": 1.40}),
-    Goals(SECURE, "NVMe-oF", {"read 4k QD1": 0.80, "read 4k QD32": 1.95, "write 4k QD1": 0.88, "write 4k QD32": 2.05,
-                              "read 512 QD1": 0.80, "read 128k QD4": 1.20, "write 128k QD4": 1.20,
-                              "ionos, 16 disks": 1.40}),
+    Goals(SECURE, FLOOR, _one_cpu({
+        "read 4k QD1": 1.12, "read 4k QD32": 0.92, "write 4k QD1": 1.06, "write 4k QD32": 1.08, "read 512 QD1": 1.15,
+        "read 128k QD4": 0.90, "write 128k QD4": 0.90})),
+    Goals(SECURE, "RNBD Y", _one_cpu({
+        "read 4k QD1": 0.74, "read 4k QD32": 1.45, "write 4k QD1": 0.81, "write 4k QD32": 1.30, "read 512 QD1": 0.72,
+        "read 128k QD4": 1.20, "write 128k QD4": 1.20, "ionos, 16 disks": 1.40})),
+    Goals(SECURE, "NVMe-oF", _one_cpu({
+        "read 4k QD1": 0.80, "read 4k QD32": 1.95, "write 4k QD1": 0.88, "write 4k QD32": 2.05, "read 512 QD1": 0.80,
+        "read 128k QD4": 1.20, "write 128k QD4": 1.20, "ionos, 16 disks": 1.40})),
     Goals(SECURE, INSECURE, {"read 4k QD1": 1.01, "read 4k QD32": 0.99, "write 4k QD1": 1.01, "write 4k QD32": 0.99,
                              "read 128k QD4": 0.97, "write 128k QD4": 0.97}),
     Goals("ibnbd to RNBD Y", "RNBD Y", _MIXED),

@@ -9,6 +9,8 @@ from .targets import Target
 
 CPUS = 2
 SCALED = ("null_blk", "floor, process", "RNBD Y", "NVMe-oF", "ibnbd Y", "ibnbd N")
+# On one processor, on which the figures were measured that the goals come from.
+ONE_CPU = ("floor, one connection", "RNBD Y", "NVMe-oF", "ibnbd Y", "ibnbd to RNBD Y", "RNBD to ibnbd Y")
 SHORT = ("floor, process", "ibnbd Y")
 
 
@@ -41,8 +43,14 @@ def full() -> list[Step]:
         target = targets.BY_NAME[name]
         if target.many_disks and name != "null_blk":
             steps.append(Step(target, (jobs.BY_NAME["ionos"],), disks=16))
+    for name in ONE_CPU:
+        target = targets.BY_NAME[name]
+        steps.append(Step(target, tuple(jobs.JOBS), cpus=1))
+        if target.many_disks:
+            steps.append(Step(target, (jobs.BY_NAME["ionos"],), cpus=1, disks=16))
     for name in SCALED:
-        steps += [Step(targets.BY_NAME[name], tuple(jobs.DEEP), cpus=cpus, workers=cpus) for cpus in (1, 2, 4, 8)]
+        steps += [Step(targets.BY_NAME[name], tuple(jobs.DEEP), cpus=cpus, workers=cpus) for cpus in (1, 2, 4, 8)
+                  if cpus > 1 or name not in ONE_CPU]
     return steps
 
 
