@@ -14,6 +14,8 @@ FLAVOUR ?= debug
 
 # Out of the source tree, so that several kernels can be built for.
 OUT = $(CURDIR)/build
+# Absolute, as the kernel's Makefiles run elsewhere; a path with a blank, which is refused, would not stay one.
+override OUT := $(if $(word 2,$(OUT)),$(OUT),$(abspath $(OUT)))
 # Where `make install` puts the names of disks.
 UDEV_RULES ?= /usr/lib/udev/rules.d
 # The kernel to build against: KDIR, or the result of `make kernel-metadata` for it.
@@ -22,9 +24,6 @@ kdir = $(shell scripts/kernel-metadata.sh --find $(KDIR))
 kernel-make = $(MAKE) -C $(kdir) M=$(CURDIR) MO=$(OUT)
 refuse-blanks = $(foreach path,CURDIR OUT KDIR,$(if $(word 2,$($(path))),$(error \
 	$(path) is '$($(path))', and the kernel's Makefiles take no path with a blank)))
-
-# The kernel's Makefiles run elsewhere.
-override OUT := $(if $(word 2,$(OUT)),$(OUT),$(abspath $(OUT)))
 
 .PHONY: all
 all: check-kdir

@@ -112,10 +112,12 @@ class Machine:
         subprocess.run(["tar", "-C", self.root, "-cJf", self.root / "linux-source-7.3.tar.xz", source.name],
                        check=True)
 
+    def env(self, **more):
+        return {**os.environ, **more, "PATH": f"{self.root}/bin:{os.environ['PATH']}", "COUNT": str(self.count),
+                "IBTRS_METADATA": str(self.cache), "IBTRS_KERNEL_SOURCES": str(self.root)}
+
     def run(self, *arguments, script="kernel-metadata.sh", cwd=None, **more):
-        env = {**os.environ, **more, "PATH": f"{self.root}/bin:{os.environ['PATH']}", "COUNT": str(self.count),
-               "IBTRS_METADATA": str(self.cache), "IBTRS_KERNEL_SOURCES": str(self.root)}
-        return subprocess.run([SCRIPTS / script, *arguments], env=env, text=True, capture_output=True,
+        return subprocess.run([SCRIPTS / script, *arguments], env=self.env(**more), text=True, capture_output=True,
                               check=False, cwd=cwd)
 
     def builds(self):
@@ -257,8 +259,7 @@ def test_the_kernels_build_gets_all_jobs_and_an_absolute_folder(machine):
     assert machine.run(machine.headers).returncode == 0
     (machine.folder() / "Makefile").write_text("modules:\n\t@echo in $(MO) with $(filter --jobserver%,$(MAKEFLAGS))\n")
     out = machine.root / "out"
-    env = {**os.environ, "PATH": f"{machine.root}/bin:{os.environ['PATH']}", "IBTRS_METADATA": str(machine.cache),
-           "IBTRS_KERNEL_SOURCES": str(machine.root), "OUT": "/nowhere"}
+    env = machine.env(OUT="/nowhere")
     for name in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "LLVM", "RUSTC", "BINDGEN"):
         env.pop(name, None)
     done = subprocess.run(["make", "-j3", f"KDIR={machine.headers}", f"OUT={os.path.relpath(out, TOP)}"], cwd=TOP, env=env,
