@@ -43,8 +43,6 @@ class Allowed:
 
 RXE_WAITS = ("soft-RoCE waits 50 s for its own references to a queue pair, which nobody else can take, then "
              "goes on; seen once in 200 when an interface was set down under load")
-RXE_READ = ("soft-RoCE takes a repeated response of an RDMA read for a wrong one, warns, and closes the queue pair; "
-            "the path reconnects, and only slots read, which soft-RoCE does not get by itself")
 BLKCG_MUTEX = ("the block layer allocates under the lock of a queue's control groups (blkg_conf_prep), which it also takes "
                "with the queue frozen: of any disk whose rate is limited for the first time")
 ALLOWED = [
@@ -55,7 +53,8 @@ ALLOWED = [
     Allowed(r"(?s)rxe_pool\.c:\d+ at __rxe_cleanup.*\brxe_destroy_qp\b",
             RXE_WAITS),
     Allowed(r"WARNING: \S*rxe_comp\.c:\d+ at rxe_completer\b",
-            RXE_READ),
+            "soft-RoCE takes a repeated response of an RDMA read for a wrong one, warns, and closes the queue pair; the "
+            "path reconnects, and only slots read, which soft-RoCE does not get by itself"),
     Allowed(r"(?s)circular locking dependency.*trying to acquire lock:\n[^\n]*\(fs_reclaim\)"
             r".*already holding lock:\n[^\n]*&q->blkcg_mutex[^\n]*\bblkg_conf_prep\b",
             BLKCG_MUTEX),
