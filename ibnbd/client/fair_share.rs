@@ -112,6 +112,38 @@ struct Inner {
     waiting: Ring<u32>,
 }
 
+impl Inner {
+    /// Stops counting a request.
+    fn leave(&mut self) {
+        self.under_way = self.under_way.saturating_sub(1);
+    }
+
+    /// Returns whether one more request may be under way; `all` ignores the window.
+    fn has_room(&self, all: bool) -> bool {
+        all || self.under_way < self.window.limit()
+    }
+
+    /// Takes the tag of the next waiting request, if it may be submitted now, and counts it.
+    /// Returns also whether another one may be submitted then.
+    fn take(&mut self, all: bool) -> (Option<u32>, bool) {
+        if !self.has_room(all) {
+            return (None, false);
+        }
+        let Some(tag) = self.waiting.pop() else {
+            return (None, false);
+        };
+        self.under_way += 1;
+        (Some(tag), !self.waiting.is_empty() && self.has_room(all))
+    }
+}
+
+/// What may be submitted after requests have left.
+pub(crate) struct Next {
+    pub(crate) waiting: Option<Waiting>,
+    /// Whether [`FairShare::next`] may have another one.
+    pub(crate) has_more: bool,
+}
+
 /// The decision about a request.
 pub(crate) enum Entry {
     /// Submit the request now.
@@ -200,36 +232,47 @@ impl FairShare {
         }
     }
 
-    /// Takes back the admission of a request, which has `ended` or was not sent. If the request was
-    /// counted, the caller calls [`FairShare::next`] afterwards.
+    /// Takes back the admission of a request that was not sent. If the request was counted, the
+    /// caller calls [`FairShare::next`] afterwards.
     #[inline]
-    pub(crate) fn leave(&self, Admission(since_ns): Admission, ended: bool) {
-        let Some(since_ns) = since_ns else { return };
-        let now_ns = self.group_ref.0.now_ns();
-        self.is_contended(now_ns);
-        let mut inner = self.inner.lock();
-        inner.under_way = inner.under_way.saturating_sub(1);
-        if ended {
-            inner.window.ended(now_ns.saturating_sub(since_ns), now_ns);
+    pub(crate) fn leave(&self, Admission(since_ns): Admission) {
+        if since_ns.is_some() {
+            self.inner.lock().leave();
         }
     }
 
+    /// Notes that a request has ended, which counted since `since_ns`. Returns what may be submitted
+    /// in its place as [`FairShare::next`] does.
+    pub(crate) fn ended(&self, since_ns: u64, all: bool) -> Next {
+        let now_ns = self.group_ref.0.now_ns();
+        let all = !self.is_contended(now_ns) || all;
+        let mut inner = self.inner.lock();
+        inner.leave();
+        inner.window.ended(now_ns.saturating_sub(since_ns), now_ns);
+        let taken = inner.take(all);
+        drop(inner);
+        self.found(taken, now_ns)
+    }
+
     /// Returns the next waiting request that may be submitted now, if there is one; `all` ignores
-    /// the window. The caller repeats this after [`FairShare::leave`] until it returns [`None`], so
-    /// that requests wait only while a counted one is under way, whose end calls this again.
-    pub(crate) fn next(&self, all: bool) -> Option<Waiting> {
+    /// the window. The caller repeats this after [`FairShare::leave`], and after a request of
+    /// [`FairShare::ended`] that was not sent, until there is none. So requests wait only while a
+    /// counted one is under way, whose end admits the next.
+    pub(crate) fn next(&self, all: bool) -> Next {
         let now_ns = self.group_ref.0.now_ns();
         let all = all || now_ns / 1_000_000 >= self.group_ref.0.until_ms.load(Relaxed);
-        let mut inner = self.inner.lock();
-        if !all && inner.under_way >= inner.window.limit() {
-            return None;
-        }
-        let tag = inner.waiting.pop()?;
-        inner.under_way += 1;
-        drop(inner);
-        let place = self.places.get(tag)?;
-        let (mut rq, queue) = place.take()?;
-        rq.pdu_mut().admission = Admission(Some(now_ns));
-        Some((rq, queue))
+        let taken = self.inner.lock().take(all);
+        self.found(taken, now_ns)
+    }
+
+    /// Returns the request of a tag that was taken.
+    fn found(&self, (tag, has_more): (Option<u32>, bool), now_ns: u64) -> Next {
+        let waiting = tag
+            .and_then(|tag| self.places.get(tag)?.take())
+            .map(|(mut rq, queue)| {
+                rq.pdu_mut().admission = Admission(Some(now_ns));
+                (rq, queue)
+            });
+        Next { waiting, has_more }
     }
 }

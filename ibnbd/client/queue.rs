@@ -15,7 +15,10 @@ use crate::{
         DiskQueue,
         Dispatch, //
     },
-    fair_share::Entry,
+    fair_share::{
+        Entry,
+        Next, //
+    },
     request::{
         self,
         Admission,
@@ -179,12 +182,13 @@ impl IoOperations for Queue {
     fn io_done(mut rq: Request<Self>, result: Result) {
         let result = damage::verify(&mut rq, result);
         let result = result.and_then(|()| answered(&rq));
-        let admission = Admission::take(&mut rq);
-        if admission.is_counted() {
+        if let Admission(Some(since_ns)) = Admission::take(&mut rq) {
             // Before the request ends: it may be the last one that keeps the disk.
             let disk = rq.queue_data();
-            disk.fair_share().leave(admission, true);
-            submit_waiting(disk);
+            let next = disk
+                .fair_share()
+                .ended(since_ns, disk.timeouts().is_stuck());
+            submit_each(disk, next);
         }
         end(rq, result);
     }
@@ -264,7 +268,7 @@ fn start(disk: &Arc<DiskQueue>, mut rq: Request<Queue>, queue: u32, last: bool) 
     let device_id = match disk.dispatch() {
         Dispatch::Send(device_id) => device_id,
         Dispatch::Queue => {
-            disk.fair_share().leave(Admission::take(&mut rq), false);
+            disk.fair_share().leave(Admission::take(&mut rq));
             return match disk.queue(rq) {
                 Ok(()) => Outcome::Elsewhere,
                 Err((rq, status)) => refused(disk, rq, status),
@@ -321,7 +325,7 @@ fn start(disk: &Arc<DiskQueue>, mut rq: Request<Queue>, queue: u32, last: bool) 
     match error {
         EAGAIN | ENOMEM => refused(disk, rq, Status::RESOURCE),
         ESTALE => {
-            disk.fair_share().leave(Admission::take(&mut rq), false);
+            disk.fair_share().leave(Admission::take(&mut rq));
             request::hand_back(rq);
             Outcome::Elsewhere
         }
@@ -331,7 +335,7 @@ fn start(disk: &Arc<DiskQueue>, mut rq: Request<Queue>, queue: u32, last: bool) 
 }
 
 fn refused(disk: &DiskQueue, mut rq: Request<Queue>, status: Status) -> Outcome {
-    disk.fair_share().leave(Admission::take(&mut rq), false);
+    disk.fair_share().leave(Admission::take(&mut rq));
     let status = match request::leaves(&mut rq) {
         true => Status::TIMEOUT,
         false => status,
@@ -344,17 +348,25 @@ fn refused(disk: &DiskQueue, mut rq: Request<Queue>, status: Status) -> Outcome 
 
 /// Submits waiting requests as far as the fair share admits them.
 fn submit_waiting(disk: &Arc<DiskQueue>) {
-    while let Some((rq, queue)) = disk.fair_share().next(disk.timeouts().is_stuck()) {
+    submit_each(disk, disk.fair_share().next(disk.timeouts().is_stuck()));
+}
+
+/// Submits a waiting request, if there is one, and those that may follow it.
+fn submit_each(disk: &Arc<DiskQueue>, mut next: Next) {
+    while let Some((rq, queue)) = next.waiting {
         let outcome = if disk.timeouts().is_stuck() {
             refused(disk, rq, Status::TIMEOUT)
         } else {
             start(disk, rq, queue, true)
         };
         match outcome {
+            // Its end admits the next.
+            Outcome::Sent if !next.has_more => return,
             Outcome::Sent | Outcome::Elsewhere => (),
             Outcome::Refused(rq, status) if status == Status::RESOURCE => rq.requeue(),
             Outcome::Refused(rq, status) => rq.end(status),
         }
+        next = disk.fair_share().next(disk.timeouts().is_stuck());
     }
 }
 

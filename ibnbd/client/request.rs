@@ -70,12 +70,6 @@ impl Admission {
     pub(crate) fn take(rq: &mut Request<Queue>) -> Self {
         core::mem::take(&mut rq.pdu_mut().admission)
     }
-
-    /// Returns whether the request is counted.
-    #[inline]
-    pub(crate) fn is_counted(self) -> bool {
-        self.0.is_some()
-    }
 }
 
 /// Notes that the request leaves the driver. Returns whether the request was cancelled and must
