@@ -382,7 +382,7 @@ fn reach(attempt: &Arc<Attempt>) -> Result<Reached<'_>> {
     attempt.wait_stage(0, Stage::Established)?;
     let (rsp, acceptance) = attempt.wait(|setup| Ok(setup.rsp))?;
     attempt.path.set_accepted();
-    let wire = Wire::new(rsp, &dev)?;
+    let wire = Wire::new(rsp, &dev, sharing(&attempt.path.session))?;
     attempt.wire.populate(wire);
     if wire.imm_in_messages {
         for service in &attempt.cons.lock().qps {
@@ -531,11 +531,19 @@ fn fence_abandoned(attempt: &Attempt, conn: &PathConn, epoch: u32) -> Result {
     })
 }
 
-/// Returns whether requests may be capsules. All connections share the window, and requests that find
-/// none on theirs use another that is not polled: so there must not be too few of those.
+/// Returns the number of connections that share the requests of a path, if they may have windows.
+/// Requests that find no room in the window of theirs use another connection that is not polled, so
+/// there must not be too few of those.
+fn sharing(session: &Session) -> Option<u16> {
+    let queues = session.nr_queues();
+    let polled = session.nr_cons().saturating_sub(1 + queues);
+    // CAST: A path has no more connections than fit 16 bits.
+    (polled <= queues).then_some(queues as u16)
+}
+
+/// Returns whether requests may be capsules.
 fn sends_capsules(session: &Session, dev: &Device) -> bool {
-    let polled = session.nr_cons().saturating_sub(1 + session.nr_queues());
-    dev.has_immediates() && polled <= session.nr_queues()
+    dev.has_immediates() && sharing(session).is_some()
 }
 
 fn service_config() -> QpConfig {
@@ -557,8 +565,7 @@ fn service_config() -> QpConfig {
 /// some numbers are kept for messages on the service connection. iWARP does not wait for a receive that
 /// is posted late.
 fn answers(wire: &Wire) -> u32 {
-    let own = wire.window().map_or(0, |_| request::OWN_NOPS);
-    2 * wire.requests_of_connection() + 1 + own
+    2 * wire.requests_of_connection() + 1 + wire.own_nops()
 }
 
 /// Returns the completion vector of the first I/O connection. With a connection for each CPU,
@@ -591,10 +598,12 @@ fn sends(wire: &Wire) -> u32 {
 }
 
 /// Returns the number of send queue entries of an I/O connection that are kept for invalidations: one for
-/// each request, which is in the window until its invalidation has completed. Without a window, the
-/// queue has three for each request of the path.
+/// each request, which is in the window until its invalidation has completed, and one more where chains
+/// find room for an immediate of their own. Without a window, the queue has three for each request of the
+/// path.
 fn invalidations(wire: &Wire) -> u32 {
-    wire.window().unwrap_or(0)
+    wire.window()
+        .map_or(0, |window| window + u32::from(wire.imm_in_messages))
 }
 
 fn io_config(attempt: &Attempt, dev: &Device, wire: &Wire, cid: u16, vector: u32) -> QpConfig {

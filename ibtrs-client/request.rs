@@ -38,7 +38,10 @@ use ibtrs_core::{
     trace, //
 };
 use ibtrs_proto::{
-    capsule,
+    capsule::{
+        self,
+        Window, //
+    },
     consts::{
         MAX_REQUEST_HDR_LEN,
         WRITE_HDR_LEN, //
@@ -122,7 +125,7 @@ pub(crate) const ADMIN_TIMEOUT_MS: u32 = 30_000;
 /// Receives of a connection with a window for the server's own [`Imm::Nop`]s. It sends one when those
 /// before are acknowledged, which does not mean that they are handled: hundreds of milliseconds may pass
 /// until a polled connection is polled.
-pub(crate) const OWN_NOPS: u32 = 128;
+const OWN_NOPS: u32 = 128;
 
 /// The sizes and features that both sides agreed on when they connected.
 #[derive(Clone, Copy)]
@@ -155,17 +158,36 @@ pub(crate) fn takes_slots(dev: &Device) -> bool {
 }
 
 /// Returns the most requests of a connection for which the queues of the device have room: four entries
-/// of the send queue each, and two receives. See `sends` and `answers` in [`crate::connect`]; a queue
-/// pair takes an entry of each queue for itself.
+/// of the send queue each, five if immediates travel in messages, and two receives. See `sends` and
+/// `answers` in [`crate::connect`]; a queue pair takes an entry of each queue for itself.
 fn queue_room(dev: &Device) -> u32 {
-    let of_sends = dev.max_qp_wr().saturating_sub(2) / 4;
+    let sends = match dev.has_immediates() {
+        true => 4,
+        false => 5,
+    };
+    let of_sends = dev.max_qp_wr().saturating_sub(3) / sends;
     let of_receives = dev.max_qp_wr().saturating_sub(OWN_NOPS + 2) / 2;
-    let of_completions = dev.max_cqe().saturating_sub(OWN_NOPS + 4) / 6;
+    let of_completions = dev.max_cqe().saturating_sub(OWN_NOPS + 5) / (sends + 2);
     of_sends.min(of_receives).min(of_completions).max(1)
 }
 
+/// Returns the window that the client chooses if the server limits nothing, so that the queues of its
+/// `connections` need not be as long as that of the path. None if one connection has all requests, or if
+/// all windows together would not have room for them.
+fn own_window(dev: &Device, depth: u16, connections: u16) -> Option<u32> {
+    let window = Window::of_path(depth, connections).requests();
+    let all = window.saturating_mul(connections.into());
+    (connections > 1 && window <= queue_room(dev) && all >= depth.into()).then_some(window)
+}
+
 impl Wire {
-    pub(crate) fn new(rsp: ConnRsp, dev: &Device) -> Result<Self> {
+    /// Returns what follows from the server's answer. If that does not limit the requests of a connection,
+    /// those that are `sharing` the requests of the path get windows of the client's own.
+    ///
+    /// # Errors
+    ///
+    /// `EPROTO`: the server offers what nobody has asked for; others: its sizes are impossible.
+    pub(crate) fn new(rsp: ConnRsp, dev: &Device, sharing: Option<u16>) -> Result<Self> {
         if rsp.slot_bytes.is_some() && !takes_slots(dev) {
             // Nobody has asked for slots.
             return Err(EPROTO);
@@ -186,10 +208,15 @@ impl Wire {
         if max_io_bytes == 0 {
             return Err(EINVAL);
         }
+        let depth = client_depth(rsp.queue_depth);
+        let window = match rsp.window {
+            Some(window) => Some(window.requests().min(queue_room(dev))),
+            None => sharing.and_then(|connections| own_window(dev, depth, connections)),
+        };
         Ok(Self {
             rsp,
             layout,
-            depth: client_depth(rsp.queue_depth),
+            depth,
             max_io_bytes: max_io_bytes.min(rsp.max_io_size),
             mr_pages,
             max_sges: dev.max_send_sge().min(MAX_SGES),
@@ -197,9 +224,7 @@ impl Wire {
             inv_answers: dev.has_immediates() && rsp.ext.is_some(),
             capsules: rsp.window.is_some(),
             // CAST: A window has at most some thousand requests.
-            window: rsp.window.map_or(i32::MAX, |window| {
-                window.requests().min(queue_room(dev)) as i32
-            }),
+            window: window.map_or(i32::MAX, |window| window as i32),
         })
     }
 
@@ -211,7 +236,16 @@ impl Wire {
     /// As [`Self::requests_of_connection`], if the connections have a window, so that they share the
     /// requests.
     pub(crate) fn window(&self) -> Option<u32> {
-        self.capsules.then(|| self.requests_of_connection())
+        (self.window < i32::MAX).then(|| self.requests_of_connection())
+    }
+
+    /// Returns the number of receives of an I/O connection for [`Imm::Nop`]s of the server's own. Only
+    /// servers with extensions send them; without a window, the many receives suffice.
+    pub(crate) fn own_nops(&self) -> u32 {
+        match (self.rsp.ext, self.window()) {
+            (Some(_), Some(_)) => OWN_NOPS,
+            _ => 0,
+        }
     }
 
     /// Returns whether a request that is sent like that goes in a capsule.
