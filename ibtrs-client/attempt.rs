@@ -374,7 +374,7 @@ impl Attempt {
                 session.requeue_lost((&published, loss), info, user, io)
             });
             if let Some(ended) = over {
-                ended.end(&slot);
+                ended.end(&slot, service.pd().device());
             }
         }
         resources

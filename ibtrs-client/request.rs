@@ -732,7 +732,7 @@ impl Inner {
             _ => 0,
         };
         let ended = Ended {
-            io: io.release(qp.pd().device()),
+            io,
             in_buffer,
             result,
             trailer: in_flight.trailer,
@@ -745,7 +745,7 @@ impl Inner {
 
 /// A request that is over and has left its slot.
 pub(crate) struct Ended {
-    io: IoHandle,
+    io: Carried,
     /// Bytes of data to copy from the slot's [`IoBuffer`].
     in_buffer: u32,
     result: Result,
@@ -756,25 +756,26 @@ pub(crate) struct Ended {
 }
 
 impl Ended {
-    /// Ends the request, which was in `slot`; the slot is not used again before that.
+    /// Ends the request, which was in `slot` of a path by `dev`; the slot is not used again before that.
     ///
     /// # Context
     ///
     /// Any but hardirq; under no lock.
-    pub(crate) fn end(mut self, slot: &SlotRef<'_, Con>) {
+    pub(crate) fn end(mut self, slot: &SlotRef<'_, Con>, dev: &Device) {
+        let mut io = self.io.release(dev);
         if self.in_buffer > 0 {
             // CAST: A table has no more slots than tags.
             let buffer = slot.io_buffers.get(slot.index() as u16);
             let copied = buffer
                 .ok_or(EIO)
-                .and_then(|buffer| buffer.copy_to(&mut self.io, self.in_buffer));
+                .and_then(|buffer| buffer.copy_to(&mut io, self.in_buffer));
             self.result = copied.map_err(|_| EIO);
         }
         // A user of trailers needs to know which path has damaged a request.
         if self.trailer.is_some() || self.result == Err(EBADMSG) {
-            self.io.note_answer(self.trailer, self.epoch);
+            io.note_answer(self.trailer, self.epoch);
         }
-        self.io.done(self.result);
+        io.done(self.result);
     }
 }
 
@@ -870,7 +871,7 @@ impl PathConn {
 
     /// Sends a request on its connection, which has room for it.
     #[inline]
-    fn submit_here(&self, req: &Req<'_>, mut io: IoHandle) -> Result<(), (Error, IoHandle)> {
+    fn submit_here(&self, req: &Req<'_>, io: IoHandle) -> Result<(), (Error, IoHandle)> {
         let info = &req.info;
         let (Some(qp), Some(slot)) = (
             self.qps.get(usize::from(info.cid)),
@@ -883,19 +884,17 @@ impl PathConn {
         }
         let stats = &self.attempt.path.stats;
         let buffer = slot.buffer_for(&self.wire, req);
-        if buffer.is_none() {
-            // Builds the scatterlist, which may be long, before interrupts are disabled.
-            io.sg();
-        }
-        let mut guard = slot.inner.lock();
-        let inner = &mut *guard;
-        if inner.in_flight.is_some() {
-            return Err((EBUSY, io));
-        }
+        // Before interrupts are disabled: a long scatterlist, and an IOMMU, take their time.
         let io = match buffer {
             Some(_) => Carried::Buffered(io),
             None => Carried::map(self.pd.device(), info.bytes, info.dir, io)?,
         };
+        let mut guard = slot.inner.lock();
+        let inner = &mut *guard;
+        if inner.in_flight.is_some() {
+            drop(guard);
+            return Err((EBUSY, io.release(self.pd.device())));
+        }
         let nents = io.nents();
         let timed = trace::traces_client_complete() && self.wire.rsp.times;
         let prepared = inner.prepare(&self.wire, req, &io).and_then(|transfer| {
@@ -908,7 +907,10 @@ impl PathConn {
         });
         let (place, way) = match prepared {
             Ok(prepared) => prepared,
-            Err(error) => return Err((error, io.release(self.pd.device()))),
+            Err(error) => {
+                drop(guard);
+                return Err((error, io.release(self.pd.device())));
+            }
         };
         inner.in_flight = Some(InFlight {
             io: Some(io),
@@ -1043,7 +1045,7 @@ pub(crate) fn answered(
     };
     let over = inner.finish(qp);
     drop(guard);
-    end(over, &slot);
+    end(over, &slot, qp);
     if let Err(error) = invalidated {
         // The request ends when the path is torn down.
         qp.handler().attempt.error(fmt!(
@@ -1082,7 +1084,7 @@ fn advance(qp: &QpRef<'_, Con>, slot: SlotRef<'_, Con>, note: impl FnOnce(&mut I
     }
     let over = inner.finish(qp);
     drop(inner);
-    end(over, &slot);
+    end(over, &slot, qp);
     if revoked {
         report_cancelled(qp, slot);
     }
@@ -1152,7 +1154,7 @@ fn report_cancelled(qp: &QueuePair<Con>, slot: SlotRef<'_, Con>) {
     }
     let over = inner.finish(qp);
     drop(inner);
-    end(over, &slot);
+    end(over, &slot, qp);
 }
 
 /// Takes the request out of `slot`, whose connections are drained. Returns an answered request with
@@ -1169,7 +1171,7 @@ pub(crate) fn take(
     in_flight.uncount(attempt);
     // An answered read through an `IoBuffer` is over at once, so none is here.
     let ended = |io, result, trailer| Ended {
-        io,
+        io: Carried::Plain(io),
         in_buffer: 0,
         result,
         trailer,
@@ -1192,8 +1194,8 @@ pub(crate) fn take(
 }
 
 /// Ends the request of `slot` if it is over; must not be called under a lock.
-fn end(over: Option<Ended>, slot: &SlotRef<'_, Con>) {
+fn end(over: Option<Ended>, slot: &SlotRef<'_, Con>, qp: &QueuePair<Con>) {
     if let Some(ended) = over {
-        ended.end(slot);
+        ended.end(slot, qp.pd().device());
     }
 }
