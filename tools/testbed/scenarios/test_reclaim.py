@@ -111,14 +111,18 @@ LARGE_MB = 2048
 LOSSES = 50
 
 
-def test_a_server_with_a_full_page_cache(pair, stack):
+@pytest.mark.parametrize("slots", [pytest.param("N", id="chunks"), pytest.param("Y", id="slots")])
+def test_a_server_with_a_full_page_cache(pair, stack, slots):
     """It has no memory but what it takes from its cache, and serves; paths that are lost come
-    back however often, and none is refused for want of memory."""
+    back however often, and none is refused for want of memory. With slots, the data of each request
+    takes memory as well."""
     server, client = pair
+    for guest, side in ((server, "server"), (client, "client")):
+        guest.run(f"modprobe {stack.transport(side)} slots_over_rxe={slots}")
     # Also for what may not wait until the cache gives memory back: the messages of the network.
     before = server.run("cat /proc/sys/vm/min_free_kbytes").strip()
     server.run(f"echo {RESERVE_MB << 10} > /proc/sys/vm/min_free_kbytes")
-    image = server.folder / "large.img"
+    image = server.folder / f"large-{slots}.img"
     with open(image, "wb") as file:
         file.truncate(LARGE_MB << 20)
     large = server.add_disk(image)

@@ -136,7 +136,8 @@ def test_a_deep_queue(pair):
     before = free_bytes(server)
     client.run(OURS.map_device(device, session="one"))
     idle = before - free_bytes(server)
-    assert idle < 40 * MIB + connections(pair) * 1.1 * MIB, f"{idle / MIB:.2f} MiB"
+    print(f"{idle / MIB:.2f} MiB idle, with {connections(pair)} connections")
+    assert idle < 40 * MIB
     fio.run(client, f"--name=deep --filename={OURS.disk} --rw=randwrite --bs=4k --iodepth=2048 --direct=1 "
             "--ioengine=io_uring --verify=crc32c --verify_fatal=1 --size=16m", timeout=300)
     client.run(OURS.unmap())

@@ -446,6 +446,7 @@ fn kinds_of_answers_are_negotiated() {
         assert_eq!(ext.wants_more_answers(), has(4 | 16));
         assert_eq!(ext.wants_inv_answers(), has(4 | 32) && !has(1));
         assert_eq!(ext.wants_slots(), has(4 | 32 | 64) && !has(1));
+        assert_eq!(ext.wants_capsules(), has(4 | 128) && !has(1));
     }
 }
 

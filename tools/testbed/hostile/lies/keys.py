@@ -299,3 +299,30 @@ def reads_of_all_kinds(v: Victim) -> None:
 
 
 lie("addresses of reads", Honest, reads_of_all_kinds, says_nothing_of_addresses)
+
+
+class Rewrites(Honest):
+    """Writes to the buffer of a small read before its answer and after it, without a pause."""
+
+    def spot(self, server, request):
+        if not request.is_io_read:
+            return super().spot(server, request)
+        for value in range(64):
+            server.put_data(request, bytes([value]) * request.desc[2])
+            if value == 32:
+                server.end(request, kind=wire.IMM_ANSWER_SAME_KEY)
+
+
+def reads_what_stays(v: Victim) -> None:
+    """What a read has returned does not change any more."""
+    v.must_map().fail_fast()
+    for _ in range(20):
+        said = v.read(SHORT)
+        assert said == "OK", f"read: {said}"
+        found = bytes(v.page[:SHORT])
+        time.sleep(0.05)
+        assert v.page[:SHORT] == found, "the server has changed what a read had returned"
+    assert v.tell("paths") == "1 path", "the client has connected again"
+
+
+lie("buffer written to while it is copied", Rewrites, reads_what_stays)
