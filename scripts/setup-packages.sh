@@ -16,7 +16,7 @@ OLDEST_RUSTC=1.85
 # replaced (static keys), and died of it now and then.
 OLDEST_QEMU=9.2
 
-KERNEL_BUILD=(gcc libc6-dev flex bison bc libelf-dev libssl-dev pahole cpio kmod xz-utils rsync make git)
+KERNEL_BUILD=(gcc libc6-dev flex bison bc libelf-dev libssl-dev pahole perl cpio kmod xz-utils rsync make git)
 DEMO=(busybox-static bash-static python3 procps fio iproute2 rdma-core ibverbs-providers kmod xz-utils gcc libc6-dev make)
 GUESTS=(python3-pytest python3-pytest-xdist python3-pyverbs perftest nvme-cli mdadm lvm2 cryptsetup-bin hdparm fdisk
 	e2fsprogs xfsprogs keyutils wireguard-tools wpasupplicant shellcheck python3-sphinx python3-myst-parser)

@@ -39,11 +39,11 @@ __rust_helper u64 rust_helper_kx_this_cpu_next(void *number)
 
 /*
  * If two numbers are read one after the other, the second value is at least as new as
- * the first: see Counters::on_cpu(), and Flow::in_flight() of ibtrs-core.  Pairs with
- * the release in kx_per_cpu_write().
+ * the first: see Counters::on_cpu(), and Flow::in_flight() of ibtrs-core.
  */
 __rust_helper u64 rust_helper_kx_per_cpu_read(void *counter, unsigned int cpu)
 {
+	/* Pairs with the release in kx_per_cpu_write(). */
 	return smp_load_acquire(per_cpu_ptr(kx_percpu_u64(counter), cpu));
 }
 
@@ -57,9 +57,9 @@ __rust_helper void rust_helper_kx_this_cpu_raise(void *number, u64 value)
 		;
 }
 
-/* Pairs with the acquire in kx_per_cpu_read(). */
 __rust_helper void rust_helper_kx_per_cpu_write(void *number, unsigned int cpu, u64 value)
 {
+	/* Pairs with the acquire in kx_per_cpu_read(). */
 	smp_store_release(per_cpu_ptr(kx_percpu_u64(number), cpu), value);
 }
 

@@ -222,7 +222,7 @@ static int watch(const char *name, const char *kind, int depth)
 		return -EINVAL;
 	if (find(name))
 		return -EEXIST;
-	w = kzalloc(sizeof(*w), GFP_KERNEL);
+	w = kzalloc_obj(*w);
 	if (!w)
 		return -ENOMEM;
 	strscpy(w->name, name, sizeof(w->name));
