@@ -41,13 +41,12 @@ def full() -> list[Step]:
         steps.append(Step(target, tuple(jobs.BASIC if special else jobs.JOBS)))
     for name in SCALED:
         target = targets.BY_NAME[name]
-        if target.many_disks and name != "null_blk":
+        if name != "null_blk":
             steps.append(Step(target, (jobs.BY_NAME["ionos"],), disks=16))
     for name in ONE_CPU:
         target = targets.BY_NAME[name]
         steps.append(Step(target, tuple(jobs.JOBS), cpus=1))
-        if target.many_disks:
-            steps.append(Step(target, (jobs.BY_NAME["ionos"],), cpus=1, disks=16))
+        steps.append(Step(target, (jobs.BY_NAME["ionos"],), cpus=1, disks=16))
     for name in SCALED:
         steps += [Step(targets.BY_NAME[name], tuple(jobs.DEEP), cpus=cpus, workers=cpus) for cpus in (1, 2, 4, 8)
                   if cpus > 1 or name not in ONE_CPU]

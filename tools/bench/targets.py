@@ -25,7 +25,6 @@ class Target:
     keys: bool = False
     # By which suites; what the module's parameter takes.
     suites: str = "any"
-    many_disks: bool = True
     # Whether others of its kind can be measured in the same guest later.
     leaves: bool = True
 
@@ -49,15 +48,15 @@ class Null(Target):
 class Floor(Target):
     """Two messages for an I/O, and no disk behind them."""
 
-    softirq: bool = False
+    # How the server handles completions.
+    server: str = "process"
     # One connection for all processors, in place of one for each.
     one: bool = False
-    many_disks: bool = False
 
     def connect(self, guest, exported, cpus):
-        queues = 1 if self.one else cpus
-        guest.run(f"modprobe rdma_floor addr={ADDRESS} queues={queues} server_softirq={int(self.softirq)}")
-        return ["/dev/floor0"]
+        queues, disks = 1 if self.one else cpus, len(exported)
+        guest.run(f"modprobe rdma_floor addr={ADDRESS} queues={queues} disks={disks} server={self.server}")
+        return [f"/dev/floor{number}" for number in range(disks)]
 
     def leave(self, guest):
         guest.run("modprobe -r rdma_floor")
@@ -136,7 +135,8 @@ class NvmeOf(Target):
 TARGETS: list[Target] = [
     Null("null_blk"),
     Floor("floor, process"),
-    Floor("floor, softirq", softirq=True),
+    Floor("floor, softirq", server="softirq"),
+    Floor("floor, thread", server="thread"),
     Floor("floor, one connection", one=True),
     Transport("RNBD Y", client=MAINLINE, server=MAINLINE, mainline=True),
     Transport("RNBD N", client=MAINLINE, server=MAINLINE, mainline=True, invalidate="N"),

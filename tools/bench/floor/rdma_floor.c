@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * rdma_floor: a block device whose I/O is two messages, and nothing else.
+ * rdma_floor: block devices whose I/O is two messages, and nothing else.
  *
- * Both ends are this module: a client, which is the block device, and a server
+ * Both ends are this module: a client, which has the block devices, and a server
  * without a disk behind it. The client sends each request by one RDMA WRITE WITH
  * IMMEDIATE into the request's slot of the server, a header with the data behind
  * it if there is any; the server answers by one RDMA WRITE WITH IMMEDIATE, with
@@ -17,6 +17,7 @@
 #include <linux/blk-mq.h>
 #include <linux/blkdev.h>
 #include <linux/inet.h>
+#include <linux/kthread.h>
 #include <linux/module.h>
 #include <rdma/ib_verbs.h>
 #include <rdma/rdma_cm.h>
@@ -28,6 +29,7 @@
 #define FLOOR_SLOT	(FLOOR_HEADER + FLOOR_DATA)
 #define FLOOR_SEGMENTS	(FLOOR_DATA / PAGE_SIZE + 1)
 #define FLOOR_QUEUES	16
+#define FLOOR_DISKS	16
 #define FLOOR_PORT	7777
 #define FLOOR_TIMEOUT	msecs_to_jiffies(20000)
 /* An invalidation, a registration and the message for each request. */
@@ -40,13 +42,17 @@ static char *addr = "10.0.1.1";
 module_param(addr, charp, 0444);
 MODULE_PARM_DESC(addr, "IPv4 address of the RDMA device, both ends of the connections");
 
-static bool server_softirq;
-module_param(server_softirq, bool, 0444);
-MODULE_PARM_DESC(server_softirq, "handle the server's completions in softirq, not in process context");
+static char *server = "process";
+module_param(server, charp, 0444);
+MODULE_PARM_DESC(server, "where the server handles completions: process (a work queue), thread (one for each connection) or softirq");
 
 static unsigned int queues = 1;
 module_param(queues, uint, 0444);
 MODULE_PARM_DESC(queues, "number of queues, each with a connection (1 to 16)");
+
+static unsigned int disks = 1;
+module_param(disks, uint, 0444);
+MODULE_PARM_DESC(disks, "number of disks, which share the queues (1 to 16)");
 
 struct floor_header {
 	u64 addr;
@@ -62,6 +68,8 @@ struct floor_side {
 	struct ib_cq *cq;
 	struct ib_qp *qp;
 	struct ib_cqe recv_cqe;
+	/* Handles the completions, if there is one. */
+	struct task_struct *thread;
 	unsigned int sent;
 };
 
@@ -93,8 +101,9 @@ struct floor_request {
 static struct floor_queue *floor_queues;
 static struct rdma_cm_id *floor_listener;
 static struct blk_mq_tag_set floor_tags;
-static struct gendisk *floor_disk;
+static struct gendisk *floor_disk[FLOOR_DISKS];
 static struct ib_cqe floor_send_cqe;
+static enum ib_poll_context floor_server_context;
 
 static void floor_send_done(struct ib_cq *cq, struct ib_wc *wc)
 {
@@ -306,6 +315,41 @@ static const struct block_device_operations floor_fops = { .owner = THIS_MODULE 
 /* Connections. One is made after the other, so there is one to be accepted. */
 static struct floor_queue *floor_connecting;
 
+static void floor_wake(struct ib_cq *cq, void *context)
+{
+	struct floor_queue *queue = context;
+
+	wake_up_process(queue->server.thread);
+}
+
+static int floor_thread(void *data)
+{
+	struct ib_cq *cq = data;
+
+	while (!kthread_should_stop()) {
+		ib_process_cq_direct(cq, -1);
+		set_current_state(TASK_INTERRUPTIBLE);
+		if (!ib_req_notify_cq(cq, IB_CQ_NEXT_COMP | IB_CQ_REPORT_MISSED_EVENTS) && !kthread_should_stop())
+			schedule();
+		__set_current_state(TASK_RUNNING);
+	}
+	return 0;
+}
+
+/* Completions of a queue that is polled directly wake a thread. */
+static int floor_start_thread(struct floor_side *side)
+{
+	struct task_struct *thread = kthread_create(floor_thread, side->cq, "rdma_floor");
+
+	if (IS_ERR(thread))
+		return PTR_ERR(thread);
+	set_user_nice(thread, MIN_NICE);
+	side->thread = thread;
+	side->cq->comp_handler = floor_wake;
+	wake_up_process(thread);
+	return 0;
+}
+
 static int floor_make_side(struct floor_queue *queue, struct floor_side *side, struct rdma_cm_id *id,
 			   void (*recv)(struct ib_cq *cq, struct ib_wc *wc), enum ib_poll_context context)
 {
@@ -336,6 +380,8 @@ static int floor_make_side(struct floor_queue *queue, struct floor_side *side, s
 	if (ret)
 		goto free_cq;
 	side->qp = id->qp;
+	if (context == IB_POLL_DIRECT)
+		ret = floor_start_thread(side);
 	for (i = 0; i < FLOOR_RECV_WRS && !ret; i++)
 		ret = floor_post_recv(side);
 	/* Taken down with everything else. */
@@ -350,6 +396,8 @@ free_pd:
 
 static void floor_free_side(struct floor_side *side)
 {
+	if (side->thread)
+		kthread_stop(side->thread);
 	if (side->qp) {
 		ib_drain_qp(side->qp);
 		rdma_destroy_qp(side->id);
@@ -382,7 +430,7 @@ static int floor_event(struct rdma_cm_id *id, struct rdma_cm_event *event)
 			return -ECONNREFUSED;
 		id->context = queue;
 		ret = floor_make_side(queue, &queue->server, id, floor_server_recv,
-				      server_softirq ? IB_POLL_SOFTIRQ : IB_POLL_WORKQUEUE);
+				      floor_server_context);
 		if (!ret)
 			ret = rdma_accept(id, &param);
 		break;
@@ -470,7 +518,7 @@ static int floor_listen(struct sockaddr_in *to)
 	return ret;
 }
 
-static int floor_add_disk(void)
+static int floor_add_disk(unsigned int number)
 {
 	struct queue_limits limits = {
 		.logical_block_size = 512,
@@ -479,6 +527,36 @@ static int floor_add_disk(void)
 		/* What one registration can take. */
 		.virt_boundary_mask = PAGE_SIZE - 1,
 	};
+	struct gendisk *disk = blk_mq_alloc_disk(&floor_tags, &limits, NULL);
+	int ret;
+
+	if (IS_ERR(disk))
+		return PTR_ERR(disk);
+	snprintf(disk->disk_name, sizeof(disk->disk_name), "floor%u", number);
+	disk->fops = &floor_fops;
+	set_capacity(disk, SZ_1G >> SECTOR_SHIFT);
+	ret = add_disk(disk);
+	if (ret)
+		put_disk(disk);
+	else
+		floor_disk[number] = disk;
+	return ret;
+}
+
+static void floor_remove_disks(void)
+{
+	unsigned int i;
+
+	for (i = 0; i < disks && floor_disk[i]; i++) {
+		del_gendisk(floor_disk[i]);
+		put_disk(floor_disk[i]);
+	}
+	blk_mq_free_tag_set(&floor_tags);
+}
+
+static int floor_add_disks(void)
+{
+	unsigned int i;
 	int ret;
 
 	floor_tags = (struct blk_mq_tag_set) {
@@ -491,20 +569,10 @@ static int floor_add_disk(void)
 	ret = blk_mq_alloc_tag_set(&floor_tags);
 	if (ret)
 		return ret;
-	floor_disk = blk_mq_alloc_disk(&floor_tags, &limits, NULL);
-	if (IS_ERR(floor_disk)) {
-		ret = PTR_ERR(floor_disk);
-		goto free_tags;
-	}
-	strscpy(floor_disk->disk_name, "floor0");
-	floor_disk->fops = &floor_fops;
-	set_capacity(floor_disk, SZ_1G >> SECTOR_SHIFT);
-	ret = add_disk(floor_disk);
-	if (!ret)
-		return 0;
-	put_disk(floor_disk);
-free_tags:
-	blk_mq_free_tag_set(&floor_tags);
+	for (i = 0; i < disks && !ret; i++)
+		ret = floor_add_disk(i);
+	if (ret)
+		floor_remove_disks();
 	return ret;
 }
 
@@ -519,13 +587,30 @@ static void floor_disconnect(void)
 	kvfree(floor_queues);
 }
 
+static int floor_choose_context(void)
+{
+	if (sysfs_streq(server, "process"))
+		floor_server_context = IB_POLL_WORKQUEUE;
+	else if (sysfs_streq(server, "thread"))
+		floor_server_context = IB_POLL_DIRECT;
+	else if (sysfs_streq(server, "softirq"))
+		floor_server_context = IB_POLL_SOFTIRQ;
+	else
+		return -EINVAL;
+	return 0;
+}
+
 static int __init floor_init(void)
 {
 	struct sockaddr_in to = { .sin_family = AF_INET, .sin_port = htons(FLOOR_PORT) };
 	unsigned int i;
 	int ret;
 
+	ret = floor_choose_context();
+	if (ret)
+		return ret;
 	queues = clamp(queues, 1U, FLOOR_QUEUES);
+	disks = clamp(disks, 1U, FLOOR_DISKS);
 	floor_send_cqe.done = floor_send_done;
 	to.sin_addr.s_addr = in_aton(addr);
 	floor_queues = kvcalloc(queues, sizeof(*floor_queues), GFP_KERNEL);
@@ -537,7 +622,7 @@ static int __init floor_init(void)
 		ret = floor_connect(&floor_queues[i], &to);
 	}
 	if (!ret)
-		ret = floor_add_disk();
+		ret = floor_add_disks();
 	if (ret)
 		floor_disconnect();
 	return ret;
@@ -545,9 +630,7 @@ static int __init floor_init(void)
 
 static void __exit floor_exit(void)
 {
-	del_gendisk(floor_disk);
-	put_disk(floor_disk);
-	blk_mq_free_tag_set(&floor_tags);
+	floor_remove_disks();
 	floor_disconnect();
 }
 
