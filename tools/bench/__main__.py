@@ -11,7 +11,7 @@ from pathlib import Path
 from testbed import accel, paths
 from testbed.guest import Guest
 
-from . import counts, facts, measure, plan, report, results, targets
+from . import apart, counts, facts, measure, plan, report, results, targets
 from .results import Results
 
 SHORT = Path(__file__).parent / "short.json"
@@ -88,6 +88,8 @@ def _work(options, run: Results, folder: Path, kernel, ours: Path,
     if options.counts:
         steps = _possible(options, kernel, ours, counts.steps())
         work += [partial(counts.run, options.kernel, folder, boot, run) for boot in plan.boots(steps)]
+        steps = _possible(options, kernel, ours, [plan.Step(targets.BY_NAME[name], ()) for name in apart.MEASURED])
+        work += [partial(apart.run, options.kernel, folder, step.target, run) for step in steps]
     if options.facts:
         steps = [plan.Step(targets.BY_NAME[name], ()) for name in facts.MEASURED]
         work += [partial(facts.run, options.kernel, folder, step.target, run)

@@ -6,6 +6,7 @@ Each load runs twice, with few and with more I/Os.  The difference belongs to th
 without the start and the end of fio."""
 
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 
 from testbed import fio
@@ -79,36 +80,59 @@ def shared(snapshot: tracing.Snapshot, symbols: tracing.Symbols, ios: int) -> li
             if runs >= shared_lines.NOTED * ios]
 
 
-class Counting:
+@dataclass
+class Done:
+    """What a guest has executed, and the packets that it has sent."""
+
+    trace: tracing.Snapshot
+    packets: dict[str, int]
+
+    def __sub__(self, other: "Done") -> "Done":
+        return Done(self.trace - other.trace,
+                    {name: number - other.packets[name] for name, number in self.packets.items()})
+
+
+class Traced:
     """A guest that is traced."""
 
-    def __init__(self, guest: Guest, disks: list[str], step: Step, trace: tracing.Trace):
-        self.guest, self.disks, self.step, self.trace = guest, disks, step, trace
+    def __init__(self, guest: Guest, trace: tracing.Trace):
+        self.guest, self.trace = guest, trace
         guest.run("cat /proc/kallsyms > /mnt/share/kallsyms", 600)
         self.symbols = tracing.Symbols((guest.share / "kallsyms").read_text())
 
-    def _snapshot(self) -> tracing.Snapshot:
+    def of_ios(self, done: Done, ios: int) -> tuple[dict, dict, list]:
+        return (per_io(done.trace, self.symbols, done.packets, ios), profile(done.trace, self.symbols, ios),
+                shared(done.trace, self.symbols, ios))
+
+
+class Counting:
+    """The guests of a step; fio runs in the first one."""
+
+    def __init__(self, guests: list[Traced], disks: list[str], step: Step):
+        self.guests, self.disks, self.step = guests, disks, step
+
+    def _so_far(self) -> list[Done]:
+        packets = [of_rxe(traced.guest) for traced in self.guests]
         # The clock of an idle guest leaps from timer to timer: much is executed in little time.
-        self.guest.freeze()
-        snapshot = self.trace.snapshot()
-        self.guest.thaw()
-        return snapshot
+        for traced in self.guests:
+            traced.guest.freeze()
+        done = [Done(traced.trace.snapshot(), sent) for traced, sent in zip(self.guests, packets)]
+        for traced in self.guests:
+            traced.guest.thaw()
+        return done
 
-    def _run(self, job: jobs.Job, ios: int) -> tuple[tracing.Snapshot, dict[str, int]]:
-        packets, before = of_rxe(self.guest), self._snapshot()
-        fio.run(self.guest, job.arguments(self.disks, self.step.workers, ios / job.ios), measure.TIME_LIMIT)
-        only, after = self._snapshot() - before, of_rxe(self.guest)
-        return only, {name: after[name] - packets[name] for name in after}
+    def _run(self, job: jobs.Job, ios: int) -> list[Done]:
+        before = self._so_far()
+        fio.run(self.guests[0].guest, job.arguments(self.disks, self.step.workers, ios / job.ios), measure.TIME_LIMIT)
+        return [after - sofar for after, sofar in zip(self._so_far(), before)]
 
-    def count(self, job: jobs.Job) -> tuple[dict, dict, list]:
+    def count(self, job: jobs.Job) -> list[tuple[dict, dict, list]]:
+        """Counts, profile and shared lines of each guest."""
         few, many = job.ios // 4, job.ios
         self._run(job, few)
-        less, fewer = self._run(job, few)
-        more, packets = self._run(job, many)
-        only, ios = more - less, many - few
-        packets = {name: packets[name] - fewer[name] for name in packets}
-        return (per_io(only, self.symbols, packets, ios), profile(only, self.symbols, ios),
-                shared(only, self.symbols, ios))
+        less, more = self._run(job, few), self._run(job, many)
+        return [traced.of_ios(of_more - of_less, many - few)
+                for traced, of_more, of_less in zip(self.guests, more, less)]
 
 
 def run(flavour: str, folder: Path, boot: list[Step], results: Results) -> list[Exception]:
@@ -118,9 +142,9 @@ def run(flavour: str, folder: Path, boot: list[Step], results: Results) -> list[
         trace = tracing.Trace(Path(where))
 
         def do(guest: Guest, disks: list[str], step: Step) -> None:
-            counting, name = Counting(guest, disks, step, trace), step.target.name
+            counting, name = Counting([Traced(guest, trace)], disks, step), step.target.name
             for job in step.jobs:
-                found, label = counting.count(job), step.label(job)
+                [found], label = counting.count(job), step.label(job)
                 for kept, of_job in zip((results.counts, results.profiles, results.lines), found):
                     kept.setdefault(name, {})[label] = of_job
                 print(f"{name:22} {label:32} " +
@@ -134,7 +158,7 @@ def run(flavour: str, folder: Path, boot: list[Step], results: Results) -> list[
 
 
 def steps() -> list[Step]:
-    """Single requests and many on two processors, and many of four workers on four."""
+    """Single requests and many on two processors, many of four workers on four, and those on 16 disks."""
     counted = [Step(targets.BY_NAME[name], tuple(jobs.BASIC)) for name in COUNTED]
-    return counted + [Step(targets.BY_NAME[name], tuple(jobs.DEEP), cpus=4, workers=4)
-                      for name in ("RNBD Y", "NVMe-oF", "ibnbd Y")]
+    return counted + [Step(targets.BY_NAME[name], tuple(jobs.DEEP), cpus=4, workers=4, disks=disks)
+                      for disks in (1, 16) for name in ("RNBD Y", "NVMe-oF", "ibnbd Y")]

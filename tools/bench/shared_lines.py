@@ -13,6 +13,10 @@ REASONS = {
         "claims the request number for the path: another path may bring the same request again",
     "ibnbd_server::session::Handle::ibtrs_server::server::ServiceSession::request":
         "claims the bio of the request number; the processor on which the disk ended the last request gave it back",
+    "ibnbd_client::queue::request::Queue::kx::blk::operations::Operations::queue_rq":
+        "with several disks, keeps a request that waits for the share of its disk",
+    "ibnbd_client::queue::request::Queue::kx::blk::operations::IoOperations::io_done":
+        "takes such a request, on the processor on which another one has ended",
     "ibtrs_server::chunk_owner::session::Session::release":
         "gives the request number back, on the processor on which the disk ended the request",
 }

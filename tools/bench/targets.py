@@ -63,10 +63,23 @@ class Floor(Target):
 
 
 @dataclass(frozen=True)
-class Transport(Target):
-    """Ours, or RTRS and RNBD of the kernel, or one of each."""
+class Remote(Target):
+    """A target whose sides may be guests of their own."""
 
     leaves: bool = False
+
+    def join(self, server: Guest, client: Guest, exported: list[str], cpus: int) -> list[str]:
+        """As `connect`, with two guests, or with one for both sides."""
+        raise NotImplementedError
+
+    def connect(self, guest, exported, cpus):
+        return self.join(guest, guest, exported, cpus)
+
+
+@dataclass(frozen=True)
+class Transport(Remote):
+    """Ours, or RTRS and RNBD of the kernel, or one of each."""
+
     client: Stack = OURS
     server: Stack = OURS
     invalidate: str = "Y"
@@ -98,37 +111,36 @@ class Transport(Target):
         options += f" data_checksum={self.checksum}" if self.checksum != "none" else ""
         guest.run(f'echo "sessname=demo {paths} device_path={name}{options}" > {self.client.map_file}')
 
-    def connect(self, guest, exported, cpus):
-        self.load(guest, guest)
+    def join(self, server, client, exported, cpus):
+        self.load(server, client)
         for device in exported:
-            self.map(guest, device)
+            self.map(client, device)
         return [f"/dev/{self.client.family}{number}" for number in range(len(exported))]
 
 
 @dataclass(frozen=True)
-class NvmeOf(Target):
+class NvmeOf(Remote):
     """NVMe over fabrics of the kernel, both ends."""
-
-    leaves: bool = False
 
     def export(self, guest: Guest, exported: list[str]) -> None:
         spaces = " && ".join(
             f"mkdir namespaces/{number} && echo {device} > namespaces/{number}/device_path && "
             f"echo 1 > namespaces/{number}/enable" for number, device in enumerate(exported, 1))
-        guest.run("modprobe nvmet-rdma && modprobe nvme-rdma && cd /sys/kernel/config/nvmet && "
+        guest.run("modprobe nvmet-rdma && cd /sys/kernel/config/nvmet && "
                   f"mkdir subsystems/bench && cd subsystems/bench && echo 1 > attr_allow_any_host && {spaces}")
         guest.run("cd /sys/kernel/config/nvmet && mkdir ports/1 && cd ports/1 && echo ipv4 > addr_adrfam && "
                   f"echo rdma > addr_trtype && echo {ADDRESS} > addr_traddr && echo 4420 > addr_trsvcid && "
                   "ln -s /sys/kernel/config/nvmet/subsystems/bench subsystems/bench")
 
-    def connect(self, guest, exported, cpus):
-        self.export(guest, exported)
+    def join(self, server, client, exported, cpus):
+        self.export(server, exported)
         host = "00000000-0000-0000-0000-000000000001"
         polled = f",nr_poll_queues={cpus}" if self.polled else ""
-        guest.run(f"echo 'transport=rdma,traddr={ADDRESS},trsvcid=4420,nqn=bench,hostid={host},"
-                  f"hostnqn=nqn.2014-08.org.nvmexpress:uuid:{host}{polled}' > /dev/nvme-fabrics")
+        client.run("modprobe nvme-rdma && "
+                   f"echo 'transport=rdma,traddr={ADDRESS},trsvcid=4420,nqn=bench,hostid={host},"
+                   f"hostnqn=nqn.2014-08.org.nvmexpress:uuid:{host}{polled}' > /dev/nvme-fabrics")
         disks = [f"/dev/nvme0n{number}" for number in range(1, len(exported) + 1)]
-        wait_for(lambda: guest.ok(" && ".join(f"[ -b {disk} ]" for disk in disks)), 60, "the namespaces are there")
+        wait_for(lambda: client.ok(" && ".join(f"[ -b {disk} ]" for disk in disks)), 60, "the namespaces are there")
         return disks
 
 

@@ -127,11 +127,15 @@ def shared_lines(snapshot: Snapshot, symbols: Symbols) -> Counter:
 class Trace:
     """The counts of a guest that is to be started with how()."""
 
-    def __init__(self, folder: Path):
-        self.path = folder / "counts"
+    def __init__(self, folder: Path, name: str = "guest"):
+        self.path = folder / f"{name}-counts"
+
+    def arguments(self) -> tuple[str, ...]:
+        """For the emulator."""
+        return "-plugin", f"file={plugin()},counts={self.path}"
 
     def how(self) -> accel.Accel:
-        return accel.counting("-plugin", f"file={plugin()},counts={self.path}")
+        return accel.counting(*self.arguments())
 
     def snapshot(self) -> Snapshot:
         return parse(self.path.read_bytes())

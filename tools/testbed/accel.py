@@ -43,12 +43,15 @@ def tcg() -> Accel:
                  f"tsc=reliable tsc_early_khz={tsc.khz()}")
 
 
-def counting(*more: str) -> Accel:
+def counting(*more: str, sleep: bool = False) -> Accel:
     """The guest's clock advances one nanosecond with each instruction, so
     times are counts, the same on every machine and under every load.  There may
-    be more arguments for the emulator."""
+    be more arguments for the emulator.
+
+    While the guest is idle, its clock leaps to its next timer. With `sleep` it follows
+    the host's, for guests that wait for others, and then only counts are right."""
     return Accel("count", ("-accel", "tcg,thread=single", "-cpu", COUNTING_CPU,
-                           "-icount", "shift=0,sleep=off,align=off", *more),
+                           "-icount", f"shift=0,sleep={'on' if sleep else 'off'},align=off", *more),
                  "tsc=reliable tsc_early_khz=1000000", counts=True)
 
 

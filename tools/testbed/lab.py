@@ -110,11 +110,15 @@ class Lab:
     def _files(self, name: str) -> dict[str, str]:
         return self.files.get(name, {})
 
+    def accel_of(self, name: str) -> Accel:
+        """How the processors of a guest run."""
+        return self.accel
+
     def _launch(self, name: str) -> None:
         folder = self.folder / f"{name}-{next(self.generation)}"
         boot = self.boots.get(name)
         arguments = f"{self.kernel_arguments} {boot.kernel_arguments}" if boot else self.kernel_arguments
-        spec = Spec(name, self.kernel, self.accel, self.folder / "modules", cpus=self.cpus,
+        spec = Spec(name, self.kernel, self.accel_of(name), self.folder / "modules", cpus=self.cpus,
                     nics=self._nics(name), disks=self.disks.get(name, []),
                     kernel_arguments=arguments, tree=self.tree,
                     files=self._files(name), initrd=boot and boot.initrd, memory=self.memory.get(name))

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from bench import counts, facts, goals, jobs, plan, report, results, shared_lines, tables, targets, tracing
+from bench import apart, counts, facts, goals, jobs, plan, report, results, shared_lines, tables, targets, tracing
 from bench.results import Figure, Results
 
 
@@ -46,6 +46,28 @@ def test_targets_share_a_guest_where_they_can():
         assert len(kinds) == len(set(kinds))
     assert len(boots) < len(plan.full()) * 2 / 3
     assert len(plan.boots(plan.short())) == 1
+
+
+def test_every_target_but_the_null_device_has_many_disks_somewhere():
+    many = {step.target.name for step in plan.full() if step.disks > 1}
+    assert {"floor, process", "floor, one connection", "RNBD Y", "NVMe-oF", "ibnbd Y"} <= many
+
+
+def test_the_sides_of_those_that_are_measured_apart_can_be_apart():
+    for name in apart.MEASURED:
+        target = targets.BY_NAME[name]
+        assert isinstance(target, targets.Remote)
+        assert not target.leaves
+    step = plan.Step(target, tuple(jobs.BASIC))
+    assert apart.label(step, jobs.BASIC[0], "server") == "read 4k QD1, server"
+
+
+def test_what_was_done_before_is_taken_off():
+    def done(runs: int, packets: int) -> counts.Done:
+        return counts.Done(tracing.Snapshot(Counter({(0x10, 5): runs})), {"packets": packets})
+
+    only = done(7, 30) - done(3, 10)
+    assert only.trace.blocks == {(0x10, 5): 4} and only.packets == {"packets": 20}
 
 
 def test_a_job_shares_its_requests_among_workers():
