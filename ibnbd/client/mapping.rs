@@ -58,7 +58,8 @@ impl Mapping {
     ///
     /// # Context
     ///
-    /// May sleep, as long as reading a partition table takes.
+    /// May sleep, as long as reading a partition table takes; for the second disk of a session also until
+    /// all requests of the first have ended.
     pub(crate) fn create(registry: &Registry, opened: Opened) -> Result {
         let this = Arc::pin_init(
             try_pin_init!(Self {
@@ -174,8 +175,7 @@ impl Mapping {
     /// # Context
     ///
     /// May sleep until the disk's requests have ended; with `force`, at most until the paths that
-    /// carry them are closed. If one other disk of the session is left, blk-mq freezes its queue, and
-    /// this waits for its requests, too.
+    /// carry them are closed.
     ///
     /// # Errors
     ///

@@ -84,6 +84,7 @@ FUNCTIONS = (
     # The block layer, and files.
     Function("blk_mq_alloc_tag_set"),
     Function("__blk_mq_alloc_disk"),
+    Function("blk_mq_alloc_queue"),
     Function("device_add_disk"),
     Function("kern_path", error=errno.ENOENT),
     Function("vfs_path_lookup", error=errno.ENOENT),
@@ -122,6 +123,8 @@ BEHIND = {"alloc_pages_node": "alloc_pages_node_noprof", "ib_dma_map_sg": "ib_dm
 SLAB, PAGES, REQUESTS = "failslab", "fail_page_alloc", "fail_make_request"
 # The Nth call from an unknown one fails: which one that is depends on chance, but it is one only.
 INTERVALS = (1, 3, 11, 37, 101, 307)
+# The device of a second disk of the session.
+SECOND = "/dev/nullb1"
 
 
 def put(path: str, text: str) -> None:
@@ -207,6 +210,20 @@ def unmapped() -> None:
     races.wait(lambda: not glob.glob("/sys/block/ibnbd*"), "no disk is left")
 
 
+def alone() -> None:
+    """Nothing is left of a second disk."""
+    def others() -> list[str]:
+        return [disk for disk in glob.glob("/sys/block/ibnbd*") if not races.DISK.endswith(disk.rpartition("/")[2])]
+
+    answers = []
+
+    def gone() -> bool:
+        answers.extend(races.write(f"{disk}/ibnbd/unmap_device", "force") for disk in others())
+        return not others()
+
+    races.wait(gone, "the second disk is gone", lambda: answers)
+
+
 def unload() -> str:
     """Removes all modules of ours; the first that will not go."""
     for name in ("ibnbd_client", "ibnbd_server", "ibtrs_client", "ibtrs_server", "ibtrs_core"):
@@ -269,6 +286,11 @@ class Phases:
         return races.write(f"{races.CLIENT}/add_path", "ip:10.0.2.1")
 
     @staticmethod
+    def second() -> str:
+        """Another disk of the session comes."""
+        return races.write("/sys/class/ibnbd-client/ctl/map_device", races.MAP.replace(races.DEVICE, SECOND))
+
+    @staticmethod
     def close() -> str:
         return races.force_close(None)
 
@@ -280,7 +302,7 @@ class Phases:
         return answer
 
 
-PHASES = ("load", "connect", "io", "failover", "reconnect", "add", "close", "teardown")
+PHASES = ("load", "connect", "io", "failover", "reconnect", "add", "second", "close", "teardown")
 
 
 class Run:
@@ -303,6 +325,7 @@ class Run:
             called = counts()
             if injection:
                 struck = injection.disarm()
+        alone()
         if phase in Phases.HEALS:
             races.wait(healthy, "both paths are connected again")
         else:

@@ -16,7 +16,10 @@ use crate::{
     blk::{
         limits::Limits,
         operations::Operations,
-        tag_set::TagSet, //
+        tag_set::{
+            TagSet,
+            TagSetUser, //
+        }, //
     },
     mm::NoIo,
     sync::atomic::{
@@ -141,7 +144,7 @@ pub(crate) struct DiskData<D: Operations> {
     head: Head,
     queue_data: D::QueueData,
     /// Keeps the tag set. Dropped after the queue data, which may own objects in its requests.
-    _tag_set: Arc<TagSet<D>>,
+    _tag_set: TagSetUser<D>,
 }
 
 impl<D: Operations> DiskData<D> {
@@ -220,7 +223,8 @@ impl<D: Operations> GenDisk<D> {
     ///
     /// # Context
     ///
-    /// *may sleep*, as long as reading the partition table takes.
+    /// *may sleep*, as long as reading the partition table takes; for the second disk of a tag set also
+    /// until all requests of the first have ended.
     ///
     /// # Errors
     ///
@@ -243,7 +247,7 @@ impl<D: Operations> GenDisk<D> {
             DiskData {
                 head,
                 queue_data,
-                _tag_set: tag_set,
+                _tag_set: TagSetUser::new(tag_set)?,
             },
             GFP_KERNEL,
         )?;

@@ -248,8 +248,8 @@ impl<D: Operations> Vtable<D> {
         // SAFETY: The request was just started, and by this function's contract it is initialized
         // and passes to the driver.
         let given = unsafe { Request::<D>::from_raw(rq) };
-        // SAFETY: Only `GenDisk::add` creates queues with this vtable, and the disk of a queue that
-        // dispatches is live.
+        // SAFETY: A queue with this vtable that has requests, or is polled, is that of a disk of
+        // `GenDisk::add`, as nobody uses a `DisklessQueue`. The disk of a queue that dispatches is live.
         let disk = unsafe { DiskData::<D>::of_queue((*hctx).queue) };
         // SAFETY: `hctx` is live by this function's contract.
         let hctx = unsafe { Hctx::from_raw(hctx) };

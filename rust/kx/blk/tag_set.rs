@@ -15,11 +15,22 @@ use crate::blk::{
     },
     request::Private, //
 };
-use core::marker::PhantomData;
+use core::{
+    marker::PhantomData,
+    ptr::NonNull, //
+};
 use kernel::{
     bindings,
-    error::to_result,
+    error::{
+        from_err_ptr,
+        to_result, //
+    },
+    new_mutex,
     prelude::*,
+    sync::{
+        Arc,
+        Mutex, //
+    },
     types::Opaque, //
 };
 
@@ -60,6 +71,11 @@ impl Default for TagSetSpec {
 
 /// A tag set with its requests, `struct blk_mq_tag_set` in C.
 ///
+/// Once a second disk is to be added while the first one is not freed, a tag set keeps a queue without a
+/// disk. The block layer divides tags among the queues of a set only if it has several, and freezes a
+/// queue when that begins or ends: the removal of one of two disks would wait for all requests of the
+/// other one. A tag set that only ever has one disk does without, as dividing costs each request.
+///
 /// # Invariants
 ///
 /// `inner` was initialized by `blk_mq_alloc_tag_set`, with the vtable and the size of private data
@@ -68,12 +84,110 @@ impl Default for TagSetSpec {
 pub struct TagSet<D: Operations> {
     #[pin]
     inner: Opaque<bindings::blk_mq_tag_set>,
+    /// Held while requests of the first disk are waited for, so nothing that ends requests takes it. The
+    /// lock of the set's queues is taken under it.
+    #[pin]
+    disks: Mutex<Disks>,
     _driver: PhantomData<D>,
+}
+
+/// The disks of a tag set.
+struct Disks {
+    /// Number of disks that are about to be allocated, or not freed yet.
+    count: usize,
+    /// Present from the second disk on.
+    diskless: Option<DisklessQueue>,
+}
+
+impl Disks {
+    // Not generic: there is one class of these locks.
+    #[inline(never)]
+    fn new() -> impl PinInit<Mutex<Self>> {
+        new_mutex!(
+            Self {
+                count: 0,
+                diskless: None,
+            },
+            "TagSet::disks"
+        )
+    }
+}
+
+/// A queue of a tag set without a disk, to which nobody submits requests.
+///
+/// # Invariants
+///
+/// `0` is a queue that `blk_mq_alloc_queue` has returned, and this value owns the reference to it.
+struct DisklessQueue(NonNull<bindings::request_queue>);
+
+// SAFETY: A queue has no thread affinity.
+unsafe impl Send for DisklessQueue {}
+
+impl DisklessQueue {
+    /// Adds a queue to `set`. If that has one queue, this waits until all requests of that have ended.
+    ///
+    /// # Safety
+    ///
+    /// `set` must be an allocated tag set, which is freed after the result was dropped.
+    unsafe fn new(set: *mut bindings::blk_mq_tag_set) -> Result<Self> {
+        // SAFETY: The tag set is allocated by this function's contract. Null stands for the default
+        // limits; the vtable uses the queue's data only for requests, and there are none.
+        let queue = from_err_ptr(unsafe {
+            bindings::blk_mq_alloc_queue(set, core::ptr::null_mut(), core::ptr::null_mut())
+        })?;
+        // INVARIANT: The queue was just allocated.
+        Ok(Self(NonNull::new(queue).ok_or(ENOMEM)?))
+    }
+}
+
+impl Drop for DisklessQueue {
+    fn drop(&mut self) {
+        let queue = self.0.as_ptr();
+        // SAFETY: By the type invariant the queue is allocated and the reference is ours. It never had
+        // a disk or a request. By the contract of `new` its tag set still is allocated.
+        unsafe {
+            bindings::blk_mq_destroy_queue(queue);
+            bindings::blk_put_queue(queue);
+        }
+    }
+}
+
+/// A disk of a tag set, which is counted and keeps the tag set until this is dropped.
+pub(crate) struct TagSetUser<D: Operations>(Arc<TagSet<D>>);
+
+impl<D: Operations> TagSetUser<D> {
+    /// Counts a disk that is about to be allocated on `set`.
+    ///
+    /// # Context
+    ///
+    /// *may sleep*; for the second disk, until all requests of the first have ended.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub(crate) fn new(set: Arc<TagSet<D>>) -> Result<Self> {
+        let mut disks = set.disks.lock();
+        if disks.count > 0 && disks.diskless.is_none() {
+            // SAFETY: By the type invariant the tag set is allocated; `TagSet::drop` drops the queue before
+            // it frees the set.
+            disks.diskless = Some(unsafe { DisklessQueue::new(set.as_raw()) }?);
+        }
+        disks.count += 1;
+        drop(disks);
+        Ok(Self(set))
+    }
+}
+
+impl<D: Operations> Drop for TagSetUser<D> {
+    fn drop(&mut self) {
+        self.0.disks.lock().count -= 1;
+    }
 }
 
 // SAFETY: A tag set has no thread affinity.
 unsafe impl<D: Operations> Send for TagSet<D> {}
-// SAFETY: Shared references only read constant fields, or fields that the block layer locks.
+// SAFETY: Shared references only read constant fields of `inner`, or fields that the block layer locks;
+// `disks` is `Sync` itself.
 unsafe impl<D: Operations> Sync for TagSet<D> {}
 
 impl<D: Operations> TagSet<D> {
@@ -96,6 +210,7 @@ impl<D: Operations> TagSet<D> {
                 // SAFETY: `slot` was just filled in, and is pinned.
                 to_result(unsafe { bindings::blk_mq_alloc_tag_set(slot) })
             }),
+            disks <- Disks::new(),
             _driver: PhantomData,
         })
     }
@@ -146,8 +261,11 @@ impl<D: Operations> TagSet<D> {
 #[pinned_drop]
 impl<D: Operations> PinnedDrop for TagSet<D> {
     fn drop(self: Pin<&mut Self>) {
+        let diskless = self.disks.lock().diskless.take();
+        drop(diskless);
         // SAFETY: By the type invariant the tag set is allocated. No disk uses it, as the data of
-        // each disk keeps a reference to it until the disk's queue has left the tag set.
+        // each disk keeps a reference to it until the disk's queue has left the tag set; nor does the
+        // queue without a disk, which was just dropped.
         unsafe { bindings::blk_mq_free_tag_set(self.inner.get()) };
     }
 }

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
 """Every call of our modules for memory, to verbs, to the connection manager, to the block layer and
 to sysfs fails, one at a time: while modules are loaded, a disk is mapped, I/O runs, a path fails
-over, is connected again or added, a device is closed, and everything is removed.  Each phase ends
-with an error or goes on; afterwards everything works, every byte is there, and kmemleak finds
-nothing lost.
+over, is connected again or added, a second disk is mapped, a device is closed, and everything is
+removed. Each phase ends with an error or goes on; afterwards everything works, every byte is there,
+and kmemleak finds nothing lost.
 
 Some cases are fixed.  The others are run by hand only: IBTRS_FAULTS=<seconds> counts the calls and
 runs as many cases as fit into that time, in random order; IBTRS_SEED=<number> repeats an order,
@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.links(2), pytest.mark.kernel_arguments(SLOTS_OVER_RXE)
 # put a session and its paths into sysfs, on both sides.
 FIXED = """load:krealloc_node_align_noprof:1
 connect:kobject_add:2 connect:kobject_add:4 connect:kobject_add:6 connect:kobject_add:8
-connect:device_add:1 connect:sysfs_create_file_ns:1 failover:kobject_add:1""".split()
+connect:device_add:1 connect:sysfs_create_file_ns:1 failover:kobject_add:1 second:blk_mq_alloc_queue:1""".split()
 
 LONG = bool(os.environ.get("IBTRS_LONG"))
 # Seconds for cases; counting what is called comes before that, and takes a minute or two.
@@ -56,6 +56,7 @@ def test_fixed_calls_fail(solo):
     if not solo.spec.kernel.slow:
         pytest.skip("the fast kernel does not fail on demand")
     solo.null_blk(size_mb=races.SIZE_MB)
+    solo.null_blk(faults.SECOND.removeprefix("/dev/"), size_mb=races.SIZE_MB)
     counted = run(solo, 0, 1, FIXED)
     assert counted["missing"] == []
     assert counted["wrong"] == counted["unexpected"] == 0
@@ -73,6 +74,7 @@ def test_every_call_fails_once(solo):
     cases = os.environ.get("IBTRS_CASES", "").split()
     print(f"\nIBTRS_SEED={seed}", flush=True)
     solo.null_blk(size_mb=races.SIZE_MB)
+    solo.null_blk(faults.SECOND.removeprefix("/dev/"), size_mb=races.SIZE_MB)
     counted = run(solo, BUDGET, seed, cases)
     assert counted["missing"] == []
     assert counted["wrong"] == counted["unexpected"] == 0

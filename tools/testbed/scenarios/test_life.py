@@ -3,12 +3,14 @@
 
 import errno
 import os
+import time
 
 import pytest
 
 from testbed import blockdev, fio, slab
 from testbed.lab import wait_for
 
+SESSION = "/sys/class/ibtrs-client/demo"
 # Three that read and write at the same place, for longer than the disk is there.
 COPIES = ("copy() {{ dd if={disk} of={disk} bs=16k iflag=direct oflag=direct skip=$1 seek=$1 status=none; }}; "
           "copy 0 & copy 512 & copy 1024; wait")
@@ -75,6 +77,47 @@ def test_a_disk_in_use_is_not_unmapped(pair, stack):
     holder.wait(20, check=False)
     client.run(stack.unmap())
     assert blockdev.disks(client, stack) == []
+
+
+def test_force_does_not_wait_for_another_disk(pair, stack):
+    """Two disks of a session share its tags; the requests of one wait for a path, and the other one is
+    unmapped by force."""
+    client = pair.client
+    for number in range(2):
+        blockdev.map_new(pair, stack, f"nullb{number}", size_mb=16)
+    client.run(f"cd {SESSION} && echo 40 > queue_timeout_s && for path in paths/*; do echo 1 > $path/disconnect; done")
+    waiting = client.start(f"dd if={stack.disk} of=/dev/null bs=4k count=1 iflag=direct")
+    client.wait_until("[ $(awk '{ print $1 + $2 }' /sys/block/ibnbd0/inflight) = 1 ]")
+    started = time.monotonic()
+    client.run(stack.unmap(1, "force"))
+    took = time.monotonic() - started
+    assert took < 15, f"{took:.1f} s"
+    assert not client.ok("[ -e /sys/block/ibnbd1 ]")
+    client.run(f"for path in {SESSION}/paths/*; do echo 1 > $path/reconnect; done")
+    assert waiting.wait(60).ok
+
+
+def test_a_second_disk_waits_for_the_first(pair, stack):
+    """Its tags are shared from then on. If the first disk's requests do not end, it can be unmapped by force."""
+    server, client = pair
+    stuck = blockdev.StuckDisk(server, server.null_blk("nullb0", size_mb=16))
+    other = server.null_blk("nullb1", size_mb=16)
+    blockdev.load(pair, stack)
+    client.run(stack.map_device(stuck.device))
+    with stuck.suspended():
+        waiting = client.start(f"dd if={stack.disk} of=/dev/null bs=4k count=1 iflag=direct")
+        client.wait_until("[ $(awk '{ print $1 + $2 }' /sys/block/ibnbd0/inflight) = 1 ]")
+        mapping = client.start(stack.map_device(other))
+        time.sleep(3)
+        assert not client.ok("[ -e /sys/block/ibnbd1 ]")
+        client.run(stack.unmap(0, "force"), timeout=60)
+        # Its partition table is read when the path is connected again, for which the server has to end the request.
+        client.wait_until("[ -e /sys/block/ibnbd1 ]")
+    mapping.wait(60)
+    assert not waiting.wait(60, check=False).ok
+    assert blockdev.same_on_both(pair, other, "/dev/ibnbd1", 16)
+    client.run(stack.unmap(1))
+    stuck.remove()
 
 
 def test_force_ends_io_with_errors(pair, stack):
