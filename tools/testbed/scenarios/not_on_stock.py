@@ -43,6 +43,8 @@ REASONS = {
     "test_server_paths.py::*": NO_RNBD,
     "test_tool.py::test_a_server_that_does_not_tell_its_share": NO_RNBD,
     "test_tool.py::test_the_kernels_own_disks_are_shown": NO_RNBD,
+    "test_window.py::test_over_iwarp": NO_SIW,
+    "test_window.py::test_towards_the_kernels_own_server": NO_RNBD,
 }
 
 
