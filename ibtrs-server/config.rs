@@ -48,6 +48,8 @@ pub(crate) struct Config {
     pub(crate) queue_depth: u16,
     pub(crate) chunk_bytes: u32,
     pub(crate) invalidate: bool,
+    /// Answers invalidate the keys of clients without extensions.
+    pub(crate) remote_invalidation: bool,
     chunks: ImmLayout,
     /// The slots, if clients get some.
     slots: Option<ImmLayout>,
@@ -120,6 +122,7 @@ impl Config {
             queue_depth: slots.unwrap_or(chunks).queue_depth(),
             chunk_bytes: chunks.chunk_size(),
             invalidate: crate::always_invalidate.get(),
+            remote_invalidation: crate::remote_invalidation.get(),
             chunks,
             slots,
             small_slots,

@@ -135,6 +135,10 @@ kx::module_param! {
     always_invalidate: kx::param::BoolParam = kx::param::BoolParam::new(true),
     "Keep clients from changing requests in service (default: Y)";
 
+    /// Invalidate the keys of mainline's clients for them.
+    remote_invalidation: kx::param::BoolParam = kx::param::BoolParam::new(true),
+    "Invalidate the keys of the mainline kernel's clients for them; N is faster, and needs Linux 6.12 or newer on all of them (default: Y)";
+
     /// Let clients send capsules.
     capsules: kx::param::BoolParam = kx::param::BoolParam::new(true),
     "Let clients that know them send requests in capsules, with the data of writes of up to 4096 bytes (default: Y)";

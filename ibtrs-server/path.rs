@@ -248,6 +248,8 @@ pub(crate) struct Path {
     pub(crate) more_answers: bool,
     /// The client takes the answer in the message that invalidates its key.
     pub(crate) inv_answers: bool,
+    /// Answers invalidate the client's key if it asks for that.
+    pub(crate) remote_invalidation: bool,
     pub(crate) terms: Terms,
     pub(crate) layout: ImmLayout,
     /// The place of a request.
@@ -427,6 +429,7 @@ impl Path {
                 durable: request.ext.is_some_and(|ext| ext.durable),
                 more_answers: request.ext.is_some_and(|ext| ext.wants_more_answers()),
                 inv_answers: request.ext.is_some_and(|ext| ext.wants_inv_answers()),
+                remote_invalidation: request.ext.is_some() || config.remote_invalidation,
                 terms,
                 layout,
                 bounds,

@@ -429,7 +429,9 @@ fn post(
         },
         whole: chunk.answer_sge(),
     });
-    let inval = desc.filter(|_| request.need_inval).map(|desc| desc.key);
+    let inval = desc
+        .filter(|_| request.need_inval && qp.handler().path.remote_invalidation)
+        .map(|desc| desc.key);
     let answer = answer_on_wire(index, result);
     let errno = answer.errno;
     if let (Some(rkey), true) = (inval, qp.handler().path.inv_answers) {
@@ -461,6 +463,9 @@ fn post(
     };
     let body = chunk.answer_body(key)?;
     let chunk = &*chunk;
+    if body.is_none() && inval.is_none() {
+        return post_one(qp, data, chunk, imm, signal);
+    }
     // Registration, invalidation, message.
     qp.send(space(data, chunk, 3), Doorbell::Now, |chain| {
         if let Some(data) = data {

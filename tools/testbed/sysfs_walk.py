@@ -260,7 +260,8 @@ KINDS: dict[str, tuple[dict[str, File], dict[str, File]]] = {
     "configured_port": (CONFIGURED_PORT, {}),
     "ibtrs_client": (_parameters(ack_timeout=COUNT, small_io_bytes=COUNT, slots_over_rxe="[YN]", auth=AUTH, auth_suites=SUITES), {}),
     "ibtrs_server": (_parameters(
-        max_chunk_size=COUNT, sess_queue_depth=COUNT, always_invalidate="[YN]", capsules="[YN]", slots="[YN]",
+        max_chunk_size=COUNT, sess_queue_depth=COUNT, always_invalidate="[YN]", remote_invalidation="[YN]",
+        capsules="[YN]", slots="[YN]",
         slots_over_rxe="[YN]", max_buffer_memory_mib=COUNT, max_sessions=COUNT,
         max_connections=COUNT, max_attempts_per_address=COUNT, setup_timeout_ms=COUNT,
         max_chunk_memory_mib=COUNT, hb_interval_ms=COUNT, hb_missed_max=COUNT, auth=AUTH, auth_suites=SUITES), {}),

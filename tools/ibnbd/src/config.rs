@@ -76,7 +76,7 @@ pub use read::parse;
 pub const FOLDER: &str = "/etc/ibtrs";
 
 /// The parameters that a file may set: module, name, and the value where nothing is set.
-const PARAMETERS: [(&str, &str, &str); 25] = [
+const PARAMETERS: [(&str, &str, &str); 26] = [
     ("ibtrs_client", "ack_timeout", "0"),
     ("ibtrs_client", "auth", "auto"),
     ("ibtrs_client", "auth_suites", "any"),
@@ -86,6 +86,7 @@ const PARAMETERS: [(&str, &str, &str); 25] = [
     ("ibtrs_server", "max_chunk_size", "135168"),
     ("ibtrs_server", "sess_queue_depth", "512"),
     ("ibtrs_server", "always_invalidate", "Y"),
+    ("ibtrs_server", "remote_invalidation", "Y"),
     ("ibtrs_server", "capsules", "Y"),
     ("ibtrs_server", "slots", "Y"),
     ("ibtrs_server", "slots_over_rxe", "N"),

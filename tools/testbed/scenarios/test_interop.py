@@ -39,7 +39,7 @@ MATRIX = [pytest.param(ours, theirs, invalidate, links, id=f"{name}-{invalidate}
 class Session:
     """A session of the client, with a disk."""
 
-    def __init__(self, pair, client_stack, server_stack, invalidate: str, links: int):
+    def __init__(self, pair, client_stack, server_stack, invalidate: str, links: int, options: str = ""):
         self.server, self.client = self.pair = pair
         self.client_stack, self.server_stack = client_stack, server_stack
         self.folder = f"{client_stack.sessions('client')}/s"
@@ -48,7 +48,7 @@ class Session:
         self.device = self.server.null_blk(size_mb=16)
         # Four seconds until silence is noticed, where that can be set.
         timing = "hb_interval_ms=1000 hb_missed_max=3" if server_stack is OURS else ""
-        self.server.run(f"dmesg -C; modprobe {server_stack.transport('server')} always_invalidate={invalidate} {timing}")
+        self.server.run(f"dmesg -C; modprobe {server_stack.transport('server')} always_invalidate={invalidate} {timing} {options}")
         self.server.run(server_stack.load_server())
         self.client.run(client_stack.load_client())
         # Below /dev for our server; mainline's puts its folder and the name together.
@@ -195,4 +195,33 @@ def test_messages_of_a_read(pair, client_stack, server_stack, messages):
     # Heartbeats and whatever opens the disk add some.
     each = (sent() - before) / READS
     assert messages + 1 <= each < messages + 1.5, f"the client has sent {each} packets for each read"
+    session.unmap()
+
+
+def packets_of_a_read(pair, disk: str) -> float:
+    """Packets that the server sends for a read of 4 KiB, among them the acknowledgement of the request."""
+    server, client = pair
+    counter = "cat /sys/class/infiniband/rxe0/ports/1/hw_counters/sent_pkts"
+    ios, before = 500, int(server.run(counter))
+    fio.run(client, f"--name=count --filename={disk} --rw=randread --bs=4k --iodepth=1 --direct=1 --ioengine=io_uring "
+            f"--number_ios={ios} --size=6m --norandommap")
+    return (int(server.run(counter)) - before) / ios
+
+
+@pytest.mark.parametrize("invalidate, options, messages", [
+    ("Y", "", 3), ("Y", "remote_invalidation=N", 2), ("N", "remote_invalidation=N", 1)])
+def test_clients_of_mainline_can_invalidate_their_keys(pair, invalidate, options, messages):
+    """Then a read takes a message less, and two less if the server does not invalidate the keys of chunks either;
+    also when a path is lost."""
+    session = Session(pair, MAINLINE, OURS, invalidate, 1, options)
+    # Heartbeats are few.
+    assert messages + 0.95 < packets_of_a_read(pair, session.disk) < messages + 1.2
+    session.verify()
+    session.add(2)
+    load = pair.client.start(LOAD.format(disk=session.disk))
+    session.goes_on(load)
+    with session.lost(2):
+        session.goes_on(load)
+    fio.end(pair.client, load)
+    session.verify()
     session.unmap()
