@@ -10,7 +10,8 @@ from .targets import Target
 CPUS = 2
 SCALED = ("null_blk", "floor, process", "RNBD Y", "NVMe-oF", "ibnbd Y", "ibnbd N")
 # On one processor, on which the figures were measured that the goals come from.
-ONE_CPU = ("floor, one connection", "RNBD Y", "NVMe-oF", "ibnbd Y", "ibnbd to RNBD Y", "RNBD to ibnbd Y")
+ONE_CPU = ("floor, one connection", "RNBD Y", "NVMe-oF", "ibnbd Y", "ibnbd to RNBD Y", "RNBD to ibnbd Y",
+           "RNBD to ibnbd Y, client invalidates")
 SHORT = ("floor, process", "ibnbd Y")
 
 

@@ -83,6 +83,8 @@ class Transport(Remote):
     client: Stack = OURS
     server: Stack = OURS
     invalidate: str = "Y"
+    # Whether our server invalidates the keys of mainline's clients.
+    remote_invalidation: bool = True
     # The value of data_checksum for map_device.
     checksum: str = "none"
     # Slots in place of chunks.
@@ -99,7 +101,8 @@ class Transport(Remote):
             # Lost packets are what soft-RoCE cannot bear with slots, and none is lost here.
             slots = "slots_over_rxe=Y"
             client.run(f"modprobe ibtrs_client {slots}")
-        server.run(f"modprobe {self.server.transport('server')} always_invalidate={self.invalidate} {slots}")
+        remote = "" if self.remote_invalidation else "remote_invalidation=N"
+        server.run(f"modprobe {self.server.transport('server')} always_invalidate={self.invalidate} {remote} {slots}")
         server.run(self.server.load_server())
         client.run(self.client.load_client())
 
@@ -160,6 +163,7 @@ TARGETS: list[Target] = [
     Transport("ibnbd Y, checksums", ours=True, checksum="crc32c"),
     Transport("ibnbd to RNBD Y", server=MAINLINE, ours=True, mainline=True),
     Transport("RNBD to ibnbd Y", client=MAINLINE, ours=True, mainline=True),
+    Transport("RNBD to ibnbd Y, client invalidates", client=MAINLINE, ours=True, mainline=True, remote_invalidation=False),
     Transport("ibnbd Y, two paths", ours=True, links=2),
     Transport("ibnbd Y, polled", ours=True, polled=True),
     Transport("RNBD Y, polled", client=MAINLINE, server=MAINLINE, mainline=True, polled=True),
