@@ -129,7 +129,7 @@ def test_macsec(pair, stack, kind):
     assert_hidden(Recording(frame for frame in frames if kind_of(frame) != KEY_AGREEMENT), "macsec")
     # The counters that the page names tell the same.
     assert re.search(r"OutPktsUntagged.*\n +0 ", counters)
-    assert int(re.search(r"OutPktsProtected OutPktsEncrypted Out.*\n +0 +(\d+)", counters)[1]) > 100
+    assert int(re.search(r"OutPktsProtected OutPktsEncrypted Out.*\n +0 +(\d+)", counters)[1]) > 50
 
 
 def test_macsec_with_another_secret(pair, stack):
