@@ -536,9 +536,8 @@ fn fence_abandoned(attempt: &Attempt, conn: &PathConn, epoch: u32) -> Result {
 /// there must not be too few of those.
 fn sharing(session: &Session) -> Option<u16> {
     let queues = session.nr_queues();
-    let polled = session.nr_cons().saturating_sub(1 + queues);
     // CAST: A path has no more connections than fit 16 bits.
-    (polled <= queues).then_some(queues as u16)
+    (session.nr_poll_queues() <= queues).then_some(queues as u16)
 }
 
 /// Returns whether requests may be capsules.

@@ -348,7 +348,7 @@ enum Carried {
     Mapped(MappedIo),
     /// The data goes through the slot's [`IoBuffer`].
     Buffered(IoHandle),
-    /// No data.
+    /// No data, or none that the device knows any more.
     Plain(IoHandle),
 }
 

@@ -120,7 +120,7 @@ impl Disks {
 /// `0` is a queue that `blk_mq_alloc_queue` has returned, and this value owns the reference to it.
 struct DisklessQueue(NonNull<bindings::request_queue>);
 
-// SAFETY: A queue has no thread affinity.
+// SAFETY: The value is only ever dropped, and any task may destroy a queue and put a reference to it.
 unsafe impl Send for DisklessQueue {}
 
 impl DisklessQueue {
@@ -143,8 +143,9 @@ impl DisklessQueue {
 impl Drop for DisklessQueue {
     fn drop(&mut self) {
         let queue = self.0.as_ptr();
-        // SAFETY: By the type invariant the queue is allocated and the reference is ours. It never had
-        // a disk or a request. By the contract of `new` its tag set still is allocated.
+        // SAFETY: By the type invariant the queue is allocated and the reference is ours. Nothing hands the
+        // queue out, so it was never registered with a disk and has no requests. By the contract of `new`
+        // its tag set still is allocated.
         unsafe {
             bindings::blk_mq_destroy_queue(queue);
             bindings::blk_put_queue(queue);
