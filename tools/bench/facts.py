@@ -62,8 +62,7 @@ def longest_ms(output: str) -> float:
 
 def set_up(guest: Guest, target: Transport) -> dict[str, float]:
     """Maps the first disk of a guest that serves itself, and gives the session another path."""
-    name = DEVICE if target.server.search_path != "/" else DEVICE.removeprefix("/")
-    line = f"sessname=demo path=ip:{targets.ADDRESS} device_path={name}"
+    line = f"sessname=demo path=ip:{targets.ADDRESS} device_path={target.server.exported(DEVICE)}"
     return {"to map the first disk, ms": timed(guest, f'echo "{line}" > {target.client.map_file}'),
             "to add a path, ms": timed(guest, add_path(target))}
 

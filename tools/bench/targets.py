@@ -107,12 +107,10 @@ class Transport(Remote):
         client.run(self.client.load_client())
 
     def map(self, guest: Guest, device: str) -> None:
-        # Mainline's server puts its folder and the name together as they are.
-        name = device if self.server.search_path != "/" else device.removeprefix("/")
         paths = " ".join(f"path=ip:{SERVER_ADDRESS.format(link=link)}" for link in range(1, self.links + 1))
         options = " nr_poll_queues=-1" if self.polled else ""
         options += f" data_checksum={self.checksum}" if self.checksum != "none" else ""
-        guest.run(f'echo "sessname=demo {paths} device_path={name}{options}" > {self.client.map_file}')
+        guest.run(f'echo "sessname=demo {paths} device_path={self.server.exported(device)}{options}" > {self.client.map_file}')
 
     def join(self, server, client, exported, cpus):
         self.load(server, client)

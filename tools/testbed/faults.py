@@ -210,20 +210,6 @@ def unmapped() -> None:
     races.wait(lambda: not glob.glob("/sys/block/ibnbd*"), "no disk is left")
 
 
-def alone() -> None:
-    """Nothing is left of a second disk."""
-    def others() -> list[str]:
-        return [disk for disk in glob.glob("/sys/block/ibnbd*") if not races.DISK.endswith(disk.rpartition("/")[2])]
-
-    answers = []
-
-    def gone() -> bool:
-        answers.extend(races.write(f"{disk}/ibnbd/unmap_device", "force") for disk in others())
-        return not others()
-
-    races.wait(gone, "the second disk is gone", lambda: answers)
-
-
 def unload() -> str:
     """Removes all modules of ours; the first that will not go."""
     for name in ("ibnbd_client", "ibnbd_server", "ibtrs_client", "ibtrs_server", "ibtrs_core"):
@@ -325,7 +311,6 @@ class Run:
             called = counts()
             if injection:
                 struck = injection.disarm()
-        alone()
         if phase in Phases.HEALS:
             races.wait(healthy, "both paths are connected again")
         else:

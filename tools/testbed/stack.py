@@ -49,10 +49,13 @@ class Stack:
         upper = self.client_module if side == "client" else self.server_module
         return f"busybox rmmod {upper} {self.transport(side)} {self.core_module}"
 
-    def map_device(self, device: str, address: str = "10.0.1.1", session: str = "demo") -> str:
+    def exported(self, device: str) -> str:
+        """The name by which its server exports a device."""
         # Mainline puts the folder and the device together as they are.
-        path = device.removeprefix("/") if self.search_path == "/" else device
-        return (f'echo "sessname={session} path=ip:{address} device_path={path}"'
+        return device.removeprefix("/") if self.search_path == "/" else device
+
+    def map_device(self, device: str, address: str = "10.0.1.1", session: str = "demo") -> str:
+        return (f'echo "sessname={session} path=ip:{address} device_path={self.exported(device)}"'
                 f" > {self.map_file}")
 
     def unmap(self, number: int = 0, how: str = "normal") -> str:

@@ -178,34 +178,29 @@ def test_a_server_of_mainline_that_restarts_unnoticed(pair):
 READS = 200
 
 
+def packets_of_a_read(session: Session) -> float:
+    """Packets that the client sends for a read of 16 KiB: the request, and the acknowledgement of each message of
+    the answer. Heartbeats and whatever opens the disk add some."""
+    def sent() -> int:
+        counters = session.client.run("cat /sys/class/infiniband/rxe*/ports/1/hw_counters/sent_pkts")
+        return sum(map(int, counters.split()))
+
+    before = sent()
+    fio.run(session.client, f"--name=reads --filename={session.disk} --rw=read --bs=16k --size={READS * 16}k --direct=1 "
+                            "--ioengine=psync", timeout=120)
+    return (sent() - before) / READS
+
+
 @pytest.mark.parametrize("client_stack, server_stack, messages", [
     pytest.param(OURS, OURS, 2, id="ours"), pytest.param(OURS, MAINLINE, 3, id="to-mainline"),
     pytest.param(MAINLINE, OURS, 3, id="from-mainline")])
 def test_messages_of_a_read(pair, client_stack, server_stack, messages):
     """The answer to a read whose memory is registered: the data, and the invalidation of the key; mainline has the
-    answer in a third message.  The client acknowledges each, and sends the request."""
-    def sent() -> int:
-        counters = pair.client.run("cat /sys/class/infiniband/rxe*/ports/1/hw_counters/sent_pkts")
-        return sum(map(int, counters.split()))
-
+    answer in a third message."""
     session = Session(pair, client_stack, server_stack, "Y", 1)
-    before = sent()
-    fio.run(pair.client, f"--name=reads --filename={session.disk} --rw=read --bs=16k --size={READS * 16}k --direct=1 "
-                         "--ioengine=psync", timeout=120)
-    # Heartbeats and whatever opens the disk add some.
-    each = (sent() - before) / READS
+    each = packets_of_a_read(session)
     assert messages + 1 <= each < messages + 1.5, f"the client has sent {each} packets for each read"
     session.unmap()
-
-
-def packets_of_a_read(pair, disk: str) -> float:
-    """Packets that the server sends for a read of 4 KiB, among them the acknowledgement of the request."""
-    server, client = pair
-    counter = "cat /sys/class/infiniband/rxe0/ports/1/hw_counters/sent_pkts"
-    ios, before = 500, int(server.run(counter))
-    fio.run(client, f"--name=count --filename={disk} --rw=randread --bs=4k --iodepth=1 --direct=1 --ioengine=io_uring "
-            f"--number_ios={ios} --size=6m --norandommap")
-    return (int(server.run(counter)) - before) / ios
 
 
 @pytest.mark.parametrize("invalidate, options, messages", [
@@ -214,8 +209,7 @@ def test_clients_of_mainline_can_invalidate_their_keys(pair, invalidate, options
     """Then a read takes a message less, and two less if the server does not invalidate the keys of chunks either;
     also when a path is lost."""
     session = Session(pair, MAINLINE, OURS, invalidate, 1, options)
-    # Heartbeats are few.
-    assert messages + 0.95 < packets_of_a_read(pair, session.disk) < messages + 1.2
+    assert messages + 0.95 < packets_of_a_read(session) < messages + 1.2
     session.verify()
     session.add(2)
     load = pair.client.start(LOAD.format(disk=session.disk))

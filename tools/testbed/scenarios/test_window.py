@@ -26,8 +26,7 @@ def check(pair, server_stack, most_mib: int) -> None:
     client.run(OURS.load_client())
 
     def map_device(number: int) -> str:
-        name = devices[number]
-        name = name if server_stack is OURS else name.removeprefix("/")
+        name = server_stack.exported(devices[number])
         return f'echo "sessname=s{number} path=ip:10.0.1.1 device_path={name}" > {OURS.map_file}'
 
     # With what is there only once.
