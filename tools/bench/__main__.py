@@ -88,11 +88,10 @@ def _work(options, run: Results, folder: Path, kernel, ours: Path,
     if options.counts:
         steps = _possible(options, kernel, ours, counts.steps())
         work += [partial(counts.run, options.kernel, folder, boot, run) for boot in plan.boots(steps)]
-        steps = _possible(options, kernel, ours, [plan.Step(targets.BY_NAME[name], ()) for name in apart.MEASURED])
-        work += [partial(apart.run, options.kernel, folder, step.target, run) for step in steps]
-    if options.facts:
-        steps = [plan.Step(targets.BY_NAME[name], ()) for name in facts.MEASURED]
-        work += [partial(facts.run, options.kernel, folder, step.target, run)
+    # Those that have guests for each target.
+    for module in [apart] * options.counts + [facts] * options.facts:
+        steps = [plan.Step(targets.BY_NAME[name], ()) for name in module.MEASURED]
+        work += [partial(module.run, options.kernel, folder, step.target, run)
                  for step in _possible(options, kernel, ours, steps)]
     return work
 

@@ -11,7 +11,7 @@ from testbed import accel
 from testbed.lab import Pair
 
 from . import jobs, measure, targets, tracing
-from .counts import Counting, Traced
+from .counts import Counting, Traced, keep
 from .plan import CPUS, Step
 from .results import Results
 
@@ -26,7 +26,7 @@ class TracedPair(Pair):
         super().__init__(flavour, cpus=CPUS, how=accel.counting(sleep=True), our_modules=modules)
 
     def accel_of(self, name: str) -> accel.Accel:
-        return accel.counting(*self.traces[name].arguments(), sleep=True)
+        return self.traces[name].how(sleep=True)
 
 
 def label(step: Step, job: jobs.Job, side: str) -> str:
@@ -34,7 +34,7 @@ def label(step: Step, job: jobs.Job, side: str) -> str:
 
 
 def run(flavour: str, folder: Path, target: targets.Remote, results: Results) -> list[Exception]:
-    """Adds the counts and profiles of either side; returns what went wrong."""
+    """Adds counts, profiles and shared lines of either side; returns what went wrong."""
     step = Step(target, tuple(jobs.BASIC))
     try:
         with tempfile.TemporaryDirectory(prefix="bench-") as where, \
@@ -44,11 +44,8 @@ def run(flavour: str, folder: Path, target: targets.Remote, results: Results) ->
             sides = {name: Traced(pair.guests[name], pair.traces[name]) for name in ("client", "server")}
             counting = Counting(list(sides.values()), disks, step)
             for job in step.jobs:
-                for side, (counts, profile, _) in zip(sides, counting.count(job)):
-                    results.counts.setdefault(target.name, {})[label(step, job, side)] = counts
-                    results.profiles.setdefault(target.name, {})[label(step, job, side)] = profile
-                    print(f"{target.name:22} {label(step, job, side):32} " +
-                          ", ".join(f"{number:g} {what}" for what, number in counts.items()), flush=True)
+                for side, found in zip(sides, counting.count(job)):
+                    keep(results, target.name, label(step, job, side), found)
     except measure.FAILURES as error:
         print(f"*** {target.name}, apart: {error}", flush=True)
         return [error]

@@ -135,6 +135,13 @@ class Counting:
                 for traced, of_more, of_less in zip(self.guests, more, less)]
 
 
+def keep(results: Results, target: str, label: str, found: tuple[dict, dict, list]) -> None:
+    """Adds counts, profile and shared lines of a target, and shows the counts."""
+    for kept, of_job in zip((results.counts, results.profiles, results.lines), found):
+        kept.setdefault(target, {})[label] = of_job
+    print(f"{target:22} {label:32} " + ", ".join(f"{number:g} {what}" for what, number in found[0].items()), flush=True)
+
+
 def run(flavour: str, folder: Path, boot: list[Step], results: Results) -> list[Exception]:
     """Adds counts, profiles and shared lines of the steps; returns what went wrong."""
     failed: list[Exception] = []
@@ -144,11 +151,8 @@ def run(flavour: str, folder: Path, boot: list[Step], results: Results) -> list[
         def do(guest: Guest, disks: list[str], step: Step) -> None:
             counting, name = Counting([Traced(guest, trace)], disks, step), step.target.name
             for job in step.jobs:
-                [found], label = counting.count(job), step.label(job)
-                for kept, of_job in zip((results.counts, results.profiles, results.lines), found):
-                    kept.setdefault(name, {})[label] = of_job
-                print(f"{name:22} {label:32} " +
-                      ", ".join(f"{number:g} {what}" for what, number in found[0].items()), flush=True)
+                [found] = counting.count(job)
+                keep(results, name, step.label(job), found)
                 without = shared_lines.without_reason(found[2]) if name in OURS else []
                 if without:
                     failed.append(AssertionError(f"{name}: no reason for locked instructions of {', '.join(without)}"))

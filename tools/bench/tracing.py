@@ -130,12 +130,8 @@ class Trace:
     def __init__(self, folder: Path, name: str = "guest"):
         self.path = folder / f"{name}-counts"
 
-    def arguments(self) -> tuple[str, ...]:
-        """For the emulator."""
-        return "-plugin", f"file={plugin()},counts={self.path}"
-
-    def how(self) -> accel.Accel:
-        return accel.counting(*self.arguments())
+    def how(self, sleep: bool = False) -> accel.Accel:
+        return accel.counting("-plugin", f"file={plugin()},counts={self.path}", sleep=sleep)
 
     def snapshot(self) -> Snapshot:
         return parse(self.path.read_bytes())

@@ -42,8 +42,9 @@ static char *addr = "10.0.1.1";
 module_param(addr, charp, 0444);
 MODULE_PARM_DESC(addr, "IPv4 address of the RDMA device, both ends of the connections");
 
-static char *server = "process";
-module_param(server, charp, 0444);
+/* Not "server", as the local variables for a side are named. */
+static char *server_context = "process";
+module_param_named(server, server_context, charp, 0444);
 MODULE_PARM_DESC(server, "where the server handles completions: process (a work queue), thread (one for each connection) or softirq");
 
 static unsigned int queues = 1;
@@ -589,11 +590,11 @@ static void floor_disconnect(void)
 
 static int floor_choose_context(void)
 {
-	if (sysfs_streq(server, "process"))
+	if (sysfs_streq(server_context, "process"))
 		floor_server_context = IB_POLL_WORKQUEUE;
-	else if (sysfs_streq(server, "thread"))
+	else if (sysfs_streq(server_context, "thread"))
 		floor_server_context = IB_POLL_DIRECT;
-	else if (sysfs_streq(server, "softirq"))
+	else if (sysfs_streq(server_context, "softirq"))
 		floor_server_context = IB_POLL_SOFTIRQ;
 	else
 		return -EINVAL;
