@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The overtaking write: the server's disk keeps one write while its path is lost.
+"""The overtaking write: the server's disk holds one write while its path is lost.
 
 The client sends the write again over the other path.  If that attempt were answered first, the old
 one could still reach the disk after the next write to the same place."""
 
 import os
 import re
-from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
+from testbed.held_disk import BLOCK, DEVICE, HeldDisk
 from testbed.lab import Pair, wait_for
 from testbed.stack import STACKS
 
@@ -20,44 +19,16 @@ pytestmark = [pytest.mark.fast, pytest.mark.links(2), pytest.mark.kills]
 
 OURS, MAINLINE = STACKS["ibtrs"], STACKS["mainline"]
 TRACING = "/sys/kernel/tracing"
-BLOCK = 4096
 # From a processor, each of which has a connection of its own.
 WRITE = "taskset -c {cpu} dd if=/tmp/{what} of={disk} bs=4k count=1 seek={block} oflag=direct conv=notrunc status=none"
 
 
-class Disk:
-    """A disk of the server whose next write can be kept, while others go on; its
-    bytes are seen from the host."""
-
-    def __init__(self, pair: Pair):
-        self.pair, self.image = pair, pair.folder / "kept.img"
-        if not self.image.exists():
-            with open(self.image, "wb") as file:
-                file.truncate(16 << 20)
-            pair.reboot("server", [Path(f"blkdebug::{self.image}")])
-
-    def _debug(self, command: str) -> None:
-        self.pair.server.qmp("human-monitor-command", **{"command-line": f'qemu-io disk0 "{command}"'})
-
-    def _kept(self) -> int:
-        """How many writes QEMU says that it has kept."""
-        return (self.pair.server.folder / "qemu.log").read_text().count("Suspended request 'kept'")
-
-    @contextmanager
-    def keeping_a_write(self):
-        """The next write has come to the disk at the end, and is kept there."""
-        before = self._kept()
-        self._debug("break pwritev kept")
-        yield
-        wait_for(lambda: self._kept() > before, 60, "the write is on the disk")
-
-    def let_go(self) -> None:
-        self._debug("resume kept")
-
-    def block(self, number: int) -> bytes:
-        with open(self.image, "rb") as file:
-            file.seek(number * BLOCK)
-            return file.read(BLOCK)
+def held_disk(pair: Pair) -> HeldDisk:
+    """The server's disk; its guest is booted again for it."""
+    image = pair.folder / "held.img"
+    if not image.exists():
+        pair.reboot("server", [HeldDisk.create(image)])
+    return HeldDisk(pair.server, image)
 
 
 class Client:
@@ -70,7 +41,7 @@ class Client:
             self.guest.push(f"/tmp/{what}", data)
         pair.server.run(server_stack.load_server())
         self.guest.run(client_stack.load_client())
-        device = "dev/vda" if server_stack is MAINLINE else "/dev/vda"
+        device = server_stack.exported(DEVICE)
         self.guest.run(f'echo "sessname=s path=ip:10.0.1.1 path=ip:10.0.2.1 device_path={device}"'
                        f" > {client_stack.map_file}")
         self.paths = f"{client_stack.sessions('client')}/s/paths"
@@ -90,9 +61,9 @@ class Client:
         return next((what for what, right in self.data.items() if right == data), "nothing that was written")
 
 
-def keep_the_old_write(disk: Disk, client: Client):
+def hold_the_old_write(disk: HeldDisk, client: Client):
     """The old data is on its way to the disk, and its path is lost.  Returns both."""
-    with disk.keeping_a_write():
+    with disk.holding_a_write():
         old = client.write("old")
     (lost,) = client.busy_paths()
     client.guest.run(f"echo 1 > {client.paths}/{lost}/disconnect")
@@ -116,10 +87,10 @@ class Trace:
     # Soft-iWARP has no immediates, which mainline cannot do without.
     pytest.param(MAINLINE, id="mainline-client", marks=[pytest.mark.rdma("rxe"), pytest.mark.quiet])])
 def test_our_server_lets_none_overtake(pair, client_stack):
-    disk = Disk(pair)
+    disk = held_disk(pair)
     client = Client(pair, client_stack, OURS)
     server, trace = pair.server, Trace(pair.server)
-    old, lost = keep_the_old_write(disk, client)
+    old, lost = hold_the_old_write(disk, client)
     wait_for(lambda: client.busy_paths() - {lost}, 60, "the write is sent again")
     # Later requests over the connections of that path are answered.  It is not, as long as
     # the first attempt is on the disk, nor is it handed to the disk.
@@ -128,7 +99,7 @@ def test_our_server_lets_none_overtake(pair, client_stack):
     first, *others = trace.writes()
     assert len(others) == 2 and first not in others
     assert old.running
-    disk.let_go()
+    disk.release()
     old.wait(60)
     assert client.name(disk.block(0)) == "old"
     assert trace.writes() == [first, *others, others[0]]
@@ -147,9 +118,9 @@ def test_our_server_lets_none_overtake(pair, client_stack):
 @pytest.mark.skipif(not LONG, reason="tells about mainline only: IBTRS_LONG=1")
 @pytest.mark.parametrize("client_stack", [OURS, MAINLINE], ids=["our-client", "mainline-client"])
 def test_what_mainlines_server_does(pair, client_stack):
-    disk = Disk(pair)
+    disk = held_disk(pair)
     client = Client(pair, client_stack, MAINLINE)
-    old, _ = keep_the_old_write(disk, client)
+    old, _ = hold_the_old_write(disk, client)
     try:
         old.wait(60)
         # Answered, so the client may write to that place and to others.
@@ -157,7 +128,7 @@ def test_what_mainlines_server_does(pair, client_stack):
         before = client.name(disk.block(0))
         client.write("other", block=1).wait(60)
     finally:
-        disk.let_go()
+        disk.release()
     # Nothing is left that could still write.
     pair.server.wait_until("read -r reads writes < /sys/block/vda/inflight && [ $reads$writes = 00 ]")
     after = client.name(disk.block(0))
