@@ -3,8 +3,8 @@
 
 from dataclasses import dataclass
 
-from testbed import keyring
-from testbed.guest import Guest, wait_for
+from testbed import keyring, nvmeof
+from testbed.guest import Guest
 from testbed.lab import SERVER_ADDRESS
 from testbed.stack import STACKS, Stack
 
@@ -123,26 +123,10 @@ class Transport(Remote):
 class NvmeOf(Remote):
     """NVMe over fabrics of the kernel, both ends."""
 
-    def export(self, guest: Guest, exported: list[str]) -> None:
-        spaces = " && ".join(
-            f"mkdir namespaces/{number} && echo {device} > namespaces/{number}/device_path && "
-            f"echo 1 > namespaces/{number}/enable" for number, device in enumerate(exported, 1))
-        guest.run("modprobe nvmet-rdma && cd /sys/kernel/config/nvmet && "
-                  f"mkdir subsystems/bench && cd subsystems/bench && echo 1 > attr_allow_any_host && {spaces}")
-        guest.run("cd /sys/kernel/config/nvmet && mkdir ports/1 && cd ports/1 && echo ipv4 > addr_adrfam && "
-                  f"echo rdma > addr_trtype && echo {ADDRESS} > addr_traddr && echo 4420 > addr_trsvcid && "
-                  "ln -s /sys/kernel/config/nvmet/subsystems/bench subsystems/bench")
-
     def join(self, server, client, exported, cpus):
-        self.export(server, exported)
-        host = "00000000-0000-0000-0000-000000000001"
-        polled = f",nr_poll_queues={cpus}" if self.polled else ""
-        client.run("modprobe nvme-rdma && "
-                   f"echo 'transport=rdma,traddr={ADDRESS},trsvcid=4420,nqn=bench,hostid={host},"
-                   f"hostnqn=nqn.2014-08.org.nvmexpress:uuid:{host}{polled}' > /dev/nvme-fabrics")
-        disks = [f"/dev/nvme0n{number}" for number in range(1, len(exported) + 1)]
-        wait_for(lambda: client.ok(" && ".join(f"[ -b {disk} ]" for disk in disks)), 60, "the namespaces are there")
-        return disks
+        nvmeof.export(server, "bench", exported, [ADDRESS])
+        nvmeof.connect(client, "bench", ADDRESS, f",nr_poll_queues={cpus}" if self.polled else "")
+        return nvmeof.disks(client, len(exported))
 
 
 TARGETS: list[Target] = [
