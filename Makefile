@@ -125,6 +125,7 @@ help:
 	@echo '  make soak HOURS=n           loads, failures and changes for hours'
 	@echo '  make bench [KERNEL=stock]   counts instructions beside RNBD, NVMe-oF and the least that is possible'
 	@echo '  make bench-compare BASE=c   the same beside those of another commit'
+	@echo '  make ghost-writes           looks for ghost writes of ours, NVMe-oF and RNBD; hours'
 	@echo '  make check-arm64            compiles the modules for 64-bit ARM, pages of 64 KiB'
 	@echo '  make setup                  packages, toolchain, kernels, modules'
 	@echo 'For developers (FLAVOUR=fast or debug, default debug):'

@@ -93,3 +93,8 @@ bench-keep:
 # Of ours, unless ONLY= says otherwise.
 bench-compare:
 	@scripts/bench-compare.sh "$(BASE)" --kernel $(or $(KERNEL),fast) --only "$(or $(ONLY),ibnbd)"
+
+# The same recipe against NVMe-oF and RNBD; some hours.
+.PHONY: ghost-writes
+ghost-writes:
+	@scripts/ghost-writes.sh --runs $(or $(RUNS),10)

@@ -31,7 +31,7 @@ ROTATION = (
     # The way of the data.
     {"test_checksum_cost", "test_checksums", "test_durability", "test_modes", "test_operations"},
     # The way of a request, and what is written to sysfs.
-    {"test_changes", "test_identity", "test_latency", "test_map_device_input", "test_overtaking",
+    {"test_changes", "test_ghost_writes", "test_identity", "test_latency", "test_map_device_input", "test_overtaking",
      "test_request_timeouts"},
 )
 PARTS = range(1, len(ROTATION) + 1)
