@@ -6,6 +6,7 @@ import re
 import pytest
 
 from testbed import blockdev, uevents
+from testbed.channel import Job
 from testbed.lab import wait_for
 from testbed.paths import TOP
 
@@ -14,6 +15,8 @@ pytestmark = pytest.mark.fast
 IMAGE = "/tmp/disk.img"
 PATHS = "/sys/class/ibtrs-client/demo/paths"
 WWID = "/sys/block/ibnbd0/ibnbd/wwid"
+# The UUID of a file system, and of its partition.
+COPIED = "6b9c2f0e-5c1d-4a7e-9d37-20c8f1a4be55"
 
 
 def wwid(pair, stack, device: str, session: str = "demo") -> str:
@@ -57,16 +60,28 @@ def test_disks_are_known_by_what_they_are(pair, stack):
                "losetup -d /dev/loop0; losetup -d /dev/loop1; rm /tmp/a /tmp/b")
 
 
+def start_udev(client) -> Job:
+    """Starts the daemon with this project's rules."""
+    client.run("mkdir -p /run/udev/rules.d")
+    client.push("/run/udev/rules.d/60-ibnbd.rules", (TOP / "tools/udev/60-ibnbd.rules").read_text())
+    daemon = client.start("exec /usr/lib/systemd/systemd-udevd 2>&1")
+    client.wait_until("[ -S /run/udev/control ]")
+    return daemon
+
+
+def stop_udev(client, daemon: Job) -> None:
+    daemon.kill()
+    daemon.wait(20, check=False)
+    client.run("rm -rf /run/udev /dev/disk")
+
+
 def test_udev_makes_links(pair, stack):
     server, client = pair
     # The second partition is empty.
     server.run(f"modprobe loop && truncate -s 64M {IMAGE} && printf ',32M,L\\n,,L\\n' | sfdisk -q -X gpt {IMAGE} && "
                f"losetup -P /dev/loop0 {IMAGE} && mkfs.ext4 -q -L ours /dev/loop0p1")
     blockdev.load(pair, stack)
-    client.run("mkdir -p /run/udev/rules.d")
-    client.push("/run/udev/rules.d/60-ibnbd.rules", (TOP / "tools/udev/60-ibnbd.rules").read_text())
-    daemon = client.start("exec /usr/lib/systemd/systemd-udevd 2>&1")
-    client.wait_until("[ -S /run/udev/control ]")
+    daemon = start_udev(client)
     events = uevents.listen(client)
     client.run(stack.map_device("/dev/loop0"))
     # The second one when there are files: rules of others (LVM, md) want it to be "add", too.
@@ -108,7 +123,39 @@ def test_udev_makes_links(pair, stack):
 
     client.run(stack.unmap())
     client.wait_until("[ -z \"$(find /dev/disk -type l)\" ]", 60)
-    daemon.kill()
-    daemon.wait(20, check=False)
-    client.run("rm -rf /run/udev /dev/disk")
+    stop_udev(client, daemon)
+    server.run(f"losetup -d /dev/loop0; rm {IMAGE}")
+
+
+def test_a_copied_uuid_takes_no_link(pair, stack):
+    """A server may copy the UUIDs and the label of a client's own disk: the links stay with that disk."""
+    server, client = pair
+    make = (f"modprobe loop && truncate -s 64M {IMAGE} && printf 'size=32M,type=L,uuid={COPIED}\n' | "
+            f"sfdisk -q -X gpt {IMAGE} && losetup -P /dev/loop0 {IMAGE} && "
+            f"mkfs.ext4 -q -U {COPIED} -L ours /dev/loop0p1")
+    server.run(make)
+    blockdev.load(pair, stack)
+    daemon = start_udev(client)
+    client.run(make)
+    udevadm = "SYSTEMD_IGNORE_CHROOT=1 udevadm"
+    links = " ".join(f"/dev/disk/{link}" for link in (f"by-uuid/{COPIED}", "by-label/ours", f"by-partuuid/{COPIED}"))
+
+    def lead_to(disk: str) -> None:
+        client.run(f"{udevadm} settle -t 30")
+        found = client.run(f"readlink -f {links}").split()
+        assert found == [f"/dev/{disk}"] * 3, found
+
+    client.run(f"{udevadm} trigger -c change -w /dev/loop0 /dev/loop0p1")
+    lead_to("loop0p1")
+    client.run(stack.map_device("/dev/loop0"))
+    client.wait_until("[ -e /dev/disk/by-ibnbd/demo/dev/loop0-part1 ]", 60)
+    lead_to("loop0p1")
+    client.run(f"{udevadm} trigger -c change -w /dev/ibnbd0 /dev/ibnbd0p1")
+    lead_to("loop0p1")
+    # Without a disk of the client's own, the links are those of the mapped disk.
+    client.run(f"losetup -d /dev/loop0 && rm {IMAGE}")
+    client.wait_until("[ ! -e /dev/loop0p1 ]")
+    lead_to("ibnbd0p1")
+    client.run(stack.unmap())
+    stop_udev(client, daemon)
     server.run(f"losetup -d /dev/loop0; rm {IMAGE}")
