@@ -82,7 +82,10 @@ impl UniqueId {
 /// # Invariants
 ///
 /// `file` is a file that `bdev_file_open_by_dev` returned, and this value owns a reference to it;
-/// `bdev` is its device.
+/// `bdev` is its device. Until the file is closed it has a reference to the `struct device` in
+/// `bdev` (`blkdev_get_no_open()`), whose release function is the one that drops the disk. So the
+/// device, its disk, the queue of the disk and `part0`, the device of the whole disk, are live.
+/// Their pointers to each other were set before anyone could open the device, and do not change.
 pub struct BlockDevice {
     bdev: NonNull<bindings::block_device>,
     file: NonNull<bindings::file>,
@@ -270,8 +273,8 @@ impl BlockDevice {
     /// other errors of reading a file; `ENOMEM`.
     pub fn attribute(&self, name: &CStr, buf: &mut [u8]) -> Result<usize> {
         might_sleep();
-        // SAFETY: The device is open by the type invariant, so its disk is live, and so is the
-        // block device of the whole disk.
+        // SAFETY: By the type invariant the disk and the device of the whole disk are live. The
+        // number is set before a device can be opened, and does not change.
         let dev = unsafe { (*(*self.raw_disk()).part0).bd_dev };
         let (major, minor) = (
             dev >> bindings::MINORBITS,
@@ -321,11 +324,13 @@ impl BlockDevice {
             };
         }
 
-        // SAFETY: The device is open by the type invariant.
+        // SAFETY: The callee reads the limits of the queue and the first sector of the partition,
+        // which are live by the type invariant. It takes no lock, nor does the block layer, which
+        // calls it while a driver may change the limits.
         let discard_alignment_bytes = unsafe { bindings::bdev_discard_alignment(self.as_raw()) };
         // SAFETY: As above.
         let alignment = unsafe { bindings::bdev_alignment_offset(self.as_raw()) };
-        // SAFETY: The device is open by the type invariant.
+        // SAFETY: As above; the callee reads the features among the limits.
         let fua = unsafe { ours::bdev_fua(self.as_raw()) };
         Limits {
             logical_block_bytes: read!(logical_block_size),
@@ -370,7 +375,8 @@ impl BlockDevice {
     /// Returns the device in the device model. Not public: a reference to the device may outlive the
     /// open file, which keeps the driver's module.
     pub(crate) fn device(&self) -> &Device {
-        // SAFETY: The device is open by the type invariant, so its `struct device` is live.
+        // SAFETY: By the type invariant the file has a reference to the `struct device`. The result
+        // borrows `self`, which closes the file only when it is dropped.
         unsafe { Device::from_raw(&raw mut (*self.as_raw()).bd_device) }
     }
 

@@ -121,15 +121,18 @@ impl Node {
     ///
     /// # Safety
     ///
-    /// `item` must be an initialised item, which is not released during `'a`.
+    /// `item` must be an initialised item, to which somebody holds a reference during `'a` that is put
+    /// with `config_item_put()`.
     unsafe fn of_item<'a>(item: *mut bindings::config_item) -> Option<&'a Self> {
         // SAFETY: By this function's contract the item is initialised; its type does not change.
         let item_type = unsafe { (*item).ci_type };
-        // SAFETY: The root of configfs has no type. The type of any other item is in its module.
-        // For an item of this crate, the module keeps the type as long as the item: see
-        // `Folder::new`. The target of a new link may be an item of another module. configfs itself
-        // reads the type of a target before and after it calls `allow_link`, so it requires that
-        // module to stay loaded, too.
+        // SAFETY: The pointer is null, as for the root of configfs, or to the type that the module of
+        // the item has given it. For an item of this crate, `Folder::new` explains why the module,
+        // and the type in it, stay as long as there is a reference. The item may be of another
+        // module if it is the target of a new link. Then, too, the type is valid until the last
+        // reference is put, and by this function's contract there is one: `config_item_put()` reads
+        // the type of each item when its last reference is put (`config_item_cleanup()`), so
+        // configfs requires that of all modules.
         let ops = unsafe { item_type.as_ref() }?.ct_item_ops;
         if !ptr::eq(ops, &ITEM_OPS.0) {
             return None;
@@ -144,7 +147,7 @@ impl Node {
     ///
     /// # Safety
     ///
-    /// `item` must be the item of a node, which is not released during `'a`.
+    /// `item` must be the item of a node, and as for [`Self::of_item`].
     pub(super) unsafe fn data_of_own<'a, D: Directory>(
         item: *mut bindings::config_item,
     ) -> Option<&'a D> {
