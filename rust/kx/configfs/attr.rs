@@ -45,13 +45,14 @@ unsafe impl<D> Sync for Attr<D> {}
 impl<D: Directory> Attr<D> {
     /// Creates a file that everyone may read, and root may write.
     ///
-    /// Both functions must capture nothing, which the compiler checks. `store` gets the bytes
+    /// Both functions must capture nothing, which the compiler checks, and any thread may call
+    /// them: not even a value without bytes stands for something of one thread. `store` gets the bytes
     /// written, up to 4094, without a newline at the end; longer writes fail with `EFBIG`. See
     /// [`configfs`](super) for the locks that are held.
     pub const fn rw<S, T>(name: &'static CStr, _show: S, _store: T) -> Self
     where
-        S: Fn(&D, &mut Buf<'_>) -> Result + Copy + 'static,
-        T: Fn(&D, &[u8]) -> Result + Copy + 'static,
+        S: Fn(&D, &mut Buf<'_>) -> Result + Copy + Send + Sync + 'static,
+        T: Fn(&D, &[u8]) -> Result + Copy + Send + Sync + 'static,
     {
         const {
             assert!(size_of::<S>() == 0 && size_of::<T>() == 0);
@@ -73,7 +74,7 @@ impl<D: Directory> Attr<D> {
     /// Creates a file that everyone may read. `show` is as for [`Attr::rw`].
     pub const fn ro<S>(name: &'static CStr, _show: S) -> Self
     where
-        S: Fn(&D, &mut Buf<'_>) -> Result + Copy + 'static,
+        S: Fn(&D, &mut Buf<'_>) -> Result + Copy + Send + Sync + 'static,
     {
         const {
             assert!(size_of::<S>() == 0);
@@ -101,13 +102,14 @@ impl<D: Directory> Attr<D> {
 ///
 /// # Safety
 ///
-/// A value of this type must exist.
-unsafe fn function<F: Copy>() -> F {
+/// A value of this type must exist. It may be one of another thread.
+unsafe fn function<F: Copy + Send>() -> F {
     const {
         assert!(size_of::<F>() == 0);
     }
     // SAFETY: The pointer is aligned, and no byte is read, as the size is zero. By this function's
-    // contract the type has a value, which may be copied, and all its values are alike.
+    // contract the type has a value, which may be copied and sent to this thread (`Copy`, `Send`),
+    // and all its values are alike.
     unsafe { NonNull::<F>::dangling().read() }
 }
 
@@ -122,7 +124,7 @@ unsafe fn function<F: Copy>() -> F {
 unsafe extern "C" fn show<D, S>(item: *mut bindings::config_item, page: *mut c_char) -> isize
 where
     D: Directory,
-    S: Fn(&D, &mut Buf<'_>) -> Result + Copy,
+    S: Fn(&D, &mut Buf<'_>) -> Result + Copy + Send,
 {
     // SAFETY: By this function's contract the item is that of a directory of a `D`. `Folder::new`,
     // which alone creates such directories, makes each of them a node.
@@ -154,7 +156,7 @@ unsafe extern "C" fn store<D, T>(
 ) -> isize
 where
     D: Directory,
-    T: Fn(&D, &[u8]) -> Result + Copy,
+    T: Fn(&D, &[u8]) -> Result + Copy + Send,
 {
     // SAFETY: As in `show`.
     let dir = unsafe { Node::data_of_own::<D>(item) };
