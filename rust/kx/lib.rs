@@ -39,7 +39,8 @@
 //!
 //! Each registration with the kernel has an owner, and ends when the owner is dropped: disks and
 //! [`blk::DiskOwner`], tag sets, tables of bios, work items and queues, classes, devices,
-//! directories, links, subsystems of configfs, and [`sync::PercpuOwner`]. Each drop waits for the
+//! directories, links, subsystems of configfs, [`reboot::RebootNotifier`], and
+//! [`sync::PercpuOwner`]. Each drop waits for the
 //! calls that may still come. A work item that owns an `Arc` owns what it is in: it ends when it has
 //! run, so a module flushes its queue before it is unloaded.
 //!
