@@ -74,6 +74,8 @@ check_config() {
 	[ -n "$(value CONFIG_CRC32)" ] || missing "CONFIG_CRC32: the kernel cannot compute checksums"
 	[ "$(value CONFIG_PREEMPTION)" != y ] || [ "$(value CONFIG_TASKS_RCU)" = y ] ||
 		missing "CONFIG_TASKS_RCU: unloading must wait for preempted tasks; CONFIG_KPROBES or CONFIG_BPF_SYSCALL selects it"
+	[ "$(value CONFIG_PREEMPT_COUNT)" = y ] ||
+		missing "CONFIG_PREEMPT_COUNT: tasks in RCU read sections must be recognised; CONFIG_PREEMPT or CONFIG_PREEMPT_LAZY selects it"
 	[ "$(value CONFIG_RUST)" = y ] || missing "CONFIG_RUST: the kernel was built without Rust"
 	# Without it, the modules can be compiled and not loaded.
 	[ -r "$kdir/Module.symvers" ] || [ -n "${KBUILD_MODPOST_WARN:-}" ] ||

@@ -5,14 +5,15 @@
 #include <linux/rcupdate.h>
 
 /*
- * Returns whether the task is inside an RCU read section, as far as the kernel can
- * tell.  A kernel without CONFIG_PREEMPT_RCU and CONFIG_PREEMPT_COUNT cannot tell,
- * and the result is false.
+ * Returns whether the task is inside an RCU read section.  Without CONFIG_PREEMPT_RCU a
+ * section disables preemption, which the kernel has to count.  The result is also true
+ * in any other atomic context then, where the caller must not sleep either.
  */
 __rust_helper bool rust_helper_kx_in_rcu_section(void)
 {
-	return rcu_preempt_depth() > 0 ||
-	       (!IS_ENABLED(CONFIG_PREEMPT_RCU) && IS_ENABLED(CONFIG_PREEMPT_COUNT) && in_atomic());
+	BUILD_BUG_ON_MSG(!IS_ENABLED(CONFIG_PREEMPT_RCU) && !IS_ENABLED(CONFIG_PREEMPT_COUNT),
+			 "RCU read sections cannot be told: enable CONFIG_PREEMPT or CONFIG_PREEMPT_LAZY");
+	return rcu_preempt_depth() > 0 || (!IS_ENABLED(CONFIG_PREEMPT_RCU) && in_atomic());
 }
 
 /*

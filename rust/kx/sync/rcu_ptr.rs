@@ -32,6 +32,23 @@ use kernel::{
 ///
 /// Reading: *any*. Replacing and dropping: *may sleep*.
 ///
+/// # Sleeping in a read section
+///
+/// A [read section](Self::read) must not sleep. Neither this crate nor the kernel crate, whose
+/// `rcu::Guard` has the same rule, can make that an error of the compiler: the section is a state of
+/// the task, and whether a function sleeps is not part of its type. What the compiler checks is that
+/// a section ends in the task that has begun it, and that nothing of the value outlives the section.
+/// The rest is checked at run time:
+///
+/// - A task that calls [`Self::replace`] in a section of its own is refused.
+/// - With `CONFIG_PREEMPT_RCU`, which kernels with `CONFIG_PREEMPT_DYNAMIC` have, a grace period
+///   waits for a section even if it sleeps. The kernel warns, but the value remains valid.
+/// - In any other kernel, the scheduler reports a section that sleeps (`scheduling while atomic`),
+///   and the value may be freed before the section ends.
+/// - Each function of this crate that *may sleep* calls `might_sleep()`, and so do the locks of the
+///   kernel crate. With `CONFIG_PROVE_RCU`, as in the debug kernel, lockdep reports such a call
+///   in a section even if it does not sleep.
+///
 /// # Invariants
 ///
 /// `ptr` is null, or comes from [`KBox::into_raw`]. This value owns it, and tasks that loaded it
@@ -70,7 +87,7 @@ impl<T> RcuPtr<T> {
 
     /// Starts reading: until the result is dropped, the value stays valid and unchanged.
     ///
-    /// The task must not sleep before it drops the result.
+    /// The task must not sleep before it drops the result, see [`RcuPtr`].
     #[inline]
     pub fn read(&self) -> RcuRef<'_, T> {
         let guard = rcu::read_lock();
@@ -91,9 +108,7 @@ impl<T> RcuPtr<T> {
     ///
     /// A caller must not be inside an RCU read section, begun by [`Self::read`] or
     /// [`rcu::read_lock`], as it would wait for itself. Such a call does nothing: it returns the
-    /// new value, keeps the former one, and logs an error. Kernels that never preempt and are built
-    /// without `CONFIG_PREEMPT_COUNT` cannot detect the section. There, the call is the same
-    /// mistake as sleeping in the section, which Rust does not prevent.
+    /// new value, keeps the former one, and logs an error.
     pub fn replace(&self, value: Option<KBox<T>>) -> Option<KBox<T>> {
         // SAFETY: The callee only reads the state of the current task.
         if unsafe { ibtrs_bindings::kx_in_rcu_section() } {
@@ -110,10 +125,10 @@ impl<T> RcuPtr<T> {
             return None;
         }
         rcu::synchronize_rcu();
-        // SAFETY: By the type invariant the pointer comes from a box. Every reader that could have
-        // loaded the pointer has left its read section: other tasks because a grace period has
-        // passed, and this task because a task must not sleep in its section, which the check above
-        // enforces where the kernel can.
+        // SAFETY: By the type invariant the pointer comes from a box. Every read section in which
+        // the pointer was loaded is over. That of another task began before the exchange, so the
+        // grace period has waited for it, unless it has slept in a kernel where it must not (see the
+        // type). This task was in no section when the check above ran, and has begun none since.
         Some(unsafe { KBox::from_raw(old) })
     }
 }
