@@ -5,7 +5,10 @@
 use crate::module::ModuleRef;
 use core::{
     ops::Deref,
-    ptr, //
+    ptr::{
+        self,
+        NonNull, //
+    }, //
 };
 use kernel::{
     bindings,
@@ -51,7 +54,8 @@ pub(super) struct RawAttr {
     /// Devices use all of it; directories use only its first field.
     attr: bindings::device_attribute,
     show: unsafe fn(&RawAttr, &Node, &mut Buf<'_>) -> Result,
-    store: unsafe fn(&RawAttr, &Node, &[u8], &mut Option<ModuleRef>) -> Result,
+    /// Takes a pointer to the node, which the call may free.
+    store: unsafe fn(&RawAttr, NonNull<Node>, &[u8], &mut Option<ModuleRef>) -> Result,
 }
 
 impl RawAttr {
@@ -138,20 +142,26 @@ impl<P: Data> Attr<P> {
     ///
     /// # Safety
     ///
-    /// `raw` must be part of an `Attr<P>`, and the data of `node` a `P` that is valid now.
+    /// The caller must run inside the function of a file, which must be part of an `Attr<P>`, `raw`,
+    /// in the directory of the node `node`, whose data must be a `P`. It must not use the node
+    /// afterwards, as the call may have removed the file.
     unsafe fn call_store(
         raw: &RawAttr,
-        node: &Node,
+        node: NonNull<Node>,
         input: &[u8],
         module: &mut Option<ModuleRef>,
     ) -> Result {
         // SAFETY: By this function's contract.
-        let (this, data) = unsafe { (Self::from_raw(raw), &*node.data().cast::<P>()) };
+        let this = unsafe { Self::from_raw(raw) };
         let store = this.store.ok_or(EIO)?;
+        // SAFETY: By this function's contract nothing has removed the file yet, so the node and its
+        // data are valid, and the data is a `P`. Both references end here.
+        let data = unsafe { (*node.as_ref().data().cast::<P>()).clone() };
+        // INVARIANT: By this function's contract.
         let ctx = StoreCtx {
             node,
             raw,
-            data: data.clone(),
+            data,
             module,
         };
         store(ctx, input)
@@ -162,10 +172,12 @@ impl<P: Data> Attr<P> {
 ///
 /// # Invariants
 ///
-/// `node` is valid: sysfs does not remove the directory while the function of its file runs, unless
-/// the function removes the file itself, which consumes this value.
+/// This value exists only inside the function of the file `raw` in the directory of the node `node`,
+/// and only until the file is removed: that consumes this value. Until then the node is valid, as
+/// sysfs waits for the function before it deletes the directory.
 pub struct StoreCtx<'a, P: Data> {
-    node: &'a Node,
+    /// No reference, which would have to be valid as long as this value is moved around, and longer.
+    node: NonNull<Node>,
     raw: &'a RawAttr,
     data: P,
     /// Dropped after the function of the file has returned.
@@ -215,7 +227,12 @@ impl<P: Data> KeptCtx<'_, P> {
     /// callers get [`None`], and so do callers whose directory another task is about to drop. They
     /// should return soon, because the removal waits for them.
     pub fn remove_self(self) -> Option<P> {
-        self.0.node.remove_self(self.0.raw).then_some(self.0.data)
+        let StoreCtx {
+            node, raw, data, ..
+        } = self.0;
+        // SAFETY: By the type invariant of `StoreCtx` this runs inside the function of that file,
+        // which was not removed. The context, with the pointer to the node, was taken apart.
+        unsafe { Node::remove_self(node, raw) }.then_some(data)
     }
 }
 
@@ -268,16 +285,21 @@ unsafe fn store<K>(
     buf: *const c_char,
     len: usize,
 ) -> isize {
-    // SAFETY: The core is valid by this function's contract, and attributes are static.
-    let (node, raw) = unsafe { (&(*core).node, &*raw) };
+    // SAFETY: The core is valid by this function's contract, and attributes are static. The node is
+    // only named, by a pointer.
+    let (node, raw) = unsafe { (&raw const (*core).node, &*raw) };
+    // SAFETY: It is part of the core, to which the pointer is not null.
+    let node = unsafe { NonNull::new_unchecked(node.cast_mut()) };
     // SAFETY: By this function's contract.
     let input = unsafe { core::slice::from_raw_parts(buf.cast::<u8>(), len) };
     let input = input.strip_suffix(b"\n").unwrap_or(input);
     // This function is not part of the driver's module, so it may drop the reference. It is part of
     // the module that the driver depends on, whose unloading waits for its end, see `LastTails`.
     let mut module = None;
-    // SAFETY: As in `show`. After the function has removed the file, which consumes its context, it
-    // does not use the node.
+    // SAFETY: `Node::create_files` creates files only in directories with data of their type, and
+    // this is the function of the file `raw` in the directory of the core. By this function's
+    // contract sysfs keeps the directory until the call removes the file. The node is not used
+    // afterwards.
     let result = unsafe { (raw.store)(raw, node, input, &mut module) };
     drop(module);
     // CAST: At most a page.

@@ -144,7 +144,9 @@ impl<P: Data> Device<P> {
             _claim: claim,
         };
         let node = device.node();
-        node.create_files(attrs)?;
+        // SAFETY: `new_core` has created the node for a `P`. The device was added above, and only
+        // dropping `device` deletes it.
+        unsafe { node.create_files(attrs) }?;
         // SAFETY: The device is valid, and only this task sends events for it before this function
         // returns.
         unsafe { ibtrs_bindings::dev_set_uevent_suppress(dev, 0) };

@@ -100,7 +100,9 @@ impl<P: Data> Dir<P> {
         }
         // INVARIANT: The kobject was added, and the result owns its initial reference.
         let dir = Self { core, data };
-        dir.node().create_files(attrs)?;
+        // SAFETY: `new_core` has created the node for a `P`. The kobject was added above, and only
+        // dropping `dir` deletes it.
+        unsafe { dir.node().create_files(attrs) }?;
         Ok(dir)
     }
 

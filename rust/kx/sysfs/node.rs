@@ -10,7 +10,10 @@ use crate::{
     },
     sync::Completion, //
 };
-use core::ptr;
+use core::ptr::{
+    self,
+    NonNull, //
+};
 use kernel::{
     bindings,
     device::Device,
@@ -177,12 +180,15 @@ impl Node {
         self.data
     }
 
-    /// Creates files. If creating one of them fails, the earlier ones remain. The node must be for
-    /// data of type `P`, and its kobject must have been added and not deleted.
-    pub(super) fn create_files<P: Data>(&self, attrs: &'static [Attr<P>]) -> Result {
+    /// Creates files. If creating one of them fails, the earlier ones remain.
+    ///
+    /// # Safety
+    ///
+    /// The node must be for data of type `P`, and its kobject must have been added and not deleted.
+    pub(super) unsafe fn create_files<P: Data>(&self, attrs: &'static [Attr<P>]) -> Result {
         for attr in attrs {
-            // SAFETY: The callers, `Dir::new` and `Device::new`, have created the node for a `P`,
-            // and added the kobject. The attribute is static.
+            // SAFETY: By this function's contract the kobject has a directory, and the functions of
+            // the attribute, which is static, are for the type of the node's data.
             to_result(unsafe {
                 bindings::sysfs_create_file_ns(self.kobj, attr.as_raw().as_c(), ptr::null())
             })?;
@@ -196,28 +202,45 @@ impl Node {
     /// directory, only the first does. The C function would make the others wait until the first
     /// caller's function has returned, and that function waits for theirs when it drops the
     /// directory.
-    pub(super) fn remove_self(&self, attr: &RawAttr) -> bool {
+    ///
+    /// The node is passed as a pointer, because a reference would have to be valid until this
+    /// returns: once the file is removed, another task may drop the directory and free the node.
+    ///
+    /// # Safety
+    ///
+    /// The caller must run inside the function of the file `attr` in the directory of the node
+    /// `this`, and must not have removed the file before. It must not use the node afterwards.
+    pub(super) unsafe fn remove_self(this: NonNull<Self>, attr: &RawAttr) -> bool {
         {
-            let mut removal = self.removal.lock();
+            // SAFETY: By this function's contract the file exists, and sysfs waits for its function
+            // before it deletes the directory. So the node is valid.
+            let mut removal = unsafe { this.as_ref() }.removal.lock();
             if removal.closed || removal.leaving {
                 return false;
             }
             removal.leaving = true;
             removal.busy = true;
         }
-        // SAFETY: The caller runs inside the file's function, so the file exists. `Dir` and
-        // `Device` call `close` before they delete the kobject, and `close` waits until `busy` is
-        // reset.
-        let removed = unsafe { bindings::sysfs_remove_file_self(self.kobj, attr.as_c()) };
+        // SAFETY: As above, and the kobject is that of the object around the node.
+        let kobj = unsafe { this.as_ref() }.kobj;
+        // SAFETY: The caller runs inside the file's function, so the file exists. From here on sysfs
+        // does not wait for that function, but `Dir` and `Device` call `close` before they delete
+        // the kobject, and `close` waits until `busy` is reset.
+        let removed = unsafe { bindings::sysfs_remove_file_self(kobj, attr.as_c()) };
         let awaited = {
-            let mut removal = self.removal.lock();
+            // SAFETY: `busy` is set, so no task has left `close`, and the node is valid until the
+            // lock is released below. A task that then finds `busy` reset has taken the lock, so
+            // releasing it was the last access of this task.
+            let mut removal = unsafe { this.as_ref() }.removal.lock();
             removal.busy = false;
             removal.closed
         };
-        // A task that waits in `close` frees this value after it was woken. If the node is not
-        // closed, no task waits, and the lock was the last access.
+        // If the node was not closed, no task waits, and the node may be gone.
         if awaited {
-            self.idle.complete_all();
+            // SAFETY: A task in `close` has found `busy` set, and waits for this completion before
+            // it returns, after which the node may be freed. So the node is valid until the task is
+            // woken, which is the last access.
+            unsafe { this.as_ref() }.idle.complete_all();
         }
         removed
     }
