@@ -16,7 +16,7 @@ CACHE = Path(os.environ.get("IBTRS_CACHE") or Path.home() / ".cache" / "ibtrs")
 DRIVER = "ibnbd/client"
 USES = """//! Not to be linked.
 use kernel::{alloc::flags::GFP_KERNEL, prelude::*, sync::Arc};
-use kx::{blk::{Operations, Request, Status}, io::IoHandle, sync::RcuPtr, sysfs::*};
+use kx::{blk::{Operations, Request, Status}, configfs::Directory, io::IoHandle, sync::RcuPtr, sysfs::*};
 use rdma::{cm::CmId, device::Device as RdmaDevice, dma::MappedIo, sge::Sge};
 """
 # Code that must compile, so that the others fail for the given reason.
@@ -53,6 +53,11 @@ MISUSES = {
         ("E0599", "fn f(ctx: StoreCtx<'_, Arc<u32>>) { ctx.remove_self(); }"),
     "the name of a device that outlives it":
         ("E0515", "fn f(d: Device<Arc<u32>>) -> &'static CStr { d.name() }"),
+    "a read section that ends in another task":
+        ("E0277", "fn f(p: &'static RcuPtr<u32>) { fn other<T: Send>(_: T) {} other(p.read()); }"),
+    "a file of configfs whose function needs a value of one thread":
+        ("E0277", "fn f<D: Directory>(here: core::marker::PhantomData<*mut u8>) "
+                  "{ kx::configfs::Attr::<D>::ro(c\"x\", move |_: &D, _: &mut Buf<'_>| { let _here = here; Ok(()) }); }"),
     "a value that outlives its read section":
         ("E0515", "fn f(p: &'static RcuPtr<u32>) -> Option<&'static u32> { p.read().get() }"),
 }
