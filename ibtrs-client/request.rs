@@ -480,7 +480,7 @@ impl Memory {
     pub(crate) fn new(pd: &Arc<Pd>, wire: &Wire) -> Result<Self> {
         Ok(Self {
             mr: Mr::new(pd, wire.mr_pages)?,
-            hdr: DmaBuf::new(pd, MAX_USER_HDR + MAX_REQUEST_HDR_LEN, Direction::ToDevice)?,
+            hdr: DmaBuf::new(pd, MAX_USER_HDR + MAX_REQUEST_HDR_LEN)?,
         })
     }
 }
@@ -534,12 +534,8 @@ impl Inner {
             },
         });
         let usr_end = submit.user_hdr.len();
-        let (user, hdr) = self
-            .hdr
-            .bytes_mut()
-            .split_at_mut_checked(usr_end)
-            .ok_or(EMSGSIZE)?;
-        user.copy_from_slice(submit.user_hdr);
+        let hdr = &mut self.hdr;
+        hdr.write(0, submit.user_hdr)?;
         match (submit.info.dir, desc) {
             (Dir::Write, Some(desc)) if way.transfer == Transfer::Fetch => {
                 let header = FetchHdr {
@@ -548,20 +544,16 @@ impl Inner {
                     timed,
                     desc,
                 };
-                let bytes = header.encode();
-                hdr.get_mut(..bytes.len())
-                    .ok_or(EMSGSIZE)?
-                    .copy_from_slice(&bytes);
+                hdr.write(usr_end, &header.encode())?;
             }
             (Dir::Write, _) => {
                 let bytes = WriteHdr { usr_len, timed }.encode();
-                let (place, rest) = hdr.split_at_mut_checked(bytes.len()).ok_or(EMSGSIZE)?;
-                place.copy_from_slice(&bytes);
+                hdr.write(usr_end, &bytes)?;
                 if way.is_capsule {
                     // Before the data.
                     let used = usr_end + bytes.len();
                     let padding = (capsule::HEADERS as usize).saturating_sub(used);
-                    rest.get_mut(..padding).ok_or(EMSGSIZE)?.fill(0);
+                    hdr.zero(used, padding)?;
                 }
             }
             (Dir::Read, desc) => {
@@ -571,7 +563,10 @@ impl Inner {
                     timed,
                     desc,
                 };
-                header.encode(hdr).ok_or(EMSGSIZE)?;
+                // All of it, as a copy of constant length is faster.
+                let mut bytes = [0; MAX_REQUEST_HDR_LEN];
+                header.encode(&mut bytes).ok_or(EMSGSIZE)?;
+                hdr.write(usr_end, &bytes)?;
             }
         }
         Ok(place)
@@ -1184,11 +1179,7 @@ pub(crate) fn take(
         let result = in_flight.result.map_err(convert::error);
         return Some(ended(io, result, in_flight.trailer));
     }
-    let user = inner
-        .hdr
-        .bytes_mut()
-        .get(..in_flight.info.usr_len)
-        .unwrap_or(&[]);
+    let user = inner.hdr.bytes(in_flight.info.usr_len);
     let refused = requeue(in_flight.info, user, io);
     refused.map(|io| ended(io, Err(EIO), None))
 }

@@ -5,7 +5,10 @@
 //! Mappings are made with the `ib_dma_*` functions, because software devices have no DMA device of
 //! their own.
 
-use core::mem::ManuallyDrop;
+use core::{
+    mem::ManuallyDrop,
+    ptr, //
+};
 
 use crate::{
     device::Device,
@@ -51,15 +54,15 @@ impl Direction {
     }
 }
 
-/// A kernel buffer that stays mapped for a device as long as this value lives.
+/// Bytes that stay mapped for a device as long as this value lives.
 ///
-/// A driver can only send from the buffer, so the device only reads it. Buffers that the device
-/// writes belong to the rings of receive buffers of a queue pair.
+/// Nobody has a reference to all of the bytes, as the device may own a part of them while the CPU
+/// uses another.
 ///
 /// # Invariants
 ///
 /// `addr` maps the whole of `bytes` for the device of `pd` in the direction `dir`.
-pub struct DmaBuf {
+pub(crate) struct MappedBytes {
     bytes: KVec<u8>,
     addr: u64,
     dir: Direction,
@@ -68,7 +71,7 @@ pub struct DmaBuf {
     pd: Arc<Pd>,
 }
 
-impl DmaBuf {
+impl MappedBytes {
     /// Allocates `len` zeroed bytes and maps them.
     ///
     /// # Context
@@ -77,9 +80,9 @@ impl DmaBuf {
     ///
     /// # Errors
     ///
-    /// `ENOMEM`; `EINVAL` for a length of zero.
-    pub fn new(pd: &Arc<Pd>, len: usize, dir: Direction) -> Result<Self> {
-        if len == 0 {
+    /// `ENOMEM`; `EINVAL` for a length of zero, or one that does not fit 32 bits.
+    pub(crate) fn new(pd: &Arc<Pd>, len: usize, dir: Direction) -> Result<Self> {
+        if len == 0 || u32::try_from(len).is_err() {
             return Err(EINVAL);
         }
         let mut bytes = KVec::from_elem(0u8, len, GFP_KERNEL)?;
@@ -107,6 +110,139 @@ impl DmaBuf {
         })
     }
 
+    /// Returns the scatter element for `len` bytes at `offset`, after making the CPU's writes there
+    /// visible to the device.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` when the range exceeds the bytes.
+    #[inline]
+    pub(crate) fn sge(&self, offset: usize, len: usize) -> Result<Sge> {
+        self.check(offset, len)?;
+        let addr = self.addr + offset as u64;
+        if self.needs_sync {
+            // SAFETY: The range is inside the bytes, which are mapped by the type invariant.
+            unsafe {
+                bindings::ib_dma_sync_single_for_device(
+                    self.pd.device().as_raw(),
+                    addr,
+                    len,
+                    self.dir.raw(),
+                )
+            };
+        }
+        // CAST: No more than the length of the bytes, which fits 32 bits.
+        let (len, lkey) = (len as u32, self.pd.local_dma_lkey());
+        Ok(Sge::new(self.pd.device(), addr, len, lkey))
+    }
+
+    /// Copies `from` to `offset`. If the device is reading there, it gets some of the old bytes and
+    /// some of the new ones.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` when the range exceeds the bytes.
+    #[inline]
+    pub(crate) fn write(&mut self, offset: usize, from: &[u8]) -> Result {
+        let to = self.part(offset, from.len())?;
+        // SAFETY: `to` is that many bytes, which belong to this value. Nobody else has a reference to
+        // any of them, as `self` is borrowed exclusively; so `from` does not overlap them.
+        unsafe { ptr::copy_nonoverlapping(from.as_ptr(), to, from.len()) };
+        Ok(())
+    }
+
+    /// As [`Self::write`], with `len` zeroes.
+    #[inline]
+    pub(crate) fn zero(&mut self, offset: usize, len: usize) -> Result {
+        let to = self.part(offset, len)?;
+        // SAFETY: As in `write`.
+        unsafe { ptr::write_bytes(to, 0, len) };
+        Ok(())
+    }
+
+    /// Returns `len` bytes at `offset`, after making the device's writes there visible to the CPU.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` when the range exceeds the bytes.
+    ///
+    /// # Safety
+    ///
+    /// The device must not write to the range as long as the result is used.
+    #[inline]
+    pub(crate) unsafe fn read(&self, offset: usize, len: usize) -> Result<&[u8]> {
+        let part = self.part(offset, len)?;
+        if self.needs_sync {
+            // SAFETY: The range is inside the bytes, which are mapped by the type invariant.
+            unsafe {
+                bindings::ib_dma_sync_single_for_cpu(
+                    self.pd.device().as_raw(),
+                    self.addr + offset as u64,
+                    len,
+                    self.dir.raw(),
+                )
+            };
+        }
+        // SAFETY: `part` is that many bytes, which were initialised and live as long as `self`. The
+        // CPU writes to them only with exclusive access to `self`, and by this function's contract
+        // the device does not.
+        Ok(unsafe { core::slice::from_raw_parts(part, len) })
+    }
+
+    /// Returns the address of `len` bytes at `offset`.
+    #[inline]
+    fn part(&self, offset: usize, len: usize) -> Result<*mut u8> {
+        self.check(offset, len)?;
+        // The pointer of the vector comes from the allocator, not from a reference to the elements.
+        Ok(self.bytes.as_ptr().cast_mut().wrapping_add(offset))
+    }
+
+    #[inline]
+    fn check(&self, offset: usize, len: usize) -> Result {
+        match offset.checked_add(len) {
+            Some(end) if end <= self.bytes.len() => Ok(()),
+            _ => Err(EINVAL),
+        }
+    }
+}
+
+impl Drop for MappedBytes {
+    fn drop(&mut self) {
+        // SAFETY: By the type invariant the bytes are mapped with this length and direction.
+        unsafe {
+            bindings::ib_dma_unmap_single(
+                self.pd.device().as_raw(),
+                self.addr,
+                self.bytes.len(),
+                self.dir.raw(),
+            )
+        };
+    }
+}
+
+/// A kernel buffer to send messages from, which stays mapped for a device as long as this value
+/// lives.
+///
+/// The device only reads it: the mapping does not allow more, and [`Chain::rdma_read`] takes other
+/// memory.
+///
+/// [`Chain::rdma_read`]: crate::sendq::Chain::rdma_read
+pub struct DmaBuf(MappedBytes);
+
+impl DmaBuf {
+    /// Allocates `len` zeroed bytes and maps them.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`; `EINVAL` for a length of zero, or one that does not fit 32 bits.
+    pub fn new(pd: &Arc<Pd>, len: usize) -> Result<Self> {
+        MappedBytes::new(pd, len, Direction::ToDevice).map(Self)
+    }
+
     /// Allocates and maps a copy of `bytes`, for a message to send.
     ///
     /// # Context
@@ -115,24 +251,11 @@ impl DmaBuf {
     ///
     /// # Errors
     ///
-    /// Those of [`DmaBuf::new`].
+    /// Errors of [`DmaBuf::new`].
     pub fn with(pd: &Arc<Pd>, bytes: &[u8]) -> Result<Self> {
-        let mut buf = Self::new(pd, bytes.len(), Direction::ToDevice)?;
-        buf.bytes_mut()
-            .iter_mut()
-            .zip(bytes)
-            .for_each(|(to, from)| *to = *from);
+        let mut buf = Self::new(pd, bytes.len())?;
+        buf.write(0, bytes)?;
         Ok(buf)
-    }
-
-    /// Returns the length in bytes.
-    pub fn len(&self) -> usize {
-        self.bytes.len()
-    }
-
-    /// Returns false, as a buffer is never empty.
-    pub fn is_empty(&self) -> bool {
-        self.bytes.is_empty()
     }
 
     /// Returns the scatter element for `len` bytes at `offset`, after making the CPU's writes there
@@ -147,77 +270,36 @@ impl DmaBuf {
     /// `EINVAL` when the range exceeds the buffer.
     #[inline]
     pub fn sge(&self, offset: usize, len: usize) -> Result<Sge> {
-        let addr = self.range(offset, len)?;
-        if self.needs_sync {
-            // SAFETY: `range` has checked that the range is inside the buffer, which is mapped by
-            // the type invariant.
-            unsafe {
-                bindings::ib_dma_sync_single_for_device(
-                    self.pd.device().as_raw(),
-                    addr,
-                    len,
-                    self.dir.raw(),
-                )
-            };
-        }
-        // CAST: Checked by `range`.
-        let (len, lkey) = (len as u32, self.pd.local_dma_lkey());
-        Ok(Sge::new(self.pd.device(), addr, len, lkey))
+        self.0.sge(offset, len)
     }
 
-    /// Returns `len` bytes at `offset`, after making the device's writes there visible to the CPU.
+    /// Copies `from` to `offset`. A message from there that is still being sent gets some of the old
+    /// bytes and some of the new ones.
     ///
     /// # Errors
     ///
     /// `EINVAL` when the range exceeds the buffer.
+    #[inline]
+    pub fn write(&mut self, offset: usize, from: &[u8]) -> Result {
+        self.0.write(offset, from)
+    }
+
+    /// As [`Self::write`], with `len` zeroes.
     ///
-    /// # Safety
+    /// # Errors
     ///
-    /// The device must not write to the range as long as the result is used.
+    /// `EINVAL` when the range exceeds the buffer.
     #[inline]
-    pub(crate) unsafe fn read(&self, offset: usize, len: usize) -> Result<&[u8]> {
-        let addr = self.range(offset, len)?;
-        if self.needs_sync {
-            // SAFETY: As in `sge`.
-            unsafe {
-                bindings::ib_dma_sync_single_for_cpu(
-                    self.pd.device().as_raw(),
-                    addr,
-                    len,
-                    self.dir.raw(),
-                )
-            };
-        }
-        self.bytes.get(offset..offset + len).ok_or(EINVAL)
+    pub fn zero(&mut self, offset: usize, len: usize) -> Result {
+        self.0.zero(offset, len)
     }
 
-    /// Returns the whole buffer, for the CPU to write.
+    /// Returns the first `len` bytes, as written last, or all if there are fewer.
     #[inline]
-    pub fn bytes_mut(&mut self) -> &mut [u8] {
-        &mut self.bytes
-    }
-
-    #[inline]
-    fn range(&self, offset: usize, len: usize) -> Result<u64> {
-        let end = offset.checked_add(len).ok_or(EINVAL)?;
-        if end > self.bytes.len() || u32::try_from(len).is_err() {
-            return Err(EINVAL);
-        }
-        Ok(self.addr + offset as u64)
-    }
-}
-
-impl Drop for DmaBuf {
-    fn drop(&mut self) {
-        // SAFETY: By the type invariant the buffer is mapped with this length and direction.
-        unsafe {
-            bindings::ib_dma_unmap_single(
-                self.pd.device().as_raw(),
-                self.addr,
-                self.bytes.len(),
-                self.dir.raw(),
-            )
-        };
+    pub fn bytes(&self, len: usize) -> &[u8] {
+        let bytes = &self.0.bytes;
+        // Only the CPU writes to the buffer, so all may be borrowed to read.
+        bytes.get(..len).unwrap_or(bytes)
     }
 }
 
@@ -304,7 +386,7 @@ impl MappedIo {
             kernel::warn_on!(true);
         }
         // SAFETY: `this` is neither used again nor dropped.
-        unsafe { ManuallyDrop::into_inner(core::ptr::read(&this.io)) }
+        unsafe { ManuallyDrop::into_inner(ptr::read(&this.io)) }
     }
 
     /// Returns whether the I/O is still wanted, see [`IoHandle::is_wanted`].

@@ -7,10 +7,7 @@
 //! transport delivers the two in that order.
 
 use crate::{
-    dma::{
-        Direction,
-        DmaBuf, //
-    },
+    dma::DmaBuf,
     pd::Pd,
     sge::Sge, //
 };
@@ -41,11 +38,15 @@ enum Buf {
 }
 
 impl Buf {
-    fn bytes_mut(&mut self) -> &mut [u8] {
+    fn write(&mut self, at: usize, imm: [u8; IMM_LEN as usize]) -> Result {
         match self {
-            Self::Mapped(buf) => buf.bytes_mut(),
+            Self::Mapped(buf) => buf.write(at, &imm),
             #[cfg(IBTRS_KUNIT)]
-            Self::Unmapped(bytes, _) => bytes,
+            Self::Unmapped(bytes, _) => {
+                let place = bytes.get_mut(at..).and_then(|rest| rest.first_chunk_mut());
+                *place.ok_or(EINVAL)? = imm;
+                Ok(())
+            }
         }
     }
 
@@ -69,7 +70,7 @@ impl ImmRing {
         let count = depth.max(1) as usize;
         let len = count.checked_mul(IMM_LEN as usize).ok_or(EINVAL)?;
         Ok(Self {
-            buf: Buf::Mapped(DmaBuf::new(pd, len, Direction::ToDevice)?),
+            buf: Buf::Mapped(DmaBuf::new(pd, len)?),
             places: Places::new(count),
         })
     }
@@ -87,19 +88,24 @@ impl ImmRing {
 
     /// Returns the bytes at place `number`.
     #[cfg(IBTRS_KUNIT)]
-    pub(crate) fn at(&mut self, number: usize) -> Option<u32> {
-        let len = IMM_LEN as usize;
-        let bytes = self.buf.bytes_mut().chunks_exact(len).nth(number)?;
-        Some(u32::from_be_bytes(bytes.try_into().ok()?))
+    pub(crate) fn at(&self, number: usize) -> Option<u32> {
+        let Buf::Unmapped(bytes, _) = &self.buf else {
+            return None;
+        };
+        let at = number * IMM_LEN as usize;
+        bytes
+            .get(at..)?
+            .first_chunk()
+            .copied()
+            .map(u32::from_be_bytes)
     }
 
     /// Writes the immediate of the next message, for which the send queue must have an entry, and
-    /// returns its scatter element.
+    /// returns its scatter element. Other places stay as they are: the device may be reading them.
     pub(crate) fn push(&mut self, imm: Option<u32>) -> Option<Sge> {
         let len = IMM_LEN as usize;
         let at = self.places.take() * len;
-        let bytes = self.buf.bytes_mut().get_mut(at..at + len)?;
-        bytes.copy_from_slice(&imm.unwrap_or(NONE).to_be_bytes());
+        self.buf.write(at, imm.unwrap_or(NONE).to_be_bytes()).ok()?;
         self.buf.sge(at, len).ok()
     }
 

@@ -12,8 +12,8 @@ use core::{
 use crate::{
     dma::{
         Direction,
-        DmaBuf,
-        DmaPieces, //
+        DmaPieces,
+        MappedBytes, //
     },
     imm,
     pd::Pd,
@@ -127,7 +127,7 @@ impl Received<'_> {
         if self.payload == 0 || self.kept.replace(true) {
             return None;
         }
-        // ORDERING: Who gives the payload back has got it from here.
+        // ORDERING: `give_back()` needs the value that is returned here, so it comes later.
         self.entry.kept.store(true, Relaxed);
         Some(kept)
     }
@@ -163,7 +163,7 @@ struct Entry {
 struct Ring {
     entries: KVVec<Entry>,
     bytes: u32,
-    buf: Option<DmaBuf>,
+    buf: Option<MappedBytes>,
     split: Option<Split>,
 }
 
@@ -251,12 +251,11 @@ pub(crate) struct Rings {
 /// Maximum number of classes of receive buffers of a queue pair.
 pub const MAX_CLASSES: usize = 3;
 
-// SAFETY: No field has thread affinity.
-unsafe impl Send for Rings {}
-// SAFETY: Entries are constant once created but for a flag, which is atomic. A `DmaBuf` is only read,
-// while the device does not own it. Heads and payloads are `DmaPieces`, which is `Sync`, and so are
-// the other fields.
-unsafe impl Sync for Rings {}
+// SAFETY: A completion entry is constant once created: only the core reads it, from any thread. The
+// other fields are `Send` and `Sync`.
+unsafe impl Send for Entry {}
+// SAFETY: As above.
+unsafe impl Sync for Entry {}
 
 impl RecvClass {
     /// Returns `count` receives that only immediates complete.
@@ -344,7 +343,10 @@ impl Ring {
         let (buf, split) = match (spec.has_payloads()?, spec.total()?) {
             (true, _) => (None, Some(Split::new(pd, spec)?)),
             (false, 0) => (None, None),
-            (false, total) => (Some(DmaBuf::new(pd, total, Direction::FromDevice)?), None),
+            (false, total) => {
+                let buf = MappedBytes::new(pd, total, Direction::FromDevice)?;
+                (Some(buf), None)
+            }
         };
         Ok(Self {
             entries: Entry::list(class, spec.count, done)?,
@@ -604,9 +606,11 @@ unsafe extern "C" fn recv_done<H: Handler>(cq: *mut bindings::ib_cq, wc: *mut bi
     let bytes: &[u8] = match &ring.buf {
         Some(buf) if len > 0 => {
             let (at, len) = place(entry.index as usize, ring.bytes, len);
-            // SAFETY: The device has completed the receive, so it does not write to the buffer
-            // before the buffer is posted again below, after the last use of the bytes: one without
-            // a payload cannot be given back.
+            // SAFETY: `place` returns a part of this buffer alone. The device has completed its
+            // receive, so it writes to the buffer only once that is posted again. This function does
+            // that last, after the handler, to which the bytes are lent, has returned. Nobody else
+            // can: `QueuePair::give_back` takes the result of `Received::keep`, which returns none
+            // for a message without a payload, and a ring with a `buf` has no payloads (`Ring::new`).
             unsafe { buf.read(at, len) }.unwrap_or(&[])
         }
         _ => &[],
