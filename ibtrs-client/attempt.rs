@@ -128,6 +128,7 @@ impl PathConn {
     /// Sends an immediate on the service connection.
     pub(crate) fn send_imm(&self, imm: Imm) -> Result {
         if let Imm::Fence(fence) = imm {
+            self.attempt.fences.fetch_add(1, Relaxed);
             trace::client_fence(|| {
                 let path = &self.attempt.path;
                 (path.session.name(), path.name(), fence.epoch, fence.drain)
@@ -180,6 +181,8 @@ pub(crate) struct Attempt {
     pub(crate) disposable: AtomicFlag,
     /// The client has revoked a key that the server may still use in good faith.
     pub(crate) revoked: AtomicFlag,
+    /// Fences that the server has not answered.
+    fences: Atomic<u32>,
     /// Requests in flight that the path selection policy counts.
     pub(crate) inflight: Atomic<i32>,
 }
@@ -208,6 +211,7 @@ impl Attempt {
                 broken: AtomicFlag::new(false),
                 disposable: AtomicFlag::new(false),
                 revoked: AtomicFlag::new(false),
+                fences: Atomic::new(0),
                 inflight: Atomic::new(0),
             }? Error),
             GFP_KERNEL,
@@ -289,6 +293,12 @@ impl Attempt {
 
     /// Handles the server's answer to a fence.
     pub(crate) fn fence_done(&self, fence: Fence) {
+        // ORDERING: A fence is counted before it is posted. Only the handler of the service connection,
+        // which runs once at a time, subtracts.
+        if self.fences.load(Relaxed) == 0 {
+            return self.breach(fmt!("answer to a fence that was not sent"));
+        }
+        self.fences.fetch_sub(1, Relaxed);
         trace::client_fence_done(|| {
             let path = &self.path;
             (path.session.name(), path.name(), fence.epoch, fence.drain)
@@ -302,7 +312,7 @@ impl Attempt {
         }
         drop(setup);
         if self.published.as_ref().is_none() {
-            // No fence was sent: the session sends fences on published paths only.
+            // Until then, the only fence is one with `drain`.
             return self.breach(fmt!("answer to a fence that was not sent"));
         }
         self.path.session.fence_done(fence.epoch);

@@ -22,6 +22,7 @@ use ibtrs_proto::{
         self,
         Imm, //
     },
+    imm_check::ImmError,
     keys::{
         Bogus,
         Revoked, //
@@ -37,12 +38,9 @@ use kernel::{
     prelude::*,
     sync::Arc, //
 };
-use kx::{
-    pr_warn_ratelimited,
-    sync::atomic::{
-        Atomic,
-        Relaxed, //
-    }, //
+use kx::sync::atomic::{
+    Atomic,
+    Relaxed, //
 };
 use rdma::{
     qp::{
@@ -267,6 +265,14 @@ impl Con {
         Repost::Yes
     }
 
+    /// Checks that the server may send `imm` in this message. No message with an immediate is
+    /// expected before the server's terms are known.
+    fn check(&self, imm: Imm, message: &Received<'_>) -> Result<(), ImmError> {
+        let wire = self.attempt.wire.as_ref();
+        let terms = wire.ok_or(ImmError::NotNegotiated)?.imms;
+        terms.check_from_server(imm, self.cid, !message.bytes.is_empty())
+    }
+
     fn unexpected(&self) {
         self.attempt
             .breach(fmt!("connection {}: unexpected message", self.cid));
@@ -296,11 +302,12 @@ impl Handler for Con {
             return self.plain(&qp, &message);
         };
         let decoded = Imm::decode(imm);
-        if !decoded.is_from_server(self.cid) {
+        if let Err(error) = self.check(decoded, &message) {
             self.attempt.breach(fmt!(
-                "connection {}: unexpected immediate {:#x}",
+                "connection {}: unexpected immediate {:#x}: {}",
                 self.cid,
-                imm
+                imm,
+                error.as_str()
             ));
             return Repost::Yes;
         }
@@ -332,14 +339,8 @@ impl Handler for Con {
                 let epoch = self.attempt.epoch;
                 self.attempt.path.session.durable(epoch, number);
             }
-            Imm::IoReq { .. } | Imm::Fence(_) | Imm::DurableSeen(_) | Imm::Unknown(_) => {
-                pr_warn_ratelimited!(
-                    "{}: connection {}: unknown immediate {:#x}\n",
-                    self.attempt.log(),
-                    self.cid,
-                    imm
-                )
-            }
+            // Refused above.
+            Imm::IoReq { .. } | Imm::Fence(_) | Imm::DurableSeen(_) | Imm::Unknown(_) => {}
         }
         Repost::Yes
     }

@@ -214,17 +214,7 @@ impl ConnSetup {
             path_uuid: path.uuid,
             session_uuid: attempt.session_uuid,
             first_conn,
-            ext: Some(ReqExt {
-                epoch: attempt.epoch,
-                send_imm: !dev.has_immediates(),
-                notices: true,
-                same_key: true,
-                durable: true,
-                more_answers: true,
-                inv_answers: dev.has_immediates(),
-                slots: takes_slots(dev),
-                capsules: sends_capsules(&path.session, dev),
-            }),
+            ext: Some(extensions(attempt, dev)),
         };
         self.request = request.encode();
         let proved = prove(&mut self.request)?;
@@ -382,7 +372,8 @@ fn reach(attempt: &Arc<Attempt>) -> Result<Reached<'_>> {
     attempt.wait_stage(0, Stage::Established)?;
     let (rsp, acceptance) = attempt.wait(|setup| Ok(setup.rsp))?;
     attempt.path.set_accepted();
-    let wire = Wire::new(rsp, &dev, sharing(&attempt.path.session))?;
+    let asked = extensions(attempt, &dev);
+    let wire = Wire::new(rsp, asked, &dev, sharing(&attempt.path.session))?;
     attempt.wire.populate(wire);
     if wire.imm_in_messages {
         for service in &attempt.cons.lock().qps {
@@ -543,6 +534,21 @@ fn sharing(session: &Session) -> Option<u16> {
 /// Returns whether requests may be capsules.
 fn sends_capsules(session: &Session, dev: &Device) -> bool {
     dev.has_immediates() && sharing(session).is_some()
+}
+
+/// Returns the extensions that all connections of the attempt ask for.
+fn extensions(attempt: &Attempt, dev: &Device) -> ReqExt {
+    ReqExt {
+        epoch: attempt.epoch,
+        send_imm: !dev.has_immediates(),
+        notices: true,
+        same_key: true,
+        durable: true,
+        more_answers: true,
+        inv_answers: dev.has_immediates(),
+        slots: takes_slots(dev),
+        capsules: sends_capsules(&attempt.path.session, dev),
+    }
 }
 
 fn service_config() -> QpConfig {

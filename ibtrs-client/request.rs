@@ -48,11 +48,15 @@ use ibtrs_proto::{
     },
     errno::Errno,
     failover::Entry,
-    handshake::ConnRsp,
+    handshake::{
+        ConnRsp,
+        ReqExt, //
+    },
     imm::{
         Imm,
         ImmLayout, //
     },
+    imm_check::ImmTerms,
     keys::{
         Bogus,
         Key,
@@ -131,6 +135,8 @@ const OWN_NOPS: u32 = 128;
 #[derive(Clone, Copy)]
 pub(crate) struct Wire {
     pub(crate) rsp: ConnRsp,
+    /// The immediates that the server may send.
+    pub(crate) imms: ImmTerms,
     layout: ImmLayout,
     /// Number of chunks in use: the first ones of the server's.
     pub(crate) depth: u16,
@@ -181,13 +187,19 @@ fn own_window(dev: &Device, depth: u16, connections: u16) -> Option<u32> {
 }
 
 impl Wire {
-    /// Returns what follows from the server's answer. If that does not limit the requests of a connection,
-    /// those that are `sharing` the requests of the path get windows of the client's own.
+    /// Returns what follows from the server's answer to a request with the extensions `asked`. If the
+    /// answer does not limit the requests of a connection, those that are `sharing` the requests of the
+    /// path get windows of the client's own.
     ///
     /// # Errors
     ///
     /// `EPROTO`: the server offers what nobody has asked for; others: its sizes are impossible.
-    pub(crate) fn new(rsp: ConnRsp, dev: &Device, sharing: Option<u16>) -> Result<Self> {
+    pub(crate) fn new(
+        rsp: ConnRsp,
+        asked: ReqExt,
+        dev: &Device,
+        sharing: Option<u16>,
+    ) -> Result<Self> {
         if rsp.slot_bytes.is_some() && !takes_slots(dev) {
             // Nobody has asked for slots.
             return Err(EPROTO);
@@ -215,6 +227,7 @@ impl Wire {
         };
         Ok(Self {
             rsp,
+            imms: ImmTerms::new(rsp.ext.map(|_| asked), rsp.slot_bytes.is_some()),
             layout,
             depth,
             max_io_bytes: max_io_bytes.min(rsp.max_io_size),

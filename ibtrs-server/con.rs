@@ -349,17 +349,26 @@ impl Handler for Con {
             }
             (Some(imm), _) => imm,
         };
-        match Imm::decode(imm) {
+        let decoded = Imm::decode(imm);
+        let checked =
+            (self.path.imms).check_from_client(decoded, self.cid, !message.bytes.is_empty());
+        if let Err(error) = checked {
+            self.path.error(fmt!(
+                "connection {}: unexpected immediate {:#x}: {}",
+                self.cid,
+                imm,
+                error.as_str()
+            ));
+            return Repost::No;
+        }
+        match decoded {
             Imm::IoReq { payload } => {
                 if let Err(what) = self.request(&qp, payload, &message) {
                     self.path.error(fmt!("bad request: {}", what));
                 }
             }
-            _ if !message.bytes.is_empty() => {
-                self.path.error(fmt!("unexpected message"));
-            }
             Imm::Fence(fence) => {
-                if let Err(what) = self.path.fence_received(self.cid, fence) {
+                if let Err(what) = self.path.fence_received(fence) {
                     self.path.error(fmt!("{}", what));
                 }
             }
@@ -379,6 +388,7 @@ impl Handler for Con {
                 }
             }
             Imm::DurableSeen(_) => {}
+            // Refused above.
             Imm::IoRsp { .. }
             | Imm::IoRspInv { .. }
             | Imm::IoRspSameKey { .. }
@@ -387,16 +397,7 @@ impl Handler for Con {
             | Imm::Notice(_)
             | Imm::Durable(_)
             | Imm::Nop
-            | Imm::Unknown(_) => {
-                if self.path.may_log() {
-                    pr_warn!(
-                        "{}: connection {}: unknown immediate {:#x}\n",
-                        *self.path,
-                        self.cid,
-                        imm
-                    );
-                }
-            }
+            | Imm::Unknown(_) => {}
         }
         Repost::Yes
     }

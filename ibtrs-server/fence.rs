@@ -140,7 +140,7 @@ impl Fences {
 }
 
 impl Path {
-    /// Takes a fence that arrived on connection `cid`.
+    /// Takes a fence that the path may carry.
     ///
     /// # Context
     ///
@@ -149,13 +149,9 @@ impl Path {
     /// # Errors
     ///
     /// A violation of the protocol, for the log.
-    pub(crate) fn fence_received(
-        self: &Arc<Self>,
-        cid: u16,
-        fence: Fence,
-    ) -> Result<(), &'static str> {
-        if !fence.is_valid(cid, self.epoch) || !self.takes_requests() {
-            return Err("unexpected fence");
+    pub(crate) fn fence_received(self: &Arc<Self>, fence: Fence) -> Result<(), &'static str> {
+        if !self.takes_requests() {
+            return Err("fence on a path that is not connected");
         }
         trace::server_fence(|| (self.session.name(), &self.name, fence.epoch, fence.drain));
         let mut state = self.inbox.state.lock();

@@ -66,6 +66,7 @@ use ibtrs_proto::{
         Imm,
         ImmLayout, //
     },
+    imm_check::ImmTerms,
     join::{
         Attempt,
         Known, //
@@ -235,6 +236,8 @@ pub(crate) struct Path {
     pub(crate) tag: PathTag,
     /// The path epoch, if the client knows the extensions.
     pub(crate) epoch: Option<u32>,
+    /// The immediates that the client may send.
+    pub(crate) imms: ImmTerms,
     /// The client takes notices.
     pub(crate) notices: bool,
     /// The client has sent a heartbeat: it has posted its receives. Over iWARP, what comes before that
@@ -423,6 +426,7 @@ impl Path {
                 uuid: request.path_uuid,
                 tag: session.next_tag().ok_or(ENOSPC)?,
                 epoch: request.ext.map(|ext| ext.epoch),
+                imms: ImmTerms::new(request.ext, terms.shape == Shape::Slots),
                 notices: request.ext.is_some_and(|ext| ext.notices),
                 hears: AtomicFlag::new(false),
                 same_key: request.ext.is_some_and(|ext| ext.same_key),

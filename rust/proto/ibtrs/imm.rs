@@ -137,7 +137,7 @@ pub enum Imm {
     /// Server to client: nothing. When the device has acknowledged it, the client has what was sent
     /// before. Extension.
     Nop,
-    /// Anything else, as received; ignored.
+    /// Any other type, as received; a protocol error.
     Unknown(u32),
 }
 
@@ -164,26 +164,6 @@ impl Imm {
             Imm::HeartbeatAck => typed(HB_ACK, 0),
             Imm::Nop => typed(NOP, 0),
             Imm::Unknown(raw) => raw,
-        }
-    }
-
-    /// Whether a server may send this to a client on connection `cid`. Unknown ones may come
-    /// anywhere, and are ignored.
-    #[inline]
-    pub const fn is_from_server(&self, cid: u16) -> bool {
-        match self {
-            Imm::IoRsp { .. }
-            | Imm::IoRspInv { .. }
-            | Imm::IoRspSameKey { .. }
-            | Imm::IoRspMore { .. }
-            | Imm::Nop
-            | Imm::Unknown(_) => true,
-            Imm::FenceDone(_)
-            | Imm::Notice(_)
-            | Imm::Durable(_)
-            | Imm::Heartbeat
-            | Imm::HeartbeatAck => cid == 0,
-            Imm::IoReq { .. } | Imm::Fence(_) | Imm::DurableSeen(_) => false,
         }
     }
 

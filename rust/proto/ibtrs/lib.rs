@@ -10,7 +10,7 @@
 //! |---|---|
 //! | [`consts`] | numbers of the protocol |
 //! | [`errno`] | Linux error numbers and their encodings on the wire |
-//! | [`imm`] | the 32-bit immediate |
+//! | [`imm`], [`imm_check`] | the 32-bit immediate; which ones a side accepts |
 //! | [`bytes`] | little-endian fields in byte slices |
 //! | [`handshake`] | private data of the connection manager |
 //! | [`auth`] | mutual authentication by a shared key |
@@ -67,6 +67,7 @@ pub mod fsm;
 pub mod handshake;
 pub mod hb;
 pub mod imm;
+pub mod imm_check;
 pub mod join;
 pub mod keys;
 pub mod layout;

@@ -10,6 +10,7 @@ use ibnbd_proto::msg::{
 };
 use ibtrs_proto::handshake::{reject_decode, ConnReq, ConnRsp};
 use ibtrs_proto::imm::Imm;
+use ibtrs_proto::imm_check::ImmTerms;
 use ibtrs_proto::msg::{
     AnswerBody, Bounds, Direction, InfoReq, InfoRsp, InvAnswer, MoreAnswers, RequestHdr, RkeyRsp,
     ServerRequest, Trailer, INV_ANSWER_LEN, MAX_TRAILER_LEN, MORE_ANSWERS_LEN,
@@ -116,9 +117,17 @@ pub(crate) fn requests(bytes: &[u8]) {
 }
 
 pub(crate) fn immediates(bytes: &[u8]) {
-    let (raw, _) = head::<4>(bytes);
+    let (raw, rest) = head::<4>(bytes);
     let imm = Imm::decode(u32::from_le_bytes(raw));
     assert_eq!(Imm::decode(imm.encode()), imm);
+    let ([flags, cid], request) = head::<2>(rest);
+    let ext = ConnReq::decode(request).ok().and_then(|req| req.ext);
+    let terms = ImmTerms::new(ext, flags & 1 != 0);
+    let of_server = terms.check_from_server(imm, cid.into(), flags & 2 != 0);
+    let of_client = terms.check_from_client(imm, cid.into(), flags & 2 != 0);
+    if !matches!(imm, Imm::Heartbeat | Imm::HeartbeatAck) {
+        assert!(of_server.is_err() || of_client.is_err());
+    }
 }
 
 pub(crate) fn user_messages(bytes: &[u8]) {

@@ -145,7 +145,8 @@ class Fuzzer:
             (1, io(self.id, wire.DISCARD, sector, 4096), 0, b""),
             (0, wire.DISCOVER_REQ.pack(), wire.DISCOVER_ROOM, b""),
         ]
-        if chance.random() < 0.2:
+        if chance.random() < 0.03:
+            # Most of them end the path.
             kind = chance.randrange(16)
             return lambda: self.imm(party, chance, wire.imm(kind, chance.getrandbits(28)))
         choice = requests[chance.choice((0, 1, 2, 2, 2, 3, 3, 3, 4, 5, 6, 7))]

@@ -35,6 +35,22 @@ def test_lies(pair):
     client.run(OURS.unload("client"))
 
 
+# What the fuzzer has found, by seed and session: an immediate of an unknown type in the place of an answer, after which
+# a task that was killed while it mapped did not end.
+FOUND = ((1698678525, 3),)
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize("found, session", FOUND)
+def test_fuzz_as_before(pair, found, session):
+    server, client = pair
+    client.run(f"modprobe {OURS.transport('client')} && {OURS.load_client()}")
+    serve(server)
+    said = launch.start(client, "fuzz_victim", f"{found} 0 --only {session}").wait(900, check=False)
+    print(said)
+    assert report.parse(said) and not report.failures(said), said
+
+
 @pytest.mark.fast
 @pytest.mark.quiet
 def test_fuzz(pair):

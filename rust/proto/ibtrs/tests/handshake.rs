@@ -82,40 +82,6 @@ fn a_client_uses_no_more_chunks_than_requests() {
 }
 
 #[test]
-fn servers_keep_to_what_servers_say() {
-    let fence = Fence {
-        epoch: 5,
-        drain: true,
-    };
-    for answer in [
-        Imm::IoRsp { id: 5, errno: 0 },
-        Imm::IoRspInv { id: 5, errno: 0 },
-        Imm::IoRspSameKey { id: 5, errno: 0 },
-        Imm::IoRspMore { id: 5, errno: 0 },
-        Imm::Nop,
-        Imm::Unknown(0xD000_0000),
-    ] {
-        assert!(answer.is_from_server(0) && answer.is_from_server(7));
-    }
-    for service in [
-        Imm::FenceDone(fence),
-        Imm::Notice(3),
-        Imm::Durable(3),
-        Imm::Heartbeat,
-        Imm::HeartbeatAck,
-    ] {
-        assert!(service.is_from_server(0) && !service.is_from_server(1));
-    }
-    for client in [
-        Imm::IoReq { payload: 1 },
-        Imm::Fence(fence),
-        Imm::DurableSeen(3),
-    ] {
-        assert!(!client.is_from_server(0) && !client.is_from_server(1));
-    }
-}
-
-#[test]
 fn unknown_immediates_are_kept() {
     for kind in [13u32, 14, 15] {
         let raw = (kind << 28) | 0x0123_4567;

@@ -10,6 +10,7 @@ use ibtrs_proto::errno::Errno;
 use ibtrs_proto::fsm::{client_path, server_path};
 use ibtrs_proto::handshake::HandshakeError;
 use ibtrs_proto::imm::{LayoutError, PayloadError};
+use ibtrs_proto::imm_check::ImmError;
 use ibtrs_proto::layout::PlacementError;
 use ibtrs_proto::limits::LimitError;
 use ibtrs_proto::listen::ListenError;
@@ -101,6 +102,15 @@ fn what_peers_send() {
         PayloadError::BufId(1) => EPROTO,
         PayloadError::Offset(1) => EPROTO,
     }
+    let refused = [
+        ImmError::Unknown,
+        ImmError::WrongSide,
+        ImmError::NotNegotiated,
+        ImmError::NotService,
+        ImmError::OwnFence,
+        ImmError::Content,
+    ];
+    differ("ImmError", &refused.map(|error| error.as_str()));
     errors! { PlacementError:
         PlacementError::HeaderTooLong => EMSGSIZE,
         PlacementError::ChunkTooSmall => EMSGSIZE,

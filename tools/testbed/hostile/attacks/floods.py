@@ -57,14 +57,6 @@ def _():
     comes_in()
 
 
-@named("flood of unknown immediates")
-def _():
-    with Party().set_up() as party:
-        for number in range(1000):
-            party.io.pair.write_imm(b"", wire.imm(13, number))
-        party.heartbeat()
-
-
 @named("flood of requests that make no sense")
 def _():
     with Party().set_up() as party:

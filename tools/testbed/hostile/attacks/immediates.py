@@ -16,12 +16,18 @@ def imms(closed: bool, *numbers: int, cid: int = 0, epoch: int = 0, message: byt
     return run
 
 
-for cid in (0, 1):
-    unknown = [wire.imm(kind, payload) for kind in range(16) for payload in (0, 1, 5 << 19 | 3, (1 << 28) - 1)
-               if kind not in (wire.IMM_REQUEST, wire.IMM_FENCE, wire.IMM_HEARTBEAT)]
-    attack(f"immediates that are not a client's, connection {cid}", imms(False, *unknown, cid=cid))
-    attack(f"the same in messages, connection {cid}", imms(False, *unknown[:40], cid=cid, message=b""))
-attack("a heartbeat on a connection for I/O", imms(False, wire.imm(8, 0), cid=1))
+HEARTBEATS = (wire.IMM_HEARTBEAT, wire.IMM_HEARTBEAT_ACK)
+for kind in range(16):
+    if kind in (wire.IMM_REQUEST, wire.IMM_FENCE, *HEARTBEATS):
+        continue
+    for cid in (0, 1):
+        attack(f"immediate of type {kind}, connection {cid}", imms(True, wire.imm(kind, 1), cid=cid))
+    attack(f"immediate of type {kind} in a message", imms(True, wire.imm(kind, 1), message=b""))
+for kind in HEARTBEATS:
+    attack(f"immediate of type {kind}", imms(False, wire.imm(kind, 1), wire.imm(kind, (1 << 28) - 1)))
+    attack(f"immediate of type {kind}, connection 1", imms(True, wire.imm(kind, 0), cid=1))
+    attack(f"immediate of type {kind}, with content", imms(True, wire.imm(kind, 0), message=b"x"))
+attack("DURABLE_SEEN, not negotiated", imms(True, wire.imm(wire.IMM_DURABLE_SEEN, 1), epoch=5))
 attack("immediate in a message that is too long", imms(True, wire.imm(12, 0), message=b"x" * 64))
 attack("fence without extensions", imms(True, wire.fence_imm(1)))
 attack("fence on a connection for I/O", imms(True, wire.fence_imm(1), cid=1, epoch=5))

@@ -7,7 +7,7 @@ from .. import wire
 from ..server import Honest, Server
 from ..verbs import Closed, Failed
 from ..victim import Victim
-from .table import comes_back, goes_on, lie
+from .table import comes_back, expect, goes_on, lie, like, reads_and_recovers
 
 
 def sends_immediates(kinds, cids=None):
@@ -24,12 +24,15 @@ def sends_immediates(kinds, cids=None):
     return order
 
 
-# Immediates that a server may send on the service connection, or anywhere, and those that only a client sends.
-SERVICE = (wire.IMM_FENCE_DONE, wire.IMM_NOTICE, wire.IMM_DURABLE, wire.IMM_HEARTBEAT, wire.IMM_HEARTBEAT_ACK)
-# A client without slots ignores it as well.
-ANYWHERE = (wire.IMM_NOP,)
+# Immediates that a server may send unasked on the service connection, those that only a client sends, and those of
+# extensions.
+SERVICE = (wire.IMM_NOTICE, wire.IMM_DURABLE, wire.IMM_HEARTBEAT, wire.IMM_HEARTBEAT_ACK)
 UNKNOWN = range(13, 16)
 CLIENTS = (wire.IMM_REQUEST, wire.IMM_FENCE, wire.IMM_DURABLE_SEEN)
+EXTENSIONS = (wire.IMM_FENCE_DONE, wire.IMM_NOTICE, wire.IMM_ANSWER_SAME_KEY, wire.IMM_DURABLE, wire.IMM_ANSWERS,
+              wire.IMM_NOP)
+Mainline = like(extensions=False)
+Slots = like(slot_size=8192, flags=wire.NEW_RKEY)
 
 
 def orders_and_goes_on(v: Victim) -> None:
@@ -59,19 +62,50 @@ def flood(kind: int, count: int = 1000):
 
 
 lie("immediates of servers", Honest, orders_and_goes_on, sends_immediates(SERVICE, (0,)))
-lie("immediates of servers, on any connection", Honest, orders_and_goes_on, sends_immediates(ANYWHERE))
-lie("unknown immediates", Honest, orders_and_goes_on, sends_immediates(UNKNOWN))
-for kind in CLIENTS:
+lie("immediates of servers with slots, on any connection", Slots, orders_and_goes_on, sends_immediates((wire.IMM_NOP,)))
+for kind in (*CLIENTS, *UNKNOWN):
     for cid in (0, 1):
         lie(f"immediate of type {kind}, connection {cid}", Honest, orders_and_recovers, sends_immediates((kind,), (cid,)))
 for kind in SERVICE:
     lie(f"immediate of type {kind}, connection 1", Honest, orders_and_recovers, sends_immediates((kind,), (1,)))
+lie("answer to a fence that was not sent", Honest, orders_and_recovers, sends_immediates((wire.IMM_FENCE_DONE,), (0,)))
+lie("NOP without slots", Honest, orders_and_recovers, sends_immediates((wire.IMM_NOP,), (1,)))
+for kind in EXTENSIONS:
+    lie(f"immediate of type {kind} without extensions", Mainline, orders_and_recovers, sends_immediates((kind,), (0,)))
+
+
+def in_a_message(server: Server) -> None:
+    server.cons[0].pair.send_imm(b"more", wire.imm(wire.IMM_HEARTBEAT, 0))
+
+
+lie("heartbeat in a message with content", Honest, orders_and_recovers, in_a_message)
+
+
+class NoAnswer(Honest):
+    """Sends a number that is no answer in the place of an answer, and heartbeats."""
+
+    def open(self, server, request):
+        server.imm(request.by, 0xFFFFFFFF)
+
+
+class NoAnswerOnce(Honest):
+    """The same for the first read of the user."""
+
+    lied = False
+
+    def spot(self, server, request):
+        if self.lied:
+            return super().spot(server, request)
+        self.lied = True
+        return server.imm(request.by, 0xFFFFFFFF)
+
+
+lie("unknown immediate in the place of the answer to OPEN", NoAnswer, expect("ECONNABORTED"))
+lie("unknown immediate in the place of the answer to a read", NoAnswerOnce, reads_and_recovers("OK"))
 lie("flood of heartbeats", Honest, orders_and_goes_on, flood(wire.IMM_HEARTBEAT))
 lie("flood of answers to heartbeats", Honest, orders_and_goes_on, flood(wire.IMM_HEARTBEAT_ACK))
-lie("flood of answers to fences", Honest, orders_and_goes_on, flood(wire.IMM_FENCE_DONE))
 lie("flood of notices", Honest, orders_and_goes_on, flood(wire.IMM_NOTICE))
-lie("flood of unknown immediates", Honest, orders_and_goes_on, flood(UNKNOWN[0]))
-lie("flood of immediates that mean nothing", Honest, orders_and_goes_on, flood(wire.IMM_NOP))
+lie("flood of immediates that mean nothing", Slots, orders_and_goes_on, flood(wire.IMM_NOP))
 
 
 def known_notices(server: Server) -> None:
