@@ -12,7 +12,10 @@ use crate::{
     connect::Setup,
     io_buffer::IoBuffers,
     path::Path,
-    poll::Drain,
+    poll::{
+        Drain,
+        DrainMemory, //
+    },
     request::{
         self,
         Wire, //
@@ -84,6 +87,8 @@ pub(crate) struct Resources {
     pub(crate) qps: KVec<Qp<Con>>,
     pub(crate) slots: Option<Arc<Slots<Con>>>,
     pub(crate) io_buffers: Option<Arc<IoBuffers>>,
+    /// For the teardown.
+    drain: Option<DrainMemory>,
     /// AUTH1, the message with the client's proof.
     pub(crate) auth1: Option<DmaBuf>,
     /// The message with the session's name.
@@ -92,8 +97,9 @@ pub(crate) struct Resources {
 }
 
 impl Resources {
-    const fn new() -> Self {
+    const fn new(drain: Option<DrainMemory>) -> Self {
         Self {
+            drain,
             qps: KVec::new(),
             slots: None,
             io_buffers: None,
@@ -104,14 +110,14 @@ impl Resources {
     }
 }
 
-fn new_cons() -> impl PinInit<Mutex<Resources>> {
-    new_mutex!(Resources::new(), "Attempt::cons")
+fn new_cons(resources: Resources) -> impl PinInit<Mutex<Resources>> {
+    new_mutex!(resources, "Attempt::cons")
 }
 
 /// Tells lockdep that reclaim may wait for the lock of [`Attempt::cons`]. Attempts are created in a
 /// `NoIo` scope, where that cannot be recorded, so call this outside of one.
 pub(crate) fn needed_in_reclaim() {
-    pin_init::stack_pin_init!(let cons = new_cons());
+    pin_init::stack_pin_init!(let cons = new_cons(Resources::new(None)));
     in_reclaim(|| drop(cons.lock()));
 }
 
@@ -191,6 +197,7 @@ impl Attempt {
     /// Creates an attempt that has not begun.
     pub(crate) fn new(path: Arc<Path>, epoch: u32) -> Result<Arc<Self>> {
         let setup = Setup::new(path.session.nr_cons() as usize)?;
+        let resources = Resources::new(DrainMemory::new(path.session.nr_poll_queues())?);
         let missed_max = path.session.settings().hb_missed_max.get();
         let session_uuid = path.session.uuid();
         Arc::pin_init(
@@ -204,7 +211,7 @@ impl Attempt {
                 published_at: SetOnce::new(),
                 setup <- new_spinlock_irq!(setup, "Attempt::setup"),
                 progress <- new_condvar!("Attempt::progress"),
-                cons <- new_cons(),
+                cons <- new_cons(resources),
                 heartbeat <- PathHeartbeat::new(missed_max),
                 latency_ns: Atomic::new(0),
                 probe_began: Atomic::new(0),
@@ -350,14 +357,15 @@ impl Attempt {
     ///
     /// # Context
     ///
-    /// May sleep. The path is unpublished: no submitter uses it.
+    /// May sleep, but does not wait for memory. The path is unpublished: no submitter uses it.
     #[must_use]
     pub(crate) fn tear_down(&self) -> Resources {
-        let resources = core::mem::replace(&mut *self.cons.lock(), Resources::new());
+        let mut resources = core::mem::replace(&mut *self.cons.lock(), Resources::new(None));
         for qp in &resources.qps {
             qp.disconnect();
         }
-        let drain = Drain::begin(&self.path, &resources.qps);
+        let memory = resources.drain.take();
+        let drain = Drain::begin(&self.path, &resources.qps, memory);
         for qp in &resources.qps {
             qp.close();
         }

@@ -19,9 +19,13 @@ use crate::{
         Session, //
     }, //
 };
+use core::mem::MaybeUninit;
 use kernel::{
     prelude::*,
-    sync::Arc,
+    sync::{
+        Arc,
+        UniqueArc, //
+    },
     time::{
         delay::fsleep,
         Delta, //
@@ -107,6 +111,46 @@ pub(crate) struct Closing {
     done: Completion,
 }
 
+/// The memory of a [`Drain`], allocated with the attempt: a teardown must not wait for memory, which
+/// may be freed only by writing to the disks whose requests it is about to fail over.
+pub(crate) struct DrainMemory {
+    /// Empty, with room for all polled connections.
+    polled: KVec<PercpuArc<QueuePair<Con>>>,
+    closing: UniqueArc<MaybeUninit<Closing>>,
+}
+
+impl DrainMemory {
+    /// Allocates memory for `count` polled connections; none without one.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub(crate) fn new(count: u32) -> Result<Option<Self>> {
+        if count == 0 {
+            return Ok(None);
+        }
+        Ok(Some(Self {
+            // CAST: A path has at most some thousand connections.
+            polled: KVec::with_capacity(count as usize, GFP_KERNEL)?,
+            closing: UniqueArc::new_uninit(GFP_KERNEL)?,
+        }))
+    }
+
+    /// Returns the polled connections among `qps`; allocates nothing.
+    fn fill(mut self, qps: &[Qp<Con>]) -> Option<Arc<Closing>> {
+        for qp in qps.iter().filter(|qp| qp.is_direct()) {
+            self.polled.push_within_capacity(qp.get()).ok()?;
+        }
+        let polled = self.polled;
+        let filled = self.closing.pin_init_with(pin_init!(Closing {
+            polled,
+            over: AtomicFlag::new(false),
+            done <- Completion::new(),
+        }));
+        filled.map(Arc::from).ok()
+    }
+}
+
 /// Makes a worker poll connections of a path until this is dropped.
 pub(crate) struct Drain<'a> {
     path: &'a Path,
@@ -114,14 +158,10 @@ pub(crate) struct Drain<'a> {
 }
 
 impl<'a> Drain<'a> {
-    /// Makes a worker poll the polled connections among `qps`. This only saves time: without memory
-    /// for it, each connection polls itself when it is closed.
-    pub(crate) fn begin(path: &'a Arc<Path>, qps: &[Qp<Con>]) -> Self {
-        let closing = if qps.iter().any(|qp| qp.is_direct()) {
-            Closing::new(qps).ok()
-        } else {
-            None
-        };
+    /// Makes a worker poll the polled connections among `qps`, all at a time; otherwise each one would
+    /// poll itself when it is closed. `memory` is that of the attempt, `None` if nothing is polled.
+    pub(crate) fn begin(path: &'a Arc<Path>, qps: &[Qp<Con>], memory: Option<DrainMemory>) -> Self {
+        let closing = memory.and_then(|memory| memory.fill(qps));
         if let Some(closing) = &closing {
             // `closing` is empty: a path has one attempt at a time.
             let _ = path.closing.put(closing.clone());
@@ -132,21 +172,6 @@ impl<'a> Drain<'a> {
 }
 
 impl Closing {
-    fn new(qps: &[Qp<Con>]) -> Result<Arc<Self>> {
-        let mut polled = KVec::with_capacity(qps.len(), GFP_KERNEL)?;
-        for qp in qps.iter().filter(|qp| qp.is_direct()) {
-            polled.push(qp.get(), GFP_KERNEL)?;
-        }
-        Arc::pin_init(
-            pin_init!(Self {
-                polled,
-                over: AtomicFlag::new(false),
-                done <- Completion::new(),
-            }),
-            GFP_KERNEL,
-        )
-    }
-
     fn poll(&self) {
         while !self.over.load(Relaxed) {
             for qp in &self.polled {

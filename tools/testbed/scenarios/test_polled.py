@@ -3,6 +3,7 @@
 
 import errno
 import os
+import re
 import time
 
 import pytest
@@ -114,6 +115,42 @@ def test_paths_fail_while_they_are_polled(pair, stack):
     blockdev.wait_for_reads(client, stack)
     client.run("echo force > /sys/block/ibnbd0/ibnbd/unmap_device", timeout=60)
     client.wait_until("! pgrep -x fio", 30)
+
+
+TRACING = "/sys/kernel/tracing"
+EVENTS = " ".join(f"events/kmem/{event}" for event in ("kmalloc", "kmem_cache_alloc", "mm_page_alloc"))
+ALLOCATION = re.compile(r"\s(kmalloc|kmem_cache_alloc|mm_page_alloc): ")
+# Memory for which a task may wait, and the function that tears paths down and begins to connect them (`Path::events`).
+MAY_WAIT = re.compile(r"gfp_flags=\S*(GFP_KERNEL|GFP_USER|GFP_NOIO|GFP_NOFS|__GFP_DIRECT_RECLAIM|__GFP_RECLAIM)")
+STATE_CHANGES = re.compile(r"ibtrs_client4path5state\w*WorkItem3run")
+
+
+def waiting_allocations(client, command: str) -> list[str]:
+    """Allocations that may wait, made by state changes of paths while a command runs: events with their stacks."""
+    client.run(f"cd {TRACING} && echo 8192 > buffer_size_kb && echo > trace && echo 1 > options/stacktrace && "
+               f"for event in {EVENTS}; do echo 'COMM ~ \"kworker*\"' > $event/filter && echo 1 > $event/enable || exit 1; done")
+    client.run(command)
+    text = client.run(f"cd {TRACING} && for event in {EVENTS}; do echo 0 > $event/enable; echo 0 > $event/filter; done; "
+                      "echo 0 > options/stacktrace; cat trace; echo > trace")
+    found: list[str] = []
+    for line in text.splitlines():
+        if ALLOCATION.search(line):
+            found.append(line)
+        elif found and line.startswith(" => "):
+            found[-1] += "\n" + line
+    return [event for event in found if MAY_WAIT.search(event) and STATE_CHANGES.search(event)]
+
+
+def test_a_path_fails_over_without_waiting_for_memory(pair, stack):
+    """Only the disk whose requests are to fail over may be able to free some."""
+    client = pair.client
+    map_polled(pair, stack, 2, links=2)
+    wait_for(lambda: blockdev.connected(client) == 2, 60, "both paths are connected")
+    path = f"{SESSION}/paths/*ip:{SERVER_ADDRESS.format(link=2)}"
+    torn_down = waiting_allocations(client, f"cd {path} && echo 1 > disconnect")
+    assert not torn_down, "\n".join(torn_down)
+    # The memory for the next teardown comes with the next attempt.
+    assert waiting_allocations(client, f"cd {path} && echo 1 > reconnect")
 
 
 def test_poll_queues_have_rules(pair, stack):
