@@ -287,11 +287,14 @@ impl Path {
 #[kernel::macros::kunit_tests(ibtrs_client_path)]
 mod tests {
     use super::*;
-    use crate::session::{
-        PathSpec,
-        Session,
-        SessionConfig,
-        SessionEvents, //
+    use crate::{
+        attempt::Attempt,
+        session::{
+            PathSpec,
+            Session,
+            SessionConfig,
+            SessionEvents, //
+        }, //
     };
     use ibtrs_proto::{
         addr::PathAddr,
@@ -360,5 +363,26 @@ mod tests {
         assert!(!path.event(Event::UserReconnect).accepted());
         path.close();
         assert!(path.state() == State::Dead);
+    }
+
+    #[test]
+    fn a_late_heartbeat_leaves_the_next_attempt_alone() {
+        const EPOCH: u32 = 2;
+        let Ok(path) = path() else {
+            assert!(false);
+            return;
+        };
+        // An attempt that has no connection yet, and no worker.
+        let Ok(attempt) = Attempt::new(path.clone(), EPOCH) else {
+            assert!(false);
+            return;
+        };
+        attempt.set_ended();
+        assert!(path.fsm.lock().machine.begin(EPOCH));
+        *path.attempt.lock() = Some(attempt);
+        path.heartbeat_work.enqueue(path.clone());
+        path.heartbeat_work.flush();
+        assert!(path.state() == State::Connecting);
+        path.close();
     }
 }

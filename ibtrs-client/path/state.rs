@@ -274,6 +274,12 @@ impl Path {
         );
     }
 
+    /// Returns whether the path is connected, by attempt `epoch`.
+    fn is_connected_by(&self, epoch: u32) -> bool {
+        let fsm = self.fsm.lock();
+        fsm.machine.state == State::Connected && fsm.machine.epoch == epoch
+    }
+
     /// Applies a new time between heartbeats.
     pub(crate) fn heartbeat_changed(self: &Arc<Self>) {
         if self.state() == State::Connected {
@@ -353,16 +359,18 @@ impl WorkItem<{ crate::path::work::HEARTBEAT }> for Path {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
-        let attempt = this.attempt();
-        let Some(attempt) = attempt else {
+        let Some(attempt) = this.attempt() else {
             return;
         };
+        // The teardown cancels the timer, but not a run of this function, which may queue it once more.
+        // So it may expire when the next attempt is under way, whose first heartbeat is not due.
+        if !this.is_connected_by(attempt.epoch) {
+            return;
+        }
         match attempt.heartbeat_due() {
             Ok(()) => {
-                if this.state() == State::Connected {
-                    let interval = this.session.settings().hb_interval_ms.get();
-                    this.heartbeat_work.enqueue_in(this.clone(), interval);
-                }
+                let interval = this.session.settings().hb_interval_ms.get();
+                this.heartbeat_work.enqueue_in(this.clone(), interval);
             }
             Err(error) => attempt.error(fmt!(
                 "no heartbeat from the server ({})",
