@@ -273,8 +273,10 @@ impl Path {
         self.drain.flush();
         self.connect.flush();
         self.events.flush();
-        self.release.flush();
+        // This waits for a handler of a device removal that is running, and no other one follows. The
+        // handler may have queued the work item.
         self.release_kept();
+        self.release.disable_sync();
         self.uevents.flush();
     }
 
@@ -384,5 +386,16 @@ mod tests {
         path.heartbeat_work.flush();
         assert!(path.state() == State::Connecting);
         path.close();
+    }
+
+    #[test]
+    fn a_removed_path_queues_no_release() {
+        let Ok(path) = path() else {
+            assert!(false);
+            return;
+        };
+        path.release_soon();
+        path.close();
+        assert!(!path.release.enqueue(path.clone()));
     }
 }
