@@ -21,6 +21,7 @@ use ibtrs_proto::{
     failover::{
         Call,
         Next,
+        NotTaken,
         MAX_BREAKS, //
     },
     imm::{
@@ -205,19 +206,26 @@ impl Session {
         let sent = multipath.submit(self.settings(), &self.round_robin, req, waiting.io);
         match sent {
             Ok(_) => false,
-            Err((error, io)) if matches!(error, EAGAIN | ENOMEM | ENOTCONN) => {
-                // With `ENOTCONN`, the multipath is about to change.
-                let back = self.failover.lock().put_back(Waiting { io, ..waiting });
-                if let Err(io) = back {
-                    io.done(Err(EIO));
-                }
-                error != ENOTCONN
-            }
-            Err((error, io)) => {
-                io.done(Err(error));
-                false
-            }
+            Err((error, io)) => self.not_taken(Waiting { io, ..waiting }, error),
         }
+    }
+
+    /// Handles a request that no path has taken; returns whether it has to be retried later.
+    fn not_taken(&self, waiting: Waiting, error: Error) -> bool {
+        let mut failover = self.failover.lock();
+        let entry = waiting.info.entry;
+        let decision = failover.logic.not_taken(&entry, convert::errno(error));
+        if decision == NotTaken::End {
+            drop(failover);
+            waiting.io.done(Err(error));
+            return false;
+        }
+        let back = failover.put_back(waiting);
+        drop(failover);
+        if let Err(io) = back {
+            io.done(Err(EIO));
+        }
+        decision == NotTaken::Later
     }
 
     /// Fails requests that have waited for longer than the queue timeout.

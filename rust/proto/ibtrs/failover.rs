@@ -218,6 +218,19 @@ pub enum Next {
     End(Errno),
 }
 
+/// The decision about a request that no path has taken although [`Next::Submit`] said so.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use]
+pub enum NotTaken {
+    /// Put the request back on the list. The connected paths are about to change, and the driver
+    /// requeues then.
+    Wait,
+    /// Put the request back on the list, and requeue a little later.
+    Later,
+    /// The request has ended with the error.
+    End,
+}
+
 /// A call to the users of the session. One at a time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
@@ -627,6 +640,21 @@ impl Failover {
                 Next::Fence(entry.need)
             }
             _ => Next::Wait,
+        }
+    }
+
+    /// Decides about a request from the requeue list that was to be submitted, and that the paths have
+    /// refused with `errno`.
+    pub fn not_taken(&mut self, entry: &Entry, errno: Errno) -> NotTaken {
+        match errno {
+            Errno::ENOTCONN => NotTaken::Wait,
+            Errno::EAGAIN | Errno::ENOMEM => NotTaken::Later,
+            _ => {
+                // It may have been sent before. The fence for that makes the server accept no message
+                // of it any more, but does not wait for its I/O.
+                self.note_abandoned(entry);
+                NotTaken::End
+            }
         }
     }
 

@@ -190,6 +190,53 @@ fn abandoned_writes_are_fenced_off_before_the_next_path() {
     up(&mut f, ext);
 }
 
+/// A path that refuses a request for good ends it, although the server may still execute an earlier
+/// attempt at it.
+#[test]
+fn a_request_that_cannot_be_sent_again_is_abandoned() {
+    for errno in [
+        Errno::EINVAL,
+        Errno::EMSGSIZE,
+        Errno::EBUSY,
+        Errno::EIO,
+        Errno::ESTALE,
+    ] {
+        let mut f = Failover::new();
+        let ext = server(1, 1);
+        let (a, b) = (up(&mut f, ext), up(&mut f, ext));
+        f.path_lost(&a);
+        let mut e = lost(&a);
+        assert_eq!(f.next(&e, Some(b.epoch)), Next::Fence(a.epoch));
+        f.fence_done(a.epoch);
+        e.fenced(a.epoch);
+        assert_eq!(f.next(&e, Some(b.epoch)), Next::Submit);
+        assert_eq!(f.not_taken(&e, Errno::EAGAIN), NotTaken::Later);
+        assert_eq!(f.not_taken(&e, Errno::ENOMEM), NotTaken::Later);
+        assert_eq!(f.not_taken(&e, Errno::ENOTCONN), NotTaken::Wait);
+        assert_eq!(f.not_taken(&e, errno), NotTaken::End);
+        f.path_lost(&b);
+        let epoch = f.begin().unwrap();
+        assert_eq!(f.offer(&offer(epoch, ext)), OfferResult::Fence(a.epoch));
+    }
+}
+
+/// One that was never sent leaves nothing at the server, and one that goes back on the list is not
+/// abandoned.
+#[test]
+fn a_request_that_was_not_sent_needs_no_fence() {
+    let mut f = Failover::new();
+    let ext = server(1, 1);
+    let a = up(&mut f, ext);
+    let e = f.unsent(Entry::NEW);
+    assert_eq!(f.next(&e, Some(a.epoch)), Next::Submit);
+    assert_eq!(f.not_taken(&e, Errno::EINVAL), NotTaken::End);
+    let mut sent = lost(&a);
+    sent.fenced(a.epoch);
+    assert_eq!(f.not_taken(&sent, Errno::EAGAIN), NotTaken::Later);
+    f.path_lost(&a);
+    up(&mut f, ext);
+}
+
 /// Two attempts fence the same abandoned requests: neither minds the other, and what the first one
 /// leaves behind when it is lost again is not what the second one's fence was about.
 #[test]
