@@ -94,6 +94,11 @@ impl Con {
         }
     }
 
+    /// Returns the number of the connection.
+    pub(crate) fn cid(&self) -> u16 {
+        self.cid
+    }
+
     /// Counts a request that is about to be sent, unless `window` are in flight.
     #[inline]
     pub(crate) fn enter(&self, window: i32) -> bool {

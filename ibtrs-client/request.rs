@@ -418,6 +418,12 @@ impl InFlight {
         !self.unanswered && self.is_released() && self.io.is_some()
     }
 
+    /// Returns whether the request was cancelled, and can end for its users although the server has not
+    /// answered.
+    fn may_be_reported(&self) -> bool {
+        self.cancelled && self.unanswered && self.is_released()
+    }
+
     /// Returns whether neither the server nor the device needs the request's memory any more.
     fn is_released(&self) -> bool {
         !self.unsent && self.key.is_dead()
@@ -1140,12 +1146,14 @@ pub(crate) fn cancel(conn: &PathConn, slot: SlotRef<'_, Con>) {
     }
 }
 
-/// Ends a cancelled request for its users, if its memory is no longer in use.
+/// Ends a cancelled request of the connection `qp` for its users, if its memory is no longer in use.
 fn report_cancelled(qp: &QueuePair<Con>, slot: SlotRef<'_, Con>) {
     let mut inner = slot.inner.lock();
     let in_flight = inner.in_flight.as_mut();
-    // The slot may have another request by now, which is not cancelled.
-    let in_flight = in_flight.filter(|f| f.cancelled && f.unanswered && f.is_released());
+    // The slot may have another request by now. If that is cancelled as well, and went by another
+    // connection, it is for the completions there: the request leaves the window of its own connection.
+    let cid = qp.handler().cid();
+    let in_flight = in_flight.filter(|f| f.info.cid == cid && f.may_be_reported());
     let Some(in_flight) = in_flight else {
         return;
     };
