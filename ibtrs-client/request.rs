@@ -398,6 +398,13 @@ impl Carried {
         }
     }
 
+    fn is_cancelled(&self) -> bool {
+        match self {
+            Self::Mapped(io) => io.is_cancelled(),
+            Self::Buffered(io) | Self::Plain(io) => io.is_cancelled(),
+        }
+    }
+
     fn release(self, dev: &Device) -> IoHandle {
         match self {
             Self::Mapped(io) => io.unmap(dev),
@@ -1104,9 +1111,9 @@ fn advance(qp: &QpRef<'_, Con>, slot: SlotRef<'_, Con>, note: impl FnOnce(&mut I
     }
 }
 
-/// Cancels the request of `slot` unless the server has answered it: the request ends for its users
-/// as soon as its memory is no longer in use. It stays in its slot until it is answered, or until
-/// the teardown of the path leaves it to the session.
+/// Cancels the request of `slot` if it [is to be cancelled](IoHandle::is_cancelled) and the server has
+/// not answered it: the request ends for its users as soon as its memory is no longer in use. It stays
+/// in its slot until it is answered, or until the teardown of the path leaves it to the session.
 ///
 /// # Context
 ///
@@ -1121,6 +1128,10 @@ pub(crate) fn cancel(conn: &PathConn, slot: SlotRef<'_, Con>) {
     let Some(qp) = conn.qps.get(usize::from(in_flight.info.cid)) else {
         return;
     };
+    // The tag may be another request's by now.
+    if !in_flight.io.as_ref().is_some_and(Carried::is_cancelled) {
+        return;
+    }
     // Send not completed yet; retried at the next timeout.
     if in_flight.cancelled || in_flight.unsent {
         return;

@@ -52,8 +52,8 @@ impl Session {
         });
     }
 
-    /// Cancels the request with tag `tag`, for which
-    /// [`IoHandle::is_cancelled`](kx::io::IoHandle::is_cancelled) is true: it ends for its users
+    /// Cancels the request with tag `tag`, if
+    /// [`IoHandle::is_cancelled`](kx::io::IoHandle::is_cancelled) is true for it: it ends for its users
     /// with `ETIMEDOUT`. Its chunk stays in use until the server has answered. If the path is lost,
     /// the request is sent again as a message without effect, as the server may still execute the
     /// original in that chunk.

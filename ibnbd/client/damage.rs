@@ -125,7 +125,7 @@ fn examine(rq: &mut Request<Queue>, result: Result) -> Result {
         // From a C server, the error does not mean damage.
         Err(EBADMSG) if !rq.queue_data().transport().has_extensions() => Err(EIO),
         // A flush is not abandoned when it is cancelled.
-        Err(EBADMSG) if !rq.queue_data().timeouts().is_cancelled(rq.tag()) => {
+        Err(EBADMSG) if !rq.shared().is_cancelled() => {
             rq.queue_data().damage().to_server.fetch_add(1, Relaxed);
             Err(EBADMSG)
         }

@@ -122,7 +122,7 @@ impl DiskQueue {
             gone: AtomicFlag::new(false),
             write_through: AtomicFlag::new(false),
             write_cache: WriteCache::new(traits.safe),
-            timeouts: Timeouts::new(tags)?,
+            timeouts: Timeouts::new(),
             latencies: Latencies::new()?,
             damage: Damage::new(traits.checksum),
             fair_share <- FairShare::new(group, number, tags),

@@ -25,7 +25,8 @@ use crate::{
         Pdu,
         Queue,
         MAX_SEGMENTS, //
-    }, //
+    },
+    timeouts::Times, //
 };
 use ibnbd_proto::{
     dispatch::Disk as _,
@@ -55,6 +56,7 @@ use kx::{
         Operations,
         Request,
         Status,
+        TimedOut,
         TimeoutAction, //
     },
     io::IoHandle,
@@ -95,6 +97,7 @@ fn can_do(disk: &DiskQueue, op: WireOp) -> bool {
 #[vtable]
 impl Operations for Queue {
     type Pdu = Pdu;
+    type Shared = Times;
     type Sg = SgList<{ MAX_SEGMENTS as usize }>;
     type QueueData = Arc<DiskQueue>;
 
@@ -106,12 +109,10 @@ impl Operations for Queue {
     ) -> Result<(), (Request<Self>, Status)> {
         if disk.timeouts().is_stuck() {
             let mut rq = rq;
-            // Clears the tag, in case an earlier request was cancelled at the moment when it ended.
-            request::leaves(&mut rq);
             request::ended(&mut rq);
             return Err((rq, Status::TIMEOUT));
         }
-        disk.timeouts().begins(rq.tag(), rq.pdu().timeouts);
+        disk.timeouts().begins(rq.shared(), rq.pdu().timeouts);
         match disk.fair_share().enter(rq, hctx.index()) {
             Entry::Go(rq) => match start(disk, rq, hctx.index(), last) {
                 Outcome::Sent => return Ok(()),
@@ -138,9 +139,11 @@ impl Operations for Queue {
         disk.transport().poll(hctx.index())
     }
 
-    fn timeout(disk: &Arc<DiskQueue>, tag: u32) -> TimeoutAction {
-        let cancelled = disk.timeouts().exceeded(tag);
-        if let Ok(tag) = u16::try_from(tag) {
+    fn timeout(disk: &Arc<DiskQueue>, rq: TimedOut<'_, Self>) -> TimeoutAction {
+        let cancelled = disk.timeouts().exceeded(rq.shared());
+        // The transport sees by itself whether the tag is still that of the request. If not, the
+        // request is cancelled at its next timeout.
+        if let Some(tag) = rq.tag().and_then(|tag| u16::try_from(tag).ok()) {
             disk.transport().request_timeout(tag);
             if cancelled {
                 disk.transport().cancel(tag);
@@ -171,8 +174,8 @@ impl IoOperations for Queue {
         !disk.is_gone()
     }
 
-    fn is_cancelled(disk: &Arc<DiskQueue>, tag: u32) -> bool {
-        disk.timeouts().is_cancelled(tag)
+    fn is_cancelled(times: &Times) -> bool {
+        times.is_cancelled()
     }
 
     fn note_answer(pdu: &mut Pdu, trailer: Option<u32>, path: u32) {

@@ -75,11 +75,10 @@ impl Admission {
 /// Notes that the request leaves the driver. Returns whether the request was cancelled and must
 /// end now.
 ///
-/// The request keeps the number of its timeouts, because the timeout limit covers all attempts and
-/// the block layer may dispatch the request again with another tag.
+/// The request keeps the number of its timeouts, because the timeout limit covers all attempts.
 #[inline]
 pub(crate) fn leaves(rq: &mut Request<Queue>) -> bool {
-    let times = rq.queue_data().timeouts().ends(rq.tag());
+    let times = rq.queue_data().timeouts().ends(rq.shared());
     rq.pdu_mut().timeouts = times.unwrap_or_default();
     times.is_none()
 }

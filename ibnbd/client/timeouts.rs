@@ -11,50 +11,62 @@
 //!
 //! Contexts: *any*, unless stated otherwise.
 
-use crate::by_tag::ByTag;
 use kernel::prelude::*;
 use kx::sync::atomic::{
     Atomic,
-    AtomicFlag,
     Full,
     Relaxed, //
 };
 
-/// The request has ended.
+/// The request is not with the driver, or has ended.
 const ENDED: u32 = u32::MAX;
 /// The request was cancelled, and has not ended.
 const CANCELLED: u32 = u32::MAX - 1;
+
+/// The timeouts of a request so far, or one of the values above. It belongs to the request, not to
+/// the tag: with an I/O scheduler, a request may lose its tag to another one while its timeout is
+/// being handled.
+pub(crate) struct Times(Atomic<u32>);
+
+impl Default for Times {
+    fn default() -> Self {
+        Self(Atomic::new(ENDED))
+    }
+}
+
+impl Times {
+    /// Returns whether the request is cancelled and has not ended.
+    pub(crate) fn is_cancelled(&self) -> bool {
+        self.0.load(Relaxed) == CANCELLED
+    }
+}
+
+/// Returns whether a request with these timeouts counts as one that has timed out and not ended.
+fn is_late(times: u32) -> bool {
+    !matches!(times, 0 | ENDED)
+}
 
 /// The timeouts of a disk's requests.
 pub(crate) struct Timeouts {
     /// The timeout limit; 0 for none.
     limit: Atomic<u32>,
-    /// Set once a limit was set or a request has timed out. Until then requests are not tracked,
-    /// so a disk without timeouts pays nothing.
-    counting: AtomicFlag,
     /// Number of cancelled requests that have not ended.
     stuck: Atomic<u32>,
-    /// By tag: the timeouts of the request so far, or one of the values above.
-    places: ByTag<Atomic<u32>>,
+    /// Number of requests that have timed out and not ended.
+    late: Atomic<u32>,
 }
 
 impl Timeouts {
     /// The largest limit.
     pub(crate) const MAX: u32 = 1000;
 
-    /// Creates the state of `tags` tags, without a limit.
-    ///
-    /// # Context
-    ///
-    /// May sleep.
-    pub(crate) fn new(tags: usize) -> Result<Self> {
-        Ok(Self {
+    /// Creates the state of a disk without a limit.
+    pub(crate) fn new() -> Self {
+        Self {
             limit: Atomic::new(0),
-            counting: AtomicFlag::new(false),
             stuck: Atomic::new(0),
-            // Not `ENDED`: a request may be in flight when the first limit is set.
-            places: ByTag::new(tags, || Atomic::new(0))?,
-        })
+            late: Atomic::new(0),
+        }
     }
 
     /// Returns the timeout limit; 0 if there is none.
@@ -71,89 +83,75 @@ impl Timeouts {
         if limit > Self::MAX {
             return Err(EINVAL);
         }
-        if limit > 0 {
-            self.counting.store(true, Relaxed);
-        }
         self.limit.store(limit, Relaxed);
         Ok(())
     }
 
-    /// Notes that the request with `tag` is dispatched. It has already timed out `so_far` times.
+    /// Notes that a request is dispatched. It has already timed out `so_far` times.
     #[inline]
-    pub(crate) fn begins(&self, tag: u32, so_far: u32) {
-        if !self.counting.load(Relaxed) {
-            return;
+    pub(crate) fn begins(&self, request: &Times, so_far: u32) {
+        if is_late(so_far) {
+            self.late.fetch_add(1, Relaxed);
         }
-        if let Some(place) = self.places.get(tag) {
-            // An earlier request ended while the first limit was being set, see `ends`.
-            if place.xchg(so_far, Full) == CANCELLED {
-                self.stuck.fetch_sub(1, Relaxed);
-            }
-        }
+        // ORDERING: Nobody else changes the value of a request that is not with the driver.
+        request.0.store(so_far, Relaxed);
     }
 
-    /// Notes that the request with `tag` has timed out once more; returns whether it is cancelled.
-    pub(crate) fn exceeded(&self, tag: u32) -> bool {
+    /// Notes that a request has timed out once more; returns whether it is cancelled.
+    pub(crate) fn exceeded(&self, request: &Times) -> bool {
         let limit = self.limit();
-        let Some(place) = self.places.get(tag) else {
-            return false;
+        let times = request.0.load(Relaxed);
+        let cancels = match times {
+            ENDED => return false,
+            CANCELLED => return true,
+            times => limit > 0 && times + 1 >= limit,
         };
-        if !self.counting.load(Relaxed) {
-            // Requests are tracked from now on. This request counts when it times out again: it
-            // may be ending now without `ends` seeing the flag, and would then count until its tag
-            // is used again.
-            self.counting.store(true, Relaxed);
-            return false;
+        // ORDERING: The request counts before `ends` can find out that it has to be subtracted.
+        let first = !is_late(times);
+        if first {
+            self.late.fetch_add(1, Full);
         }
-        let times = place.load(Relaxed);
-        match times {
-            ENDED => false,
-            CANCELLED => true,
-            times if limit == 0 || times + 1 < limit => {
-                // If this fails, the request has ended.
-                let _ = place.cmpxchg(times, (times + 1).min(Self::MAX), Relaxed);
-                false
-            }
-            times => {
-                // ORDERING: The request counts as stuck before `ends` can find it cancelled.
-                self.stuck.fetch_add(1, Full);
-                let cancelled = place.cmpxchg(times, CANCELLED, Full).is_ok();
-                if !cancelled {
-                    self.stuck.fetch_sub(1, Relaxed);
-                }
-                cancelled
-            }
+        if cancels {
+            self.stuck.fetch_add(1, Full);
         }
-    }
-
-    /// Returns whether the request with `tag` is cancelled and has not ended.
-    pub(crate) fn is_cancelled(&self, tag: u32) -> bool {
-        let place = self.places.get(tag);
-        place.is_some_and(|place| place.load(Relaxed) == CANCELLED)
+        let next = match cancels {
+            true => CANCELLED,
+            false => (times + 1).min(Self::MAX),
+        };
+        if request.0.cmpxchg(times, next, Full).is_ok() {
+            return cancels;
+        }
+        // The request has ended.
+        if first {
+            self.late.fetch_sub(1, Relaxed);
+        }
+        if cancels {
+            self.stuck.fetch_sub(1, Relaxed);
+        }
+        false
     }
 
     /// Returns the number of requests that have timed out and not ended.
-    pub(crate) fn timed_out(&self) -> usize {
-        let has_timed_out = |place: &&Atomic<u32>| !matches!(place.load(Relaxed), 0 | ENDED);
-        self.places.iter().filter(has_timed_out).count()
+    pub(crate) fn timed_out(&self) -> u32 {
+        self.late.load(Relaxed)
     }
 
-    /// Notes that the request with `tag` ends, or that it returns to the block layer, which may
-    /// dispatch it again with another tag. Returns the number of its timeouts; [`None`] if it was
-    /// cancelled.
+    /// Notes that a request ends, or that it returns to the block layer, which may dispatch it again.
+    /// Returns the number of its timeouts; [`None`] if it was cancelled.
     #[inline]
-    pub(crate) fn ends(&self, tag: u32) -> Option<u32> {
-        if !self.counting.load(Relaxed) {
-            return Some(0);
-        }
+    pub(crate) fn ends(&self, request: &Times) -> Option<u32> {
         // ORDERING: Pairs with the exchange in `exceeded`.
-        match self.places.get(tag).map(|place| place.xchg(ENDED, Full)) {
-            Some(CANCELLED) => {
+        let times = request.0.xchg(ENDED, Full);
+        if is_late(times) {
+            self.late.fetch_sub(1, Relaxed);
+        }
+        match times {
+            CANCELLED => {
                 self.stuck.fetch_sub(1, Relaxed);
                 None
             }
-            None | Some(ENDED) => Some(0),
-            Some(times) => Some(times),
+            ENDED => Some(0),
+            times => Some(times),
         }
     }
 
@@ -161,5 +159,55 @@ impl Timeouts {
     #[inline]
     pub(crate) fn is_stuck(&self) -> bool {
         self.stuck.load(Relaxed) > 0
+    }
+}
+
+#[cfg(IBTRS_KUNIT)]
+#[kernel::macros::kunit_tests(ibnbd_client_timeouts)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_is_cancelled_at_the_limit() {
+        let timeouts = Timeouts::new();
+        let request = Times::default();
+        assert_eq!(timeouts.set_limit(Timeouts::MAX + 1), Err(EINVAL));
+        assert_eq!(timeouts.set_limit(2), Ok(()));
+        timeouts.begins(&request, 0);
+        assert!(!timeouts.exceeded(&request) && !request.is_cancelled());
+        assert!(timeouts.timed_out() == 1 && !timeouts.is_stuck());
+        assert!(timeouts.exceeded(&request) && request.is_cancelled());
+        assert!(timeouts.timed_out() == 1 && timeouts.is_stuck());
+        assert_eq!(timeouts.ends(&request), None);
+        assert!(timeouts.timed_out() == 0 && !timeouts.is_stuck() && !request.is_cancelled());
+    }
+
+    #[test]
+    fn a_request_keeps_its_count_when_it_is_dispatched_again() {
+        let timeouts = Timeouts::new();
+        let request = Times::default();
+        timeouts.begins(&request, 0);
+        assert!(!timeouts.exceeded(&request) && !timeouts.exceeded(&request));
+        assert_eq!(timeouts.ends(&request), Some(2));
+        assert_eq!(timeouts.timed_out(), 0);
+        timeouts.begins(&request, 2);
+        assert_eq!(timeouts.timed_out(), 1);
+        assert_eq!(timeouts.set_limit(3), Ok(()));
+        assert!(timeouts.exceeded(&request));
+        assert_eq!(timeouts.ends(&request), None);
+    }
+
+    /// The timer may handle a request that the driver has just returned, whose tag is another one's.
+    #[test]
+    fn a_timeout_counts_for_its_own_request_only() {
+        let timeouts = Timeouts::new();
+        let (returned, other) = (Times::default(), Times::default());
+        assert_eq!(timeouts.set_limit(1), Ok(()));
+        timeouts.begins(&returned, 0);
+        assert_eq!(timeouts.ends(&returned), Some(0));
+        timeouts.begins(&other, 0);
+        assert!(!timeouts.exceeded(&returned));
+        assert!(!other.is_cancelled() && !timeouts.is_stuck() && timeouts.timed_out() == 0);
+        assert_eq!(timeouts.ends(&other), Some(0));
     }
 }

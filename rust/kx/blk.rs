@@ -77,7 +77,8 @@ pub use plug::plugged;
 pub use queue::Quiesced;
 pub use request::{
     Op,
-    Request, //
+    Request,
+    TimedOut, //
 };
 pub use status::Status;
 pub use tag_set::{

@@ -394,6 +394,11 @@ impl MappedIo {
         self.io.is_wanted()
     }
 
+    /// Returns whether the I/O is cancelled, see [`IoHandle::is_cancelled`].
+    pub fn is_cancelled(&self) -> bool {
+        self.io.is_cancelled()
+    }
+
     /// Returns the number of mapped elements, at least one.
     #[inline]
     pub fn nents(&self) -> u32 {

@@ -16,7 +16,8 @@ use crate::{
         },
         request::{
             Private,
-            Request, //
+            Request,
+            TimedOut, //
         },
         status::Status, //
     },
@@ -54,6 +55,10 @@ pub trait Operations: Sized + 'static {
     /// It has its default when the request is allocated, and keeps its value from one use of the
     /// request to the next. The default is made on the stack, and must not wait for I/O.
     type Pdu: Default + Send + Sync;
+
+    /// Another part of each request, like [`Self::Pdu`], which the request's owner shares with
+    /// [`Self::timeout`] and [`IoOperations::is_cancelled`].
+    type Shared: Default + Send + Sync;
 
     /// The scatterlist of each request, for [`Request::map_sg`] and
     /// [`IoHandle::sg`](crate::io::IoHandle::sg): an [`SgList`](crate::sg::SgList), or `()` for none.
@@ -102,12 +107,13 @@ pub trait Operations: Sized + 'static {
         build_error!(VTABLE_DEFAULT_ERROR)
     }
 
-    /// Handles a timeout of the request with this tag, which may end at the same time.
+    /// Handles a timeout of a request, which may end, or return to the block layer and be dispatched
+    /// again, at the same time.
     ///
     /// # Context
     ///
     /// *may sleep*.
-    fn timeout(_disk: &Self::QueueData, _tag: u32) -> TimeoutAction {
+    fn timeout(_disk: &Self::QueueData, _rq: TimedOut<'_, Self>) -> TimeoutAction {
         build_error!(VTABLE_DEFAULT_ERROR)
     }
 
@@ -152,14 +158,14 @@ pub trait IoOperations: Operations {
         true
     }
 
-    /// Returns whether the request with this tag is cancelled. The transport then reports an error
-    /// to the users of the request before the request ends, see
+    /// Returns whether the request with this shared part is cancelled. The transport then reports an
+    /// error to the users of the request before the request ends, see
     /// [`IoHandle::end_early`](crate::io::IoHandle::end_early).
     ///
     /// # Context
     ///
     /// *any*.
-    fn is_cancelled(_disk: &Self::QueueData, _tag: u32) -> bool {
+    fn is_cancelled(_shared: &Self::Shared) -> bool {
         false
     }
 
@@ -298,13 +304,18 @@ impl<D: Operations> Vtable<D> {
 
     /// # Safety
     ///
-    /// `rq` must be a request of the driver in flight, and must not be freed during the call.
+    /// `rq` must be a request of the driver that was in flight, and that is not freed during the call,
+    /// as `bt_iter()` in block/blk-mq-tag.c has a reference to it. Its queue must be in use during the
+    /// call, as `blk_mq_timeout_work()` ensures.
     unsafe extern "C" fn timeout(rq: *mut bindings::request) -> bindings::blk_eh_timer_return {
-        // SAFETY: The request is valid by this function's contract, and its queue is live as long
-        // as one of its requests is in flight.
-        let (disk, tag) = unsafe { (DiskData::<D>::of_queue((*rq).q), (*rq).tag) };
-        // CAST: A request in flight has a tag, which is not negative.
-        match D::timeout(disk.queue_data(), tag as u32) {
+        // SAFETY: By this function's contract the request is valid, and its queue is in use; deleting
+        // the disk waits until the queue is not.
+        let disk = unsafe { DiskData::<D>::of_queue((*rq).q) };
+        // SAFETY: By this function's contract the request is not freed during the call. It is one of the
+        // driver's, whose private data `init_request` has made, and `exit_request` drops that only when
+        // the request is free.
+        let timed_out = unsafe { TimedOut::from_raw(rq) };
+        match D::timeout(disk.queue_data(), timed_out) {
             TimeoutAction::Restart => bindings::blk_eh_timer_return_BLK_EH_RESET_TIMER,
             TimeoutAction::Done => bindings::blk_eh_timer_return_BLK_EH_DONE,
         }

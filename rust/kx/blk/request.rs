@@ -91,6 +91,7 @@ impl Op {
 #[repr(C)]
 pub(crate) struct Private<D: Operations> {
     pdu: D::Pdu,
+    shared: D::Shared,
     sg: D::Sg,
 }
 
@@ -98,6 +99,7 @@ impl<D: Operations> Private<D> {
     pub(crate) fn new() -> impl Init<Self> {
         init!(Self {
             pdu: D::Pdu::default(),
+            shared: D::Shared::default(),
             sg <- pin_init::init_zeroed(),
         })
     }
@@ -147,6 +149,17 @@ impl<D: Operations> Request<D> {
         const { assert!(offset_of!(Private<D>, pdu) == 0) };
         // CAST: As just asserted, it is where the private data begins.
         Self::private_of(rq).cast()
+    }
+
+    /// Returns the part of a request that its owner shares with others.
+    ///
+    /// # Safety
+    ///
+    /// `rq` must be a request with a valid [`Private<D>`], which is not dropped during `'a`.
+    pub(crate) unsafe fn shared_of<'a>(rq: *mut bindings::request) -> &'a D::Shared {
+        // SAFETY: By this function's contract the field is valid during `'a`. All references to it
+        // are shared ones: `pdu_mut` and `table_of` refer to other fields.
+        unsafe { &(*Self::private_of(rq)).shared }
     }
 
     /// Returns whether this is the request at `rq`.
@@ -262,6 +275,14 @@ impl<D: Operations> Request<D> {
     pub fn pdu_mut(&mut self) -> &mut D::Pdu {
         // SAFETY: As for `pdu`; the request is borrowed exclusively.
         unsafe { &mut *Self::pdu_of(self.0.as_ptr()) }
+    }
+
+    /// Returns the part of the request that others may access as well.
+    #[inline]
+    pub fn shared(&self) -> &D::Shared {
+        // SAFETY: The private data is valid by the type invariant, as long as the driver owns the
+        // request.
+        unsafe { Self::shared_of(self.0.as_ptr()) }
     }
 
     /// Returns the scatterlist of a request, if it has one.
@@ -401,11 +422,48 @@ impl<D: Operations> Drop for Request<D> {
     }
 }
 
+/// A request that has timed out, as the block layer's timer sees it. It may be owned by the driver or
+/// by the block layer, and that may change at any time, but it is not freed and used for other I/O.
+///
+/// # Invariants
+///
+/// The pointer is to a request of a disk of `D`, with a valid [`Private<D>`], that is not freed during
+/// `'a`.
+pub struct TimedOut<'a, D: Operations>(NonNull<bindings::request>, PhantomData<&'a D::Shared>);
+
+impl<'a, D: Operations> TimedOut<'a, D> {
+    /// # Safety
+    ///
+    /// `rq` must be a request of a disk of `D`, with a valid [`Private<D>`], that is not freed during
+    /// `'a`.
+    pub(crate) unsafe fn from_raw(rq: *mut bindings::request) -> Self {
+        // INVARIANT: By this function's contract.
+        // SAFETY: A live object is not at null.
+        Self(unsafe { NonNull::new_unchecked(rq) }, PhantomData)
+    }
+
+    /// Returns the tag that the request has now, if it has one. With an I/O scheduler, a request that
+    /// returns to the block layer loses its tag, which another request may then get, and gets
+    /// another one when it is dispatched again.
+    pub fn tag(&self) -> Option<u32> {
+        // SAFETY: The request is live by the type invariant. The block layer may change the aligned
+        // integer meanwhile.
+        let tag = unsafe { (&raw const (*self.0.as_ptr()).tag).read_volatile() };
+        u32::try_from(tag).ok()
+    }
+
+    /// Returns the part of the request that its owner shares.
+    pub fn shared(&self) -> &'a D::Shared {
+        // SAFETY: By the type invariant the private data is valid, and not dropped during `'a`.
+        unsafe { Request::<D>::shared_of(self.0.as_ptr()) }
+    }
+}
+
 // SAFETY: Between `into_raw` and `from_raw` the holder of the raw pointer owns the request, and
 // with it the table in its private data, which does not move, see `Private`. `Vtable::queue_rq`
 // empties the table before the driver receives the request, and only `map_sg` and `sg` fill it, so
-// it describes the request's own memory. `is_wanted` and `is_cancelled` get shared references to
-// the disk's data, which is `Sync`.
+// it describes the request's own memory. `is_wanted` gets a shared reference to the disk's data, and
+// `is_cancelled` one to the shared part of the request; both are `Sync`.
 unsafe impl<D: IoOperations> Io for Request<D> {
     fn into_raw(self) -> NonNull<c_void> {
         Request::into_raw(self).cast()
@@ -448,14 +506,8 @@ unsafe impl<D: IoOperations> Io for Request<D> {
     }
 
     unsafe fn is_cancelled(raw: NonNull<c_void>) -> bool {
-        let rq: NonNull<bindings::request> = raw.cast();
-        // CAST: A started request has a tag, which is not negative.
-        // SAFETY: As in `is_wanted`.
-        let (disk, tag) = unsafe {
-            let disk = DiskData::<D>::of_queue((*rq.as_ptr()).q);
-            (disk, (*rq.as_ptr()).tag as u32)
-        };
-        D::is_cancelled(disk.queue_data(), tag)
+        // SAFETY: The caller owns the request during the call.
+        D::is_cancelled(unsafe { Self::shared_of(raw.cast().as_ptr()) })
     }
 
     unsafe fn end_early(raw: NonNull<c_void>, error: Error) {

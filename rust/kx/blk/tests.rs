@@ -111,6 +111,7 @@ const SWAP: u32 = u32::MAX - 1;
 impl Operations for NullDriver {
     type OwnerModule = NoModule;
     type Pdu = NullPdu;
+    type Shared = ();
     type Sg = SgList<8>;
     type QueueData = Arc<Counts>;
 
@@ -219,6 +220,7 @@ struct PolledDriver;
 impl Operations for PolledDriver {
     type OwnerModule = NoModule;
     type Pdu = NullPdu;
+    type Shared = ();
     type Sg = ();
     type QueueData = u32;
 
