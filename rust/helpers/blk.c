@@ -75,6 +75,23 @@ __rust_helper bool rust_helper_bdev_read_only(struct block_device *bdev)
 	return bdev_read_only(bdev);
 }
 
+/*
+ * Returns whether the driver of a disk may sleep when it receives a request, or whether
+ * nobody can tell now.  The tag set is the driver's, which frees it after its disk: a
+ * reference to the queue delays that.
+ */
+__rust_helper bool rust_helper_kx_bdev_may_block(struct block_device *bdev)
+{
+	struct request_queue *q = bdev_get_queue(bdev);
+	bool may_block;
+
+	if (!percpu_ref_tryget_live(&q->q_usage_counter))
+		return true;
+	may_block = q->tag_set && (q->tag_set->flags & BLK_MQ_F_BLOCKING);
+	percpu_ref_put(&q->q_usage_counter);
+	return may_block;
+}
+
 __rust_helper bool rust_helper_bdev_write_cache(struct block_device *bdev)
 {
 	return bdev_write_cache(bdev);

@@ -5,7 +5,10 @@
 //! C header: [`include/linux/blkdev.h`](srctree/include/linux/blkdev.h)
 
 use crate::{
-    blk::limits::Limits,
+    blk::{
+        bio::BioSpec,
+        limits::Limits, //
+    },
     fs::{
         self,
         InitFs, //
@@ -89,6 +92,8 @@ impl UniqueId {
 pub struct BlockDevice {
     bdev: NonNull<bindings::block_device>,
     file: NonNull<bindings::file>,
+    /// The driver may sleep when it receives a request.
+    may_block: bool,
 }
 
 // SAFETY: An open device has no thread affinity.
@@ -163,10 +168,13 @@ impl BlockDevice {
         // SAFETY: `file` is the file of an open block device, as it is not an error pointer.
         let bdev = unsafe { bindings::file_bdev(file) };
         // INVARIANT: `bdev_file_open_by_dev` returned the file; the value takes over its reference.
-        let this = Self {
+        let mut this = Self {
             bdev: NonNull::new(bdev).ok_or(ENXIO)?,
             file: NonNull::new(file).ok_or(ENXIO)?,
+            may_block: true,
         };
+        // SAFETY: The device is open by the type invariant, so its queue is live.
+        this.may_block = unsafe { ours::kx_bdev_may_block(bdev) };
         if spec.write && this.is_read_only() {
             return Err(EACCES);
         }
@@ -196,6 +204,32 @@ impl BlockDevice {
     pub fn capacity_sectors(&self) -> u64 {
         // SAFETY: The device is open by the type invariant.
         unsafe { ours::bdev_nr_sectors(self.as_raw()) }
+    }
+
+    /// Returns whether [`BioSpec::nowait`] keeps the submitter of this I/O from waiting: the device
+    /// takes such I/O, its driver does not sleep, and writeback throttling, which makes even such I/O
+    /// wait, does not apply. All of this may change at any time, except what the driver does.
+    ///
+    /// A device above others may still wait for a driver below that sleeps, such as `nbd`.
+    #[inline]
+    pub fn takes_nowait(&self, spec: &BioSpec) -> bool {
+        let limits = self.raw_limits();
+        // SAFETY: As for the fields in `limits`.
+        let features = unsafe { (&raw const (*limits).features).read_volatile() };
+        !self.may_block
+            && features & ours::BLK_FEAT_NOWAIT != 0
+            && !(spec.may_be_throttled() && self.has_policies())
+    }
+
+    /// Returns whether the disk has policies for the quality of service, such as writeback throttling.
+    fn has_policies(&self) -> bool {
+        // SAFETY: The device is open by the type invariant, so its queue is live. The pointer is only
+        // compared, and read once, as policies come and go.
+        unsafe {
+            !(&raw const (*(*self.as_raw()).bd_queue).rq_qos)
+                .read_volatile()
+                .is_null()
+        }
     }
 
     /// Flushes the device's write cache, which makes all completed writes durable.

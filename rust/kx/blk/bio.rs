@@ -117,6 +117,10 @@ pub struct BioSpec {
     pub sync: bool,
     /// Writes of zeroes only: the space stays allocated.
     pub nounmap: bool,
+    /// The I/O ends with [`Status::AGAIN`] instead of making the caller of [`BioTable::submit`] wait,
+    /// perhaps after parts of it were executed. It also ends so if it had to be split. For devices
+    /// that [take](BlockDevice::takes_nowait) it.
+    pub nowait: bool,
     /// I/O priority (`IOPRIO_PRIO_VALUE`); a priority with an invalid class counts as none.
     pub prio: u16,
 }
@@ -379,12 +383,23 @@ impl BioSpec {
             (self.sync, ours::REQ_SYNC),
             (direct, ours::REQ_IDLE),
             (self.nounmap, ours::REQ_NOUNMAP),
+            (self.nowait, ours::REQ_NOWAIT),
         ] {
             if on {
                 opf |= flag;
             }
         }
         Ok(opf)
+    }
+
+    /// Returns whether the disk's writeback throttling applies: to what is not a direct write.
+    #[inline]
+    pub(crate) fn may_be_throttled(&self) -> bool {
+        match self.op {
+            Op::Write => !self.sync,
+            Op::Flush | Op::Discard => true,
+            _ => false,
+        }
     }
 
     /// Returns the priority, none for an invalid class: schedulers index arrays with the class.
@@ -437,9 +452,11 @@ mod tests {
                 preflush: false,
                 sync,
                 nounmap: false,
+                nowait: false,
                 prio: 0,
             };
             assert_eq!(spec.opf()? & DIRECT, flags);
+            assert_eq!(spec.may_be_throttled(), op == Op::Write && !sync);
         }
         Ok(())
     }

@@ -308,6 +308,7 @@ const PLAIN: BioSpec = BioSpec {
     preflush: false,
     sync: true,
     nounmap: false,
+    nowait: false,
     prio: 0xe000,
 };
 
@@ -799,6 +800,22 @@ mod suite {
         let at = |sector| BioSpec { sector, ..write };
         assert_eq!(rig.io(at(BAD_SECTOR - 2)), Err(ENODATA));
         assert_eq!(rig.io(at(CAPACITY)), Err(EIO));
+
+        // Nothing waits, unless writeback throttling makes it; and nothing is split.
+        let direct = BioSpec {
+            sync: true,
+            nowait: true,
+            ..write
+        };
+        assert!(rig.dev.takes_nowait(&direct) && rig.dev.takes_nowait(&PLAIN));
+        rig.io(direct)?;
+        assert_eq!(
+            rig.io(BioSpec {
+                bytes: 20480,
+                ..direct
+            }),
+            Err(EAGAIN)
+        );
 
         assert_eq!(counts.flushes.load(Relaxed), 0);
         let flush = BioSpec {
