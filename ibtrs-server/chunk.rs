@@ -339,9 +339,6 @@ pub(crate) struct Chunk {
     pub(crate) invalidated: bool,
     /// The path owns the number for this request, see [`crate::chunk_owner`].
     pub(crate) claimed: bool,
-    /// The request has waited for another path, and is handed to the service by the work item that
-    /// all such requests of the session share, and not on its connection.
-    pub(crate) woken: bool,
     /// The request is counted as in service.
     pub(crate) counted: bool,
     /// The request cannot be served, and is answered with this in place of that.
@@ -400,7 +397,6 @@ impl Chunk {
             capsule: None,
             invalidated: false,
             claimed: false,
-            woken: false,
             counted: false,
             refused: None,
         }
@@ -425,7 +421,6 @@ impl Chunk {
         // One that was left belongs to a connection that is closed, or about to be.
         self.capsule = None;
         self.invalidated = false;
-        self.woken = false;
         if let Some(slot) = self.landing.slot() {
             slot.begin();
         }

@@ -270,7 +270,6 @@ impl Session {
             return self.release(path.tag, buf_id);
         };
         chunk.claimed = true;
-        chunk.woken = true;
         let cons = path.cons.lock();
         let qp = match cons.qps.get(usize::from(chunk.cid)) {
             Some(Some(qp)) if path.takes_requests() => qp.get(),

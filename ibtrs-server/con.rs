@@ -411,10 +411,9 @@ impl Handler for Con {
     }
 
     fn invalidated(&self, qp: QpRef<'_, Self>, slot: SlotRef<'_, Self>) {
-        let Some(mut chunk) = slot.take_pending() else {
+        let Some(chunk) = slot.take_pending() else {
             return;
         };
-        chunk.woken = false;
         if self.path.takes_requests() {
             return serve(&self.path, qp.get(), slot.index(), chunk);
         }

@@ -60,19 +60,6 @@ impl Request {
         !self.qp.handler().path.takes_requests()
     }
 
-    /// Returns whether the service may make the request wait for a limit of its client. One that
-    /// has waited for another path must not: while it does, no other such request of the session is
-    /// served, and none of its paths that have some can be closed.
-    pub fn may_wait(&self) -> bool {
-        self.chunk.as_ref().is_none_or(|chunk| !chunk.woken)
-    }
-
-    /// Returns whether the request arrived on the service connection. While it waits there, the
-    /// path's heartbeats wait behind it.
-    pub fn is_on_service_connection(&self) -> bool {
-        self.chunk.as_ref().is_some_and(|chunk| chunk.cid == 0)
-    }
-
     /// Returns the user header, a private copy.
     pub fn user_hdr(&self) -> &[u8] {
         match &self.chunk {

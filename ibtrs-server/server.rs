@@ -121,9 +121,9 @@ pub trait ServiceSession: Send + Sync + 'static {
     ///
     /// # Context
     ///
-    /// A work queue that also handles the other requests of the connection. If
-    /// [`Request::may_wait`], it may wait for a limit of the client, until [`Request::is_moot`]; it
-    /// must not wait long for anything else.
+    /// A work queue that also handles the completions of this connection and of all others: may sleep,
+    /// but must not wait for a disk or for a client. A request that waits does so elsewhere, until
+    /// [`Request::is_moot`].
     fn request(&self, request: Request);
 
     /// Returns the error for the answer to a request whose transport header is bad, `error` by

@@ -3,9 +3,7 @@
 //! Teardown of a path.
 //!
 //! A backing device may keep requests in service without limit. No thread waits for them: a work
-//! item polls, so any number of paths can be in teardown. Only a thread that handles completions can
-//! be held up, as it sleeps until a full queue of a device takes its request; the teardown waits for
-//! it, and so do the requests of the path that are not in service.
+//! item polls, so any number of paths can be in teardown.
 
 use crate::{
     chunk::{

@@ -299,7 +299,7 @@ fn try_open(
     }
     let grant = granted.as_ref().map(|granted| granted.grant);
     let terms = granted.as_ref().map(|granted| granted.terms.clone());
-    let device = Opened::open(&session.exports, dev, access, terms)?;
+    let device = Opened::open(session, dev, access, terms)?;
     let checksums = wants_checksums(session, message);
     device.set_checksums(checksums);
     let limits = device.throttle().cloned();

@@ -3,15 +3,14 @@
 //! A device that a session has open.
 
 use crate::{
+    backlog::Backlog,
     config::{
         self,
         Terms, //
     },
-    export::{
-        Exports,
-        User, //
-    },
+    export::User,
     param,
+    session::Session,
     throttle::HostThrottle, //
 };
 use ibnbd_proto::{
@@ -51,6 +50,8 @@ static HOLDER: Holder = Holder::new();
 pub(crate) struct Opened {
     // Before `user`: the device is closed before the export can have another writer.
     bdev: BlockDevice,
+    /// Requests that wait for the device.
+    backlog: Backlog,
     /// Does not change while the device is open.
     logical_block_size: u32,
     access: Access,
@@ -75,8 +76,8 @@ pub(crate) struct Opened {
 }
 
 impl Opened {
-    /// Opens the device with the number `dev`, from [`BlockDevice::find`]. `terms` are those of its
-    /// export, if it is opened as one.
+    /// Opens the device with the number `dev`, from [`BlockDevice::find`], for a session. `terms` are
+    /// those of its export, if it is opened as one.
     ///
     /// # Context
     ///
@@ -85,9 +86,10 @@ impl Opened {
     /// # Errors
     ///
     /// Errors of [`BlockDevice::open`], such as `EBUSY` if `access` claims the device and it has
-    /// another user on this machine; `EOPNOTSUPP` for a zoned disk; errors of [`Exports::enter`].
+    /// another user on this machine; `EOPNOTSUPP` for a zoned disk; errors of
+    /// [`Exports::enter`](crate::export::Exports::enter).
     pub(crate) fn open(
-        exports: &Arc<Exports>,
+        session: &Session,
         dev: u32,
         access: Access,
         terms: Option<Terms>,
@@ -102,7 +104,9 @@ impl Opened {
         if bdev.is_zoned() {
             return Err(EOPNOTSUPP);
         }
+        let exports = &session.exports;
         let user = exports.enter(&bdev, access)?;
+        let backlog = Backlog::new(&session.requests, session.depth, &session.backlogs)?;
         let revoked = match &terms {
             Some(terms) => terms.revoked.clone(),
             None => Arc::new(AtomicFlag::new(false), GFP_KERNEL)?,
@@ -118,6 +122,7 @@ impl Opened {
             identity: identity(&bdev)?,
             cache_run: unflushed::cache_generation(exports.boot(), bdev.diskseq()),
             bdev,
+            backlog,
             reported: Atomic::new(0),
             terms,
             revoked,
@@ -128,6 +133,10 @@ impl Opened {
 
     pub(crate) fn bdev(&self) -> &BlockDevice {
         &self.bdev
+    }
+
+    pub(crate) fn backlog(&self) -> &Backlog {
+        &self.backlog
     }
 
     pub(crate) fn access(&self) -> Access {

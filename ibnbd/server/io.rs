@@ -5,7 +5,12 @@
 use crate::{
     admin,
     device::Opened,
-    session::Session, //
+    requests::{
+        Requests,
+        Waiting, //
+    },
+    session::Session,
+    throttle::HostThrottle, //
 };
 use ibnbd_proto::{
     checksum::{
@@ -33,7 +38,10 @@ use ibtrs_core::convert::{
 };
 use ibtrs_proto::msg::Direction;
 use ibtrs_server::Request;
-use kernel::prelude::*;
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
 use kx::{
     blk::{
         BioBuf,
@@ -51,11 +59,104 @@ use kx::{
 pub(crate) struct IoRequest {
     request: Request,
     device: PercpuArc<Opened>,
+    /// The device's number in the session.
+    device_id: u32,
     /// The CRC of the header of a read whose answer has a checksum.
     crc: Option<u32>,
+    through: WrittenThrough,
+    spec: BioSpec,
 }
 
 impl IoRequest {
+    /// Returns the number of the request's chunk.
+    pub(crate) fn number(&self) -> u16 {
+        self.request.buf_id()
+    }
+
+    /// Returns the bytes that count towards the limits of the host.
+    pub(crate) fn data_len(&self) -> u32 {
+        // CAST: At most the size of a chunk, which fits in 32 bits.
+        self.request.data_len() as u32
+    }
+
+    /// Returns the limits of the host, if there are any for the device.
+    pub(crate) fn limits(&self) -> Option<&Arc<HostThrottle>> {
+        self.device.throttle()
+    }
+
+    /// Returns whether nobody wants the request any more, which has not reached its disk yet.
+    pub(crate) fn is_unwanted(&self, session: &Session) -> bool {
+        self.is_over() || session.device(self.device_id).is_none()
+    }
+
+    fn is_over(&self) -> bool {
+        self.request.is_moot() || self.device.is_revoked()
+    }
+
+    /// Ends a request that nobody wants any more. If its session `is_stopped`, or its path is being
+    /// closed, the client sends it again.
+    pub(crate) fn end_unwanted(self, is_stopped: bool) {
+        let Self {
+            request, device, ..
+        } = self;
+        // The task that closes the device does not wait for the answer.
+        drop(device);
+        match is_stopped || request.is_moot() {
+            true => request.abandon(),
+            false => request.respond(Err(ENOTCONN)),
+        }
+    }
+
+    /// Hands the request to its disk, or to those that wait for the disk.
+    ///
+    /// # Context
+    ///
+    /// May sleep, but does not wait for the disk.
+    pub(crate) fn submit(self, requests: &Requests) {
+        if !self.device.bdev().takes_nowait(&self.spec) {
+            return self.wait();
+        }
+        self.start(requests);
+    }
+
+    /// Hands a request that has waited to its disk, unless nobody wants it any more.
+    ///
+    /// # Context
+    ///
+    /// May sleep, until the disk takes the request.
+    pub(crate) fn submit_waiting(mut self, requests: &Requests) {
+        if self.is_over() {
+            return self.end_unwanted(false);
+        }
+        self.spec.nowait = false;
+        self.start(requests);
+    }
+
+    /// Makes the request wait for its disk.
+    fn wait(self) {
+        // Keeps the backlog, as the request may end at once.
+        let device = self.device.clone();
+        device.backlog().push(self);
+    }
+
+    fn start(mut self, requests: &Requests) {
+        // The disk may have got a cache since the request arrived.
+        match self.through {
+            WrittenThrough::AsItIs => {}
+            _ if !self.device.is_written_through() => {}
+            WrittenThrough::WithFua => self.spec.fua = true,
+            WrittenThrough::Never => {
+                drop(self.device);
+                return self.request.respond(Err(EOPNOTSUPP));
+            }
+        }
+        self.request.executing();
+        let (slot, spec) = (usize::from(self.number()), self.spec);
+        if let Err((error, io)) = requests.bios.submit(slot, &spec, self) {
+            io.request.respond(Err(error));
+        }
+    }
+
     /// Answers a read that succeeded, with the checksum of its header and its data.
     ///
     /// Runs in the context in which the disk ends its bios, which may be an interrupt. The CRC of
@@ -90,6 +191,9 @@ impl BioOwner for IoRequest {
     }
 
     fn done(self, status: Status) {
+        if status == Status::AGAIN && self.spec.nowait {
+            return self.wait();
+        }
         match self.crc {
             Some(crc) if status.is_ok() => self.respond_with_checksum(crc),
             _ => self.request.respond(status.to_result()),
@@ -101,8 +205,8 @@ impl BioOwner for IoRequest {
 ///
 /// # Context
 ///
-/// May sleep, when the device's queue is full or the host has reached a limit.
-pub(crate) fn serve(session: &Session, hdr: &IoHdr, intact: Intact, mut request: Request) {
+/// May sleep, but waits neither for a disk nor for a limit.
+pub(crate) fn serve(session: &Arc<Session>, hdr: &IoHdr, intact: Intact, request: Request) {
     let crc = match intact {
         Intact::Sealed(crc) => Some(crc),
         Intact::Plain => None,
@@ -113,10 +217,7 @@ pub(crate) fn serve(session: &Session, hdr: &IoHdr, intact: Intact, mut request:
     }
     let device = session.device(hdr.device_id);
     let Some(device) = device.filter(|device| !device.is_revoked()) else {
-        if crc.is_some() {
-            charge(session, &request);
-        }
-        return refuse(session, hdr.device_id, request);
+        return refuse(session, hdr.device_id, crc.is_some(), request);
     };
     // CAST: At most the size of a chunk, which fits in 32 bits.
     let data_len = request.data_len() as u32;
@@ -138,91 +239,63 @@ pub(crate) fn serve(session: &Session, hdr: &IoHdr, intact: Intact, mut request:
             }
             // The task that closes the device does not wait for this request.
             drop(device);
-            if crc.is_some() {
-                charge(session, &request);
-            }
-            return request.respond(Err(convert::error(error.errno())));
-        }
-    };
-    match device.throttle() {
-        Some(throttle) if !request.may_wait() => throttle.charge(data_len),
-        Some(throttle) => {
-            let is_over = || {
-                request.is_moot() || device.is_revoked() || session.device(hdr.device_id).is_none()
+            let error = convert::error(error.errno());
+            return match crc {
+                Some(_) => charge(session, request, error),
+                None => request.respond(Err(error)),
             };
-            if !throttle.wait(data_len, is_over) {
-                return match request.is_moot() || session.is_stopped() {
-                    // The client sends it again.
-                    true => request.abandon(),
-                    false => request.respond(Err(ENOTCONN)),
-                };
-            }
-        }
-        None => {}
-    }
-    let fua = match io.op.written_through() {
-        WrittenThrough::AsItIs => false,
-        _ if !device.is_written_through() => false,
-        WrittenThrough::WithFua => true,
-        WrittenThrough::Never => {
-            drop(device);
-            return request.respond(Err(EOPNOTSUPP));
         }
     };
-    let slot = usize::from(request.buf_id());
     let prio = match session.has_prio() {
         true => prio::granted(io.prio, device.allows_realtime()),
         false => 0,
     };
-    let crc = crc.filter(|_| io.op == IoKind::Read);
-    request.executing();
-    let owner = IoRequest {
+    let io = IoRequest {
         request,
+        device_id: hdr.device_id,
+        crc: crc.filter(|_| io.op == IoKind::Read),
+        through: io.op.written_through(),
+        spec: spec(&io, prio),
         device,
-        crc,
     };
-    if let Err((error, owner)) = session.bios.submit(slot, &spec(&io, fua, prio), owner) {
-        owner.request.respond(Err(error));
+    match io.limits().filter(|limits| limits.is_limited()).cloned() {
+        Some(limits) => session.limit(&limits, Waiting::Io(io)),
+        None => io.submit(&session.requests),
     }
 }
 
-/// Charges the session's host for a message that is refused after its checksum was computed: a
-/// client may have no more data examined than it may write. So the message may have to wait, unless
-/// it has no data and came over the service connection.
+/// Refuses a message with `error`, whose checksum was computed, and charges the session's host for
+/// it: a client may have no more data examined than it may write. So the answer may have to wait.
 ///
 /// # Context
 ///
-/// May sleep, when the host has reached a limit.
+/// May sleep, but does not wait for the limit.
 #[cold]
-pub(crate) fn charge(session: &Session, request: &Request) {
-    let Some(limits) = session.limits() else {
-        return;
+pub(crate) fn charge(session: &Arc<Session>, request: Request, error: Error) {
+    let limits = session.limits().filter(|limits| limits.is_limited());
+    let Some(limits) = limits else {
+        return request.respond(Err(error));
     };
-    let examined = match request.dir() {
+    let bytes = match request.dir() {
         // CAST: At most the size of a chunk, which fits in 32 bits.
         Direction::Write => request.data_len() as u32,
         Direction::Read => 0,
     };
-    // A damaged administrative message, which has no data, must not delay heartbeats.
-    let may_wait = examined > 0 || !request.is_on_service_connection();
-    if may_wait && request.may_wait() {
-        // The message has no effect, so it does not matter whether it is answered.
-        let _ = limits.wait(examined, || request.is_moot() || session.is_stopped());
-    } else {
-        limits.charge(examined);
-    }
+    let refused = Waiting::Refused {
+        request,
+        error,
+        limits: limits.clone(),
+        bytes,
+    };
+    session.limit(&limits, refused);
 }
 
 /// Decides whether to believe a message of a session that has opened a device with checksums.
 ///
-/// # Context
-///
-/// May sleep, when the message is damaged and the host has reached a limit.
-///
 /// # Errors
 ///
-/// `EBADMSG` if it is damaged.
-pub(crate) fn examine(session: &Session, request: &Request) -> Result<Intact> {
+/// Why not; [`damaged`] refuses the message.
+pub(crate) fn examine(session: &Session, request: &Request) -> Result<Intact, IoError> {
     let arrived = Arrived {
         header: request.user_hdr(),
         direction: request.dir(),
@@ -231,12 +304,15 @@ pub(crate) fn examine(session: &Session, request: &Request) -> Result<Intact> {
     let has_checksums = |id| session.device_has_checksums(id);
     let of_data = |crc| data_crc(request, crc).ok();
     checksum::examine(&arrived, has_checksums, crc32c, of_data)
-        .map_err(|error| damaged(session, request, error))
 }
 
-/// Logs a damaged message, charges for it, and returns the error for the answer.
+/// Logs and refuses a message that [`examine`] does not believe, and charges for it.
+///
+/// # Context
+///
+/// As for [`charge`].
 #[cold]
-fn damaged(session: &Session, request: &Request, error: IoError) -> Error {
+pub(crate) fn damaged(session: &Arc<Session>, request: Request, error: IoError) {
     let source = request.source();
     if session.may_log(&source) {
         pr_warn!(
@@ -246,16 +322,18 @@ fn damaged(session: &Session, request: &Request, error: IoError) -> Error {
             error.as_str()
         );
     }
+    let error = convert::error(error.errno());
     // No checksum was computed for headers of other lengths.
-    if request.user_hdr().len() == IO_HDR_LEN {
-        charge(session, request);
+    match request.user_hdr().len() == IO_HDR_LEN {
+        true => charge(session, request, error),
+        false => request.respond(Err(error)),
     }
-    convert::error(error.errno())
 }
 
-/// Ends a request to a device that the session does not, or no longer, have open.
+/// Ends a request to a device that the session does not, or no longer, have open; `examined` tells
+/// whether its checksum was computed.
 #[cold]
-fn refuse(session: &Session, id: u32, request: Request) {
+fn refuse(session: &Arc<Session>, id: u32, examined: bool, request: Request) {
     if session.is_stopped() {
         return request.abandon();
     }
@@ -266,12 +344,14 @@ fn refuse(session: &Session, id: u32, request: Request) {
             id
         );
     }
-    request.respond(Err(ENOTCONN));
+    match examined {
+        true => charge(session, request, ENOTCONN),
+        false => request.respond(Err(ENOTCONN)),
+    }
 }
 
-/// Describes the bio of a request; with `fua`, also one that does not ask for that is durable when it
-/// ends.
-fn spec(io: &CheckedIo, fua: bool, prio: u16) -> BioSpec {
+/// Describes the bio of a request.
+fn spec(io: &CheckedIo, prio: u16) -> BioSpec {
     let op = match io.op {
         IoKind::Read => BioOp::Read,
         IoKind::Write => BioOp::Write,
@@ -284,10 +364,11 @@ fn spec(io: &CheckedIo, fua: bool, prio: u16) -> BioSpec {
         op,
         sector: io.sector,
         bytes: io.bytes,
-        fua: fua || io.flags.contains(IoFlags::FUA),
+        fua: io.flags.contains(IoFlags::FUA),
         preflush: io.flags.contains(IoFlags::PREFLUSH),
         sync: io.flags.contains(IoFlags::SYNC),
         nounmap: io.flags.contains(IoFlags::NOUNMAP),
+        nowait: true,
         prio,
     }
 }

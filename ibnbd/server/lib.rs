@@ -38,11 +38,14 @@ use stop::{
 };
 
 mod admin;
+mod backlog;
 mod config;
 mod configfs;
 mod device;
 mod export;
 mod io;
+mod limit_line;
+mod requests;
 mod revoke;
 mod session;
 mod stop;

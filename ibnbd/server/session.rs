@@ -10,11 +10,13 @@ use crate::{
     },
     device::Opened,
     export::Exports,
-    io::{
-        self,
-        IoRequest, //
+    io,
+    limit_line::{
+        LimitLine,
+        LIMIT_LINE, //
     },
     param,
+    requests::Requests,
     stop::Stopping,
     sysfs::View,
     throttle::HostThrottle,
@@ -71,7 +73,6 @@ use kernel::{
     }, //
 };
 use kx::{
-    blk::BioTable,
     mm::NoIo,
     sync::{
         atomic::{
@@ -156,6 +157,8 @@ impl Service {
 
     fn new_session(&self, info: SessionInfo<'_>) -> Result<Arc<dyn ServiceSession>> {
         let queue = self.queue.clone();
+        let options = Options::unbound().mem_reclaim();
+        let backlogs = Queue::new(options, fmt!("ibnbd-io-{}", info.name))?;
         let session = Arc::pin_init(
             try_pin_init!(Session {
                 name: CString::try_from(info.name)?,
@@ -171,7 +174,11 @@ impl Service {
                 devices: RcuPtr::new(None),
                 open <- new_mutex!(OpenDevices::new(), "Session::open"),
                 closing: Atomic::new(0),
-                bios: BioTable::new(usize::from(info.queue_depth))?,
+                depth: info.queue_depth,
+                requests: Requests::new(info.queue_depth)?,
+                backlogs,
+                limit_line <- LimitLine::new(info.queue_depth),
+                limit_line_work <- kx::new_delayed_work!(queue.clone(), "Session::limit_line_work"),
                 notices <- new_mutex!(info.notices, "Session::notices"),
                 watch <- kx::new_delayed_work!(queue, "Session::watch"),
                 gone <- new_spinlock!(AllGone::new(), "Session::gone"),
@@ -422,8 +429,16 @@ pub(crate) struct Session {
     pub(crate) open: Mutex<OpenDevices>,
     /// Number of devices that are withdrawn and not closed yet.
     closing: Atomic<usize>,
-    /// A bio for each chunk.
-    pub(crate) bios: BioTable<IoRequest>,
+    /// Number of chunks.
+    pub(crate) depth: u16,
+    pub(crate) requests: Arc<Requests>,
+    /// Runs the workers of the devices' backlogs.
+    pub(crate) backlogs: Arc<Queue>,
+    /// Requests that wait for a limit of the host.
+    #[pin]
+    pub(crate) limit_line: LimitLine,
+    #[pin]
+    pub(crate) limit_line_work: DelayedWork<Self, LIMIT_LINE>,
     /// Sends notices; `None` once the session has ended, or if the client takes none.
     #[pin]
     pub(crate) notices: Mutex<Option<Notices>>,
@@ -444,6 +459,7 @@ pub(crate) struct Session {
 
 kx::impl_has_work! {
     impl HasWork<DelayedWork<Self>> for Session { self.watch }
+    impl HasWork<DelayedWork<Self, LIMIT_LINE>> for Session { self.limit_line_work }
 }
 
 impl Session {
@@ -724,7 +740,7 @@ impl ServiceSession for Handle {
         let intact = match session.has_checksums() {
             true => match io::examine(session, &request) {
                 Ok(intact) => intact,
-                Err(error) => return request.respond(Err(error)),
+                Err(error) => return io::damaged(session, request, error),
             },
             false => Intact::Plain,
         };
@@ -742,10 +758,10 @@ impl ServiceSession for Handle {
             }
             Err(error) => {
                 let error = admin::refused(&self.session, &request.source(), error);
-                if let Intact::Sealed(_) = intact {
-                    io::charge(session, &request);
+                match intact {
+                    Intact::Sealed(_) => io::charge(session, request, error),
+                    Intact::Plain => request.respond(Err(error)),
                 }
-                request.respond(Err(error));
             }
         }
     }
@@ -759,6 +775,8 @@ impl ServiceSession for Handle {
 
     fn down(&self) {
         self.session.watch.disable_sync();
+        // The line is empty, but its last look may be due.
+        self.session.limit_line_work.disable_sync();
         let notices = self.session.notices.lock().take();
         drop(notices);
         let sources = self.session.sources.lock().take();

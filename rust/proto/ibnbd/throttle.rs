@@ -14,7 +14,7 @@ use core::num::NonZeroU64;
 pub const BURST_NS: u64 = 50_000_000;
 
 /// Lowest limit of requests in a second: a request then waits for 10 ms at most after the one
-/// before, so that a path whose requests wait can be closed.
+/// before.
 pub const MIN_IOPS: u32 = 100;
 /// Highest limit of requests in a second.
 pub const MAX_IOPS: u32 = 100_000_000;

@@ -43,7 +43,7 @@ kx_rq_elapsed_ns path_is_nodev
 """.split()
 # These answer what is so already: something has gone or is going; no failure is in them.
 TELL = """
-kx_hold_disk kx_key_read mutex_trylock sysfs_remove_file_self try_module_get
+kx_bdev_may_block kx_hold_disk kx_key_read mutex_trylock sysfs_remove_file_self try_module_get
 """.split()
 # The devices of software RDMA have the processor's addresses: nothing is mapped. Only our suites
 # of KUnit call the second.

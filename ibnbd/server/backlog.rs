@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Requests that a disk does not take at once.
+//!
+//! Completion handlers of all clients share a work queue of the RDMA core, and each handles all
+//! requests of its connection. So no handler may sleep in `submit_bio()`: it submits with
+//! `REQ_NOWAIT`, and what the disk does not take then joins the backlog of the device. Workers
+//! submit that, and sleep until the disk takes it. Devices that do not know `REQ_NOWAIT` get all
+//! their requests from these workers.
+//!
+//! A device has a few *lanes*, each with one worker at a time, so that a slow device occupies only so
+//! many threads, and requests of different CPUs do not wait for each other. The work queue belongs to
+//! the session, so that the hung disks of one client leave the others their workers. It is safe for
+//! memory reclaim: the client may be waiting to free its memory.
+
+use crate::{
+    io::IoRequest,
+    requests::{
+        Requests,
+        Waiting, //
+    }, //
+};
+use kernel::{
+    cpu::{
+        self,
+        CpuId, //
+    },
+    new_spinlock_irq,
+    prelude::*,
+    sync::{
+        Arc,
+        SpinLockIrq, //
+    }, //
+};
+use kx::{
+    blk,
+    ring::Ring,
+    work::{
+        Queue,
+        Work,
+        WorkItem, //
+    }, //
+};
+
+/// Most lanes of a device: 256 devices, the default limit of a session, may all be slow without
+/// using up the work queue.
+const MAX_LANES: u32 = 4;
+
+/// The backlog of a device.
+///
+/// Dropping it waits for the workers, and may sleep. All requests of the device have ended by then.
+pub(crate) struct Backlog {
+    requests: Arc<Requests>,
+    lanes: KVec<Arc<Lane>>,
+}
+
+impl Backlog {
+    /// Creates the backlog of a device, whose workers run on `queue`.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub(crate) fn new(requests: &Arc<Requests>, depth: u16, queue: &Arc<Queue>) -> Result<Self> {
+        let mut lanes = KVec::new();
+        for _ in 0..cpu::nr_cpu_ids().min(MAX_LANES) {
+            lanes.push(Lane::new(requests, depth, queue)?, GFP_KERNEL)?;
+        }
+        Ok(Self {
+            requests: requests.clone(),
+            lanes,
+        })
+    }
+
+    /// Makes a request wait for its device, which has this backlog.
+    ///
+    /// # Context
+    ///
+    /// Any.
+    #[cold]
+    pub(crate) fn push(&self, io: IoRequest) {
+        let Some(number) = self.requests.keep(Waiting::Io(io)) else {
+            return;
+        };
+        let at = CpuId::current().as_u32() as usize % self.lanes.len().max(1);
+        if let Some(lane) = self.lanes.get(at) {
+            // There is room for all numbers.
+            let _ = kernel::warn_on!(!lane.numbers.lock().push(number));
+            lane.work.enqueue(lane.clone());
+        }
+    }
+}
+
+impl Drop for Backlog {
+    fn drop(&mut self) {
+        for lane in &self.lanes {
+            lane.work.disable_sync();
+        }
+    }
+}
+
+/// Requests that one worker at a time submits, in order.
+#[pin_data]
+struct Lane {
+    requests: Arc<Requests>,
+    #[pin]
+    numbers: SpinLockIrq<Ring<u16>>,
+    #[pin]
+    work: Work<Self>,
+}
+
+kx::impl_has_work! {
+    impl HasWork<Work<Self>> for Lane { self.work }
+}
+
+impl Lane {
+    fn new(requests: &Arc<Requests>, depth: u16, queue: &Arc<Queue>) -> Result<Arc<Self>> {
+        let numbers = Ring::new(depth.into())?;
+        Arc::pin_init(
+            pin_init!(Self {
+                requests: requests.clone(),
+                numbers <- new_spinlock_irq!(numbers, "Lane::numbers"),
+                work <- kx::new_work!(queue.clone(), "Lane::work"),
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    fn serve(&self) {
+        loop {
+            let number = self.numbers.lock().pop();
+            let Some(number) = number else {
+                return;
+            };
+            if let Some(Waiting::Io(io)) = self.requests.take(number) {
+                io.submit_waiting(&self.requests);
+            }
+        }
+    }
+}
+
+/// Submits the requests of a lane.
+impl WorkItem for Lane {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        blk::plugged(|| this.serve(), || {});
+    }
+}

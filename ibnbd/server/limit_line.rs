@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Requests of a session that wait for a limit of their host.
+//!
+//! They wait in one line, as the limits are those of all devices of the host together. A work item
+//! looks at the line when the first request may go on. Requests to devices without limits pass it.
+
+use crate::{
+    requests::Waiting,
+    session::Session,
+    throttle::HostThrottle, //
+};
+use kernel::{
+    new_spinlock,
+    prelude::*,
+    sync::{
+        Arc,
+        SpinLock, //
+    }, //
+};
+use kx::{
+    ring::Ring,
+    sync::atomic::{
+        Atomic,
+        Relaxed, //
+    },
+    work::WorkItem, //
+};
+
+/// The number of `Session::limit_line_work`.
+pub(crate) const LIMIT_LINE: u64 = 1;
+
+/// Longest time in milliseconds between two looks at the line, which also end the requests that
+/// nobody wants any more.
+const MAX_PAUSE_MS: u64 = 100;
+
+const NS_PER_MS: u64 = 1_000_000;
+
+/// Returns the time until the next look, in milliseconds.
+fn pause_ms(wait_ns: u64) -> u32 {
+    // CAST: At most `MAX_PAUSE_MS`.
+    wait_ns.div_ceil(NS_PER_MS).min(MAX_PAUSE_MS) as u32
+}
+
+/// The line of a session.
+#[pin_data]
+pub(crate) struct LimitLine {
+    #[pin]
+    numbers: SpinLock<Ring<u16>>,
+    /// Number of requests in the line.
+    len: Atomic<u32>,
+}
+
+impl LimitLine {
+    /// Creates an empty line, with room for `depth` requests.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub(crate) fn new(depth: u16) -> impl PinInit<Self, Error> {
+        try_pin_init!(Self {
+            numbers <- new_spinlock!(Ring::new(depth.into())?, "LimitLine::numbers"),
+            len: Atomic::new(0),
+        }? Error)
+    }
+
+    fn push(&self, number: u16) {
+        // There is room for all numbers.
+        let _ = kernel::warn_on!(!self.numbers.lock().push(number));
+    }
+
+    fn pop(&self) -> Option<u16> {
+        self.numbers.lock().pop()
+    }
+
+    fn first(&self) -> Option<u16> {
+        self.numbers.lock().first()
+    }
+}
+
+impl Session {
+    /// Has a request go on as soon as `limits` allow it: now, or after those in the line.
+    ///
+    /// # Context
+    ///
+    /// May sleep, but does not wait.
+    pub(crate) fn limit(self: &Arc<Self>, limits: &HostThrottle, waiting: Waiting) {
+        // ORDERING: A request that does not see one which has just joined the line passes it.
+        let wait_ns = match self.limit_line.len.load(Relaxed) {
+            0 => match limits.serve(waiting.bytes()) {
+                Ok(()) => return waiting.go_on(self),
+                Err(wait_ns) => wait_ns,
+            },
+            _ => 0,
+        };
+        self.join_line(waiting, wait_ns);
+    }
+
+    #[cold]
+    fn join_line(self: &Arc<Self>, waiting: Waiting, wait_ns: u64) {
+        let Some(number) = self.requests.keep(waiting) else {
+            return;
+        };
+        self.limit_line.len.fetch_add(1, Relaxed);
+        self.limit_line.push(number);
+        // The time of a look that is already due does not change.
+        self.limit_line_work
+            .enqueue_in(self.clone(), pause_ms(wait_ns));
+    }
+
+    fn leave_line(&self) {
+        self.limit_line.len.fetch_sub(1, Relaxed);
+    }
+
+    /// Ends the requests in the line that are not wanted any more: those behind the first one must
+    /// not keep their path or device until their turn comes.
+    fn end_unwanted(&self) {
+        let count = self.limit_line.numbers.lock().len();
+        for _ in 0..count {
+            let number = self.limit_line.pop();
+            let waiting = number.and_then(|number| self.requests.take(number));
+            match waiting {
+                Some(waiting) if !waiting.is_unwanted(self) => {
+                    if let Some(number) = self.requests.keep(waiting) {
+                        self.limit_line.push(number);
+                        continue;
+                    }
+                }
+                Some(waiting) => waiting.end(self),
+                None => {}
+            }
+            self.leave_line();
+        }
+    }
+
+    /// Has the first requests go on as far as the limits allow. Returns the milliseconds until the
+    /// next one may; `None` if the line is empty.
+    fn serve_line(self: &Arc<Self>) -> Option<u32> {
+        loop {
+            let number = self.limit_line.first()?;
+            let waiting = self.requests.take(number);
+            let wait_ns = waiting.as_ref().and_then(|waiting| waiting.serve().err());
+            match (waiting, wait_ns) {
+                (Some(waiting), Some(wait_ns)) => {
+                    self.requests.keep(waiting);
+                    return Some(pause_ms(wait_ns));
+                }
+                (waiting, _) => {
+                    self.limit_line.pop();
+                    self.leave_line();
+                    if let Some(waiting) = waiting {
+                        waiting.go_on(self);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Looks at the line. Only this takes requests out of it.
+impl WorkItem<LIMIT_LINE> for Session {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        this.end_unwanted();
+        if let Some(ms) = this.serve_line() {
+            this.limit_line_work.enqueue_in(this.clone(), ms);
+        }
+    }
+}
+
+impl Waiting {
+    /// Returns the bytes that count towards the limits.
+    fn bytes(&self) -> u32 {
+        match self {
+            Self::Io(io) => io.data_len(),
+            Self::Refused { bytes, .. } => *bytes,
+        }
+    }
+
+    /// Counts the request, if its limits allow it now.
+    ///
+    /// # Errors
+    ///
+    /// The nanoseconds to wait.
+    fn serve(&self) -> Result<(), u64> {
+        let limits = match self {
+            Self::Io(io) => io.limits(),
+            Self::Refused { limits, .. } => Some(limits),
+        };
+        limits.map_or(Ok(()), |limits| limits.serve(self.bytes()))
+    }
+
+    fn is_unwanted(&self, session: &Session) -> bool {
+        match self {
+            Self::Io(io) => io.is_unwanted(session),
+            Self::Refused { request, .. } => request.is_moot() || session.is_stopped(),
+        }
+    }
+
+    /// Ends a request that is not wanted any more.
+    fn end(self, session: &Session) {
+        match self {
+            Self::Io(io) => io.end_unwanted(session.is_stopped()),
+            // The message has no effect, so it does not matter whether it is answered.
+            Self::Refused { request, error, .. } => request.respond(Err(error)),
+        }
+    }
+
+    fn go_on(self, session: &Session) {
+        match self {
+            Self::Io(io) => io.submit(&session.requests),
+            Self::Refused { request, error, .. } => request.respond(Err(error)),
+        }
+    }
+}
+
+#[cfg(IBTRS_KUNIT)]
+#[kernel::macros::kunit_tests(ibnbd_server_limit_line)]
+mod tests {
+    use super::*;
+
+    /// A look is not too early, as it would find nothing, and comes ten times a second at least.
+    #[test]
+    fn pauses() {
+        for (wait_ns, ms) in [
+            (0, 0),
+            (1, 1),
+            (NS_PER_MS, 1),
+            (NS_PER_MS + 1, 2),
+            (100 * NS_PER_MS, 100),
+            (u64::MAX, 100),
+        ] {
+            assert_eq!(pause_ms(wait_ns), ms);
+        }
+    }
+}
