@@ -308,12 +308,13 @@ impl Config {
         let export = exports.find(|export| export.name.to_bytes() == asked.name.as_bytes());
         let is_host = inner.host_of(asked.session).is_some();
         let export = export.ok_or(grant::unknown(is_host))?;
-        // Its OPEN came over a path that is being closed, so the address of the client is not
-        // known.
+        let grant = inner.decide(export, asked.session, asked.access)?;
+        // All addresses of a session without an open path are allowed everywhere. A path that is
+        // still open was so when its address was checked: a closing path does not open again, and
+        // `Config::join` adds none under the lock.
         if !asked.session.has_source() {
             return Err(ENOTCONN.into());
         }
-        let grant = inner.decide(export, asked.session, asked.access)?;
         let host = inner.host_of(asked.session);
         let most = host.map_or(0, |host| host.max_devices);
         if most > 0 && asked.devices >= most as usize {
