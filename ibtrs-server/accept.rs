@@ -50,6 +50,7 @@ use ibtrs_proto::{
         Attempt,
         Decision, //
     },
+    origin::Origin,
     setup, //
 };
 use kernel::{
@@ -338,6 +339,11 @@ impl Incomer<'_> {
         result
     }
 
+    /// Returns where the connection comes from, for the accounts of strangers.
+    pub(crate) fn origin(&self) -> Origin {
+        self.ends.origin(self.id)
+    }
+
     fn place(&self) -> Place {
         Place {
             ends: self.ends,
@@ -396,7 +402,7 @@ impl Incomer<'_> {
         let (policy, has_keys) = authentication::policy(kind);
         let allowed = crate::auth_suites.usable();
         let chosen = policy.choose(kind, offered(self.bytes), allowed, has_keys)?;
-        if chosen.is_some() && server.failures.must_wait(self.ends.src) {
+        if chosen.is_some() && server.failures.must_wait(self.origin()) {
             return Err(Refusal::new(
                 EBUSY,
                 "too many failed authentications from this address: wait a few seconds",
@@ -460,7 +466,7 @@ impl Incomer<'_> {
     /// Begins a session without authentication.
     fn begin_session(&self, server: &Arc<Server>) -> Result<Arc<Session>, Refusal> {
         let session = Session::new(server, self.request.session_uuid, false)?;
-        session.enlist(server.ledger.knows(self.ends.src))?;
+        session.enlist(server.ledger.knows(self.origin()))?;
         Ok(session)
     }
 

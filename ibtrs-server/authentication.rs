@@ -6,8 +6,6 @@
 //! has only its service connection, and nothing else on the server changes because of it. Its
 //! session may not be in any list yet.
 
-use core::net::Ipv4Addr;
-
 use crate::{
     accept::{
         self,
@@ -26,7 +24,6 @@ use ibtrs_core::{
     message::Message, //
 };
 use ibtrs_proto::{
-    addr::Addr,
     auth::{
         Auth1,
         AuthError,
@@ -65,10 +62,10 @@ use rdma::{
     },
 };
 
-/// Number of source addresses whose failures are remembered.
+/// Number of sources whose failures are remembered.
 const SOURCES: usize = 64;
 
-/// Failures to authenticate, by source address.
+/// Failures to authenticate, by source.
 #[pin_data]
 pub(crate) struct FailureTable {
     #[pin]
@@ -89,33 +86,25 @@ impl FailureTable {
         u64::try_from(self.since.elapsed().as_millis()).unwrap_or(0)
     }
 
-    /// Returns whether the client at `addr` has to wait before it may try again.
-    pub(crate) fn must_wait(&self, addr: Addr) -> bool {
-        self.failures.lock().wait_ms(&source(addr), self.now_ms()) > 0
+    /// Returns whether clients of a source have to wait before they may try again.
+    pub(crate) fn must_wait(&self, source: Source) -> bool {
+        self.failures.lock().wait_ms(&source, self.now_ms()) > 0
     }
 
-    fn failed(&self, addr: Addr, failure: Failure) {
+    fn failed(&self, source: Source, failure: Failure) {
         let mut failures = self.failures.lock();
-        failures.failed(&source(addr), failure, self.now_ms());
+        failures.failed(&source, failure, self.now_ms());
     }
 
-    fn succeeded(&self, addr: Addr) {
-        self.failures.lock().succeeded(&source(addr));
-    }
-}
-
-/// Returns the address for which failures are counted, see [`Source`].
-fn source(addr: Addr) -> Source {
-    match addr {
-        Addr::V4(v4) => Ipv4Addr::from(v4).to_ipv6_mapped().octets(),
-        Addr::V6(bytes, _) | Addr::Gid(bytes) => bytes,
+    fn succeeded(&self, source: Source) {
+        self.failures.lock().succeeded(&source);
     }
 }
 
 impl Server {
-    /// Returns whether an authenticated client has a connected path from `addr`.
-    fn has_client_at(&self, addr: Addr) -> bool {
-        let is_from = |path: &Arc<Path>| source(path.ends.src) == source(addr);
+    /// Returns whether an authenticated client has a connected path from `source`.
+    fn has_client_at(&self, source: Source) -> bool {
+        let is_from = |path: &Arc<Path>| path.charge.origin() == source;
         let sessions = self.sessions.lock();
         let mut authenticated = sessions
             .list
@@ -192,10 +181,10 @@ impl Path {
             .auth
             .lock()
             .auth1(&Crypto, message.bytes(), find, nonce);
-        let (table, addr) = (&self.session.server.failures, self.ends.src);
+        let (table, source) = (&self.session.server.failures, self.charge.origin());
         match result {
             Ok(()) => {
-                table.succeeded(addr);
+                table.succeeded(source);
                 self.charge.set_known();
                 self.set_authenticated();
                 true
@@ -204,9 +193,9 @@ impl Path {
                 let failure = Failure {
                     no_key: missing.is_some(),
                     // Looked up whether or not the key is missing, so that the time does not tell.
-                    beside_client: self.session.server.has_client_at(addr),
+                    beside_client: self.session.server.has_client_at(source),
                 };
-                table.failed(addr, failure);
+                table.failed(source, failure);
                 if self.may_log() {
                     self.log_failure(message, error, missing);
                 }

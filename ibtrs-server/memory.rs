@@ -4,7 +4,7 @@
 
 use crate::server::Server;
 use ibtrs_proto::{
-    addr::Addr,
+    origin::Origin,
     quota::{
         self,
         Needs,
@@ -32,12 +32,12 @@ use kx::sync::atomic::{
     Relaxed, //
 };
 
-/// Maximum number of remembered addresses without a path.
+/// Maximum number of remembered origins without a path.
 const MAX_REMEMBERED: usize = 1024;
 
-/// The server's resources that an address uses.
+/// The server's resources that the clients of an origin use.
 struct Account {
-    addr: Addr,
+    origin: Origin,
     /// Number of paths, in any state.
     paths: u32,
     /// Number of paths that are not complete.
@@ -69,12 +69,14 @@ struct Accounts {
 }
 
 impl Accounts {
-    fn find(&mut self, addr: Addr) -> Option<&mut Account> {
-        self.list.iter_mut().find(|account| account.addr == addr)
+    fn find(&mut self, origin: Origin) -> Option<&mut Account> {
+        self.list
+            .iter_mut()
+            .find(|account| account.origin == origin)
     }
 
-    fn standing(&self, addr: Addr, known: bool) -> Standing {
-        match self.list.iter().find(|account| account.addr == addr) {
+    fn standing(&self, origin: Origin, known: bool) -> Standing {
+        match self.list.iter().find(|account| account.origin == origin) {
             Some(account) => Standing {
                 attempts: account.attempts,
                 begun: account.begun,
@@ -87,21 +89,21 @@ impl Accounts {
         }
     }
 
-    /// Forgets addresses that need not be remembered.
+    /// Forgets origins that need not be remembered.
     fn forget(&mut self) {
         self.list
             .retain(|account| account.has_paths() || account.is_known());
         let idle = self.list.iter().filter(|account| !account.has_paths());
         if idle.clone().count() > MAX_REMEMBERED {
             let oldest = idle.max_by_key(|account| account.left.map(|left| left.elapsed()));
-            if let Some(addr) = oldest.map(|account| account.addr) {
-                self.list.retain(|account| account.addr != addr);
+            if let Some(origin) = oldest.map(|account| account.origin) {
+                self.list.retain(|account| account.origin != origin);
             }
         }
     }
 }
 
-/// The memory that all paths have taken, with an account for each address.
+/// The memory that all paths have taken, with an account for each origin.
 #[pin_data]
 pub(crate) struct Ledger {
     #[pin]
@@ -118,9 +120,9 @@ impl Ledger {
         })
     }
 
-    /// Returns whether clients at `addr` are known.
-    pub(crate) fn knows(&self, addr: Addr) -> bool {
-        self.accounts.lock().standing(addr, false).known
+    /// Returns whether clients at `origin` are known.
+    pub(crate) fn knows(&self, origin: Origin) -> bool {
+        self.accounts.lock().standing(origin, false).known
     }
 
     /// Returns the number of bytes that all paths have taken.
@@ -132,7 +134,7 @@ impl Ledger {
 /// The memory charge of a path, given back when this is dropped.
 pub(crate) struct Charge {
     server: Arc<Server>,
-    addr: Addr,
+    origin: Origin,
     /// The client is known.
     known: AtomicFlag,
     // The rest changes under the lock of the ledger.
@@ -143,7 +145,7 @@ pub(crate) struct Charge {
 }
 
 impl Charge {
-    /// Begins the charge of a path whose client is at `addr` and which will take what `needs` says;
+    /// Begins the charge of a path whose client is at `origin` and which will take what `needs` says;
     /// `known` tells whether its session has a connected path.
     ///
     /// # Context
@@ -155,20 +157,20 @@ impl Charge {
     /// Those of [`Quota::begin`]; `None` if there is no memory for the account.
     pub(crate) fn begin(
         server: &Arc<Server>,
-        addr: Addr,
+        origin: Origin,
         known: bool,
         needs: &Needs,
     ) -> Result<Self, Option<Refusal>> {
         let mut accounts = server.ledger.accounts.lock();
-        Self::quota(server).begin(&accounts.standing(addr, known), needs)?;
-        match accounts.find(addr) {
+        Self::quota(server).begin(&accounts.standing(origin, known), needs)?;
+        match accounts.find(origin) {
             Some(account) => {
                 account.paths += 1;
                 account.attempts += 1;
             }
             None => {
                 let account = Account {
-                    addr,
+                    origin,
                     paths: 1,
                     attempts: 1,
                     begun: 0,
@@ -183,7 +185,7 @@ impl Charge {
         }
         Ok(Self {
             server: server.clone(),
-            addr,
+            origin,
             known: AtomicFlag::new(known),
             bytes: Atomic::new(0),
             chunks: Atomic::new(0),
@@ -197,6 +199,11 @@ impl Charge {
             bytes: server.config.for_paths(),
             attempts: server.config.max_attempts,
         }
+    }
+
+    /// Returns where the path's first connection comes from.
+    pub(crate) fn origin(&self) -> Origin {
+        self.origin
     }
 
     /// Records that the client has proved itself.
@@ -224,13 +231,13 @@ impl Charge {
         let later = total
             .saturating_sub(self.bytes.load(Relaxed))
             .saturating_sub(bytes);
-        let standing = accounts.standing(self.addr, self.known.load(Relaxed));
+        let standing = accounts.standing(self.origin, self.known.load(Relaxed));
         Self::quota(&self.server).connect(&accounts.taken, &standing, bytes, later)?;
         self.bytes.add(bytes, Relaxed);
         accounts.taken.all += bytes;
         if !self.complete.load(Relaxed) {
             accounts.taken.begun += bytes;
-            if let Some(account) = accounts.find(self.addr) {
+            if let Some(account) = accounts.find(self.origin) {
                 account.begun += bytes;
             }
         }
@@ -246,7 +253,7 @@ impl Charge {
     /// Those of [`Quota::complete`].
     pub(crate) fn complete(&self, bytes: u64) -> Result<(), Refusal> {
         let mut accounts = self.server.ledger.accounts.lock();
-        let standing = accounts.standing(self.addr, self.known.load(Relaxed));
+        let standing = accounts.standing(self.origin, self.known.load(Relaxed));
         Self::quota(&self.server).complete(&accounts.taken, &standing, bytes)?;
         self.chunks.add(bytes, Relaxed);
         accounts.taken.all += bytes;
@@ -261,19 +268,19 @@ impl Charge {
         }
         let bytes = self.bytes.load(Relaxed);
         accounts.taken.begun = accounts.taken.begun.saturating_sub(bytes);
-        if let Some(account) = accounts.find(self.addr) {
+        if let Some(account) = accounts.find(self.origin) {
             account.attempts = account.attempts.saturating_sub(1);
             account.begun = account.begun.saturating_sub(bytes);
         }
     }
 
-    /// Records that the path is connected, which makes its address known.
+    /// Records that the path is connected, which makes its origin known.
     pub(crate) fn connected(&self) {
         let mut accounts = self.server.ledger.accounts.lock();
         if self.connected.xchg(true, Relaxed) {
             return;
         }
-        if let Some(account) = accounts.find(self.addr) {
+        if let Some(account) = accounts.find(self.origin) {
             account.connected += 1;
         }
     }
@@ -292,7 +299,7 @@ impl Drop for Charge {
         self.leave_attempts(&mut accounts);
         let bytes = self.bytes.load(Relaxed) + self.chunks.load(Relaxed);
         accounts.taken.all = accounts.taken.all.saturating_sub(bytes);
-        if let Some(account) = accounts.find(self.addr) {
+        if let Some(account) = accounts.find(self.origin) {
             account.paths = account.paths.saturating_sub(1);
             if self.connected.load(Relaxed) {
                 account.connected = account.connected.saturating_sub(1);

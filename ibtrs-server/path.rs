@@ -72,6 +72,7 @@ use ibtrs_proto::{
         Known, //
     },
     msg::Bounds,
+    origin::Origin,
     setup::{
         self,
         SetupClock, //
@@ -217,6 +218,18 @@ impl Ends {
     pub(crate) fn is_credible(&self, id: &CmId) -> bool {
         id.peer_roce_gid()
             .is_none_or(|gid| gid == self.src.roce_gid())
+    }
+
+    /// Returns the origin of a connection with these addresses, which are
+    /// [credible](Self::is_credible).
+    pub(crate) fn origin(&self, id: &CmId) -> Origin {
+        match id.peer_port() {
+            Some(port) => Origin::Port {
+                lid: port.lid,
+                gid: port.gid,
+            },
+            None => Origin::Addr(self.src),
+        }
     }
 }
 
@@ -393,7 +406,7 @@ impl Path {
     ) -> Result<Arc<Self>, Refusal> {
         let config = &session.server.config;
         let needs = config.path_needs(incomer.terms(config), incomer.request.cid_num);
-        let charge = Charge::begin(&session.server, incomer.ends.src, known, &needs)?;
+        let charge = Charge::begin(&session.server, incomer.origin(), known, &needs)?;
         let path = Self::allocate(session, incomer, auth, charge);
         path.map_err(|error| Refusal::new(error, "the path cannot be created"))
     }

@@ -166,6 +166,15 @@ impl Context {
     }
 }
 
+/// The port of a peer in an InfiniBand or Omni-Path subnet.
+#[derive(Clone, Copy)]
+pub struct PeerPort {
+    /// Its local identifier, or that of the router before it.
+    pub lid: u32,
+    /// Its GID, if answers have a global route header.
+    pub gid: Option<[u8; 16]>,
+}
+
 /// A connection manager id.
 ///
 /// Dropping it cancels an operation in progress, rejects a request that was not accepted, and waits
@@ -202,6 +211,8 @@ pub struct CmId {
     has_qp: AtomicFlag,
     /// See [`CmId::peer_roce_gid`].
     peer_roce_gid: Option<[u8; 16]>,
+    /// See [`CmId::peer_port`].
+    peer_port: Option<PeerPort>,
     /// See [`CmId::reads_allowed`].
     reads_allowed: u8,
 }
@@ -253,6 +264,7 @@ impl CmId {
             is_closed: AtomicFlag::new(false),
             has_qp: AtomicFlag::new(false),
             peer_roce_gid: None,
+            peer_port: None,
             reads_allowed: 0,
         })
     }
@@ -283,6 +295,8 @@ impl CmId {
         // SAFETY: By this function's contract the connection manager has filled in the id. It
         // writes to the route only during calls for the id, of which there is none yet.
         let peer_roce_gid = unsafe { roce_gid(&(*id.as_ptr()).route) };
+        // SAFETY: As above.
+        let peer_port = unsafe { peer_port(&(*id.as_ptr()).route) };
         // INVARIANT: The id is live, and its context was just set. It has come with a request, for
         // which the connection manager has given it a lower id.
         Ok(Self {
@@ -294,6 +308,7 @@ impl CmId {
             is_closed: AtomicFlag::new(false),
             has_qp: AtomicFlag::new(false),
             peer_roce_gid,
+            peer_port,
             reads_allowed,
         })
     }
@@ -651,6 +666,15 @@ impl CmId {
         self.peer_roce_gid
     }
 
+    /// Returns the port from which a connection request came over InfiniBand or Omni-Path. Returns
+    /// `None` for another transport, and for an id that did not come with a request.
+    ///
+    /// Answers go there, so a peer at another port cannot complete the connection. A GID alone does
+    /// not show the port: it is in the peer's message, like [`CmId::peer_addr`].
+    pub fn peer_port(&self) -> Option<PeerPort> {
+        self.peer_port
+    }
+
     /// Returns the number of reads of its memory that the peer allows at a time, according to its
     /// connection request; 0 for an id that did not come with a request.
     pub fn reads_allowed(&self) -> u8 {
@@ -680,6 +704,34 @@ unsafe fn roce_gid(route: &bindings::rdma_route) -> Option<[u8; 16]> {
     );
     // SAFETY: All variants of the union have 16 bytes, and any bytes are a valid `raw`.
     is_roce.then(|| unsafe { *record.dgid.raw })
+}
+
+/// Returns the port of the peer in a route over InfiniBand or Omni-Path.
+///
+/// # Safety
+///
+/// As for [`roce_gid`].
+unsafe fn peer_port(route: &bindings::rdma_route) -> Option<PeerPort> {
+    // SAFETY: By this function's contract.
+    let record = unsafe { route.path_rec.as_ref() }?;
+    let lid = match record.rec_type {
+        // SAFETY: The union has this variant for that type, and any bits are a valid number.
+        bindings::sa_path_rec_type_SA_PATH_REC_TYPE_IB => unsafe {
+            u32::from(u16::from_be(record.__bindgen_anon_1.ib.dlid))
+        },
+        // SAFETY: As above.
+        bindings::sa_path_rec_type_SA_PATH_REC_TYPE_OPA => unsafe {
+            u32::from_be(record.__bindgen_anon_1.opa.dlid)
+        },
+        _ => return None,
+    };
+    // The connection manager puts a global route header into its answers if this is set.
+    let is_global = record.hop_limit > 0;
+    Some(PeerPort {
+        lid,
+        // SAFETY: All variants of the union have 16 bytes, and any bytes are a valid `raw`.
+        gid: is_global.then(|| unsafe { *record.dgid.raw }),
+    })
 }
 
 impl Drop for CmId {
@@ -816,6 +868,42 @@ mod tests {
         ));
         assert!(context.handler().is_none());
         Ok(())
+    }
+
+    #[test]
+    fn only_subnets_have_a_port_of_the_peer() {
+        // SAFETY: C structs of numbers and pointers: zeroes are valid.
+        let (mut route, mut record): (bindings::rdma_route, bindings::sa_path_rec) =
+            unsafe { core::mem::zeroed() };
+        // SAFETY: There is no path record, as with iWARP.
+        assert!(unsafe { peer_port(&route) }.is_none());
+        record.dgid.raw = ManuallyDrop::new([7; 16]);
+        let (ib, opa) = (
+            bindings::sa_path_rec_type_SA_PATH_REC_TYPE_IB,
+            bindings::sa_path_rec_type_SA_PATH_REC_TYPE_OPA,
+        );
+        for (rec_type, hop_limit, port) in [
+            (ib, 0, Some((0x1234, None))),
+            (ib, 255, Some((0x1234, Some([7; 16])))),
+            (opa, 0, Some((0x12345, None))),
+            (opa, 1, Some((0x12345, Some([7; 16])))),
+            (bindings::sa_path_rec_type_SA_PATH_REC_TYPE_ROCE_V1, 1, None),
+            (bindings::sa_path_rec_type_SA_PATH_REC_TYPE_ROCE_V2, 1, None),
+        ] {
+            record.rec_type = rec_type;
+            record.hop_limit = hop_limit;
+            // SAFETY: Each variant of the union consists of numbers, for which any bits are valid.
+            unsafe {
+                match rec_type == opa {
+                    true => (*record.__bindgen_anon_1.opa).dlid = 0x12345_u32.to_be(),
+                    false => (*record.__bindgen_anon_1.ib).dlid = 0x1234_u16.to_be(),
+                }
+            }
+            route.path_rec = &raw mut record;
+            // SAFETY: The record lives, and nobody else has it.
+            let found = unsafe { peer_port(&route) };
+            assert_eq!(found.map(|port| (port.lid, port.gid)), port);
+        }
     }
 
     #[test]

@@ -20,6 +20,7 @@
 //! | [`pieces`] | memory in pieces |
 //! | [`limits`] | limits of the server's configuration |
 //! | [`join`], [`listen`] | the path of an incoming connection; addresses to listen on |
+//! | [`origin`] | the origin of a connection request, by which the server keeps accounts |
 //! | [`quota`] | the server's limits on memory and connections |
 //! | [`setup`] | time limit for setting up a path |
 //! | [`name`], [`addr`], [`opts`], [`text`] | parsers of names, addresses, options and values |
@@ -77,6 +78,7 @@ pub mod mp;
 pub mod msg;
 pub mod name;
 pub mod opts;
+pub mod origin;
 pub mod permit;
 pub mod pieces;
 pub mod quota;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Limits how often a source address may fail to authenticate.
+//! Limits how often a source may fail to authenticate.
 //!
 //! Each source has a debt, in milliseconds: a failure adds [`FAILURE_MS`], and time pays it off. A
 //! source that owes [`FORGIVEN`] failures or more must wait until it owes less. So a source may
@@ -20,6 +20,8 @@
 //! The table has a fixed size. If it is full, the source with the smallest debt is forgotten. A
 //! stranger with more addresses than that can escape the limit, but never keeps others out.
 
+use crate::origin::Origin;
+
 /// Debt for each failure, in milliseconds.
 pub const FAILURE_MS: u64 = 2000;
 /// Failures that a source may have before it must wait.
@@ -28,8 +30,8 @@ pub const FORGIVEN: u64 = 5;
 /// Greatest debt. Proofs that were under way when the source reached its limit add no more.
 const MAX_DEBT_MS: u64 = FAILURE_MS * (FORGIVEN + 1);
 
-/// A source address as bytes: IPv6, IPv4 mapped to IPv6, or GID.
-pub type Source = [u8; 16];
+/// The source of a failure.
+pub type Source = Origin;
 
 /// The circumstances of a failure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -49,7 +51,8 @@ impl Failure {
 
 #[derive(Clone, Copy, Debug)]
 struct Entry {
-    source: Source,
+    /// `None` if the entry was never used.
+    source: Option<Source>,
     /// Time at which the debt is paid off; the entry is free from then on.
     paid_ms: u64,
 }
@@ -66,14 +69,16 @@ impl<const N: usize> Failures<N> {
     /// Creates a table without failures.
     pub const fn new() -> Self {
         let free = Entry {
-            source: [0; 16],
+            source: None,
             paid_ms: 0,
         };
         Self { entries: [free; N] }
     }
 
     fn find(&self, source: &Source) -> Option<&Entry> {
-        self.entries.iter().find(|entry| entry.source == *source)
+        self.entries
+            .iter()
+            .find(|entry| entry.source.as_ref() == Some(source))
     }
 
     /// Returns the milliseconds that a source must wait before it may try again, or 0.
@@ -96,10 +101,10 @@ impl<const N: usize> Failures<N> {
         let entry = self
             .entries
             .iter_mut()
-            .min_by_key(|entry| (entry.source != *source, entry.paid_ms));
+            .min_by_key(|entry| (entry.source.as_ref() != Some(source), entry.paid_ms));
         if let Some(entry) = entry {
             *entry = Entry {
-                source: *source,
+                source: Some(*source),
                 paid_ms,
             };
         }
@@ -108,7 +113,7 @@ impl<const N: usize> Failures<N> {
     /// Forgets the failures of a source that has authenticated.
     pub fn succeeded(&mut self, source: &Source) {
         for entry in &mut self.entries {
-            if entry.source == *source {
+            if entry.source.as_ref() == Some(source) {
                 entry.paid_ms = 0;
             }
         }

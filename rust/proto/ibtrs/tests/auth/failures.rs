@@ -3,6 +3,7 @@
 //! The limit of failures.
 
 use super::*;
+use ibtrs_proto::addr::Addr;
 use proptest::prelude::*;
 
 const WRONG_KEY: Failure = Failure {
@@ -19,9 +20,8 @@ const STRANGER: Failure = Failure {
 };
 
 fn source(n: u16) -> Source {
-    let mut source = [0xfe; 16];
-    source[14..].copy_from_slice(&n.to_be_bytes());
-    source
+    let [high, low] = n.to_be_bytes();
+    Source::Addr(Addr::V4([10, 0, high, low]))
 }
 
 #[test]
@@ -67,6 +67,25 @@ fn success_ends_the_wait() {
     failures.succeeded(&source(1));
     assert_eq!(failures.wait_ms(&source(1), 0), 0);
     assert_eq!(failures.wait_ms(&source(2), 0), FAILURE_MS);
+}
+
+/// Whatever address a stranger claims, it fails at its own port.
+#[test]
+fn a_port_fails_for_itself() {
+    let mut failures = Failures::<8>::default();
+    let port = |lid, gid: Option<u8>| Source::Port {
+        lid,
+        gid: gid.map(|byte| [byte; 16]),
+    };
+    for _ in 0..FORGIVEN {
+        failures.failed(&port(7, None), STRANGER, 0);
+        failures.failed(&port(9, Some(1)), STRANGER, 0);
+    }
+    assert_eq!(failures.wait_ms(&port(7, None), 0), FAILURE_MS);
+    assert_eq!(failures.wait_ms(&port(8, None), 0), 0);
+    // Behind a router, hosts differ by their GIDs.
+    assert_eq!(failures.wait_ms(&port(9, Some(1)), 0), FAILURE_MS);
+    assert_eq!(failures.wait_ms(&port(9, Some(2)), 0), 0);
 }
 
 #[test]
