@@ -32,6 +32,7 @@ use ibtrs_proto::{
         offered,
         ServerAuth,
         Session as Kind,
+        Source,
         AUTH1_LEN, //
     },
     consts::{
@@ -402,7 +403,14 @@ impl Incomer<'_> {
         let (policy, has_keys) = authentication::policy(kind);
         let allowed = crate::auth_suites.usable();
         let chosen = policy.choose(kind, offered(self.bytes), allowed, has_keys)?;
-        if chosen.is_some() && server.failures.must_wait(self.origin()) {
+        let known = found
+            .as_ref()
+            .filter(|session| session.kind() == Kind::Authenticated);
+        let source = Source {
+            origin: self.origin(),
+            session: known.map(|session| session.uuid),
+        };
+        if chosen.is_some() && server.failures.must_wait(&source) {
             return Err(Refusal::new(
                 EBUSY,
                 "too many failed authentications from this address: wait a few seconds",

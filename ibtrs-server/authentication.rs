@@ -12,8 +12,7 @@ use crate::{
         Place, //
     },
     path::Path,
-    refusal::Refusal,
-    server::Server, //
+    refusal::Refusal, //
 };
 use ibtrs_core::{
     auth::{
@@ -27,7 +26,6 @@ use ibtrs_proto::{
     auth::{
         Auth1,
         AuthError,
-        Failure,
         Failures,
         Key,
         KeyId,
@@ -87,35 +85,12 @@ impl FailureTable {
     }
 
     /// Returns whether clients of a source have to wait before they may try again.
-    pub(crate) fn must_wait(&self, source: Source) -> bool {
-        self.failures.lock().wait_ms(&source, self.now_ms()) > 0
+    pub(crate) fn must_wait(&self, source: &Source) -> bool {
+        self.failures.lock().wait_ms(source, self.now_ms()) > 0
     }
 
-    fn failed(&self, source: Source, failure: Failure) {
-        let mut failures = self.failures.lock();
-        failures.failed(&source, failure, self.now_ms());
-    }
-
-    fn succeeded(&self, source: Source) {
-        self.failures.lock().succeeded(&source);
-    }
-}
-
-impl Server {
-    /// Returns whether an authenticated client has a connected path from `source`.
-    fn has_client_at(&self, source: Source) -> bool {
-        let is_from = |path: &Arc<Path>| path.charge.origin() == source;
-        let sessions = self.sessions.lock();
-        let mut authenticated = sessions
-            .list
-            .iter()
-            .filter(|session| session.kind() == Kind::Authenticated);
-        authenticated.any(|session| {
-            let paths = session.paths.lock();
-            paths
-                .iter()
-                .any(|path| path.takes_requests() && is_from(path))
-        })
+    fn failed(&self, source: &Source) {
+        self.failures.lock().failed(source, self.now_ms());
     }
 }
 
@@ -181,26 +156,29 @@ impl Path {
             .auth
             .lock()
             .auth1(&Crypto, message.bytes(), find, nonce);
-        let (table, source) = (&self.session.server.failures, self.charge.origin());
         match result {
             Ok(()) => {
-                table.succeeded(source);
                 self.charge.set_known();
                 self.set_authenticated();
                 true
             }
             Err(error) => {
-                let failure = Failure {
-                    no_key: missing.is_some(),
-                    // Looked up whether or not the key is missing, so that the time does not tell.
-                    beside_client: self.session.server.has_client_at(source),
-                };
-                table.failed(source, failure);
+                self.session.server.failures.failed(&self.failure_source());
                 if self.may_log() {
                     self.log_failure(message, error, missing);
                 }
                 false
             }
+        }
+    }
+
+    /// Returns the source for which a failure of this path counts.
+    fn failure_source(&self) -> Source {
+        let session = &self.session;
+        let is_known = session.server.sessions.lock().has_this(session);
+        Source {
+            origin: self.charge.origin(),
+            session: is_known.then_some(session.uuid),
         }
     }
 

@@ -607,6 +607,12 @@ impl Sessions {
         self.list.iter().find(|session| session.uuid == *uuid)
     }
 
+    /// Returns whether the session in the list under the UUID of `session` is `session` itself.
+    pub(crate) fn has_this(&self, session: &Session) -> bool {
+        self.find(&session.uuid)
+            .is_some_and(|found| core::ptr::eq(&**found, session))
+    }
+
     /// Returns whether `session` is in the list.
     ///
     /// # Errors

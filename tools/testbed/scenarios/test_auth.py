@@ -886,37 +886,78 @@ print(failures, waits > 0)
 
 @fast
 @needs_immediates
-def test_a_removed_key_keeps_no_other_session_out(pair, stack):
-    """From the address of an authenticated client, one whose key was removed fails as often as it
-    likes. Other failures count there, and everything counts elsewhere."""
+def test_failures_do_not_tell_which_keys_there_are(pair, stack):
+    """Beside an authenticated client, an unknown key id, an unknown name and a wrong key count alike, and a success
+    does not make up for them."""
     server, client = pair
     for guest in pair:
         keyring.load(guest)
     map_disk(pair, stack)
     assert hostile(client, """
-def after_failures(**key):
-    clients = [KeyHolder(bytes(32), "demo", **key) for _ in range(9)]
-    *failing, last = clients
-    for me in failing:
-        me.offer()
-    for me in failing:
+def after_failures(count=9, name="demo", **key):
+    clients = [KeyHolder(bytes(32), name, **key) for _ in range(count)]
+    for me in clients:
+        me.offer_until_allowed()
+    for me in clients:
         me.service.pair.send(me.auth1())
-    for me in failing:
+    for me in clients:
         me.service.wait_closed()
-    try:
-        last.offer()
-    except Rejected as rejected:
-        return errno.errorcode[refusal(rejected.private)]
-    finally:
-        for me in clients:
-            me.leave()
+        me.leave()
+    with KeyHolder(bytes(32), name, **key) as last:
+        try:
+            last.offer()
+        except Rejected as rejected:
+            return errno.errorcode[refusal(rejected.private)]
     return "accepted"
 
 print(after_failures(key_id="removed"))
+print(after_failures(name="nobody"))
 print(after_failures())
-print(after_failures(key_id="removed", address="10.0.2.1"))
-""") == ["accepted", "EBUSY", "EBUSY"]
+with KeyHolder(KEY, "demo") as insider:
+    insider.offer_until_allowed()
+    insider.prove()
+    # Allowed by now are fewer.
+    print(after_failures(2))
+""", 240) == ["EBUSY"] * 4
     assert "no usable key removed of this session is loaded (ENOKEY)" in server.run("dmesg")
+
+
+@fast
+@needs_immediates
+def test_failures_keep_no_known_session_out(pair, stack):
+    """From the address of an authenticated client, another one fails as often as it can: paths of the session
+    connect again at once."""
+    server, client = pair
+    for guest in pair:
+        keyring.load(guest)
+    map_disk(pair, stack)
+    client.run(f"echo {SECOND} > {SESSION}/add_path")
+    client.wait_until(f"[ $(cat {SESSION}/paths/*/state | grep -cx connected) = 2 ]")
+    client.run("rm -f /tmp/enough")
+    removed = launch.program(client, """
+from testbed.hostile.auth import *
+waits = 0
+end = time.monotonic() + 600
+while time.monotonic() < end and not os.path.exists("/tmp/enough"):
+    me = KeyHolder(bytes(32), "demo", key_id="removed")
+    try:
+        me.offer()
+        assert me.is_disbelieved(me.auth1())
+    except Rejected as rejected:
+        assert refusal(rejected.private) == errno.EBUSY
+        waits += 1
+        if waits == 1:
+            print("ready", flush=True)
+    me.leave()
+""")
+    launch.ready(removed)
+    path = f"{SESSION}/paths/ip:10.0.1.2@ip:10.0.1.1"
+    for _ in range(3):
+        client.run(f"echo 1 > {path}/reconnect")
+        client.wait_until(f"[ $(cat {path}/state) = connected ]")
+    assert "EBUSY" not in client.run("dmesg")
+    client.run("touch /tmp/enough")
+    removed.wait(120)
 
 
 @pytest.mark.thorough

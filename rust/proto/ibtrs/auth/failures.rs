@@ -11,11 +11,14 @@
 //! not, because anybody can forge their source address: a stranger could keep an honest client
 //! out by failing in its name.
 //!
-//! A failure does not count if the client names a key that is not loaded, and another client of its
-//! address is connected that has authenticated. A client whose key was removed goes on trying, and
-//! the other sessions of that machine must not wait for it when a path of theirs is lost. No proof
-//! fits a key that is not loaded, so a stranger at this address gains nothing but the knowledge of
-//! ids, which are not secret.
+//! All failures count alike, whether or not there is a key of the id and the session name that the
+//! client gives: a difference would tell a stranger which names and ids exist. A success pays off
+//! nothing, or a client with a key of its own could try any number of others in between.
+//!
+//! A client whose key was removed goes on trying, with growing delays. So that other clients of its
+//! machine do not wait for it when a path of theirs is lost, paths of a known session, which the
+//! network shows by its UUID, are a source of their own at each origin. A stranger who has read the
+//! UUID on the network fails at another origin, and uses up another source.
 //!
 //! The table has a fixed size. If it is full, the source with the smallest debt is forgotten. A
 //! stranger with more addresses than that can escape the limit, but never keeps others out.
@@ -31,22 +34,13 @@ pub const FORGIVEN: u64 = 5;
 const MAX_DEBT_MS: u64 = FAILURE_MS * (FORGIVEN + 1);
 
 /// The source of a failure.
-pub type Source = Origin;
-
-/// The circumstances of a failure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Failure {
-    /// The session has no usable key of the id that the client names.
-    pub no_key: bool,
-    /// An authenticated client has a path connected from the same source.
-    pub beside_client: bool,
-}
-
-impl Failure {
-    /// Whether the failure counts against its source.
-    const fn counts(self) -> bool {
-        !(self.no_key && self.beside_client)
-    }
+pub struct Source {
+    /// The origin of the connection.
+    pub origin: Origin,
+    /// The UUID of the authenticated session that the connection is to join; `None` if there is no
+    /// such session yet.
+    pub session: Option<[u8; 16]>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -90,10 +84,7 @@ impl<const N: usize> Failures<N> {
     }
 
     /// Records a failure of a source.
-    pub fn failed(&mut self, source: &Source, failure: Failure, now_ms: u64) {
-        if !failure.counts() {
-            return;
-        }
+    pub fn failed(&mut self, source: &Source, now_ms: u64) {
         let paid_ms = self.find(source).map_or(0, |entry| entry.paid_ms);
         let limit = now_ms.saturating_add(MAX_DEBT_MS);
         let paid_ms = paid_ms.max(now_ms).saturating_add(FAILURE_MS).min(limit);
@@ -107,15 +98,6 @@ impl<const N: usize> Failures<N> {
                 source: Some(*source),
                 paid_ms,
             };
-        }
-    }
-
-    /// Forgets the failures of a source that has authenticated.
-    pub fn succeeded(&mut self, source: &Source) {
-        for entry in &mut self.entries {
-            if entry.source.as_ref() == Some(source) {
-                entry.paid_ms = 0;
-            }
         }
     }
 }

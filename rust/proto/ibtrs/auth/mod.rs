@@ -57,7 +57,7 @@ mod server;
 
 pub use client::{ClientAuth, Identity, Next};
 pub use exchange::{KeyShare, KEY_SHARE_LEN, X25519};
-pub use failures::{Failure, Failures, Source, FAILURE_MS, FORGIVEN};
+pub use failures::{Failures, Source, FAILURE_MS, FORGIVEN};
 pub use fields::{
     chosen, offered, put_choice, put_offer, ACCEPT_NONCE_LEN, ACCEPT_PROOF_LEN, JOIN_PROOF_LEN,
 };
