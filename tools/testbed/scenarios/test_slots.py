@@ -5,7 +5,8 @@ import pytest
 
 from testbed import blockdev, exports, fio, keyring
 from testbed.free_memory import free_bytes
-from testbed.mishaps import losing, make_ready
+from testbed.hostile import launch
+from testbed.mishaps import ALL_WELL, losing, make_ready
 from testbed.stack import STACKS
 
 # Soft-iWARP has no immediates, and so no slots.
@@ -252,6 +253,63 @@ def test_limits_hold_for_requests_that_waited(pair):
                       "--iodepth=64 --size=8m --time_based --runtime=10", timeout=120)
     assert 5 < figures.read.iops + figures.write.iops <= 110, figures
     client.run(OURS.unmap())
+
+
+# Owns numbers on one path by writes whose data comes late, and sends reads under the same numbers over another one. The
+# server handles these reads at once, behind others that keep the connection waiting until the last of them was sent.
+OVERTAKES = """
+from testbed.hostile.auth import *
+
+KEY, OWNED, BEFORE = {key!r}, 200, 250
+
+
+def path(address, **options):
+    me = KeyHolder(KEY, "demo", address=address, **options)
+    me.extensions["ext_flags"] = wire.EXT_SAME_KEY | wire.EXT_INV_ANSWERS | wire.EXT_SLOTS
+    me.reads = 4
+    return me.set_up()
+
+
+first = path("10.0.2.1")
+second = path("10.0.1.1", session=first.session)
+assert first.has_slots and first.depth > OWNED + BEFORE, first.accepted
+device = second.open("disk1")
+os.system("tc qdisc change dev eth1 root {netem} delay 4s")
+for chunk in range(1, 1 + OWNED):
+    first.post_fetch(first.io, chunk, first.io_header(device, WRITE, 0, 20480), 20480)
+# They are there, and the server waits for their data.
+time.sleep(4.5)
+with second.io.pair.at_once():
+    for chunk in (*range(1 + OWNED, 1 + OWNED + BEFORE), *range(1, 1 + OWNED)):
+        second.post_io(device, READ, chunk=chunk)
+    began = time.monotonic()
+excess = 0
+for answered in range(1, 1 + OWNED + BEFORE):
+    assert second.answer_any(second.io, 60) == 0
+    excess = max(excess, answered - 100 * (time.monotonic() - began))
+print(excess)
+second.leave()
+os.system("tc qdisc change dev eth1 root {netem}")
+first.leave(quietly=True)
+"""
+
+
+@pytest.mark.links(2)
+@pytest.mark.quiet
+def test_limits_hold_for_requests_that_waited_for_another_path(pair):
+    """A client makes its requests wait for another path, as after the loss of one: they get no more than others."""
+    server, client = pair
+    keyring.load(server)
+    device, = start(pair, "sess_queue_depth=512", size_mb=16)
+    exports.make_host(server, max_iops=100)
+    exports.make(server, "disk1", device, ("demo",))
+    make_ready(pair)
+    said = launch.program(client, OVERTAKES.format(key=keyring.secret("right"), netem=ALL_WELL)).wait(300)
+    excess = float(said.split()[-1])
+    print(f"{excess:.0f} more answers than the limit allows")
+    # Those that the limit allows at once.
+    assert excess < 10
+    server.wait_for_log("demo: session closed")
 
 
 def test_paths_are_lost_with_fetches_in_flight(pair):
