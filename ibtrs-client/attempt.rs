@@ -386,13 +386,13 @@ impl Attempt {
         let session = &self.path.session;
         let loss = self.loss();
         for slot in slots.iter() {
-            let over = request::take(&slot, self, service.pd().device(), |info, user, io| {
+            let over = request::take(&slot, self, service.pd(), |info, user, io| {
                 self.path.stats.failed_over();
                 trace::client_failover(|| (session.name(), info.tag, self.epoch));
                 session.requeue_lost((&published, loss), info, user, io)
             });
             if let Some(ended) = over {
-                ended.end(&slot, service.pd().device());
+                ended.end(&slot, service.pd());
             }
         }
         resources

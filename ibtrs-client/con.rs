@@ -52,6 +52,7 @@ use rdma::{
         Received,
         Repost, //
     },
+    sendq::Position,
     slot::SlotRef,
     wc::Wc,
 };
@@ -354,7 +355,7 @@ impl Handler for Con {
         request::sent(&qp, slot);
     }
 
-    fn invalidated(&self, qp: QpRef<'_, Self>, slot: SlotRef<'_, Self>) {
+    fn invalidated(&self, qp: QpRef<'_, Self>, slot: SlotRef<'_, Self>, _done: Position) {
         request::invalidated(&qp, slot);
     }
 

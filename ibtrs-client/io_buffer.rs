@@ -95,10 +95,7 @@ impl IoBuffer {
     fn new(pd: &Arc<Pd>, bytes: u32) -> Result<Self> {
         let block = PageBlock::optional(bytes as usize, pd.device().node())?;
         let pages = DmaPages::new(pd, Arc::new(block, GFP_KERNEL)?, Direction::Bidirectional)?;
-        let region_pages = u32::try_from(pages.len())?.div_ceil(pd.device().region_page_bytes());
-        let mut mr = Mr::new(pd, region_pages)?;
-        mr.map_pages(&pages)?;
-        mr.next_key();
+        let mr = Mr::of_pages(&pages)?;
         Ok(Self { pages, mr, bytes })
     }
 

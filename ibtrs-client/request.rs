@@ -99,7 +99,7 @@ use rdma::{
     },
     mr::{
         Access,
-        Mr, //
+        IoMr, //
     },
     pd::Pd,
     qp::{
@@ -323,7 +323,7 @@ pub(crate) struct Request {
 }
 
 struct Inner {
-    mr: Mr,
+    mr: IoMr,
     hdr: DmaBuf,
     chunk: Remote,
     in_flight: Option<InFlight>,
@@ -366,12 +366,7 @@ enum Carried {
 }
 
 impl Carried {
-    fn map(
-        dev: &Device,
-        submit_bytes: u32,
-        dir: Dir,
-        io: IoHandle,
-    ) -> Result<Self, (Error, IoHandle)> {
+    fn map(pd: &Pd, submit_bytes: u32, dir: Dir, io: IoHandle) -> Result<Self, (Error, IoHandle)> {
         if submit_bytes == 0 {
             return Ok(Self::Plain(io));
         }
@@ -379,7 +374,7 @@ impl Carried {
             Dir::Read => Direction::FromDevice,
             Dir::Write => Direction::ToDevice,
         };
-        MappedIo::new(dev, io, dir).map(Self::Mapped)
+        MappedIo::new(pd, io, dir).map(Self::Mapped)
     }
 
     /// Returns the number of scatter list elements as the device sees them.
@@ -405,9 +400,9 @@ impl Carried {
         }
     }
 
-    fn release(self, dev: &Device) -> IoHandle {
+    fn release(self, pd: &Pd) -> IoHandle {
         match self {
-            Self::Mapped(io) => io.unmap(dev),
+            Self::Mapped(io) => io.unmap(pd),
             Self::Buffered(io) | Self::Plain(io) => io,
         }
     }
@@ -489,7 +484,7 @@ impl Request {
 
 /// Device resources of a slot.
 pub(crate) struct Memory {
-    mr: Mr,
+    mr: IoMr,
     hdr: DmaBuf,
 }
 
@@ -505,7 +500,7 @@ impl Memory {
     /// `ENOMEM`; those of the driver.
     pub(crate) fn new(pd: &Arc<Pd>, wire: &Wire) -> Result<Self> {
         Ok(Self {
-            mr: Mr::new(pd, wire.mr_pages)?,
+            mr: IoMr::new(pd, wire.mr_pages)?,
             hdr: DmaBuf::new(pd, MAX_USER_HDR + MAX_REQUEST_HDR_LEN)?,
         })
     }
@@ -611,7 +606,7 @@ impl Inner {
         }
         // A capsule has no data from a region.
         let is_fetched = is_write && !wire.fits_landing(submit);
-        self.mr.map_io(io)?;
+        self.mr.map(io)?;
         if self.mr.length() != u64::from(submit.info.bytes) {
             return Err(EINVAL);
         }
@@ -777,13 +772,13 @@ pub(crate) struct Ended {
 }
 
 impl Ended {
-    /// Ends the request, which was in `slot` of a path by `dev`; the slot is not used again before that.
+    /// Ends the request, which was in `slot` of a path with the domain `pd`; the slot is not used again before that.
     ///
     /// # Context
     ///
     /// Any but hardirq; under no lock.
-    pub(crate) fn end(mut self, slot: &SlotRef<'_, Con>, dev: &Device) {
-        let mut io = self.io.release(dev);
+    pub(crate) fn end(mut self, slot: &SlotRef<'_, Con>, pd: &Pd) {
+        let mut io = self.io.release(pd);
         if self.in_buffer > 0 {
             // CAST: A table has no more slots than tags.
             let buffer = slot.io_buffers.get(slot.index() as u16);
@@ -908,13 +903,13 @@ impl PathConn {
         // Before interrupts are disabled: a long scatterlist, and an IOMMU, take their time.
         let io = match buffer {
             Some(_) => Carried::Buffered(io),
-            None => Carried::map(self.pd.device(), info.bytes, info.dir, io)?,
+            None => Carried::map(&self.pd, info.bytes, info.dir, io)?,
         };
         let mut guard = slot.inner.lock();
         let inner = &mut *guard;
         if inner.in_flight.is_some() {
             drop(guard);
-            return Err((EBUSY, io.release(self.pd.device())));
+            return Err((EBUSY, io.release(&self.pd)));
         }
         let nents = io.nents();
         let timed = trace::traces_client_complete() && self.wire.rsp.times;
@@ -930,7 +925,7 @@ impl PathConn {
             Ok(prepared) => prepared,
             Err(error) => {
                 drop(guard);
-                return Err((error, io.release(self.pd.device())));
+                return Err((error, io.release(&self.pd)));
             }
         };
         inner.in_flight = Some(InFlight {
@@ -978,7 +973,7 @@ impl PathConn {
         };
         in_flight.uncount(&self.attempt);
         match in_flight.io {
-            Some(io) => Err((error, io.release(self.pd.device()))),
+            Some(io) => Err((error, io.release(&self.pd))),
             None => Ok(()),
         }
     }
@@ -1172,7 +1167,7 @@ fn report_cancelled(qp: &QueuePair<Con>, slot: SlotRef<'_, Con>) {
         return;
     };
     drop(inner);
-    let mut io = carried.release(qp.pd().device());
+    let mut io = carried.release(qp.pd());
     io.end_early(ETIMEDOUT);
     let mut inner = slot.inner.lock();
     // The request does not leave its slot while `io` is `None`.
@@ -1189,7 +1184,7 @@ fn report_cancelled(qp: &QueuePair<Con>, slot: SlotRef<'_, Con>) {
 pub(crate) fn take(
     slot: &SlotRef<'_, Con>,
     attempt: &Attempt,
-    dev: &Device,
+    pd: &Pd,
     requeue: impl FnOnce(Info, &[u8], IoHandle) -> Option<IoHandle>,
 ) -> Option<Ended> {
     let mut guard = slot.inner.lock();
@@ -1204,7 +1199,7 @@ pub(crate) fn take(
         trailer,
         epoch: attempt.epoch,
     };
-    let io = in_flight.io?.release(dev);
+    let io = in_flight.io?.release(pd);
     if !in_flight.unanswered {
         let stats = &attempt.path.stats;
         stats.ended(in_flight.info.dir, &in_flight.timer, in_flight.info.cid);
@@ -1219,6 +1214,6 @@ pub(crate) fn take(
 /// Ends the request of `slot` if it is over; must not be called under a lock.
 fn end(over: Option<Ended>, slot: &SlotRef<'_, Con>, qp: &QueuePair<Con>) {
     if let Some(ended) = over {
-        ended.end(slot, qp.pd().device());
+        ended.end(slot, qp.pd());
     }
 }

@@ -154,6 +154,12 @@ impl Buffer {
         self.memory.as_ref()?.source.as_ref()
     }
 
+    /// As [`Self::source`].
+    #[inline]
+    pub(crate) fn source_mut(&mut self) -> Option<&mut Source> {
+        self.memory.as_mut()?.source.as_mut()
+    }
+
     /// Returns whether the buffer has room for `len` bytes.
     #[inline]
     pub(crate) fn has_room(&self, len: usize) -> bool {

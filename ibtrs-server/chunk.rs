@@ -15,8 +15,8 @@ use crate::{
     },
     pool::ChunkMemory,
     source::{
-        Source,
-        Writes, //
+        Parts,
+        Source, //
     },
 };
 use ibtrs_proto::{
@@ -60,9 +60,11 @@ use kx::{
     },
 };
 use rdma::{
+    dma::Sink,
     mr::Mr,
     pd::Pd,
     recv::Kept,
+    sendq::Position,
     sge::Sge, //
 };
 
@@ -540,9 +542,10 @@ impl Chunk {
 
     /// Returns the client's memory from which the data of the request is to be fetched, and the
     /// work requests for that.
-    pub(crate) fn fetch(&self) -> Option<(SgDesc, Writes<impl Iterator<Item = Sge> + '_>)> {
-        let (from, source) = self.to_fetch()?;
-        Some((from, source.writes(self.request.data_len)))
+    pub(crate) fn fetch(&mut self) -> Option<(SgDesc, Parts<impl Iterator<Item = Sink<'_>>>)> {
+        let from = self.request.source()?;
+        let source = self.landing.fetched()?;
+        Some((from, source.reads(self.request.data_len)))
     }
 
     /// Returns the number of work requests of [`Self::fetch`].
@@ -559,6 +562,14 @@ impl Chunk {
                 .dma()
                 .sync_for_device(0, self.request.data_len as usize),
             None => Ok(()),
+        }
+    }
+
+    /// Notes that all work requests of the connection up to `done` have completed, and so has
+    /// [`Self::fetch`] if it was posted before.
+    pub(crate) fn end_fetch(&self, done: Position) {
+        if let Some((_, source)) = self.to_fetch() {
+            source.dma().end_reads(done);
         }
     }
 
@@ -598,7 +609,7 @@ impl Chunk {
     }
 
     /// Returns the work requests that send the data of a read, if [`Self::answer_sge`] has none.
-    pub(crate) fn answer_data(&self) -> Option<Writes<impl Iterator<Item = Sge> + '_>> {
+    pub(crate) fn answer_data(&self) -> Option<Parts<impl Iterator<Item = Sge> + '_>> {
         let (source, _) = self.landing.source(&self.request)?;
         Some(source.writes(self.request.return_len()))
     }

@@ -57,7 +57,10 @@ use rdma::{
         Received,
         Repost, //
     },
-    sendq::Signal,
+    sendq::{
+        Position,
+        Signal, //
+    },
     slot::{
         Kind,
         SlotRef, //
@@ -410,10 +413,11 @@ impl Handler for Con {
         self.path.idle.flushed(self.cid);
     }
 
-    fn invalidated(&self, qp: QpRef<'_, Self>, slot: SlotRef<'_, Self>) {
+    fn invalidated(&self, qp: QpRef<'_, Self>, slot: SlotRef<'_, Self>, done: Position) {
         let Some(chunk) = slot.take_pending() else {
             return;
         };
+        chunk.end_fetch(done);
         if self.path.takes_requests() {
             return serve(&self.path, qp.get(), slot.index(), chunk);
         }

@@ -130,8 +130,8 @@ fn post(
     }
     let mut held = Some(chunk);
     let posted = qp.send(space, Doorbell::Now, |chain| {
-        if let Some(chunk) = held.take() {
-            read(chain, slot, &chunk);
+        if let Some(mut chunk) = held.take() {
+            read(chain, slot, &mut chunk);
             held = slot.put_pending(chunk).err();
         }
     });
@@ -152,7 +152,7 @@ fn post(
 }
 
 /// Reads the data of a request; or flushes the connection, if there is none to read.
-fn read(chain: &mut Chain<'_, Con>, slot: SlotRef<'_, Con>, chunk: &Chunk) {
+fn read(chain: &mut Chain<'_, Con>, slot: SlotRef<'_, Con>, chunk: &mut Chunk) {
     let Some((from, reads)) = chunk.fetch() else {
         return respond::send_nothing(chain, Signal::Slot(slot, Kind::Invalidate));
     };

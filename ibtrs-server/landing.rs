@@ -11,10 +11,7 @@ use crate::{
     con::Con,
     idle::Round,
     pool::ChunkMemory,
-    source::{
-        self,
-        Source, //
-    },
+    source::Source, //
 };
 use ibtrs_proto::{
     buffers::SMALLEST,
@@ -70,9 +67,9 @@ impl Whole {
             // The client's region is never invalidated, and can be sent from.
             None => Source::new,
         };
-        let memory = new(pd, memory.chunk, Direction::Bidirectional, most_pieces)?;
+        let mut memory = new(pd, memory.chunk, Direction::Bidirectional, most_pieces)?;
         Ok(Self {
-            mr: source::region(pd, memory.dma())?,
+            mr: memory.cover()?,
             memory,
             small,
         })
@@ -147,9 +144,9 @@ impl Group {
     ///
     /// May sleep.
     pub(crate) fn new(pd: &Arc<Pd>, pieces: Arc<Pieces>) -> Result<Self> {
-        let dma = DmaPieces::new(pd, pieces, Direction::Bidirectional)?;
+        let mut dma = DmaPieces::new(pd, pieces, Direction::Bidirectional)?;
         Ok(Self {
-            mr: source::region(pd, &dma)?,
+            mr: Mr::of_pieces(&mut dma)?,
             dma,
         })
     }
@@ -255,6 +252,16 @@ impl InSlot {
             Data::Slot => None,
             Data::Small => self.small.as_ref(),
             Data::Large => self.large.as_ref(),
+        }
+    }
+
+    /// As [`Self::buffer`].
+    #[inline]
+    fn buffer_mut(&mut self) -> Option<&mut Buffer> {
+        match self.place {
+            Data::Slot => None,
+            Data::Small => self.small.as_mut(),
+            Data::Large => self.large.as_mut(),
         }
     }
 
@@ -430,6 +437,16 @@ impl Landing {
         match self {
             Self::Chunk(whole) => Some((whole.data(request), whole.region(request))),
             Self::Slot(slot) => Some((slot.buffer()?.source()?, None)),
+        }
+    }
+
+    /// Returns where the data of `request` is fetched to; `None` if it is in the slot, or in a chunk, as
+    /// clients with chunks push all data.
+    #[inline]
+    pub(crate) fn fetched(&mut self) -> Option<&mut Source> {
+        match self {
+            Self::Chunk(_) => None,
+            Self::Slot(slot) => slot.buffer_mut()?.source_mut(),
         }
     }
 

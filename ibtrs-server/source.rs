@@ -21,7 +21,8 @@ use rdma::{
     dma::{
         Direction,
         DmaPieces,
-        DmaRoom, //
+        DmaRoom,
+        Sink, //
     },
     mr::{
         Access,
@@ -128,7 +129,7 @@ impl Source {
     ) -> Result<Self> {
         let mut this = Self::new(pd, pieces, dir, most_pieces)?;
         if this.needs_region(this.dma.pieces().len()) {
-            this.region = Some(region(pd, &this.dma)?);
+            this.region = Some(Mr::of_pieces(&mut this.dma)?);
         }
         Ok(this)
     }
@@ -148,6 +149,11 @@ impl Source {
     /// Returns the mapping of the memory.
     pub(crate) fn dma(&self) -> &DmaPieces {
         &self.dma
+    }
+
+    /// Creates a region for the client that covers all of the memory. It is still to be registered.
+    pub(crate) fn cover(&mut self) -> Result<Mr> {
+        Mr::of_pieces(&mut self.dma)
     }
 
     /// Returns the region of this memory.
@@ -191,42 +197,45 @@ impl Source {
 
     /// Returns the work requests that send the first `len` bytes, for which [`Self::sge`] has no
     /// single element.
-    pub(crate) fn writes(&self, len: u32) -> Writes<impl Iterator<Item = Sge> + '_> {
-        Writes {
-            sges: self.dma.sges(len as usize),
-            offset: 0,
-            left: len.into(),
-        }
+    pub(crate) fn writes(&self, len: u32) -> Parts<impl Iterator<Item = Sge> + '_> {
+        Parts::new(self.dma.sges(len as usize), len)
+    }
+
+    /// Returns the work requests that fetch the first `len` bytes from a client.
+    pub(crate) fn reads(&mut self, len: u32) -> Parts<impl Iterator<Item = Sink<'_>>> {
+        Parts::new(self.dma.sinks(len as usize), len)
     }
 }
 
-/// Creates a region that covers all of `dma`, with a key. The caller has it registered.
-///
-/// # Context
-///
-/// May sleep.
-///
-/// # Errors
-///
-/// `ENOMEM`, those of the driver.
-pub(crate) fn region(pd: &Arc<Pd>, dma: &DmaPieces) -> Result<Mr> {
-    // The memory may be longer than a chunk, which need not be a whole number of the machine's pages.
-    let pages = u32::try_from(dma.pieces().len())?.div_ceil(pd.device().region_page_bytes());
-    let mut region = Mr::new(pd, pages)?;
-    region.map_pieces(dma)?;
-    region.next_key();
-    Ok(region)
+/// A scatter element of a work request.
+pub(crate) trait Element: Copy {
+    /// Returns its length in bytes.
+    fn bytes(&self) -> u32;
 }
 
-/// A work request that sends a part of the data.
-pub(crate) struct Write {
+impl Element for Sge {
+    #[inline]
+    fn bytes(&self) -> u32 {
+        self.len()
+    }
+}
+
+impl Element for Sink<'_> {
+    #[inline]
+    fn bytes(&self) -> u32 {
+        self.len()
+    }
+}
+
+/// A work request that sends or fetches a part of the data.
+pub(crate) struct Part<E> {
     /// Where the part begins, in bytes from the beginning of the data.
     offset: u64,
     pub(crate) is_last: bool,
-    sges: [Option<Sge>; MAX_SGES as usize],
+    sges: [Option<E>; MAX_SGES as usize],
 }
 
-impl Write {
+impl<E: Element> Part<E> {
     /// Returns where the part is in the memory of a client that begins at `base`. The client's range
     /// does not wrap, see [`SgDesc::fits`](ibtrs_proto::msg::SgDesc::fits).
     pub(crate) fn place_in(&self, base: Remote) -> Remote {
@@ -237,13 +246,13 @@ impl Write {
     }
 
     /// Returns the scatter elements of the part.
-    pub(crate) fn sges(&self) -> impl Iterator<Item = Sge> + '_ {
+    pub(crate) fn sges(&self) -> impl Iterator<Item = E> + '_ {
         self.sges.iter().flatten().copied()
     }
 }
 
-/// Iterator of [`Source::writes`].
-pub(crate) struct Writes<I> {
+/// Iterator of [`Source::writes`] and [`Source::reads`].
+pub(crate) struct Parts<I> {
     sges: I,
     /// Where the next part begins.
     offset: u64,
@@ -251,18 +260,28 @@ pub(crate) struct Writes<I> {
     left: u64,
 }
 
-impl<I: Iterator<Item = Sge>> Iterator for Writes<I> {
-    type Item = Write;
+impl<I> Parts<I> {
+    fn new(sges: I, len: u32) -> Self {
+        Self {
+            sges,
+            offset: 0,
+            left: len.into(),
+        }
+    }
+}
+
+impl<E: Element, I: Iterator<Item = E>> Iterator for Parts<I> {
+    type Item = Part<E>;
 
     #[inline]
-    fn next(&mut self) -> Option<Write> {
+    fn next(&mut self) -> Option<Part<E>> {
         let sges = [Some(self.sges.next()?), self.sges.next(), self.sges.next()];
-        let lengths = sges.iter().flatten().map(|sge| u64::from(sge.len()));
+        let lengths = sges.iter().flatten().map(|sge| u64::from(sge.bytes()));
         let bytes = lengths.sum();
         let offset = self.offset;
         self.offset += bytes;
         self.left = self.left.saturating_sub(bytes);
-        Some(Write {
+        Some(Part {
             offset,
             is_last: self.left == 0,
             sges,

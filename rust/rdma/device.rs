@@ -61,8 +61,6 @@ pub trait RemovalHandler: Send + Sync {
 #[pin_data(PinnedDrop)]
 pub struct Device {
     ib: NonNull<bindings::ib_device>,
-    /// Number of the device, which no other device ever has.
-    id: u64,
     /// See [`Device::next_vectors`].
     next_vector: Atomic<u32>,
     /// See [`Device::next_vectors_for_cpus`].
@@ -130,7 +128,6 @@ impl Device {
     ///
     /// `ib` must be a device that is being added, whose removal waits for `gone`.
     unsafe fn new(ib: NonNull<bindings::ib_device>, gone: Arc<Completion>) -> Result<Arc<Self>> {
-        static LAST_ID: Atomic<u64> = Atomic::new(0);
         // SAFETY: By this function's contract the device is being added, so it has its name. The
         // core adds it with the lock of all devices held, which renaming takes for writing.
         let name = unsafe { Name::of(ib) };
@@ -138,7 +135,6 @@ impl Device {
         Arc::pin_init(
             pin_init!(Self {
                 ib,
-                id: LAST_ID.fetch_add(1, Relaxed) + 1,
                 next_vector: Atomic::new(0),
                 next_group: Atomic::new(0),
                 name <- new_mutex!(name, "Device::name"),
@@ -252,12 +248,6 @@ impl Device {
         // change: `device_add()` has taken a reference to the parent, which it keeps until the device
         // is unregistered.
         Node::new(unsafe { bindings::ibdev_to_node(self.as_raw()) })
-    }
-
-    /// Returns the device's number, which no other device ever has.
-    #[inline]
-    pub(crate) fn id(&self) -> u64 {
-        self.id
     }
 
     fn attrs(&self) -> &bindings::ib_device_attr {

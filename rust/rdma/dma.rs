@@ -6,12 +6,14 @@
 //! their own.
 
 use core::{
-    mem::ManuallyDrop,
+    mem::{
+        take,
+        ManuallyDrop, //
+    },
     ptr, //
 };
 
 use crate::{
-    device::Device,
     pd::Pd,
     sge::Sge, //
 };
@@ -25,11 +27,18 @@ use kx::{
     mm::PageBlock, //
 };
 
+mod keep;
 mod pieces;
 
+pub(crate) use keep::{
+    KeepNode, //
+    Keeper,
+    Mapped,
+};
 pub use pieces::{
     DmaPieces,
-    DmaRoom, //
+    DmaRoom,
+    Sink, //
 };
 
 /// The direction of a transfer.
@@ -54,20 +63,22 @@ impl Direction {
     }
 }
 
-/// Bytes that stay mapped for a device as long as this value lives.
+/// Bytes that stay mapped for a device as long as this value lives, or as a queue pair may use them.
 ///
 /// Nobody has a reference to all of the bytes, as the device may own a part of them while the CPU
 /// uses another.
 ///
 /// # Invariants
 ///
-/// `addr` maps the whole of `bytes` for the device of `pd` in the direction `dir`.
+/// `addr` maps the whole of `bytes` for the device of `pd` in the direction `dir`, unless they are empty.
 pub(crate) struct MappedBytes {
     bytes: KVec<u8>,
     addr: u64,
     dir: Direction,
-    /// See [`Device::needs_sync`].
+    /// See [`Device::needs_sync`](crate::device::Device::needs_sync).
     needs_sync: bool,
+    /// Present until this value is dropped.
+    room: Option<KBox<KeepNode>>,
     pd: Arc<Pd>,
 }
 
@@ -85,6 +96,7 @@ impl MappedBytes {
         if len == 0 || u32::try_from(len).is_err() {
             return Err(EINVAL);
         }
+        let room = KeepNode::new(GFP_KERNEL)?;
         let mut bytes = KVec::from_elem(0u8, len, GFP_KERNEL)?;
         // SAFETY: The device is live, as `pd` keeps it. `bytes` has that length, is physically
         // contiguous as all memory of kmalloc is, and does not move, as the vector never grows.
@@ -106,6 +118,7 @@ impl MappedBytes {
             addr,
             dir,
             needs_sync: pd.device().needs_sync(addr),
+            room: Some(room),
             pd: pd.clone(),
         })
     }
@@ -133,7 +146,7 @@ impl MappedBytes {
         }
         // CAST: No more than the length of the bytes, which fits 32 bits.
         let (len, lkey) = (len as u32, self.pd.local_dma_lkey());
-        Ok(Sge::new(self.pd.device(), addr, len, lkey))
+        Ok(Sge::new(&self.pd, addr, len, lkey))
     }
 
     /// Copies `from` to `offset`. If the device is reading there, it gets some of the old bytes and
@@ -189,6 +202,20 @@ impl MappedBytes {
         Ok(unsafe { core::slice::from_raw_parts(part, len) })
     }
 
+    /// Ends the mapping and frees the bytes at once, whatever queue pairs the domain has. No part of
+    /// the buffer is left.
+    ///
+    /// # Safety
+    ///
+    /// No work request that may not have completed, or may still be posted, may name the bytes.
+    pub(crate) unsafe fn free(&mut self) {
+        // SAFETY: By the type invariant the bytes are mapped there, unless there is none any more. They
+        // are taken, so nobody else ends the mapping.
+        let mapped = unsafe { Mapped::bytes(take(&mut self.bytes), self.addr, self.dir) };
+        // SAFETY: They are mapped for this device. By this function's contract it does not use them.
+        unsafe { mapped.end(self.pd.device()) };
+    }
+
     /// Returns the address of `len` bytes at `offset`.
     #[inline]
     fn part(&self, offset: usize, len: usize) -> Result<*mut u8> {
@@ -208,23 +235,21 @@ impl MappedBytes {
 
 impl Drop for MappedBytes {
     fn drop(&mut self) {
-        // SAFETY: By the type invariant the bytes are mapped with this length and direction.
-        unsafe {
-            bindings::ib_dma_unmap_single(
-                self.pd.device().as_raw(),
-                self.addr,
-                self.bytes.len(),
-                self.dir.raw(),
-            )
-        };
+        if self.bytes.is_empty() {
+            return;
+        }
+        // SAFETY: By the type invariant the bytes are mapped there, and this value ends.
+        let mapped = unsafe { Mapped::bytes(take(&mut self.bytes), self.addr, self.dir) };
+        // SAFETY: They are mapped for the device of this domain.
+        unsafe { self.pd.release(mapped, self.room.take()) };
     }
 }
 
-/// A kernel buffer to send messages from, which stays mapped for a device as long as this value
-/// lives.
+/// A kernel buffer to send messages from, which is mapped for a device.
 ///
 /// The device only reads it: the mapping does not allow more, and [`Chain::rdma_read`] takes other
-/// memory.
+/// memory. It may be dropped while a message is being sent: then the protection domain keeps it
+/// until all queue pairs are closed.
 ///
 /// [`Chain::rdma_read`]: crate::sendq::Chain::rdma_read
 pub struct DmaBuf(MappedBytes);
@@ -294,6 +319,16 @@ impl DmaBuf {
         self.0.zero(offset, len)
     }
 
+    /// See [`MappedBytes::free`].
+    ///
+    /// # Safety
+    ///
+    /// As there.
+    pub(crate) unsafe fn free(&mut self) {
+        // SAFETY: By this function's contract.
+        unsafe { self.0.free() };
+    }
+
     /// Returns the first `len` bytes, as written last, or all if there are fewer.
     #[inline]
     pub fn bytes(&self, len: usize) -> &[u8] {
@@ -312,14 +347,15 @@ impl DmaBuf {
 /// # Invariants
 ///
 /// `sg` is the list of `io`, which does not move as long as this value owns `io`. The first `nents`
-/// elements are mapped for the device with the number `device` in the direction `dir`.
+/// elements are mapped in the direction `dir` for the device of the protection domain with the number
+/// `domain`.
 pub struct MappedIo {
     io: ManuallyDrop<IoHandle>,
     sg: *mut kernel::bindings::scatterlist,
     nents: i32,
     orig_nents: i32,
     dir: Direction,
-    device: u64,
+    domain: u64,
 }
 
 // SAFETY: The list belongs to the I/O, which this value owns and which is `Send`.
@@ -328,7 +364,7 @@ unsafe impl Send for MappedIo {}
 unsafe impl Sync for MappedIo {}
 
 impl MappedIo {
-    /// Maps the scatter list of `io` for `dev`.
+    /// Maps the scatter list of `io` for use by queue pairs in `pd`.
     ///
     /// # Context
     ///
@@ -338,8 +374,8 @@ impl MappedIo {
     ///
     /// Returns the I/O with `EINVAL` when it has no list or an empty one, and with `ENOMEM` when
     /// the device has no mapping space left. The caller may retry after `ENOMEM`, unless the I/O
-    /// exceeds [`Device::max_mapping_bytes`].
-    pub fn new(dev: &Device, mut io: IoHandle, dir: Direction) -> Result<Self, (Error, IoHandle)> {
+    /// exceeds [`Device::max_mapping_bytes`](crate::device::Device::max_mapping_bytes).
+    pub fn new(pd: &Pd, mut io: IoHandle, dir: Direction) -> Result<Self, (Error, IoHandle)> {
         let Some(table) = io.sg() else {
             return Err((EINVAL, io));
         };
@@ -347,9 +383,10 @@ impl MappedIo {
         if orig_nents == 0 {
             return Err((EINVAL, io));
         }
-        // SAFETY: The device is live, as it is borrowed. The table belongs to this I/O and has that
+        let dev = pd.device().as_raw();
+        // SAFETY: The device is live, as `pd` keeps it. The table belongs to this I/O and has that
         // many elements. It is not mapped, as a mapping would own the I/O.
-        let nents = unsafe { bindings::ib_dma_map_sg(dev.as_raw(), sg, orig_nents, dir.raw()) };
+        let nents = unsafe { bindings::ib_dma_map_sg(dev, sg, orig_nents, dir.raw()) };
         if nents <= 0 {
             return Err((ENOMEM, io));
         }
@@ -361,26 +398,26 @@ impl MappedIo {
             nents,
             orig_nents,
             dir,
-            device: dev.id(),
+            domain: pd.id(),
         })
     }
 
-    /// Ends the mapping and returns the I/O. `dev` must be the device that the I/O is mapped for;
+    /// Ends the mapping and returns the I/O. `pd` must be the domain that the I/O is mapped for;
     /// otherwise the mapping remains, and the kernel warns.
     ///
-    /// The device must no longer use the memory.
+    /// The device must no longer use the memory, see the duties of the driver in the documentation of
+    /// the crate.
     ///
     /// # Context
     ///
     /// Any.
-    pub fn unmap(self, dev: &Device) -> IoHandle {
+    pub fn unmap(self, pd: &Pd) -> IoHandle {
         let this = ManuallyDrop::new(self);
-        if this.device == dev.id() {
-            // SAFETY: By the type invariant the list is mapped for the device with this number,
-            // which is `dev`, as device numbers are never reused. The mapping is not used again.
-            unsafe {
-                bindings::ib_dma_unmap_sg(dev.as_raw(), this.sg, this.orig_nents, this.dir.raw())
-            };
+        if this.domain == pd.id() {
+            let dev = pd.device().as_raw();
+            // SAFETY: By the type invariant the list is mapped for the device of the domain with this
+            // number, which is `pd`, as numbers are never reused. The mapping is not used again.
+            unsafe { bindings::ib_dma_unmap_sg(dev, this.sg, this.orig_nents, this.dir.raw()) };
         } else {
             // Leaking the mapping is better than unmapping it from another device.
             kernel::warn_on!(true);
@@ -405,23 +442,24 @@ impl MappedIo {
         self.nents as u32
     }
 
-    /// Returns the number of the device.
+    /// Returns the number of the domain.
     #[inline]
-    pub(crate) fn device_id(&self) -> u64 {
-        self.device
+    pub(crate) fn domain(&self) -> u64 {
+        self.domain
     }
 
     pub(crate) fn as_raw(&self) -> *mut kernel::bindings::scatterlist {
         self.sg
     }
 
-    /// Iterates over the mapped elements, as scatter elements for queue pairs in `pd`.
+    /// Iterates over the mapped elements, as scatter elements for queue pairs in `pd`, which must be the
+    /// domain that the I/O is mapped for: others refuse them.
     pub fn sges(&self, pd: &Pd) -> Sges<'_> {
         Sges {
             next: self.sg,
             left: self.nents,
             lkey: pd.local_dma_lkey(),
-            device: self.device,
+            domain: self.domain,
             _io: core::marker::PhantomData,
         }
     }
@@ -438,7 +476,7 @@ pub struct Sges<'a> {
     next: *mut kernel::bindings::scatterlist,
     left: i32,
     lkey: u32,
-    device: u64,
+    domain: u64,
     _io: core::marker::PhantomData<&'a MappedIo>,
 }
 
@@ -461,7 +499,7 @@ impl Iterator for Sges<'_> {
         // SAFETY: `next` is an element of the list, whose end is marked by the type invariant of
         // `SgTable`. After the last mapped element the result is not used.
         self.next = unsafe { kernel::bindings::sg_next(self.next) };
-        Some(Sge::of_device(self.device, addr, len, self.lkey))
+        Some(Sge::of_domain(self.domain, addr, len, self.lkey))
     }
 }
 
@@ -482,7 +520,10 @@ fn map_block(pd: &Pd, block: &PageBlock, dir: Direction) -> Result<u64> {
     }
 }
 
-/// Physically contiguous pages that stay mapped for a device as long as this value lives.
+/// Physically contiguous pages that are mapped for a device.
+///
+/// They may be dropped while the device uses them: then the protection domain keeps them until all
+/// queue pairs are closed.
 ///
 /// # Invariants
 ///
@@ -491,8 +532,10 @@ pub struct DmaPages {
     block: Arc<PageBlock>,
     addr: u64,
     dir: Direction,
-    /// See [`Device::needs_sync`].
+    /// See [`Device::needs_sync`](crate::device::Device::needs_sync).
     needs_sync: bool,
+    /// Present until this value is dropped.
+    room: Option<KBox<KeepNode>>,
     pd: Arc<Pd>,
 }
 
@@ -505,8 +548,9 @@ impl DmaPages {
     ///
     /// # Errors
     ///
-    /// `ENOMEM` when the device has no mapping space left.
+    /// `ENOMEM`, also when the device has no mapping space left.
     pub fn new(pd: &Arc<Pd>, block: Arc<PageBlock>, dir: Direction) -> Result<Self> {
+        let room = KeepNode::new(GFP_KERNEL)?;
         let addr = map_block(pd, &block, dir)?;
         // INVARIANT: The whole block was just mapped.
         Ok(Self {
@@ -514,6 +558,7 @@ impl DmaPages {
             addr,
             dir,
             needs_sync: pd.device().needs_sync(addr),
+            room: Some(room),
             pd: pd.clone(),
         })
     }
@@ -524,10 +569,10 @@ impl DmaPages {
         self.addr
     }
 
-    /// Returns the number of the device.
+    /// Returns the domain.
     #[inline]
-    pub(crate) fn device_id(&self) -> u64 {
-        self.pd.device().id()
+    pub(crate) fn pd(&self) -> &Arc<Pd> {
+        &self.pd
     }
 
     /// Returns the length in bytes.
@@ -559,7 +604,7 @@ impl DmaPages {
         self.sync_for_device(len)?;
         // CAST: Checked by `sync_for_device`.
         let (len, lkey) = (len as u32, self.pd.local_dma_lkey());
-        Ok(Sge::new(self.pd.device(), self.addr, len, lkey))
+        Ok(Sge::new(&self.pd, self.addr, len, lkey))
     }
 
     /// Makes the CPU's writes to the first `len` bytes visible to the device.
@@ -618,14 +663,9 @@ impl DmaPages {
 
 impl Drop for DmaPages {
     fn drop(&mut self) {
-        // SAFETY: By the type invariant the block is mapped with this length and direction.
-        unsafe {
-            bindings::ib_dma_unmap_single(
-                self.pd.device().as_raw(),
-                self.addr,
-                self.block.len(),
-                self.dir.raw(),
-            )
-        };
+        // SAFETY: By the type invariant the block is mapped there, and this value ends.
+        let mapped = unsafe { Mapped::block(self.block.clone(), self.addr, self.dir) };
+        // SAFETY: It is mapped for the device of this domain.
+        unsafe { self.pd.release(mapped, self.room.take()) };
     }
 }

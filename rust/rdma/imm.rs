@@ -32,7 +32,7 @@ pub(crate) struct ImmRing {
 /// The memory of a ring.
 enum Buf {
     Mapped(DmaBuf),
-    /// Memory that is mapped for no device, at address 0 of that with the number.
+    /// Memory that is mapped for no device, at address 0 in the domain with the number.
     #[cfg(IBTRS_KUNIT)]
     Unmapped(KVec<u8>, u64),
 }
@@ -54,7 +54,7 @@ impl Buf {
         match self {
             Self::Mapped(buf) => buf.sge(at, len),
             #[cfg(IBTRS_KUNIT)]
-            Self::Unmapped(_, device) => Ok(Sge::of_device(*device, at as u64, len as u32, 0)),
+            Self::Unmapped(_, domain) => Ok(Sge::of_domain(*domain, at as u64, len as u32, 0)),
         }
     }
 }
@@ -77,11 +77,11 @@ impl ImmRing {
 
     /// Creates a ring for tests, in memory that no device reads.
     #[cfg(IBTRS_KUNIT)]
-    pub(crate) fn unmapped(device: u64, depth: u32) -> Result<Self> {
+    pub(crate) fn unmapped(domain: u64, depth: u32) -> Result<Self> {
         let count = depth as usize;
         let bytes = KVec::from_elem(0u8, count * IMM_LEN as usize, GFP_KERNEL)?;
         Ok(Self {
-            buf: Buf::Unmapped(bytes, device),
+            buf: Buf::Unmapped(bytes, domain),
             places: Places::new(count),
         })
     }
@@ -117,6 +117,19 @@ impl ImmRing {
     /// Takes back the messages from `position` on, which were not posted.
     pub(crate) fn rewind(&mut self, position: usize) {
         self.places.next = position;
+    }
+}
+
+impl Drop for ImmRing {
+    fn drop(&mut self) {
+        match &mut self.buf {
+            // The domain need not keep the memory, as it does with other buffers.
+            // SAFETY: Elements of the ring are only in requests of the send queue that has the ring.
+            // `QueuePair` drops the send queue after it has destroyed the device's queue pair.
+            Buf::Mapped(buf) => unsafe { buf.free() },
+            #[cfg(IBTRS_KUNIT)]
+            Buf::Unmapped(..) => {}
+        }
     }
 }
 

@@ -29,17 +29,33 @@
 //! - A send queue is never overrun: a chain that does not fit is refused with `EAGAIN`. `EAGAIN`,
 //!   `EINVAL` and `ENOTCONN` always mean that nothing of the chain was sent; errors of a device's
 //!   driver are reported as others.
-//! - A DMA address is used only for the device that it was mapped for.
+//! - A DMA address is used only in the protection domain that it was mapped in.
+//! - Memory of this crate's own types may be dropped at any time. While a queue pair of its
+//!   protection domain is open, dropped memory passes to the domain, still mapped, and is freed
+//!   together with the domain, after the last queue pair. That holds for buffers ([`dma::DmaBuf`]),
+//!   pages ([`dma::DmaPages`]), pieces ([`dma::DmaPieces`]) and what a region covers
+//!   ([`mr::Mr::of_pages`], [`mr::Mr::of_pieces`]).
+//! - A device writes only to memory that was made for it: to receive buffers, to [`dma::Sink`]s, and
+//!   to registered regions. A read from a peer ([`sendq::Chain::rdma_read`]) takes nothing but sinks.
+//!   Pieces that are unmapped before the completion of a read pass to the domain as well.
+//! - A region describes the same memory for ever. Only an [`mr::IoMr`] does not.
 //!
 //! # Duties of the driver
 //!
-//! An [`sge::Sge`] and a registration do not keep the memory that they name, and an rkey and a
-//! remote address are plain numbers. As with every DMA interface, the driver is responsible for the
-//! memory that a device reads or writes through them. It keeps a mapping until the work requests
-//! that name it have completed and its registrations are invalid, or until all queue pairs of the
-//! protection domain are closed (see [`pd::Pd`]). Under the same condition, it describes a region
-//! ([`mr::Mr`]) again. It maps memory in the direction in which work requests and registrations use
-//! it.
+//! Nothing keeps account of who uses the memory of an I/O ([`dma::MappedIo`]), which belongs to a
+//! user of the disk and has to be returned as soon as the I/O has ended. As with every DMA interface,
+//! the driver is responsible for it:
+//!
+//! - It calls [`dma::MappedIo::unmap`] only when the work requests that name the memory have
+//!   completed, and the key of its registration is invalid, or all queue pairs of the protection
+//!   domain are closed (see [`pd::Pd`]). Only the completion of an invalidation, or
+//!   [`recv::Received::invalidated`], shows that a key is invalid.
+//! - Under the same condition, it calls [`mr::IoMr::map`] again.
+//!
+//! An rkey and a remote address are plain numbers, which say nothing about the peer's memory. What
+//! is sent is what the memory has at that time: the driver does not change it before, nor unmap pieces
+//! ([`dma::DmaPieces::unmap`]) from which it still sends. It maps memory in the direction in which
+//! work requests and registrations use it.
 //!
 //! A driver must not leak an owner with `mem::forget` and then unload its module, as this crate may
 //! still call the module's code.

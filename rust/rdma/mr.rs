@@ -48,10 +48,12 @@ impl Access {
 
 /// A memory region that work requests register and invalidate.
 ///
-/// A registration takes these steps: [`Mr::map_io`], [`Mr::map_pages`] or [`Mr::map_pieces`]
-/// describes the memory, [`Mr::next_key`] replaces the keys of the previous registration, a `reg_mr`
-/// work request makes the device honour the new keys, and an invalidation (a local one, or by the
-/// peer's send) ends the registration.
+/// A registration takes these steps: [`Mr::next_key`] replaces the keys of the previous registration,
+/// a `reg_mr` work request makes the device honour the new keys, and an invalidation (a local one, or
+/// by the peer's send) ends the registration.
+///
+/// A region describes the same memory for ever, which its protection domain keeps until all queue
+/// pairs are closed. Only an [`IoMr`] describes different memory each time.
 ///
 /// This value is the right to use a region. The region itself belongs to its protection domain and
 /// is freed with it. The device may access the region as long as a pending work request names it,
@@ -72,7 +74,10 @@ unsafe impl Send for Mr {}
 // SAFETY: Shared references only read the keys, the address and the length.
 unsafe impl Sync for Mr {}
 
-impl Mr {
+/// A memory region for the data of one I/O after the other.
+pub struct IoMr(Mr);
+
+impl IoMr {
     /// Allocates a region of at most `pages` pages of
     /// [`Device::region_page_bytes`](crate::device::Device::region_page_bytes).
     ///
@@ -85,6 +90,54 @@ impl Mr {
     /// `EINVAL` or `ENOMEM` from the device's driver, when the device cannot register that many
     /// pages at once or has no region left; `ENOMEM`.
     pub fn new(pd: &Arc<Pd>, pages: u32) -> Result<Self> {
+        Mr::new(pd, pages).map(Self)
+    }
+
+    /// Describes the mapped scatter list of `io` as one range of I/O virtual addresses.
+    ///
+    /// All elements except the first must begin, and all except the last must end, at a page
+    /// boundary of the machine, even if the region's pages are smaller.
+    ///
+    /// The registration of the last description must be invalid, or all queue pairs closed, see the
+    /// duties of the driver in the documentation of the crate. Otherwise the device may register the
+    /// memory with the former keys.
+    ///
+    /// # Context
+    ///
+    /// Any.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` when the list has gaps or more pages than the region, or is mapped for another
+    /// protection domain.
+    pub fn map(&mut self, io: &MappedIo) -> Result {
+        if io.domain() != self.0.pd.id() {
+            return Err(EINVAL);
+        }
+        // SAFETY: `io` has a list of that many elements, mapped for the region's device, as it is that
+        // of the domain. The end of the list is marked by the type invariant of `SgTable`.
+        unsafe { self.0.map(io.as_raw(), io.nents() as i32) }
+    }
+
+    /// See [`Mr::next_key`].
+    pub fn next_key(&mut self) {
+        self.0.next_key();
+    }
+}
+
+/// There is no exclusive reference: the region of another kind could be put in its place.
+impl core::ops::Deref for IoMr {
+    type Target = Mr;
+
+    #[inline]
+    fn deref(&self) -> &Mr {
+        &self.0
+    }
+}
+
+impl Mr {
+    /// Allocates a region of at most `pages` pages, which describes nothing yet.
+    fn new(pd: &Arc<Pd>, pages: u32) -> Result<Self> {
         let ptr = pd.new_region(pages)?;
         let any = pd.device().takes_any_address();
         // INVARIANT: The region was just allocated in `pd`, and nobody else has it.
@@ -95,50 +148,13 @@ impl Mr {
         })
     }
 
-    /// Describes the mapped scatter list of `io` as one range of I/O virtual addresses.
-    ///
-    /// All elements except the first must begin, and all except the last must end, at a page
-    /// boundary of the machine, even if the region's pages are smaller.
-    ///
-    /// # Context
-    ///
-    /// Any.
-    ///
-    /// # Errors
-    ///
-    /// `EINVAL` when the list has gaps or more pages than the region, or is
-    /// mapped for another device.
-    pub fn map_io(&mut self, io: &MappedIo) -> Result {
-        if io.device_id() != self.pd.device().id() {
-            return Err(EINVAL);
-        }
-        // SAFETY: `io` has a list of that many elements, mapped for the region's device, as was
-        // just checked. The end of the list is marked by the type invariant of `SgTable`.
-        unsafe { self.map(io.as_raw(), io.nents() as i32) }
+    /// Allocates a region that covers `len` bytes of whole pages.
+    fn with_len(pd: &Arc<Pd>, len: usize) -> Result<Self> {
+        let page_bytes = pd.device().region_page_bytes();
+        Self::new(pd, u32::try_from(len)?.div_ceil(page_bytes))
     }
 
-    /// Describes all of `pages`, which must be mapped for the region's device; see [`Mr::map_io`].
-    ///
-    /// # Context
-    ///
-    /// Any.
-    ///
-    /// # Errors
-    ///
-    /// As [`Mr::map_io`].
-    pub fn map_pages(&mut self, pages: &DmaPages) -> Result {
-        if pages.device_id() != self.pd.device().id() {
-            return Err(EINVAL);
-        }
-        let mut sg = [kernel::bindings::scatterlist::c_zeroed()];
-        fill_list(&mut sg, [(pages.addr(), u32::try_from(pages.len())?)])?;
-        // SAFETY: `fill_list` has made it a list of one element with its end marked. The DMA
-        // address and the length are those of memory mapped for the region's device.
-        unsafe { self.map(sg.as_mut_ptr(), 1) }
-    }
-
-    /// Describes all of `pieces`, which must be mapped for the region's device, as one range; see
-    /// [`Mr::map_io`].
+    /// Allocates a region that covers all of `pages`, with a key.
     ///
     /// # Context
     ///
@@ -146,11 +162,31 @@ impl Mr {
     ///
     /// # Errors
     ///
-    /// As [`Mr::map_io`]; `ENOMEM`.
-    pub fn map_pieces(&mut self, pieces: &DmaPieces) -> Result {
-        if pieces.device_id() != self.pd.device().id() {
-            return Err(EINVAL);
-        }
+    /// `EINVAL` or `ENOMEM` from the device's driver, when the device cannot register that many
+    /// pages at once or has no region left; `ENOMEM`.
+    pub fn of_pages(pages: &DmaPages) -> Result<Self> {
+        let mut this = Self::with_len(pages.pd(), pages.len())?;
+        let mut sg = [kernel::bindings::scatterlist::c_zeroed()];
+        fill_list(&mut sg, [(pages.addr(), u32::try_from(pages.len())?)])?;
+        // SAFETY: `fill_list` has made it a list of one element with its end marked. The DMA
+        // address and the length are those of memory mapped for the region's device.
+        unsafe { this.map(sg.as_mut_ptr(), 1) }?;
+        this.next_key();
+        Ok(this)
+    }
+
+    /// Allocates a region that covers all of `pieces` as one range, with a key. From then on
+    /// [`DmaPieces::unmap`] leaves the memory to the domain, and reads from a peer into it are refused.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    ///
+    /// # Errors
+    ///
+    /// As [`Mr::of_pages`].
+    pub fn of_pieces(pieces: &mut DmaPieces) -> Result<Self> {
+        let mut this = Self::with_len(pieces.pd(), pieces.pieces().len())?;
         let mapped = pieces.mapped();
         let count = mapped.len();
         let zeroed = kernel::bindings::scatterlist::c_zeroed();
@@ -159,7 +195,10 @@ impl Mr {
         fill_list(&mut sg, mapped.map(|(addr, len)| (addr, len as u32)))?;
         // SAFETY: `fill_list` has made it a list of that many elements with its end marked. The DMA
         // addresses and lengths are those of memory mapped for the region's device.
-        unsafe { self.map(sg.as_mut_ptr(), i32::try_from(count)?) }
+        unsafe { this.map(sg.as_mut_ptr(), i32::try_from(count)?) }?;
+        pieces.keep();
+        this.next_key();
+        Ok(this)
     }
 
     /// # Safety
@@ -186,9 +225,12 @@ impl Mr {
         let addr = self.iova();
         if let Some(bases) = &mut self.bases {
             let iova = bases.next(addr);
-            // The drivers of devices that take any address read it when they execute the
-            // registration. It has the same offset in the page as the memory.
-            // SAFETY: By the type invariant the region is live, and only this value changes it.
+            // It has the same offset in the page as the memory.
+            // SAFETY: By the type invariant the region is live, and only this value changes it. The
+            // drivers of devices that take any address read the field when they execute a
+            // registration. None is pending: the region is new, or its last registration is invalid,
+            // as `IoMr::map` requires. (If it were not, a driver would read one of two numbers, or the
+            // device would refuse accesses; the field is an aligned word that C reads and writes.)
             unsafe { (*self.ptr.as_ptr()).iova = iova };
         }
         Ok(())
@@ -244,7 +286,7 @@ impl Mr {
         }
         // SAFETY: The region is live by the type invariant.
         let lkey = unsafe { (*self.ptr.as_ptr()).lkey };
-        Ok(Sge::new(self.pd.device(), self.iova(), len, lkey))
+        Ok(Sge::new(&self.pd, self.iova(), len, lkey))
     }
 
     /// Returns whether the region is one of `pd`.
@@ -317,30 +359,52 @@ mod tests {
     };
     use kx::{
         io::SyncIo,
-        mm::PageBlock, //
+        mm::{
+            Node,
+            PageBlock,
+            Pieces, //
+        },
     };
 
     #[test]
-    fn takes_only_what_is_mapped_for_its_device() -> Result {
-        let (own, other) = (Device::nth(0)?, Device::nth(1)?);
-        let (pd, other_pd) = (Pd::new(&own)?, Pd::new(&other)?);
-        let mut mr = Mr::new(&pd, 2)?;
-        for (dev, expected) in [(&own, Ok(())), (&other, Err(EINVAL))] {
+    fn takes_only_what_is_mapped_in_its_domain() -> Result {
+        let device = Device::nth(0)?;
+        let (pd, other) = (Pd::new(&device)?, Pd::new(&device)?);
+        let mut mr = IoMr::new(&pd, 2)?;
+        for (pd, expected) in [(&pd, Ok(())), (&other, Err(EINVAL))] {
             let io = SyncIo::new(PAGE_SIZE)?;
-            let mapped = MappedIo::new(dev, io.handle()?, Direction::FromDevice);
+            let mapped = MappedIo::new(pd, io.handle()?, Direction::FromDevice);
             let mapped = mapped.map_err(|(error, _)| error)?;
-            let taken = mr.map_io(&mapped);
-            mapped.unmap(dev).done(Ok(()));
+            let taken = mr.map(&mapped);
+            mapped.unmap(pd).done(Ok(()));
             assert_eq!(taken, expected);
         }
-        for (pd, expected) in [(&pd, Ok(())), (&other_pd, Err(EINVAL))] {
-            let block = Arc::new(
-                PageBlock::with_len(PAGE_SIZE, pd.device().node())?,
-                GFP_KERNEL,
-            )?;
-            let pages = DmaPages::new(pd, block, Direction::FromDevice)?;
-            assert_eq!(mr.map_pages(&pages), expected);
-        }
+        Ok(())
+    }
+
+    /// The device may write to what a region covers as long as its key is valid.
+    #[test]
+    fn what_a_region_covers_is_kept() -> Result {
+        let pd = Pd::new(&Device::nth(0)?)?;
+        let block = Arc::new(PageBlock::with_len(PAGE_SIZE, Node::ANY)?, GFP_KERNEL)?;
+        let pages = DmaPages::new(&pd, block.clone(), Direction::FromDevice)?;
+        let mr = Mr::of_pages(&pages)?;
+        assert_eq!(mr.length(), PAGE_SIZE as u64);
+        drop((mr, pages));
+        assert_eq!(pd.kept(), 1);
+
+        let pieces = Arc::new(Pieces::new(3 * PAGE_SIZE, Node::ANY)?, GFP_KERNEL)?;
+        let mut dma = DmaPieces::new(&pd, pieces.clone(), Direction::FromDevice)?;
+        let mr = Mr::of_pieces(&mut dma)?;
+        assert_eq!(mr.length(), pieces.len() as u64);
+        // Not even this ends the mapping.
+        dma.unmap();
+        assert_eq!(pd.kept(), 2);
+
+        drop(mr);
+        drop(pd);
+        assert!(Arc::into_unique_or_drop(block).is_some());
+        assert!(Arc::into_unique_or_drop(pieces).is_some());
         Ok(())
     }
 

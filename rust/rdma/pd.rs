@@ -12,17 +12,32 @@
 
 use core::ptr::NonNull;
 
-use crate::device::Device;
+use crate::{
+    device::Device,
+    dma::{
+        KeepNode, //
+        Keeper,
+        Mapped,
+    }, //
+};
 use ibtrs_bindings as bindings;
 use kernel::{
     new_mutex,
+    new_spinlock_irq,
     prelude::*,
     sync::{
         Arc,
-        Mutex, //
+        Mutex,
+        SpinLockIrq, //
     }, //
 };
-use kx::pr_warn_ratelimited;
+use kx::{
+    pr_warn_ratelimited,
+    sync::atomic::{
+        Atomic,
+        Relaxed, //
+    }, //
+};
 
 /// A protection domain of a device.
 ///
@@ -38,18 +53,26 @@ use kx::pr_warn_ratelimited;
 /// nothing that arrives, and no queue pair of another domain may use the keys. So the memory may be
 /// freed before the regions.
 ///
-/// This holds only for a domain that gets no further queue pair.
+/// This holds only for a domain that gets no further queue pair, so the domain refuses one.
+///
+/// Before that, memory that is dropped passes to the domain, and is freed with it: see
+/// [`dma::keep`](crate::dma).
 ///
 /// # Invariants
 ///
-/// `ptr` is a live protection domain of `dev`, and `regions` has all live regions in it.
+/// `ptr` is a live protection domain of `dev`, and `regions` has all live regions in it. `memory` is
+/// mapped for `dev`.
 ///
 /// [`QueuePair::close`]: crate::qp::QueuePair::close
 #[pin_data(PinnedDrop)]
 pub struct Pd {
     ptr: NonNull<bindings::ib_pd>,
+    /// A number that no other domain ever has.
+    id: u64,
     #[pin]
     regions: Mutex<Regions>,
+    #[pin]
+    memory: SpinLockIrq<Keeper>,
     dev: Arc<Device>,
 }
 
@@ -64,6 +87,31 @@ unsafe impl Send for Pd {}
 // SAFETY: Several threads may call the C functions for a protection domain at a time, and its field
 // that is read here is constant.
 unsafe impl Sync for Pd {}
+
+/// The number of the latest domain.
+static LAST_ID: Atomic<u64> = Atomic::new(0);
+
+/// See `new_send_queue` in [`crate::qp`].
+#[inline(never)]
+fn new_memory() -> impl PinInit<SpinLockIrq<Keeper>> {
+    new_spinlock_irq!(Keeper::default(), "Pd::memory")
+}
+
+/// A queue pair that is being created.
+pub(crate) struct Opening<'a>(&'a Pd);
+
+impl Opening<'_> {
+    /// The queue pair was created: [`Pd::close`] follows.
+    pub(crate) fn done(self) {
+        core::mem::forget(self);
+    }
+}
+
+impl Drop for Opening<'_> {
+    fn drop(&mut self) {
+        self.0.memory.lock().undo();
+    }
+}
 
 impl Pd {
     /// Allocates a protection domain of `dev`.
@@ -84,6 +132,8 @@ impl Pd {
         Arc::pin_init(
             pin_init!(Self {
                 ptr,
+                id: LAST_ID.fetch_add(1, Relaxed) + 1,
+                memory <- new_memory(),
                 regions <- new_mutex!(Regions(KVVec::new()), "Pd::regions"),
                 dev: dev.clone(),
             }),
@@ -110,6 +160,65 @@ impl Pd {
         // INVARIANT: The new region is in the list, which has room.
         let _ = regions.0.push_within_capacity(region);
         Ok(region)
+    }
+
+    /// Returns the number of the domain.
+    #[inline]
+    pub(crate) fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Begins to create a queue pair.
+    ///
+    /// # Errors
+    ///
+    /// `ESHUTDOWN`: the last queue pair of the domain was closed.
+    pub(crate) fn open(&self) -> Result<Opening<'_>> {
+        self.memory.lock().begin()?;
+        Ok(Opening(self))
+    }
+
+    /// Notes that a queue pair was closed: the device executes nothing for it any more.
+    pub(crate) fn close(&self) {
+        self.memory.lock().end();
+    }
+
+    /// Returns whether the last queue pair was closed, so that no device uses the memory of the domain.
+    pub(crate) fn is_over(&self) -> bool {
+        self.memory.lock().is_over()
+    }
+
+    /// Unmaps and frees memory, at once if no queue pair can use it any more, or else together with the
+    /// domain.
+    ///
+    /// # Context
+    ///
+    /// Any.
+    ///
+    /// # Safety
+    ///
+    /// It must be mapped for the device of this domain.
+    pub(crate) unsafe fn release(&self, mapped: Mapped, room: Option<KBox<KeepNode>>) {
+        let room = room.or_else(|| KeepNode::new(GFP_ATOMIC).ok());
+        let mut memory = self.memory.lock();
+        match room {
+            _ if memory.is_over() => {
+                drop(memory);
+                // SAFETY: By this function's contract it is mapped for this device. The last queue
+                // pair was closed, and no other follows.
+                unsafe { mapped.end(&self.dev) };
+            }
+            // SAFETY: By this function's contract.
+            Some(room) => unsafe { memory.keep(mapped, room) },
+            // The device may write there, so the memory must not be freed.
+            None => core::mem::forget(mapped),
+        }
+    }
+
+    /// Returns the number of mappings that the domain keeps.
+    #[cfg(IBTRS_KUNIT)]
+    pub(crate) fn kept(&self) -> usize {
+        self.memory.lock().count()
     }
 
     /// Returns the device.
@@ -148,6 +257,10 @@ impl PinnedDrop for Pd {
             self.gave_back("memory region", error);
             kept |= error != 0;
         }
+        let mut memory = core::mem::take(&mut *self.memory.lock());
+        // SAFETY: By the type invariant it is mapped for this device. Queue pairs hold references to
+        // `self`, so none is left.
+        unsafe { memory.free(&self.dev) };
         if kept {
             // A region that was not freed refers to its domain, and not every driver refuses to
             // free a domain in use.
@@ -174,5 +287,73 @@ impl Pd {
                 error
             );
         }
+    }
+}
+
+#[cfg(IBTRS_KUNIT)]
+#[kernel::macros::kunit_tests(rdma_pd)]
+mod tests {
+    use super::*;
+    use crate::dma::{
+        Direction,
+        MappedBytes, //
+    };
+
+    /// Drops a buffer, and returns whether its bytes are still there; the address of freed memory
+    /// must not be used.
+    fn outlives_its_owner(pd: &Arc<Pd>) -> Result<bool> {
+        let before = pd.kept();
+        let mut bytes = MappedBytes::new(pd, 4096, Direction::FromDevice)?;
+        bytes.write(4000, b"still here")?;
+        // SAFETY: No device knows the buffer.
+        let start = unsafe { bytes.read(4000, 10) }?.as_ptr();
+        drop(bytes);
+        if pd.kept() == before {
+            return Ok(false);
+        }
+        // SAFETY: The domain keeps the memory. (KASAN tells if it does not.)
+        let kept = unsafe { core::slice::from_raw_parts(start, 10) };
+        Ok(kept == b"still here")
+    }
+
+    #[test]
+    fn keeps_memory_until_the_last_queue_pair_is_closed() -> Result {
+        let pd = Pd::new(&Device::nth(0)?)?;
+        assert!(outlives_its_owner(&pd)?);
+        pd.open()?.done();
+        pd.open()?.done();
+        assert!(outlives_its_owner(&pd)?);
+        pd.close();
+        assert!(outlives_its_owner(&pd)?);
+        assert!(!pd.is_over());
+        pd.close();
+        assert!(pd.is_over());
+        assert!(!outlives_its_owner(&pd)?);
+        assert_eq!(pd.kept(), 3);
+        Ok(())
+    }
+
+    /// Its peer could reach freed memory with an old key.
+    #[test]
+    fn no_queue_pair_follows_the_last() -> Result {
+        let pd = Pd::new(&Device::nth(0)?)?;
+        // One that was not created does not count.
+        drop(pd.open()?);
+        assert!(!pd.is_over());
+        pd.open()?.done();
+        pd.close();
+        assert_eq!(pd.open().err(), Some(ESHUTDOWN));
+        Ok(())
+    }
+
+    #[test]
+    fn numbers_are_not_reused() -> Result {
+        let device = Device::nth(0)?;
+        let (one, other) = (Pd::new(&device)?, Pd::new(&device)?);
+        assert!(one.id() != other.id());
+        let last = other.id();
+        drop(other);
+        assert!(Pd::new(&device)?.id() > last);
+        Ok(())
     }
 }

@@ -24,6 +24,7 @@ use crate::{
     },
     sendq::{
         self,
+        Position,
         SendQueue, //
     },
     slot::{
@@ -78,8 +79,9 @@ pub trait Handler: Send + Sync + Sized + 'static {
     fn sent(&self, _qp: QpRef<'_, Self>, _slot: SlotRef<'_, Self>) {}
 
     /// Handles the completion of an invalidation, of a read of the peer's memory, or of a flush, which
-    /// was signalled to `slot`.
-    fn invalidated(&self, _qp: QpRef<'_, Self>, _slot: SlotRef<'_, Self>) {}
+    /// was signalled to `slot`. It is at the position `done` of the send queue, and everything before it
+    /// has completed as well.
+    fn invalidated(&self, _qp: QpRef<'_, Self>, _slot: SlotRef<'_, Self>, _done: Position) {}
 
     /// Handles the completion of a control message.
     fn control_sent(&self, _qp: QpRef<'_, Self>) {}
@@ -202,6 +204,7 @@ impl QpConfig {
     ///   entries than requested, but no fewer than 16.
     /// - `EINVAL`: the id is bound to another device, or to none.
     /// - `EBUSY`: the id already had a queue pair.
+    /// - `ESHUTDOWN`: all queue pairs of the domain were closed.
     /// - `ENOMEM`, and other errors of the device's driver.
     pub fn create<H: Handler>(self, id: Arc<CmId>, pd: &Arc<Pd>, handler: H) -> Result<Qp<H>> {
         let dev = pd.device();
@@ -217,7 +220,7 @@ impl QpConfig {
         let entries = send_depth + recv_depth + 2;
         let cq = Cq::new(dev, entries, self.vector, self.context)?;
         let mut send_queue =
-            SendQueue::new(send_depth, self.send_sges, dev.id())?.with_reserve(self.send_reserve);
+            SendQueue::new(send_depth, self.send_sges, pd.id())?.with_reserve(self.send_reserve);
         if dev.lends_unsignalled_data() {
             send_queue.signal_all();
         }
@@ -253,6 +256,7 @@ impl QpConfig {
         attr.cap.max_recv_sge = 1 + u32::from(self.payloads);
         attr.sq_sig_type = bindings::ib_sig_type_IB_SIGNAL_REQ_WR;
         attr.qp_type = bindings::ib_qp_type_IB_QPT_RC;
+        let opening = pd.open()?;
         // SAFETY: The id, the protection domain and the completion queue are live and outlive the
         // queue pair, as `qp` keeps them. `CmId::create_qp` calls this only for an id that has no
         // queue pair, and holds the lock with which connections are begun. The context of the queue
@@ -272,6 +276,7 @@ impl QpConfig {
             // is freed after its field `cq` was dropped.
             unsafe { plug::install(cq, ptr::from_ref(qp)) };
         }
+        opening.done();
         Ok(Qp { owner })
     }
 }
@@ -523,6 +528,7 @@ impl<H: Handler> QueuePair<H> {
         }
         // INVARIANT: The drains have completed, and nothing is posted any more.
         *drained = true;
+        self.pd.close();
     }
 
     /// Handles an asynchronous event of the queue pair.

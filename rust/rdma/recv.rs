@@ -160,6 +160,10 @@ struct Entry {
 }
 
 /// The buffers of one class.
+///
+/// # Invariants
+///
+/// Only receives of the queue pair that owns the ring name its memory.
 struct Ring {
     entries: KVVec<Entry>,
     bytes: u32,
@@ -338,6 +342,25 @@ impl Entry {
     }
 }
 
+impl Drop for Ring {
+    fn drop(&mut self) {
+        // The domain need not keep the memory, as it does with other buffers: a peer could have one queue
+        // pair after the other made and closed.
+        if let Some(buf) = &mut self.buf {
+            // SAFETY: By the type invariant only receives of the owner name the memory. `QueuePair` drops
+            // its rings after it has destroyed the device's queue pair, and nothing was posted from a
+            // ring that no queue pair has got.
+            unsafe { buf.free() };
+        }
+        if let Some(split) = &mut self.split {
+            // SAFETY: As above.
+            unsafe { split.heads.free() };
+            // SAFETY: As above.
+            unsafe { split.payloads.free() };
+        }
+    }
+}
+
 impl Ring {
     fn new(pd: &Arc<Pd>, class: usize, spec: RecvClass, done: Done) -> Result<Self> {
         let (buf, split) = match (spec.has_payloads()?, spec.total()?) {
@@ -348,6 +371,7 @@ impl Ring {
                 (Some(buf), None)
             }
         };
+        // INVARIANT: The memory is new, and its elements do not leave `Ring::post`.
         Ok(Self {
             entries: Entry::list(class, spec.count, done)?,
             bytes: spec.bytes,

@@ -13,6 +13,7 @@ use core::{
 };
 
 use crate::{
+    dma::Sink,
     imm::ImmRing,
     mr::{
         Access,
@@ -74,6 +75,15 @@ pub struct SqSpace {
     pub sges: u32,
 }
 
+/// A position in the order of all work requests of a send queue, in which they complete.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Position {
+    /// The number of the queue, which no other ever has.
+    pub(crate) queue: u64,
+    /// The number of the request, from 1.
+    pub(crate) number: u64,
+}
+
 /// The entries of a queue that a chain may take.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Entries {
@@ -131,12 +141,23 @@ impl<H: Handler> Chain<'_, H> {
 
     /// Reads from the peer's memory. If one of the last work requests of a chain is signalled, its
     /// completion also means that the earlier ones have read all of their bytes.
-    pub fn rdma_read(
+    ///
+    /// The memory stays mapped until [`DmaPieces::end_reads`] is called for it, see there. A chain is
+    /// refused if reads that another queue pair has posted into the same memory may not have completed.
+    ///
+    /// [`DmaPieces::end_reads`]: crate::dma::DmaPieces::end_reads
+    pub fn rdma_read<'s>(
         &mut self,
         from: Remote,
-        to: impl IntoIterator<Item = Sge>,
+        to: impl IntoIterator<Item = Sink<'s>>,
         signal: Signal<'_, H>,
     ) {
+        let at = self.draft.position();
+        let mut is_free = true;
+        let to = to.into_iter().map(|sink| {
+            is_free &= sink.reads.note(at);
+            sink.sge
+        });
         let wr = bindings::ib_rdma_wr {
             wr: self
                 .draft
@@ -144,6 +165,9 @@ impl<H: Handler> Chain<'_, H> {
             remote_addr: from.addr,
             rkey: from.rkey,
         };
+        if !is_free {
+            return self.draft.refuse();
+        }
         self.push(Wr { rdma: wr }, signal);
     }
 
@@ -301,9 +325,8 @@ impl<H: Handler> QueuePair<H> {
     /// - `EAGAIN`: the device's queue has no space now beside the
     ///   [reserve](crate::qp::QpConfig::send_reserve). [`Handler::sq_space_freed`] is called when
     ///   it may have space again. The doorbell was rung for the waiting chains.
-    /// - `EINVAL`: `build` used more than `space`, elements of another device, a region of another
-    ///   protection domain, or a slot of another queue pair; or the queue can never hold such a
-    ///   chain.
+    /// - `EINVAL`: `build` used more than `space`, elements or a region of another protection domain,
+    ///   or a slot of another queue pair; or the queue can never hold such a chain.
     /// - `ENOTCONN`: the queue pair was closed.
     /// - `EIO`, or another error of the device's driver: the device did not accept everything that
     ///   was posted. The queue pair is unusable, and it is unknown which part of this chain and of
@@ -394,7 +417,7 @@ impl<H: Handler> QueuePair<H> {
 unsafe fn complete<H: Handler>(
     cq: *mut bindings::ib_cq,
     wc: *mut bindings::ib_wc,
-    report: impl FnOnce(&QueuePair<H>, QpRef<'_, H>),
+    report: impl FnOnce(&QueuePair<H>, QpRef<'_, H>, Position),
 ) {
     // SAFETY: By this function's contract the core has filled in the completion, which is being
     // handled, and does not change it meanwhile.
@@ -404,8 +427,8 @@ unsafe fn complete<H: Handler>(
     if !wc.is_success() {
         return qp.handler().failed(qp_ref(), wc);
     }
-    qp.send_queue().lock().completed();
-    report(qp, qp_ref());
+    let done = qp.send_queue().lock().completed();
+    report(qp, qp_ref(), done);
     qp.handler().sq_space_freed(qp_ref());
 }
 
@@ -420,7 +443,7 @@ pub(crate) unsafe extern "C" fn credit_done<H: Handler>(
     wc: *mut bindings::ib_wc,
 ) {
     // SAFETY: By this function's contract.
-    unsafe { complete::<H>(cq, wc, |_, _| ()) };
+    unsafe { complete::<H>(cq, wc, |_, _, _| ()) };
 }
 
 /// Handles the completion of a control message.
@@ -433,7 +456,7 @@ pub(crate) unsafe extern "C" fn control_done<H: Handler>(
     wc: *mut bindings::ib_wc,
 ) {
     // SAFETY: By this function's contract.
-    unsafe { complete::<H>(cq, wc, |qp, qp_ref| qp.handler().control_sent(qp_ref)) };
+    unsafe { complete::<H>(cq, wc, |qp, qp_ref, _| qp.handler().control_sent(qp_ref)) };
 }
 
 /// Handles the completion of a slot's message.
@@ -445,7 +468,7 @@ pub(crate) unsafe extern "C" fn sent_done<H: Handler>(
     cq: *mut bindings::ib_cq,
     wc: *mut bindings::ib_wc,
 ) {
-    let report = |qp: &QueuePair<H>, qp_ref: QpRef<'_, H>| {
+    let report = |qp: &QueuePair<H>, qp_ref: QpRef<'_, H>, _| {
         // SAFETY: By this function's contract.
         if let Some(slot) = unsafe { slot_of(qp, wc, Kind::Send) } {
             qp.handler().sent(qp_ref, slot);
@@ -464,10 +487,10 @@ pub(crate) unsafe extern "C" fn invalidated_done<H: Handler>(
     cq: *mut bindings::ib_cq,
     wc: *mut bindings::ib_wc,
 ) {
-    let report = |qp: &QueuePair<H>, qp_ref: QpRef<'_, H>| {
+    let report = |qp: &QueuePair<H>, qp_ref: QpRef<'_, H>, done| {
         // SAFETY: By this function's contract.
         if let Some(slot) = unsafe { slot_of(qp, wc, Kind::Invalidate) } {
-            qp.handler().invalidated(qp_ref, slot);
+            qp.handler().invalidated(qp_ref, slot, done);
         }
     };
     // SAFETY: By this function's contract.

@@ -2,44 +2,43 @@
 
 //! Scatter/gather entries of work requests.
 
-use crate::device::Device;
+use crate::pd::Pd;
 use ibtrs_bindings as bindings;
 
 /// A scatter element, which names local memory: DMA address, length in bytes, local key.
 ///
-/// It is valid for the device that the memory is mapped for; queue pairs of other devices refuse
-/// it. It does not keep the memory.
+/// It is valid in the protection domain that the memory is mapped or registered in; queue pairs of
+/// other domains refuse it. It does not keep the memory, but the domain does.
 #[derive(Clone, Copy)]
 pub struct Sge {
     raw: bindings::ib_sge,
-    /// The number of the device.
-    device: u64,
+    /// The number of the domain.
+    domain: u64,
 }
 
 impl Sge {
-    /// Creates an element of `length` bytes at the DMA address `addr` of `dev`, with the key
-    /// `lkey`.
+    /// Creates an element of `length` bytes at the DMA address `addr` in `pd`, with the key `lkey`.
     #[inline]
-    pub(crate) fn new(dev: &Device, addr: u64, length: u32, lkey: u32) -> Self {
-        Self::of_device(dev.id(), addr, length, lkey)
+    pub(crate) fn new(pd: &Pd, addr: u64, length: u32, lkey: u32) -> Self {
+        Self::of_domain(pd.id(), addr, length, lkey)
     }
 
-    /// As [`Sge::new`], for the device with the number `device`.
+    /// As [`Sge::new`], for the domain with the number `domain`.
     #[inline]
-    pub(crate) fn of_device(device: u64, addr: u64, length: u32, lkey: u32) -> Self {
+    pub(crate) fn of_domain(domain: u64, addr: u64, length: u32, lkey: u32) -> Self {
         Self {
             raw: bindings::ib_sge { addr, length, lkey },
-            device,
+            domain,
         }
     }
 
-    /// Returns the C struct, if the element is for the device with the number `device`.
+    /// Returns the C struct, if the element is for the domain with the number `domain`.
     #[inline]
-    pub(crate) fn for_device(&self, device: u64) -> Option<bindings::ib_sge> {
-        (self.device == device).then_some(self.raw)
+    pub(crate) fn for_domain(&self, domain: u64) -> Option<bindings::ib_sge> {
+        (self.domain == domain).then_some(self.raw)
     }
 
-    /// Returns the C struct, without a check of the device.
+    /// Returns the C struct, without a check of the domain.
     #[inline]
     pub(crate) fn raw(&self) -> bindings::ib_sge {
         self.raw

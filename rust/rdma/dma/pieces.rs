@@ -4,25 +4,39 @@
 
 use super::{
     map_block,
-    Direction, //
+    Direction,
+    KeepNode, //
+    Mapped,
 };
 use crate::{
     pd::Pd,
+    sendq::Position,
     sge::Sge, //
 };
+use core::mem::take;
 use ibtrs_bindings as bindings;
 use kernel::{
     alloc::Flags,
     prelude::*,
     sync::Arc, //
 };
-use kx::mm::{
-    PageBlock,
-    Pieces, //
+use kx::{
+    mm::{
+        PageBlock,
+        Pieces, //
+    },
+    pr_err_ratelimited,
+    sync::atomic::{
+        Atomic,
+        Relaxed, //
+    }, //
 };
 
-/// Memory in pieces that stays mapped for a device as long as this value lives: each piece has a
-/// mapping of its own.
+/// Memory in pieces that is mapped for a device: each piece has a mapping of its own.
+///
+/// It may be dropped while the device uses it: then the protection domain keeps it until all queue
+/// pairs are closed. [`DmaPieces::unmap`] does the same if a queue pair may still read from a peer
+/// into the memory.
 ///
 /// # Invariants
 ///
@@ -36,7 +50,79 @@ pub struct DmaPieces {
     ///
     /// [`Device::needs_sync`]: crate::device::Device::needs_sync
     needs_sync: bool,
+    /// For the domain; taken when this value ends.
+    room: Option<KBox<KeepNode>>,
+    reads: Reads,
     pd: Arc<Pd>,
+}
+
+/// The reads from a peer into some memory.
+///
+/// # Invariants
+///
+/// If one may not have completed, `last` is the position of the last one in the send queue with the
+/// number `queue`. Otherwise `last` is zero. Only who has the memory exclusively notes reads: two
+/// threads that do so at a time would overwrite the numbers of each other.
+pub(crate) struct Reads {
+    queue: Atomic<u64>,
+    last: Atomic<u64>,
+}
+
+impl Reads {
+    fn none() -> Self {
+        // INVARIANT: Zero stands for none.
+        Self {
+            queue: Atomic::new(0),
+            last: Atomic::new(0),
+        }
+    }
+
+    /// Notes a read at `at`; returns false if one of another queue may not have completed.
+    #[inline]
+    pub(crate) fn note(&self, at: Position) -> bool {
+        // ORDERING: By the type invariant no other thread uses the numbers now. The thread that ends the
+        // reads, or unmaps the memory, has the memory from this one.
+        if self.is_pending() && self.queue.load(Relaxed) != at.queue {
+            return false;
+        }
+        self.queue.store(at.queue, Relaxed);
+        // INVARIANT: Positions of a queue grow, so this is the last one.
+        self.last.store(at.number, Relaxed);
+        true
+    }
+
+    /// Notes that all requests up to `done` have completed.
+    #[inline]
+    fn end(&self, done: Position) {
+        if self.queue.load(Relaxed) == done.queue && self.last.load(Relaxed) <= done.number {
+            // INVARIANT: The last one has completed, and so have those before it in its queue, the only
+            // queue that has any.
+            self.last.store(0, Relaxed);
+        }
+    }
+
+    #[inline]
+    fn is_pending(&self) -> bool {
+        self.last.load(Relaxed) != 0
+    }
+}
+
+/// Memory for the device to write to, for [`Chain::rdma_read`].
+///
+/// [`Chain::rdma_read`]: crate::sendq::Chain::rdma_read
+#[derive(Clone, Copy)]
+pub struct Sink<'a> {
+    pub(crate) sge: Sge,
+    pub(crate) reads: &'a Reads,
+}
+
+impl Sink<'_> {
+    /// Returns the length in bytes.
+    #[inline]
+    #[expect(clippy::len_without_is_empty)]
+    pub fn len(&self) -> u32 {
+        self.sge.len()
+    }
 }
 
 impl DmaPieces {
@@ -50,8 +136,11 @@ impl DmaPieces {
     ///
     /// `ENOMEM`, also when the device has no mapping space left.
     pub fn new(pd: &Arc<Pd>, pieces: Arc<Pieces>, dir: Direction) -> Result<Self> {
+        let kept = KeepNode::new(GFP_KERNEL)?;
         let room = DmaRoom::new(&pieces, GFP_KERNEL)?;
-        Self::new_in(pd, pieces, dir, room).map_err(|_| ENOMEM)
+        let mut this = Self::new_in(pd, pieces, dir, room).map_err(|_| ENOMEM)?;
+        this.room = Some(kept);
+        Ok(this)
     }
 
     /// Maps `pieces`, and allocates nothing: `room` is what [`DmaRoom::new`] has returned for them.
@@ -78,10 +167,13 @@ impl DmaPieces {
             addrs: room.0,
             dir,
             needs_sync: false,
+            room: None,
+            reads: Reads::none(),
             pd: pd.clone(),
         };
         for block in this.pieces.blocks() {
             let Ok(addr) = map_block(&this.pd, block, dir) else {
+                // The device was told of none of them.
                 return Err(this.unmap());
             };
             this.needs_sync |= pd.device().needs_sync(addr);
@@ -93,12 +185,54 @@ impl DmaPieces {
 
     /// Ends the mappings; returns the room for the next ones.
     ///
+    /// The device must no longer send from the memory, or it may send what the memory is used for
+    /// next. If it may still write there, because a [read](Self::end_reads) is pending or a region
+    /// covers the memory, the domain keeps the memory, and the room is empty.
+    ///
     /// # Context
     ///
     /// Any.
     pub fn unmap(mut self) -> DmaRoom {
+        if self.reads.is_pending() && !self.pd.is_over() {
+            pr_err_ratelimited!(
+                "bug: {}: memory is unmapped to which the device may still write; it is kept until the connections are closed\n",
+                self.pd.device().name()
+            );
+            return DmaRoom::default();
+        }
         self.end_all();
-        DmaRoom(core::mem::take(&mut self.addrs))
+        DmaRoom(take(&mut self.addrs))
+    }
+
+    /// Notes that the device writes to the memory until all queue pairs are closed.
+    pub(crate) fn keep(&mut self) {
+        // INVARIANT: No queue has this number, and no request this position. So no further read is noted,
+        // and none is ended.
+        self.reads.queue.store(0, Relaxed);
+        self.reads.last.store(u64::MAX, Relaxed);
+    }
+
+    /// Notes that the reads from a peer into this memory have completed, if they were posted before the
+    /// request at `done`, which [`Handler::invalidated`] gets.
+    ///
+    /// # Context
+    ///
+    /// Any.
+    ///
+    /// [`Handler::invalidated`]: crate::qp::Handler::invalidated
+    #[inline]
+    pub fn end_reads(&self, done: Position) {
+        self.reads.end(done);
+    }
+
+    /// Ends the mappings at once, whatever queue pairs the domain has.
+    ///
+    /// # Safety
+    ///
+    /// No work request that may not have completed, or may still be posted, and no registration may name
+    /// the memory.
+    pub(crate) unsafe fn free(&mut self) {
+        self.end_all();
     }
 
     fn end_all(&mut self) {
@@ -118,10 +252,10 @@ impl DmaPieces {
         &self.pieces
     }
 
-    /// Returns the number of the device.
+    /// Returns the domain.
     #[inline]
-    pub(crate) fn device_id(&self) -> u64 {
-        self.pd.device().id()
+    pub(crate) fn pd(&self) -> &Arc<Pd> {
+        &self.pd
     }
 
     /// Iterates over the DMA addresses and lengths of the pieces.
@@ -137,8 +271,7 @@ impl DmaPieces {
     pub fn sge(&self, offset: usize, len: u32) -> Option<Sge> {
         let part = self.pieces.part(offset, len as usize)?;
         let addr = *self.addrs.get(part.piece)? + part.offset as u64;
-        let (device, lkey) = (self.pd.device(), self.pd.local_dma_lkey());
-        Some(Sge::new(device, addr, len, lkey))
+        Some(Sge::new(&self.pd, addr, len, self.pd.local_dma_lkey()))
     }
 
     /// Iterates over the scatter elements of the first `len` bytes, or of all if there are fewer:
@@ -151,9 +284,18 @@ impl DmaPieces {
             let len = left.min(piece);
             left -= len;
             // CAST: The length of a block of pages fits in 32 bits.
-            let sge = || Sge::new(self.pd.device(), addr, len as u32, self.pd.local_dma_lkey());
+            let sge = || Sge::new(&self.pd, addr, len as u32, self.pd.local_dma_lkey());
             (len > 0).then(sge)
         })
+    }
+
+    /// As [`Self::sges`], for reads from a peer into the memory. They must be ended with
+    /// [`Self::end_reads`] before the memory is unmapped.
+    #[inline]
+    pub fn sinks(&mut self, len: usize) -> impl Iterator<Item = Sink<'_>> {
+        // INVARIANT: The result borrows the memory exclusively.
+        let reads = &self.reads;
+        self.sges(len).map(move |sge| Sink { sge, reads })
     }
 
     /// Makes the CPU's writes to `len` bytes at `offset` visible to the device.
@@ -214,7 +356,14 @@ impl DmaPieces {
 
 impl Drop for DmaPieces {
     fn drop(&mut self) {
-        self.end_all();
+        if self.addrs.is_empty() {
+            return;
+        }
+        let (pieces, addrs) = (self.pieces.clone(), take(&mut self.addrs));
+        // SAFETY: By the type invariant the pieces are mapped there, and this value ends.
+        let mapped = unsafe { Mapped::pieces(pieces, addrs, self.dir) };
+        // SAFETY: They are mapped for the device of this domain.
+        unsafe { self.pd.release(mapped, self.room.take()) };
     }
 }
 
@@ -234,5 +383,111 @@ impl DmaRoom {
     /// `ENOMEM`.
     pub fn new(pieces: &Pieces, flags: Flags) -> Result<Self> {
         Ok(Self(KVVec::with_capacity(pieces.blocks().len(), flags)?))
+    }
+}
+
+#[cfg(IBTRS_KUNIT)]
+#[kernel::macros::kunit_tests(rdma_pieces)]
+mod tests {
+    use super::*;
+    use crate::device::Device;
+    use kernel::page::PAGE_SIZE;
+    use kx::mm::Node;
+
+    const LEN: usize = 3 * PAGE_SIZE;
+
+    fn at(queue: u64, number: u64) -> Position {
+        Position { queue, number }
+    }
+
+    fn pieces() -> Result<Arc<Pieces>> {
+        Ok(Arc::new(Pieces::new(LEN, Node::ANY)?, GFP_KERNEL)?)
+    }
+
+    /// As `Chain::rdma_read` does; returns whether it may read.
+    fn read(dma: &mut DmaPieces, at: Position) -> bool {
+        dma.sinks(LEN).all(|sink| sink.reads.note(at))
+    }
+
+    #[test]
+    fn memory_is_unmapped_after_its_reads() -> Result {
+        let pd = Pd::new(&Device::nth(0)?)?;
+        let pieces = pieces()?;
+        let mut dma = DmaPieces::new(&pd, pieces.clone(), Direction::FromDevice)?;
+        assert_eq!(
+            dma.sinks(LEN)
+                .map(|sink| sink.len() as usize)
+                .sum::<usize>(),
+            LEN
+        );
+        // Two reads, of which the completion of the last one tells.
+        assert!(read(&mut dma, at(1, 7)) && read(&mut dma, at(1, 8)));
+        for too_early in [at(1, 0), at(1, 7), at(2, 9)] {
+            dma.end_reads(too_early);
+            assert!(dma.reads.is_pending());
+        }
+        dma.end_reads(at(1, 9));
+        let room = dma.unmap();
+        assert_eq!(pd.kept(), 0);
+        // The room is that of the next mapping.
+        let dma = DmaPieces::new_in(&pd, pieces.clone(), Direction::FromDevice, room);
+        let room = dma.map_err(|_| ENOMEM)?.unmap();
+        assert!(room.0.capacity() >= pieces.blocks().len());
+        assert!(Arc::into_unique_or_drop(pieces).is_some());
+        Ok(())
+    }
+
+    #[test]
+    fn memory_that_is_read_into_is_kept() -> Result {
+        for new in [true, false] {
+            let pd = Pd::new(&Device::nth(0)?)?;
+            let pieces = pieces()?;
+            let mut dma = match new {
+                true => DmaPieces::new(&pd, pieces.clone(), Direction::FromDevice)?,
+                false => {
+                    let room = DmaRoom::new(&pieces, GFP_KERNEL)?;
+                    let dma = DmaPieces::new_in(&pd, pieces.clone(), Direction::FromDevice, room);
+                    dma.map_err(|_| ENOMEM)?
+                }
+            };
+            assert!(read(&mut dma, at(1, 1)));
+            assert_eq!(dma.unmap().0.capacity(), 0);
+            assert_eq!(pd.kept(), 1);
+            // The domain has the other reference.
+            let again = pieces.clone();
+            assert!(Arc::into_unique_or_drop(again).is_none());
+            drop(pd);
+            assert!(Arc::into_unique_or_drop(pieces).is_some());
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn one_queue_reads_at_a_time() -> Result {
+        let pd = Pd::new(&Device::nth(0)?)?;
+        let mut dma = DmaPieces::new(&pd, pieces()?, Direction::FromDevice)?;
+        assert!(read(&mut dma, at(1, 5)));
+        assert!(!read(&mut dma, at(2, 1)));
+        dma.end_reads(at(2, 6));
+        assert!(dma.reads.is_pending());
+        dma.end_reads(at(1, 5));
+        assert!(read(&mut dma, at(2, 1)));
+        dma.end_reads(at(2, 1));
+        assert!(!dma.reads.is_pending());
+        Ok(())
+    }
+
+    /// Neither a completion nor a further read makes memory free that a region covers.
+    #[test]
+    fn memory_of_a_region_is_not_read_into() -> Result {
+        let pd = Pd::new(&Device::nth(0)?)?;
+        let mut dma = DmaPieces::new(&pd, pieces()?, Direction::FromDevice)?;
+        assert!(read(&mut dma, at(1, 5)));
+        dma.keep();
+        dma.end_reads(at(1, 5));
+        assert!(!read(&mut dma, at(1, 6)));
+        dma.unmap();
+        assert_eq!(pd.kept(), 1);
+        Ok(())
     }
 }

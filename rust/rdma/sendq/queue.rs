@@ -10,6 +10,7 @@ use core::{
 
 use super::{
     Entries,
+    Position,
     SqSpace, //
 };
 use crate::{
@@ -19,7 +20,13 @@ use crate::{
 };
 use ibtrs_bindings as bindings;
 use kernel::prelude::*;
-use kx::ring::Ring;
+use kx::{
+    ring::Ring,
+    sync::atomic::{
+        Atomic,
+        Relaxed, //
+    }, //
+};
 
 /// One work request of any kind.
 #[repr(C)]
@@ -29,6 +36,9 @@ pub(super) union Wr {
     pub(super) rdma: bindings::ib_rdma_wr,
     pub(super) reg: bindings::ib_reg_wr,
 }
+
+/// The number of the latest queue.
+static LAST_NUMBER: Atomic<u64> = Atomic::new(0);
 
 /// The work requests that wait for the doorbell, and the number of those that the device has not
 /// completed.
@@ -48,8 +58,10 @@ pub(crate) struct SendQueue {
     reserve: u32,
     /// Maximum number of elements of one request.
     max_sges: u32,
-    /// The number of the device.
-    device: u64,
+    /// The number of the protection domain.
+    domain: u64,
+    /// The number of this queue, which no other ever has.
+    number: u64,
     /// Present if immediates travel in messages.
     imms: Option<ImmRing>,
     closed: bool,
@@ -66,8 +78,8 @@ impl SendQueue {
     pub(super) const BATCH_SGES: usize = 272;
 
     /// Creates the state for a queue of `depth` entries, each of at most `max_sges` elements, of
-    /// the device with the number `device`.
-    pub(crate) fn new(depth: u32, max_sges: u32, device: u64) -> Result<Self> {
+    /// a queue pair in the protection domain with the number `domain`.
+    pub(crate) fn new(depth: u32, max_sges: u32, domain: u64) -> Result<Self> {
         let wr = Wr {
             rdma: bindings::ib_rdma_wr::c_zeroed(),
         };
@@ -84,7 +96,8 @@ impl SendQueue {
             credits: Credits::new(depth)?,
             reserve: 0,
             max_sges,
-            device,
+            domain,
+            number: LAST_NUMBER.fetch_add(1, Relaxed) + 1,
             imms: None,
             closed: false,
         })
@@ -120,10 +133,13 @@ impl SendQueue {
         self.closed
     }
 
-    /// Records the completion of a signalled request.
+    /// Records the completion of a signalled request; returns its position.
     #[inline]
-    pub(super) fn completed(&mut self) {
-        self.credits.completed();
+    pub(super) fn completed(&mut self) -> Position {
+        Position {
+            queue: self.number,
+            number: self.credits.completed(),
+        }
     }
 
     /// Makes room for a chain of `space`, and returns the space that it takes. Unless the chain fits
@@ -200,7 +216,7 @@ impl SendQueue {
     /// Returns whether the device's queue has room now for a chain that leaves `kept` entries free.
     #[inline]
     fn has_credit(&self, space: SqSpace, kept: u32) -> bool {
-        space.wrs.saturating_add(kept) <= self.credits.free
+        space.wrs.saturating_add(kept) <= self.credits.free()
     }
 
     /// Returns whether a chain fits beside the waiting ones.
@@ -252,9 +268,9 @@ impl SendQueue {
         // restores the end. The device's driver copies requests and elements before it returns.
         // `Chain::push` has checked that completion entries are those of the queue pair, or of
         // slots that it keeps, and `Chain::reg_mr` that regions belong to its protection domain, so
-        // all of them outlive the queue pair. `Draft::gather` has checked that the elements are for
-        // this device. The driver is responsible for the memory that elements and remote addresses
-        // name, as the crate's documentation says.
+        // all of them outlive the queue pair. `Draft::gather` has checked that the elements are of
+        // that domain. It keeps the memory that they name, but for that of I/O (`MappedIo`), as the
+        // crate's documentation says.
         let ret = unsafe { bindings::ib_post_send(qp, self.wrs.as_ptr().cast(), &mut bad) };
         kernel::error::to_result(ret).map_err(|error| {
             self.closed = true;
@@ -314,6 +330,15 @@ impl Draft<'_> {
         self.queue.imms.as_mut()?.push(imm)
     }
 
+    /// Returns the position of the next request.
+    #[inline]
+    pub(super) fn position(&self) -> Position {
+        Position {
+            queue: self.queue.number,
+            number: self.queue.credits.taken.wrapping_add(1),
+        }
+    }
+
     /// Marks the chain as one that cannot be queued.
     #[inline]
     pub(super) fn refuse(&mut self) {
@@ -332,7 +357,7 @@ impl Draft<'_> {
         let mut count = 0;
         for sge in from {
             let place = self.queue.sges.get_mut(start + count);
-            let (Some(place), Some(raw)) = (place, sge.for_device(self.queue.device)) else {
+            let (Some(place), Some(raw)) = (place, sge.for_domain(self.queue.domain)) else {
                 self.refuse();
                 return wr;
             };
@@ -410,71 +435,90 @@ impl Draft<'_> {
     }
 }
 
-/// The number of free entries of the device's queue.
+/// The free entries of the device's queue, and the positions of requests.
+///
+/// # Invariants
+///
+/// All requests up to the position `done` have completed.
 struct Credits {
     depth: u32,
-    free: u32,
-    /// Requests since the last signalled one.
-    unsignalled: u32,
+    /// Position of the latest request.
+    taken: u64,
+    /// Position of the latest completed request.
+    done: u64,
+    /// Position of the latest signalled request.
+    signalled: u64,
     /// Number of requests after which the queue signals one by itself.
-    signal_every: u32,
-    /// For each signalled request in flight, the number of entries that it frees.
-    frees: Ring<u32>,
+    signal_every: u64,
+    /// The position of each signalled request in flight.
+    signals: Ring<u64>,
 }
 
 /// A state of [`Credits`] to roll back to, as long as nothing has completed since.
 struct CreditMark {
-    free: u32,
-    unsignalled: u32,
+    taken: u64,
+    signalled: u64,
     signals: usize,
 }
 
 impl Credits {
     fn new(depth: u32) -> Result<Self> {
+        // INVARIANT: There is no request yet.
         Ok(Self {
             depth,
-            free: depth,
-            unsignalled: 0,
-            signal_every: (depth / 4).clamp(1, 64),
-            frees: Ring::new(depth as usize)?,
+            taken: 0,
+            done: 0,
+            signalled: 0,
+            signal_every: (depth / 4).clamp(1, 64).into(),
+            signals: Ring::new(depth as usize)?,
         })
+    }
+
+    /// Returns the number of free entries.
+    #[inline]
+    fn free(&self) -> u32 {
+        // CAST: No more requests are in flight than entries, of which `depth` is the number.
+        self.depth
+            .saturating_sub(self.taken.wrapping_sub(self.done) as u32)
     }
 
     /// Takes an entry, which must be free; returns whether its request has to be signalled.
     #[inline]
     fn take(&mut self, signalled: bool) -> bool {
-        self.free = self.free.saturating_sub(1);
-        self.unsignalled += 1;
-        if !signalled && self.unsignalled < self.signal_every {
+        self.taken = self.taken.wrapping_add(1);
+        if !signalled && self.taken.wrapping_sub(self.signalled) < self.signal_every {
             return false;
         }
         // The ring has room, as each signalled request takes at least one of the `depth` entries.
-        self.frees.push(self.unsignalled);
-        self.unsignalled = 0;
+        self.signals.push(self.taken);
+        self.signalled = self.taken;
         true
     }
 
-    /// Frees the entries of a completed signalled request, and of those before it.
+    /// Frees the entries of a completed signalled request, and of those before it; returns its
+    /// position.
     #[inline]
-    fn completed(&mut self) {
-        if let Some(count) = self.frees.pop() {
-            self.free = self.free.saturating_add(count);
+    fn completed(&mut self) -> u64 {
+        if let Some(position) = self.signals.pop() {
+            // INVARIANT: Requests complete in order.
+            self.done = position;
         }
+        self.done
     }
 
     #[inline]
     fn mark(&self) -> CreditMark {
         CreditMark {
-            free: self.free,
-            unsignalled: self.unsignalled,
-            signals: self.frees.len(),
+            taken: self.taken,
+            signalled: self.signalled,
+            signals: self.signals.len(),
         }
     }
 
     fn undo(&mut self, mark: CreditMark) {
-        self.free = mark.free;
-        self.unsignalled = mark.unsignalled;
-        self.frees.truncate(mark.signals);
+        self.taken = mark.taken;
+        self.signalled = mark.signalled;
+        self.signals.truncate(mark.signals);
     }
 }
 

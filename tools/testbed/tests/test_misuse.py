@@ -17,15 +17,22 @@ DRIVER = "ibnbd/client"
 USES = """//! Not to be linked.
 use kernel::{alloc::flags::GFP_KERNEL, prelude::*, sync::Arc};
 use kx::{blk::{Operations, Request, Status}, configfs::Directory, io::IoHandle, sync::RcuPtr, sysfs::*};
-use rdma::{cm::CmId, device::Device as RdmaDevice, dma::MappedIo, sge::Sge};
+use rdma::{cm::CmId, dma::{DmaBuf, DmaPages, DmaPieces, MappedIo}, mr::{IoMr, Mr}, pd::Pd, qp::Handler, sendq::{Chain, Signal},
+           sge::{Remote, Sge}};
 """
 # Code that must compile, so that the others fail for the given reason.
 GOOD = """
 /// As it is meant.
-pub fn good<D: Operations>(rq: Request<D>, io: MappedIo, dev: &RdmaDevice, ctx: StoreCtx<'_, Arc<u32>>) -> Result<IoHandle> {
+pub fn good<D: Operations>(rq: Request<D>, io: MappedIo, pd: &Pd, ctx: StoreCtx<'_, Arc<u32>>) -> Result<IoHandle> {
     rq.end(Status::OK);
     let _ = ctx.keep_module::<Here>()?.remove_self();
-    Ok(io.unmap(dev))
+    Ok(io.unmap(pd))
+}
+/// A read from a peer, and its end.
+pub fn read<H: Handler>(chain: &mut Chain<'_, H>, mut to: DmaPieces, done: rdma::sendq::Position) {
+    chain.rdma_read(Remote::default(), to.sinks(8), Signal::None);
+    to.end_reads(done);
+    to.unmap();
 }
 struct Here;
 impl kernel::ModuleMetadata for Here {
@@ -35,13 +42,33 @@ impl kernel::ModuleMetadata for Here {
 """
 # The misuse, and the compiler's number for it.
 MISUSES = {
-    "an element with any address": ("E0624", "fn f(d: &RdmaDevice) -> Sge { Sge::new(d, 1, 1, 0) }"),
-    "an element made of its fields": ("E0451", "fn f(s: Sge) -> Sge { Sge { device: 1, ..s } }"),
+    "an element with any address": ("E0624", "fn f(p: &Pd) -> Sge { Sge::new(p, 1, 1, 0) }"),
+    "an element made of its fields": ("E0451", "fn f(s: Sge) -> Sge { Sge { domain: 1, ..s } }"),
     "the scatter list without its I/O": ("E0624", "fn f(io: &MappedIo) { io.as_raw(); }"),
-    "an I/O that is unmapped twice": ("E0382", "fn f(io: MappedIo, d: &RdmaDevice) { io.unmap(d); io.unmap(d); }"),
+    "an I/O that is unmapped twice": ("E0382", "fn f(io: MappedIo, p: &Pd) { io.unmap(p); io.unmap(p); }"),
     "elements of an I/O that is unmapped":
-        ("E0505", "fn f(io: MappedIo, d: &RdmaDevice, p: &rdma::pd::Pd) -> usize "
-                  "{ let list = io.sges(p); io.unmap(d); list.count() }"),
+        ("E0505", "fn f(io: MappedIo, p: &Pd) -> usize { let list = io.sges(p); io.unmap(p); list.count() }"),
+    "a read from a peer into a buffer for sending":
+        ("E0271", "fn f<H: Handler>(c: &mut Chain<'_, H>, b: &DmaBuf) -> Result "
+                  "{ Ok(c.rdma_read(Remote::default(), [b.sge(0, 8)?], Signal::None)) }"),
+    "a read from a peer into the memory of an I/O":
+        ("E0271", "fn f<H: Handler>(c: &mut Chain<'_, H>, io: &MappedIo, p: &Pd) "
+                  "{ c.rdma_read(Remote::default(), io.sges(p), Signal::None) }"),
+    "a read from a peer into memory that is unmapped":
+        ("E0505", "fn f<H: Handler>(c: &mut Chain<'_, H>, mut d: DmaPieces) "
+                  "{ let to = d.sinks(8); d.unmap(); c.rdma_read(Remote::default(), to, Signal::None) }"),
+    "reads from a peer that two connections post at a time":
+        ("E0499", "fn f<H: Handler>(c: &mut Chain<'_, H>, o: &mut Chain<'_, H>, d: &mut DmaPieces) "
+                  "{ let (a, b) = (d.sinks(8), d.sinks(8)); c.rdma_read(Remote::default(), a, Signal::None); "
+                  "o.rdma_read(Remote::default(), b, Signal::None) }"),
+    "a buffer that is borrowed to be written while the device reads it":
+        ("E0599", "fn f(b: &mut DmaBuf) -> &mut [u8] { b.bytes_mut() }"),
+    "a region that describes other memory later":
+        ("E0599", "fn f(mr: &mut Mr, p: &DmaPages) { mr.map_pages(p); }"),
+    "a region of pages in the place of one for I/O":
+        ("E0596", "fn f(io: &mut IoMr, mr: &mut Mr) { core::mem::swap(&mut **io, mr) }"),
+    "a completion that a driver makes up":
+        ("E0451", "fn f() -> rdma::sendq::Position { rdma::sendq::Position { queue: 1, number: 1 } }"),
     "a request that is ended twice":
         ("E0382", "fn f<D: Operations>(r: Request<D>) { r.end(Status::OK); r.end(Status::OK); }"),
     "two owners of a request":

@@ -4,11 +4,11 @@
 
 use super::*;
 
-const DEVICE: u64 = 5;
+const DOMAIN: u64 = 5;
 const DEPTH: u32 = 16;
 
 fn queue() -> Result<SendQueue> {
-    SendQueue::new(DEPTH, 4, DEVICE)
+    SendQueue::new(DEPTH, 4, DOMAIN)
 }
 
 fn space(wrs: u32, sges: u32) -> SqSpace {
@@ -16,7 +16,7 @@ fn space(wrs: u32, sges: u32) -> SqSpace {
 }
 
 fn sge(number: u64) -> Sge {
-    Sge::of_device(DEVICE, number, 1, 0)
+    Sge::of_domain(DOMAIN, number, 1, 0)
 }
 
 /// Appends a request that sends `sges` elements, numbered from `first`.
@@ -57,6 +57,11 @@ fn list(queue: &SendQueue) -> Result<KVec<(i32, u64)>> {
     Ok(list)
 }
 
+/// Returns the number of requests since the last signalled one.
+fn unsignalled(queue: &SendQueue) -> u32 {
+    (queue.credits.taken - queue.credits.signalled) as u32
+}
+
 /// Changes the queue as `SendQueue::post` does.
 fn post(queue: &mut SendQueue) {
     queue.used_wrs = 0;
@@ -91,7 +96,7 @@ mod suite {
         for (wrs, sges) in [(2, 9), (9, 2)] {
             let mut queue = queue()?;
             chain(&mut queue, 3, true)?;
-            let before = (queue.used_wrs, queue.used_sges, queue.credits.free);
+            let before = (queue.used_wrs, queue.used_sges, queue.credits.free());
             let mut draft = queue.begin(space(wrs, sges));
             for number in 0..3 {
                 push(&mut draft, number, 1, true);
@@ -99,14 +104,14 @@ mod suite {
             assert_eq!(draft.finish(), Err(EINVAL));
             assert_eq!(
                 before,
-                (queue.used_wrs, queue.used_sges, queue.credits.free)
+                (queue.used_wrs, queue.used_sges, queue.credits.free())
             );
             assert_eq!(list(&queue)?.len(), 3);
             // There is one signal, which frees the entries of the first chain.
             queue.completed();
-            assert_eq!(queue.credits.free, DEPTH);
+            assert_eq!(queue.credits.free(), DEPTH);
             queue.completed();
-            assert_eq!(queue.credits.free, DEPTH);
+            assert_eq!(queue.credits.free(), DEPTH);
         }
         Ok(())
     }
@@ -120,7 +125,7 @@ mod suite {
         push(&mut draft, 0, 1, true);
         assert_eq!(draft.finish(), Err(EINVAL));
         assert!(list(&queue)?.is_empty());
-        assert_eq!(queue.credits.free, DEPTH);
+        assert_eq!(queue.credits.free(), DEPTH);
         Ok(())
     }
 
@@ -129,24 +134,48 @@ mod suite {
     fn all_are_signalled_if_the_device_wants_that() -> Result {
         let mut queue = queue()?;
         chain(&mut queue, 3, false)?;
-        assert_eq!(queue.credits.frees.len(), 0);
+        assert_eq!(queue.credits.signals.len(), 0);
         post(&mut queue);
         queue.signal_all();
         chain(&mut queue, 3, false)?;
         // The first frees those before it, too.
-        assert_eq!(queue.credits.frees.len(), 3);
+        assert_eq!(queue.credits.signals.len(), 3);
         for free in [DEPTH - 2, DEPTH - 1, DEPTH] {
             queue.completed();
-            assert_eq!(queue.credits.free, free);
+            assert_eq!(queue.credits.free(), free);
         }
         Ok(())
     }
 
+    /// A completion tells which requests are over, even after a chain was refused.
     #[test]
-    fn elements_are_of_the_device() -> Result {
+    fn completions_know_their_position() -> Result {
+        let (mut queue, other) = (queue()?, queue()?);
+        assert!(queue.number != other.number);
+        let first = queue.begin(space(1, 1)).position();
+        assert_eq!((first.queue, first.number), (queue.number, 1));
+        chain(&mut queue, 2, true)?;
+        let mut draft = queue.begin(space(2, 2));
+        assert_eq!(draft.position().number, 3);
+        push(&mut draft, 0, 1, true);
+        assert_eq!(draft.position().number, 4);
+        draft.refuse();
+        assert_eq!(draft.finish(), Err(EINVAL));
+        chain(&mut queue, 3, true)?;
+        post(&mut queue);
+        assert_eq!(queue.completed().number, 2);
+        assert_eq!(queue.completed().number, 5);
+        // There is no other.
+        assert_eq!(queue.completed().number, 5);
+        assert_eq!(queue.credits.free(), DEPTH);
+        Ok(())
+    }
+
+    #[test]
+    fn elements_are_of_the_domain() -> Result {
         let mut queue = queue()?;
         let mut draft = queue.begin(space(1, 2));
-        let from = [sge(1), Sge::of_device(DEVICE + 1, 2, 1, 0)];
+        let from = [sge(1), Sge::of_domain(DOMAIN + 1, 2, 1, 0)];
         let wr = draft.gather(bindings::ib_wr_opcode_IB_WR_SEND, from);
         assert_eq!(wr.num_sge, 0);
         draft.push(Wr { send: wr }, ptr::null_mut(), true);
@@ -177,7 +206,7 @@ mod suite {
         assert_eq!(chain(&mut queue, 1, true), Err(EINVAL));
         // The queue has signalled one request for each quarter of its entries.
         queue.completed();
-        assert_eq!(queue.credits.free, DEPTH / 4);
+        assert_eq!(queue.credits.free(), DEPTH / 4);
         assert!(queue.has_credit(space(4, 0), 0) && !queue.has_credit(space(5, 0), 0));
         Ok(())
     }
@@ -192,7 +221,7 @@ mod suite {
         post(&mut queue);
         queue.completed();
         assert_eq!(queue.fit(space(2, 0), Entries::All), Ok(Fit::Beside));
-        let mut queue = SendQueue::new(1000, 4, DEVICE)?;
+        let mut queue = SendQueue::new(1000, 4, DOMAIN)?;
         chain(&mut queue, SendQueue::BATCH_WRS as u32, true)?;
         assert_eq!(queue.fit(space(1, 0), Entries::All), Ok(Fit::Alone));
         Ok(())
@@ -219,14 +248,14 @@ mod suite {
         assert_eq!(list(&queue)?.len(), DEPTH as usize - 1);
         assert_eq!(room_for(&mut queue, 2), (Err(EAGAIN), 1));
         assert!(list(&queue)?.is_empty());
-        while !queue.credits.frees.is_empty() {
+        while !queue.credits.signals.is_empty() {
             queue.completed();
         }
         assert_eq!(room_for(&mut queue, 2), (Ok(2), 0));
         assert_eq!(room_for(&mut queue, DEPTH + 1), (Err(EINVAL), 1));
         let refused = queue.make_room(space(DEPTH + 1, 0), Entries::All, |_| Err(EIO));
         assert_eq!(refused.map(|space| space.wrs), Err(EIO));
-        let mut queue = SendQueue::new(1000, 4, DEVICE)?;
+        let mut queue = SendQueue::new(1000, 4, DOMAIN)?;
         chain(&mut queue, SendQueue::BATCH_WRS as u32, true)?;
         assert_eq!(room_for(&mut queue, 1), (Ok(1), 1));
         queue.close();
@@ -264,7 +293,7 @@ mod suite {
     #[test]
     fn an_immediate_may_take_a_message_of_its_own() -> Result {
         let mut queue = queue()?;
-        queue.set_imms(ImmRing::unmapped(DEVICE, DEPTH)?);
+        queue.set_imms(ImmRing::unmapped(DOMAIN, DEPTH)?);
         assert_eq!(room_for(&mut queue, 1), (Ok(2), 0));
         assert_eq!(room_for(&mut queue, DEPTH), (Err(EINVAL), 1));
         Ok(())
@@ -272,7 +301,7 @@ mod suite {
 
     #[test]
     fn batches_have_an_end() -> Result {
-        let mut queue = SendQueue::new(1000, 4, DEVICE)?;
+        let mut queue = SendQueue::new(1000, 4, DOMAIN)?;
         let most = SendQueue::BATCH_WRS as u32;
         chain(&mut queue, most - 1, true)?;
         assert!(queue.fits(space(1, 0)) && !queue.fits(space(2, 0)));
@@ -282,7 +311,7 @@ mod suite {
         let sges = SendQueue::BATCH_SGES as u32;
         assert!(queue.is_possible(space(1, sges), 0) && !queue.is_possible(space(1, sges + 1), 0));
         // A chain with more requests than the device's queue has entries is never possible.
-        let queue = SendQueue::new(3, 4, DEVICE)?;
+        let queue = SendQueue::new(3, 4, DOMAIN)?;
         assert!(queue.is_possible(space(3, 0), 0) && !queue.is_possible(space(4, 0), 0));
         Ok(())
     }
@@ -321,7 +350,7 @@ mod suite {
     #[test]
     fn immediates_of_a_refused_chain_are_taken_back() -> Result {
         let mut queue = queue()?;
-        queue.set_imms(ImmRing::unmapped(DEVICE, DEPTH)?);
+        queue.set_imms(ImmRing::unmapped(DOMAIN, DEPTH)?);
         assert_eq!(message(&mut queue, 1)?, 0);
         for wrs in 0..DEPTH {
             let mut draft = queue.begin(space(wrs, DEPTH));
@@ -359,21 +388,21 @@ mod suite {
     #[test]
     fn credits_are_balanced() -> Result {
         for depth in [1, 2, 3, 5, 16, 47, 300] {
-            let mut queue = SendQueue::new(depth, 4, DEVICE)?;
+            let mut queue = SendQueue::new(depth, 4, DOMAIN)?;
             let mut in_flight: KVec<u32> = KVec::new();
             let mut seed = u64::from(depth);
             for _ in 0..2000 {
                 seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1);
                 let dice = (seed >> 33) as u32;
                 let wrs = dice % 4;
-                let before = queue.credits.unsignalled;
-                let signals = queue.credits.frees.len();
+                let before = unsignalled(&queue);
+                let signals = queue.credits.signals.len();
                 match (dice >> 8) % 3 {
                     0 if !in_flight.is_empty() => {
                         let freed = in_flight.remove(0).map_err(|_| EINVAL)?;
-                        let free = queue.credits.free;
+                        let free = queue.credits.free();
                         queue.completed();
-                        assert_eq!(queue.credits.free, free + freed);
+                        assert_eq!(queue.credits.free(), free + freed);
                     }
                     1 => {
                         let mut draft = queue.begin(space(wrs, 0));
@@ -381,32 +410,32 @@ mod suite {
                             push(&mut draft, 0, 0, dice >> 16 & 1 == 0);
                         }
                         assert_eq!(draft.finish(), Err(EINVAL));
-                        assert_eq!(before, queue.credits.unsignalled);
-                        assert_eq!(signals, queue.credits.frees.len());
+                        assert_eq!(before, unsignalled(&queue));
+                        assert_eq!(signals, queue.credits.signals.len());
                     }
                     _ if queue.has_credit(space(wrs, 0), 0) => {
                         let mut since = before;
                         let mut draft = queue.begin(space(wrs, 0));
                         for _ in 0..wrs {
-                            let signals = draft.queue.credits.frees.len();
+                            let signals = draft.queue.credits.signals.len();
                             push(&mut draft, 0, 0, dice >> 16 & 7 == 0);
                             since += 1;
-                            if draft.queue.credits.frees.len() > signals {
+                            if draft.queue.credits.signals.len() > signals {
                                 in_flight.push(since, GFP_KERNEL)?;
                                 since = 0;
                             }
                         }
                         draft.finish()?;
-                        assert_eq!(since, queue.credits.unsignalled);
+                        assert_eq!(since, unsignalled(&queue));
                         post(&mut queue);
                     }
                     _ => {}
                 }
-                let credits = &queue.credits;
+                let (credits, waiting) = (&queue.credits, unsignalled(&queue));
                 let signalled: u32 = in_flight.iter().sum();
-                assert_eq!(credits.free + credits.unsignalled + signalled, depth);
-                assert!(credits.unsignalled < credits.signal_every);
-                assert!(credits.signal_every <= (depth / 4).max(1));
+                assert_eq!(credits.free() + waiting + signalled, depth);
+                assert!(u64::from(waiting) < credits.signal_every);
+                assert!(credits.signal_every <= u64::from((depth / 4).max(1)));
             }
         }
         Ok(())
