@@ -140,7 +140,7 @@ impl Operations for Queue {
     }
 
     fn timeout(disk: &Arc<DiskQueue>, rq: TimedOut<'_, Self>) -> TimeoutAction {
-        let cancelled = disk.timeouts().exceeded(rq.shared());
+        let cancelled = disk.timeouts().exceeded(rq.shared(), rq.after_ms());
         // The transport sees by itself whether the tag is still that of the request. If not, the
         // request is cancelled at its next timeout.
         if let Some(tag) = rq.tag().and_then(|tag| u16::try_from(tag).ok()) {
@@ -158,6 +158,9 @@ impl Operations for Queue {
     fn open(disk: &Arc<DiskQueue>, mode: OpenMode) -> Result {
         if mode.write && disk.is_read_only() {
             return Err(EPERM);
+        }
+        if mode.write || mode.exclusive {
+            disk.timeouts().used();
         }
         Ok(())
     }

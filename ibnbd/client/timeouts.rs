@@ -9,11 +9,22 @@
 //!
 //! With a limit or without, the driver counts the requests that have timed out and not ended.
 //!
+//! A new disk has a limit even if the operator has set none, until the disk is opened for writing or
+//! exclusively: its first readers are the partition scan and udev, see [`ibnbd_proto::timeouts`].
+//!
 //! Contexts: *any*, unless stated otherwise.
 
-use kernel::prelude::*;
+use ibnbd_proto::timeouts;
+use kernel::{
+    prelude::*,
+    time::{
+        Instant,
+        Monotonic, //
+    }, //
+};
 use kx::sync::atomic::{
     Atomic,
+    AtomicFlag,
     Full,
     Relaxed, //
 };
@@ -54,6 +65,10 @@ pub(crate) struct Timeouts {
     stuck: Atomic<u32>,
     /// Number of requests that have timed out and not ended.
     late: Atomic<u32>,
+    /// When the disk was created.
+    since: Instant<Monotonic>,
+    /// The disk was opened for writing or exclusively.
+    used: AtomicFlag,
 }
 
 impl Timeouts {
@@ -66,6 +81,8 @@ impl Timeouts {
             limit: Atomic::new(0),
             stuck: Atomic::new(0),
             late: Atomic::new(0),
+            since: Instant::now(),
+            used: AtomicFlag::new(false),
         }
     }
 
@@ -87,6 +104,20 @@ impl Timeouts {
         Ok(())
     }
 
+    /// Notes that the disk is opened for writing or exclusively.
+    pub(crate) fn used(&self) {
+        self.used.store(true, Relaxed);
+    }
+
+    /// Returns the limit for a request that times out after `after_ms` milliseconds.
+    fn limit_of(&self, after_ms: u32) -> u32 {
+        let age_ms = match self.used.load(Relaxed) {
+            true => None,
+            false => Some(self.since.elapsed().as_millis()),
+        };
+        timeouts::limit(self.limit(), age_ms, after_ms)
+    }
+
     /// Notes that a request is dispatched. It has already timed out `so_far` times.
     #[inline]
     pub(crate) fn begins(&self, request: &Times, so_far: u32) {
@@ -97,9 +128,10 @@ impl Timeouts {
         request.0.store(so_far, Relaxed);
     }
 
-    /// Notes that a request has timed out once more; returns whether it is cancelled.
-    pub(crate) fn exceeded(&self, request: &Times) -> bool {
-        let limit = self.limit();
+    /// Notes that a request has timed out once more, after `after_ms` milliseconds; returns whether it is
+    /// cancelled.
+    pub(crate) fn exceeded(&self, request: &Times, after_ms: u32) -> bool {
+        let limit = self.limit_of(after_ms);
         let times = request.0.load(Relaxed);
         let cancels = match times {
             ENDED => return false,
@@ -116,7 +148,7 @@ impl Timeouts {
         }
         let next = match cancels {
             true => CANCELLED,
-            false => (times + 1).min(Self::MAX),
+            false => (times + 1).min(CANCELLED - 1),
         };
         if request.0.cmpxchg(times, next, Full).is_ok() {
             return cancels;
@@ -167,16 +199,26 @@ impl Timeouts {
 mod tests {
     use super::*;
 
+    /// The default of `io_timeout`.
+    const AFTER_MS: u32 = 30_000;
+
+    /// The state of a disk that is in use.
+    fn in_use() -> Timeouts {
+        let timeouts = Timeouts::new();
+        timeouts.used();
+        timeouts
+    }
+
     #[test]
     fn a_request_is_cancelled_at_the_limit() {
-        let timeouts = Timeouts::new();
+        let timeouts = in_use();
         let request = Times::default();
         assert_eq!(timeouts.set_limit(Timeouts::MAX + 1), Err(EINVAL));
         assert_eq!(timeouts.set_limit(2), Ok(()));
         timeouts.begins(&request, 0);
-        assert!(!timeouts.exceeded(&request) && !request.is_cancelled());
+        assert!(!timeouts.exceeded(&request, AFTER_MS) && !request.is_cancelled());
         assert!(timeouts.timed_out() == 1 && !timeouts.is_stuck());
-        assert!(timeouts.exceeded(&request) && request.is_cancelled());
+        assert!(timeouts.exceeded(&request, AFTER_MS) && request.is_cancelled());
         assert!(timeouts.timed_out() == 1 && timeouts.is_stuck());
         assert_eq!(timeouts.ends(&request), None);
         assert!(timeouts.timed_out() == 0 && !timeouts.is_stuck() && !request.is_cancelled());
@@ -184,30 +226,39 @@ mod tests {
 
     #[test]
     fn a_request_keeps_its_count_when_it_is_dispatched_again() {
-        let timeouts = Timeouts::new();
+        let timeouts = in_use();
         let request = Times::default();
         timeouts.begins(&request, 0);
-        assert!(!timeouts.exceeded(&request) && !timeouts.exceeded(&request));
+        assert!(!timeouts.exceeded(&request, AFTER_MS) && !timeouts.exceeded(&request, AFTER_MS));
         assert_eq!(timeouts.ends(&request), Some(2));
         assert_eq!(timeouts.timed_out(), 0);
         timeouts.begins(&request, 2);
         assert_eq!(timeouts.timed_out(), 1);
         assert_eq!(timeouts.set_limit(3), Ok(()));
-        assert!(timeouts.exceeded(&request));
+        assert!(timeouts.exceeded(&request, AFTER_MS));
         assert_eq!(timeouts.ends(&request), None);
     }
 
     /// The timer may handle a request that the driver has just returned, whose tag is another one's.
     #[test]
     fn a_timeout_counts_for_its_own_request_only() {
-        let timeouts = Timeouts::new();
+        let timeouts = in_use();
         let (returned, other) = (Times::default(), Times::default());
         assert_eq!(timeouts.set_limit(1), Ok(()));
         timeouts.begins(&returned, 0);
         assert_eq!(timeouts.ends(&returned), Some(0));
         timeouts.begins(&other, 0);
-        assert!(!timeouts.exceeded(&returned));
+        assert!(!timeouts.exceeded(&returned, AFTER_MS));
         assert!(!other.is_cancelled() && !timeouts.is_stuck() && timeouts.timed_out() == 0);
         assert_eq!(timeouts.ends(&other), Some(0));
+    }
+
+    #[test]
+    fn a_new_disk_has_a_limit() {
+        let timeouts = Timeouts::new();
+        let request = Times::default();
+        timeouts.begins(&request, 0);
+        assert!(timeouts.exceeded(&request, AFTER_MS));
+        assert_eq!(timeouts.ends(&request), None);
     }
 }

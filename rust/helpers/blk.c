@@ -2,6 +2,7 @@
 
 #include <linux/blk-mq.h>
 #include <linux/blkdev.h>
+#include <linux/jiffies.h>
 #include <linux/list.h>
 #include <linux/sched.h>
 
@@ -53,6 +54,12 @@ __rust_helper u64 rust_helper_kx_rq_elapsed_ns(struct request *rq)
 					 !(READ_ONCE(rq->rq_flags) & RQF_IO_STAT))
 		return 0;
 	return ktime_get_ns() - rq->start_time_ns;
+}
+
+/* Returns the time after which a request times out, in milliseconds. */
+__rust_helper unsigned int rust_helper_kx_rq_timeout_ms(struct request *rq)
+{
+	return jiffies_to_msecs(rq->timeout);
 }
 
 __rust_helper bool rust_helper_bdev_fua(struct block_device *bdev)

@@ -452,6 +452,12 @@ impl<'a, D: Operations> TimedOut<'a, D> {
         u32::try_from(tag).ok()
     }
 
+    /// Returns the time for which the timer of the request runs, in milliseconds.
+    pub fn after_ms(&self) -> u32 {
+        // SAFETY: The request is live by the type invariant; the callee reads an aligned integer of it.
+        unsafe { ours::kx_rq_timeout_ms(self.0.as_ptr()) }
+    }
+
     /// Returns the part of the request that its owner shares.
     pub fn shared(&self) -> &'a D::Shared {
         // SAFETY: By the type invariant the private data is valid, and not dropped during `'a`.

@@ -22,6 +22,7 @@
 //! | [`prio`] | I/O priority of a client's request |
 //! | [`state`] | states of a client's device |
 //! | [`throttle`] | a host's limits of requests and bytes per second |
+//! | [`timeouts`] | after how many timeouts a request is cancelled |
 //! | [`unflushed`] | unflushed writes, and losses of the server's write cache |
 //! | [`window`] | limit of a disk's in-flight requests while other disks are in use |
 //!
@@ -52,6 +53,7 @@ pub mod prefix;
 pub mod prio;
 pub mod state;
 pub mod throttle;
+pub mod timeouts;
 pub mod unflushed;
 pub mod window;
 
