@@ -13,6 +13,10 @@ use kernel::{
 };
 use kx::{
     sync::{
+        atomic::{
+            Atomic,
+            Full, //
+        },
         Completion,
         TakeCell, //
     },
@@ -62,6 +66,57 @@ pub(crate) fn complete<R: Send + 'static>(
     let task = start(queue, func)?;
     task.done.wait();
     task.result.take().ok_or(EIO)
+}
+
+/// Whether a function on a worker continues after its user was killed. The first of the two decides.
+pub(crate) struct Fate(Atomic<u32>);
+
+impl Fate {
+    const OPEN: u32 = 0;
+    const COMMITTED: u32 = 1;
+    const ABANDONED: u32 = 2;
+
+    fn decide(&self, fate: u32) -> bool {
+        // ORDERING: Only the value itself is used.
+        self.0.cmpxchg(Self::OPEN, fate, Full).is_ok()
+    }
+
+    /// Commits the function: from here on, it continues even if its user is killed.
+    ///
+    /// # Errors
+    ///
+    /// `EINTR` if the user was killed before. The function then undoes its work.
+    pub(crate) fn commit(&self) -> Result {
+        match self.decide(Self::COMMITTED) {
+            true => Ok(()),
+            false => Err(EINTR),
+        }
+    }
+}
+
+/// Runs `func` on a worker of `queue`, and waits for its result until this task is killed. Other
+/// signals do not end the wait.
+///
+/// Returns `None` if the task is being killed and `func` has committed.
+///
+/// # Errors
+///
+/// `EINTR` if the task is being killed, and `func` undoes its work. `ENOMEM`; `func` does not run
+/// then.
+pub(crate) fn attempt_until_killed<R: Send + 'static>(
+    queue: &Queue,
+    func: impl FnOnce(&Fate) -> R + Send + 'static,
+) -> Result<Option<R>> {
+    let fate = Arc::new(Fate(Atomic::new(Fate::OPEN)), GFP_KERNEL)?;
+    let task = {
+        let fate = fate.clone();
+        start(queue, move || func(&fate))?
+    };
+    match task.done.wait_killable() {
+        Ok(()) => task.result.take().ok_or(EIO).map(Some),
+        Err(_) if fate.decide(Fate::ABANDONED) => Err(EINTR),
+        Err(_) => Ok(None),
+    }
 }
 
 fn start<R: Send + 'static>(

@@ -5,9 +5,13 @@
 //! Contexts: *sysfs*.
 
 use crate::{
+    background,
     device::Opened,
     discovery,
-    mapping::Mapping,
+    mapping::{
+        Mapping,
+        NewDisk, //
+    },
     registry::{
         NoSession,
         Registry,
@@ -33,6 +37,7 @@ use kernel::{
     sync::Arc, //
 };
 use kx::{
+    module::ModuleRef,
     sysfs::{
         Attr,
         Buf,
@@ -124,7 +129,7 @@ fn at(what: &'static str) -> impl FnOnce(Error) -> Failure {
 ///
 /// # Context
 ///
-/// May sleep; interruptible while it connects or waits for the server.
+/// May sleep; interruptible while it connects or waits for the server, and killable after that.
 ///
 /// # Errors
 ///
@@ -163,7 +168,28 @@ fn try_map(registry: &Arc<Registry>, opts: &MapOptions<'_>) -> Result<(), Failur
     let (access, checksum) = (opts.access, opts.data_checksum);
     let opened = Opened::open(session, place, opts.device_path, access, checksum)
         .map_err(at("cannot open the device on the server"))?;
-    Mapping::create(registry, opened).map_err(at("cannot create the disk"))
+    create(registry, opened).map_err(at("cannot create the disk"))
+}
+
+/// Creates the disk of an open device, and has its partition table read. Both steps may block
+/// uninterruptibly, so a worker executes them, and this task can be killed.
+///
+/// # Errors
+///
+/// `EINTR` if this task is killed before the disk is complete; the disk is then removed. Errors of
+/// [`Mapping::create`].
+fn create(registry: &Arc<Registry>, opened: Opened) -> Result {
+    // Unloading the module must not miss a disk that is being created. The worker may drop the last
+    // reference, as unloading flushes its queue.
+    let module = ModuleRef::get::<crate::LocalModule>().ok_or(ENODEV)?;
+    let for_worker = registry.clone();
+    let created = background::attempt_until_killed(registry.jobs(), move |fate| {
+        let created = Mapping::create(&for_worker, opened, fate).map(NewDisk::complete);
+        drop(module);
+        created
+    })?;
+    // The disk stays when its user is killed while the partition table is read.
+    created.unwrap_or(Ok(()))
 }
 
 /// Returns the queues that the options ask for.

@@ -71,6 +71,7 @@ use kx::{
 
 mod changes;
 mod forcing;
+mod scanning;
 mod uevent;
 
 use uevent::PendingUevents;
@@ -108,6 +109,8 @@ pub(crate) struct Device {
     uevents: Work<Self, { work::UEVENTS }>,
     #[pin]
     forcing: DelayedWork<Self, { work::FORCING }>,
+    #[pin]
+    scanning: DelayedWork<Self, { work::SCANNING }>,
 }
 
 /// Ids of the work items of a device.
@@ -116,6 +119,7 @@ pub(crate) mod work {
     pub(crate) const REFRESH: u64 = 1;
     pub(crate) const UEVENTS: u64 = 2;
     pub(crate) const FORCING: u64 = 3;
+    pub(crate) const SCANNING: u64 = 4;
 }
 
 kx::impl_has_work! {
@@ -123,6 +127,7 @@ kx::impl_has_work! {
     impl HasWork<DelayedWork<Self, { work::REFRESH }>> for Device { self.refresh }
     impl HasWork<Work<Self, { work::UEVENTS }>> for Device { self.uevents }
     impl HasWork<DelayedWork<Self, { work::FORCING }>> for Device { self.forcing }
+    impl HasWork<DelayedWork<Self, { work::SCANNING }>> for Device { self.scanning }
 }
 
 struct Inner {
@@ -135,7 +140,7 @@ struct Inner {
     cache_history: CacheHistory,
     /// The session generation that `standing` refers to.
     generation: u32,
-    /// Present from when user space can see the disk until it is unmapped.
+    /// Present from when the partition table was read until the disk is unmapped.
     disk: Option<Arc<GenDisk<Queue>>>,
     /// The state that user space sees.
     shown: DevState,
@@ -200,7 +205,8 @@ impl Device {
                 inner <- new_mutex!(inner, "Device::inner"),
                 reopen <- kx::new_delayed_work!(queue.clone(), "Device::reopen"),
                 refresh <- kx::new_delayed_work!(queue.clone(), "Device::refresh"),
-                forcing <- kx::new_delayed_work!(queue, "Device::forcing"),
+                forcing <- kx::new_delayed_work!(queue.clone(), "Device::forcing"),
+                scanning <- kx::new_delayed_work!(queue, "Device::scanning"),
                 uevents <- kx::new_work!(uevents, "Device::uevents"),
             }? Error),
             GFP_KERNEL,
@@ -237,15 +243,18 @@ impl Device {
     }
 
     /// Sets the disk that user space sees from now on; its pending uevents have been sent when this
-    /// returns. `None` means that the disk is unmapped: the device does not touch it again.
+    /// returns. `None` means that the disk is unmapped: the device does not touch it again, and later
+    /// calls have no effect.
     ///
     /// # Context
     ///
     /// May sleep until uevents are sent, so the caller holds no lock that reopening a device takes.
     pub(crate) fn set_disk(self: &Arc<Self>, disk: Option<Arc<GenDisk<Queue>>>) {
         let mut inner = self.inner.lock();
-        if disk.is_none() {
-            inner.shown = DevState::Unmapped;
+        match &disk {
+            Some(_) if inner.shown == DevState::Unmapped => return,
+            Some(_) => (),
+            None => inner.shown = DevState::Unmapped,
         }
         let old = core::mem::replace(&mut inner.disk, disk);
         let sectors = inner.rsp.nsectors;
@@ -496,6 +505,7 @@ impl Device {
         self.refresh.disable_sync();
         self.uevents.disable_sync();
         self.forcing.disable_sync();
+        self.scanning.disable_sync();
         self.io.paused().end();
         self.close_asking(queue);
         // Last: until it is closed, the device must learn when the server has lost the session.

@@ -4,6 +4,7 @@
 
 use crate::{
     attrs,
+    background::Fate,
     device::{
         Device,
         Opened, //
@@ -54,13 +55,17 @@ struct Parts {
 }
 
 impl Mapping {
-    /// Creates the disk of an open device, and adds it to the system.
+    /// Creates the disk of an open device, and adds it to the system. From then on it can be
+    /// unmapped.
     ///
     /// # Context
     ///
-    /// May sleep, as long as reading a partition table takes; for the second disk of a session also until
-    /// all requests of the first have ended.
-    pub(crate) fn create(registry: &Registry, opened: Opened) -> Result {
+    /// May sleep, for the second disk of a session until all requests of the first have ended.
+    ///
+    /// # Errors
+    ///
+    /// `EINTR` if the user was killed before the commit; `ENOMEM`; errors of [`GenDisk::add`].
+    pub(crate) fn create(registry: &Registry, opened: Opened, fate: &Fate) -> Result<NewDisk> {
         let this = Arc::pin_init(
             try_pin_init!(Self {
                 parts <- new_mutex!(None, "Mapping::parts"),
@@ -71,10 +76,8 @@ impl Mapping {
         let disk = Arc::new(this.add_disk(registry)?, GFP_KERNEL)?;
         let dir = Dir::new(&*disk, fmt!("ibnbd"), this.clone(), &attrs::FILES)?;
         let link = this.link(registry, &disk);
-        // The first uevent of the disk was sent before its attributes existed.
-        disk.announce();
+        fate.commit()?;
         this.opened.place().set_mapping(Some(this.clone()));
-        this.device().set_disk(Some(disk.clone()));
         pr_info!(
             "ibnbd{}: {} of session {}, {} sectors, {}\n",
             this.number(),
@@ -83,9 +86,13 @@ impl Mapping {
             disk.capacity_sectors(),
             this.device().access().as_str()
         );
+        let new = NewDisk {
+            device: this.device().clone(),
+            disk: disk.clone(),
+        };
         // From here on the disk can be unmapped.
         *this.parts.lock() = Some(Parts { link, dir, disk });
-        Ok(())
+        Ok(new)
     }
 
     fn add_disk(&self, registry: &Registry) -> Result<GenDisk<Queue>> {
@@ -240,5 +247,47 @@ impl Mapping {
         let jobs = self.opened.session().registry().jobs();
         // Without memory, it is dropped here.
         let _ = jobs.spawn(GFP_KERNEL, move || drop(disk));
+    }
+}
+
+/// A new disk whose partition table has not been read.
+///
+/// It holds no reference to the [`Mapping`]: dropping the last one closes the device, which unmapping
+/// by force waits for.
+pub(crate) struct NewDisk {
+    device: Arc<Device>,
+    disk: Arc<GenDisk<Queue>>,
+}
+
+impl NewDisk {
+    /// Reads the partition table, and announces the disk with its partitions. If the scan fails, the
+    /// disk works without partitions.
+    ///
+    /// # Context
+    ///
+    /// May sleep, as long as the reads take. Unmapping the disk by force ends them.
+    pub(crate) fn complete(self) {
+        let Self { device, disk } = self;
+        let limit = device.limit_scan();
+        let scanned = disk.scan_partitions();
+        // Some parsers take a table that cannot be read for an absent one.
+        let scanned = match device.io().timeouts().is_stuck() {
+            true => Err(ETIMEDOUT),
+            false => scanned,
+        };
+        drop(limit);
+        // A disk that is being unmapped needs no partitions.
+        if let (Err(error), false) = (scanned, disk.is_closing()) {
+            kx::pr_warn_ratelimited!(
+                "{}: cannot read the partition table: {} ({}); run blockdev --rereadpt /dev/{} when the server answers\n",
+                disk.name(),
+                convert::errno(error).as_str(),
+                error.to_errno(),
+                disk.name()
+            );
+        }
+        // The first uevent of the disk was sent before its attributes existed.
+        disk.announce();
+        device.set_disk(Some(disk));
     }
 }

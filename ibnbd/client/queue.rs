@@ -353,7 +353,7 @@ fn refused(disk: &DiskQueue, mut rq: Request<Queue>, status: Status) -> Outcome 
 }
 
 /// Submits waiting requests as far as the fair share admits them.
-fn submit_waiting(disk: &Arc<DiskQueue>) {
+pub(crate) fn submit_waiting(disk: &Arc<DiskQueue>) {
     submit_each(disk, disk.fair_share().next(disk.timeouts().is_stuck()));
 }
 

@@ -61,8 +61,9 @@ fn is_late(times: u32) -> bool {
 pub(crate) struct Timeouts {
     /// The timeout limit; 0 for none.
     limit: Atomic<u32>,
-    /// Number of cancelled requests that have not ended.
+    /// Number of cancelled requests that have not ended, and one more while requests are stopped.
     stuck: Atomic<u32>,
+    stopped: AtomicFlag,
     /// Number of requests that have timed out and not ended.
     late: Atomic<u32>,
     /// When the disk was created.
@@ -80,6 +81,7 @@ impl Timeouts {
         Self {
             limit: Atomic::new(0),
             stuck: Atomic::new(0),
+            stopped: AtomicFlag::new(false),
             late: Atomic::new(0),
             since: Instant::now(),
             used: AtomicFlag::new(false),
@@ -116,6 +118,20 @@ impl Timeouts {
             false => Some(self.since.elapsed().as_millis()),
         };
         timeouts::limit(self.limit(), age_ms, after_ms)
+    }
+
+    /// Fails all new requests from now on.
+    pub(crate) fn stop(&self) {
+        if !self.stopped.xchg(true, Full) {
+            self.stuck.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// Undoes [`Self::stop`], if it was called.
+    pub(crate) fn resume(&self) {
+        if self.stopped.xchg(false, Full) {
+            self.stuck.fetch_sub(1, Relaxed);
+        }
     }
 
     /// Notes that a request is dispatched. It has already timed out `so_far` times.
@@ -187,7 +203,7 @@ impl Timeouts {
         }
     }
 
-    /// Returns whether there is a cancelled request that has not ended.
+    /// Returns whether there is a cancelled request that has not ended, or all requests are stopped.
     #[inline]
     pub(crate) fn is_stuck(&self) -> bool {
         self.stuck.load(Relaxed) > 0

@@ -85,6 +85,7 @@ FUNCTIONS = (
     Function("blk_mq_alloc_tag_set"),
     Function("__blk_mq_alloc_disk"),
     Function("blk_mq_alloc_queue"),
+    Function("bd_prepare_to_claim", error=errno.EBUSY),
     Function("device_add_disk"),
     Function("kern_path", error=errno.ENOENT),
     Function("vfs_path_lookup", error=errno.ENOENT),

@@ -154,12 +154,37 @@ impl BlockDevice {
     /// - `ENXIO` if there is no such device.
     /// - Other errors of the device's driver.
     pub fn open(dev: u32, spec: OpenSpec) -> Result<Self> {
-        might_sleep();
         let mut mode = ours::BLK_OPEN_READ;
         if spec.write {
             mode |= ours::BLK_OPEN_WRITE;
         }
-        let holder = spec.holder.map_or(core::ptr::null_mut(), Holder::as_ptr);
+        let this = Self::open_as(dev, mode, spec.holder)?;
+        if spec.write && this.is_read_only() {
+            return Err(EACCES);
+        }
+        Ok(this)
+    }
+
+    /// Opens a disk with `GD_NEED_PART_SCAN` set, so that the kernel reads the partition table.
+    ///
+    /// # Context
+    ///
+    /// *may sleep*, as long as the reads take.
+    ///
+    /// # Errors
+    ///
+    /// Errors of [`Self::open`], and those of the scan.
+    pub(super) fn open_to_scan(dev: u32) -> Result<Self> {
+        Self::open_as(dev, ours::BLK_OPEN_READ | ours::BLK_OPEN_STRICT_SCAN, None)
+    }
+
+    fn open_as(
+        dev: u32,
+        mode: bindings::blk_mode_t,
+        holder: Option<&'static Holder>,
+    ) -> Result<Self> {
+        might_sleep();
+        let holder = holder.map_or(core::ptr::null_mut(), Holder::as_ptr);
         // SAFETY: This function may sleep, and the callee accepts any device number. The callee
         // only compares the address of a holder, and null operations are allowed.
         let file = from_err_ptr(unsafe {
@@ -175,9 +200,6 @@ impl BlockDevice {
         };
         // SAFETY: The device is open by the type invariant, so its queue is live.
         this.may_block = unsafe { ours::kx_bdev_may_block(bdev) };
-        if spec.write && this.is_read_only() {
-            return Err(EACCES);
-        }
         Ok(this)
     }
 

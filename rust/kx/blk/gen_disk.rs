@@ -14,6 +14,7 @@
 
 use crate::{
     blk::{
+        bdev::BlockDevice,
         limits::Limits,
         operations::Operations,
         tag_set::{
@@ -46,7 +47,10 @@ use kernel::{
         from_result,
         to_result, //
     },
-    ffi::c_int,
+    ffi::{
+        c_int,
+        c_ulong, //
+    },
     fmt,
     module::this_module,
     new_mutex,
@@ -191,6 +195,13 @@ const OPEN_MUTEX_MS: i64 = 5000;
 /// The interval between its looks, in milliseconds.
 const OPEN_MUTEX_TRY_MS: i64 = 10;
 
+/// The bit in the state of a disk that keeps `device_add_disk` from reading the partition table.
+// CAST: The number of a bit of a `c_ulong`.
+const SUPPRESS_SCAN: c_ulong = bindings::GD_SUPPRESS_PART_SCAN as c_ulong;
+/// The bit that makes the next open read the partition table.
+// CAST: As above.
+const NEED_SCAN: c_ulong = bindings::GD_NEED_PART_SCAN as c_ulong;
+
 /// A disk in use, `struct gendisk` in C.
 ///
 /// Dropping it removes the disk, if [`GenDisk::delete`] was not called before.
@@ -200,9 +211,13 @@ const OPEN_MUTEX_TRY_MS: i64 = 10;
 /// - `disk` points to a disk that was added, and whose data is a `DiskData<D>`; this value owns a
 ///   reference to the disk.
 /// - Only the caller that has set `deleted` deletes the disk.
+/// - While `unscanned` is set, the disk is claimed, with its own address as the holder; only the
+///   caller that has cleared the flag ends the claim.
 pub struct GenDisk<D: Operations> {
     disk: NonNull<bindings::gendisk>,
     deleted: AtomicFlag,
+    /// The partition table has not been read.
+    unscanned: AtomicFlag,
     /// Held while a uevent is sent, which walks up the device tree. Deleting the disk takes the
     /// disk out of that tree.
     events: Pin<KBox<Mutex<()>>>,
@@ -215,16 +230,15 @@ unsafe impl<D: Operations> Send for GenDisk<D> {}
 unsafe impl<D: Operations> Sync for GenDisk<D> {}
 
 impl<D: Operations> GenDisk<D> {
-    /// Adds a disk. The disk is in use at once: the kernel reads its partition table before this
-    /// function returns.
+    /// Adds a disk. The disk can be opened at once. [`Self::scan_partitions`] reads the partition
+    /// table. Exclusive opens block until then, as a claim on the whole disk would make the scan fail.
     ///
     /// The disk and its partitions get extended device numbers, as all disks without a major number
     /// of their own do.
     ///
     /// # Context
     ///
-    /// *may sleep*, as long as reading the partition table takes; for the second disk of a tag set also
-    /// until all requests of the first have ended.
+    /// *may sleep*, for the second disk of a tag set until all requests of the first have ended.
     ///
     /// # Errors
     ///
@@ -286,21 +300,90 @@ impl<D: Operations> GenDisk<D> {
             // SAFETY: As above.
             unsafe { bindings::set_disk_ro(disk, true) };
         }
+        // SAFETY: The disk is allocated, and so is the block device of the whole disk. The callees
+        // change the state atomically, and only compare the address of a holder; null operations are
+        // allowed.
+        to_result(unsafe {
+            bindings::set_bit(SUPPRESS_SCAN, &raw mut (*disk).state);
+            bindings::bd_prepare_to_claim((*disk).part0, disk.cast(), core::ptr::null())
+        })?;
         // SAFETY: The disk has its name, operations and data; null stands for no parent and for no
         // attribute groups.
-        to_result(unsafe {
+        let added = to_result(unsafe {
             bindings::device_add_disk(core::ptr::null_mut(), disk, core::ptr::null_mut())
-        })?;
+        });
+        // From here on, the claim prevents other scans.
+        // SAFETY: As above.
+        unsafe { bindings::clear_bit(SUPPRESS_SCAN, &raw mut (*disk).state) };
+        if added.is_err() {
+            // SAFETY: The disk was claimed above for this holder.
+            unsafe { bindings::bd_abort_claiming((*disk).part0, disk.cast()) };
+        }
+        added?;
 
         core::mem::forget(new);
-        // INVARIANT: The disk was added with this data, and not deleted.
+        // INVARIANT: The disk was added with this data, and not deleted. It was claimed.
         Ok(Self {
             // SAFETY: The disk is allocated, so the pointer is not null.
             disk: unsafe { NonNull::new_unchecked(disk) },
             deleted: AtomicFlag::new(false),
+            unscanned: AtomicFlag::new(true),
             events,
             _data: core::marker::PhantomData,
         })
+    }
+
+    /// Reads the partition table, and adds the partitions. Only the first call has an effect.
+    ///
+    /// # Context
+    ///
+    /// *may sleep*, as long as the reads take. Tasks that open or close the disk wait as long, and so
+    /// does [`Self::delete`].
+    ///
+    /// # Errors
+    ///
+    /// `EIO` if the table cannot be read; `ENXIO` if the removal of the disk was claimed; `ENOMEM`;
+    /// errors of the driver's [`Operations::open`].
+    pub fn scan_partitions(&self) -> Result {
+        // ORDERING: The flag picks the one caller that goes on; it publishes nothing.
+        if !self.unscanned.xchg(false, Full) {
+            return Ok(());
+        }
+        let scanned = match self.capacity_sectors() {
+            0 => Ok(()),
+            _ => self.open_to_scan(),
+        };
+        // SAFETY: This caller has cleared `unscanned`, so by the type invariant it ends the claim.
+        unsafe { self.end_claim() };
+        scanned
+    }
+
+    /// Opens the disk once, like C's `disk_scan_partitions`. The open sets the block size of the page
+    /// cache, and the close drops the pages.
+    fn open_to_scan(&self) -> Result {
+        let disk = self.disk.as_ptr();
+        // SAFETY: The disk is live by the type invariant, and its state changes atomically.
+        let dev = unsafe {
+            bindings::set_bit(NEED_SCAN, &raw mut (*disk).state);
+            (*(*disk).part0).bd_dev
+        };
+        let opened = BlockDevice::open_to_scan(dev);
+        // An open that fails early leaves the bit set, and the next open would scan the disk.
+        // SAFETY: As above.
+        unsafe { bindings::clear_bit(NEED_SCAN, &raw mut (*disk).state) };
+        opened.map(drop)
+    }
+
+    /// Ends the claim of [`Self::add`].
+    ///
+    /// # Safety
+    ///
+    /// The caller must have cleared `unscanned`.
+    unsafe fn end_claim(&self) {
+        let disk = self.disk.as_ptr();
+        // SAFETY: The disk is live by the type invariant, and by this function's contract nobody else
+        // ends the claim, which has this holder.
+        unsafe { bindings::bd_abort_claiming((*disk).part0, disk.cast()) };
     }
 
     /// Calls `func`, which sends a uevent, unless the disk was deleted. The disk is not deleted
@@ -569,6 +652,10 @@ impl<D: Operations> GenDisk<D> {
 impl<D: Operations> Drop for GenDisk<D> {
     fn drop(&mut self) {
         self.delete();
+        if self.unscanned.xchg(false, Full) {
+            // SAFETY: The flag was cleared just now.
+            unsafe { self.end_claim() };
+        }
         // SAFETY: By the type invariant this value owns a reference, which ends here.
         unsafe { bindings::put_disk(self.disk.as_ptr()) };
     }

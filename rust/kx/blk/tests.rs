@@ -21,7 +21,8 @@ use crate::{
         Completion,
         TakeCell, //
     },
-    sysfs::Action, //
+    sysfs::Action,
+    work, //
 };
 use kernel::{
     bindings,
@@ -532,11 +533,126 @@ mod suite {
             let disk = GenDisk::add(spec, set.clone(), counts.clone(), &owner)?;
             assert_eq!(disk.name().to_bytes(), b"kxtest0");
             assert_eq!(disk.capacity_sectors(), CAPACITY);
+            disk.scan_partitions()?;
             lifetime(&disk, &counts)?;
             Ok(())
         })?;
         drop(set);
         drop(owner);
+        Ok(())
+    }
+
+    fn open_to_read(name: &CStr, holder: Option<&'static Holder>) -> Result<BlockDevice> {
+        let spec = OpenSpec {
+            write: false,
+            holder,
+        };
+        BlockDevice::open(BlockDevice::find(c"/dev", name)?, spec)
+    }
+
+    /// Runs `func` on a worker; the result is there when the event has happened.
+    fn beside<R: Send + 'static>(
+        queue: &work::Queue,
+        func: impl FnOnce() -> R + Send + 'static,
+    ) -> Result<Arc<Beside<R>>> {
+        let init = pin_init!(Beside {
+            done <- Completion::new(),
+            result: TakeCell::empty(),
+        });
+        let this = Arc::pin_init(init, GFP_KERNEL)?;
+        let there = this.clone();
+        queue.spawn(GFP_KERNEL, move || {
+            let _ = there.result.put(func());
+            there.done.complete_all();
+        })?;
+        Ok(this)
+    }
+
+    #[pin_data]
+    struct Beside<R> {
+        #[pin]
+        done: Completion,
+        result: TakeCell<R>,
+    }
+
+    /// A new disk can be opened before its partition table is read. Exclusive opens block until then.
+    #[test]
+    fn scanned_when_asked() -> Result {
+        static HOLDER: Holder = Holder::new();
+
+        let owner = DiskOwner::new()?;
+        let queue = work::Queue::new(work::Options::unbound(), fmt!("kxtest"))?;
+        let counts = Arc::new(Counts::zero(), GFP_KERNEL)?;
+        spec("kxtest4", LIMITS, |spec| {
+            let disk = GenDisk::add(spec, tag_set()?, counts.clone(), &owner)?;
+            drop(open_to_read(c"kxtest4", None)?);
+            assert_eq!(counts.reads.load(Relaxed), 0);
+            let claim = beside(&queue, || open_to_read(c"kxtest4", Some(&HOLDER)).map(drop))?;
+            assert_eq!(claim.done.wait_timeout(100), Err(ETIMEDOUT));
+            disk.scan_partitions()?;
+            let reads = counts.reads.load(Relaxed);
+            assert!(reads > 0);
+            claim.done.wait_timeout(10_000)?;
+            assert_eq!(claim.result.take(), Some(Ok(())));
+            disk.scan_partitions()?;
+            assert_eq!(counts.reads.load(Relaxed), reads);
+            assert_eq!(disk.begin_removal(false), Ok(()));
+            Ok(())
+        })?;
+        // Dropping an unscanned disk ends the claim.
+        spec("kxtest5", LIMITS, |spec| {
+            let disk = GenDisk::add(spec, tag_set()?, counts.clone(), &owner)?;
+            let claim = beside(&queue, || open_to_read(c"kxtest5", Some(&HOLDER)).map(drop))?;
+            assert_eq!(claim.done.wait_timeout(100), Err(ETIMEDOUT));
+            drop(disk);
+            claim.done.wait_timeout(10_000)?;
+            assert_eq!(claim.result.take(), Some(Err(ENXIO)));
+            Ok(())
+        })?;
+        assert_eq!(counts.opens.load(Relaxed), 0);
+        assert_eq!(counts.miscounts.load(Relaxed), 0);
+        Ok(())
+    }
+
+    /// A disk whose partition table cannot be read can still be removed by force.
+    #[test]
+    fn a_scan_that_is_stuck() -> Result {
+        let owner = DiskOwner::new()?;
+        let queue = work::Queue::new(work::Options::unbound(), fmt!("kxtest"))?;
+        let counts = Arc::new(Counts::zero(), GFP_KERNEL)?;
+        spec("kxtest4", LIMITS, |spec| {
+            let disk = GenDisk::add(spec, tag_set()?, counts.clone(), &owner)?;
+            let disk = Arc::new(disk, GFP_KERNEL)?;
+            counts.requeues.store(HOLD, Relaxed);
+            let scan = {
+                let disk = disk.clone();
+                beside(&queue, move || disk.scan_partitions())?
+            };
+            for _ in 0..1000 {
+                if counts.held.is_full() {
+                    break;
+                }
+                fsleep(Delta::from_millis(10));
+            }
+            assert_eq!(disk.begin_removal(false), Err(EBUSY));
+            assert_eq!(disk.begin_removal(true), Ok(()));
+            disk.mark_dead();
+            assert!(!scan.done.is_done());
+            let rq = counts.held.take().ok_or(EINVAL)?;
+            rq.end(Status::IO_ERROR);
+            scan.done.wait_timeout(10_000)?;
+            assert!(matches!(scan.result.take(), Some(Err(_))));
+            disk.delete();
+            Ok(())
+        })?;
+        spec("kxtest5", LIMITS, |spec| {
+            let disk = GenDisk::add(spec, tag_set()?, counts.clone(), &owner)?;
+            assert_eq!(disk.begin_removal(true), Ok(()));
+            assert_eq!(disk.scan_partitions(), Err(ENXIO));
+            Ok(())
+        })?;
+        queue.flush();
+        assert_eq!(counts.opens.load(Relaxed), 0);
         Ok(())
     }
 
@@ -561,7 +677,7 @@ mod suite {
             unsafe { (*set.as_raw()).flags & bindings::BLK_MQ_F_TAG_QUEUE_SHARED != 0 }
         };
         drop(add_of("kxtest0", &earlier)?);
-        // Waits until the disk is freed, which the read of its partition table may delay.
+        // Waits until the disk is freed, which a reader of its sysfs files may delay.
         drop(earlier);
         // A disk that comes when another one has gone is alone.
         let first = add("kxtest1")?;

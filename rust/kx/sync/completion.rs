@@ -82,6 +82,22 @@ impl Completion {
         unsafe { bindings::wait_for_completion(self.inner.get()) }
     }
 
+    /// Waits for the event, or until a signal kills the task. A signal that the task handles does not
+    /// end the wait.
+    ///
+    /// # Context
+    ///
+    /// *may sleep*
+    ///
+    /// # Errors
+    ///
+    /// [`ERESTARTSYS`] if the task is being killed.
+    pub fn wait_killable(&self) -> Result {
+        might_sleep();
+        // SAFETY: By the type invariant this is an initialised completion.
+        to_result(unsafe { bindings::wait_for_completion_killable(self.inner.get()) })
+    }
+
     /// Waits for the event, for at most `ms` milliseconds.
     ///
     /// # Context
@@ -155,6 +171,7 @@ mod tests {
         event.complete_all();
         assert!(event.is_done());
         event.wait();
+        assert_eq!(event.wait_killable(), Ok(()));
         assert_eq!(event.wait_timeout(0), Ok(()));
         assert_eq!(event.wait_interruptible_timeout(1), Ok(()));
         Ok(())

@@ -11,12 +11,12 @@ from testbed.paths import TOP
 
 # These have no result that a caller would have to check.
 CANNOT_FAIL = """
-___ratelimit __mutex_init __blk_rq_map_sg __flush_workqueue __fput_sync __free_pages bdev_alignment_offset
+___ratelimit __mutex_init __blk_rq_map_sg __flush_workqueue __fput_sync __free_pages bd_abort_claiming bdev_alignment_offset
 bdev_discard_alignment bio_add_virt_nofail bio_init bio_uninit blk_finish_plug blk_mark_disk_dead blk_mq_destroy_queue
 blk_mq_complete_request blk_mq_end_request blk_mq_free_tag_set
 blk_mq_freeze_queue blk_mq_quiesce_queue blk_mq_requeue_request blk_mq_rq_to_pdu
 blk_mq_start_request blk_mq_unfreeze_queue blk_mq_unquiesce_queue blk_put_queue blk_start_plug blk_status_to_errno blk_update_request
-cancel_delayed_work cancel_delayed_work_sync cancel_work cancel_work_sync class_destroy complete_all
+cancel_delayed_work cancel_delayed_work_sync cancel_work cancel_work_sync class_destroy clear_bit complete_all
 completion_done config_group_init config_item_put configfs_add_default_group crc32c
 configfs_remove_default_groups configfs_unregister_subsystem cpu_possible del_gendisk destroy_workqueue dev_set_uevent_suppress device_del
 curve25519 curve25519_generate_public device_initialize disable_delayed_work_sync disable_work_sync disk_uevent dma_max_mapping_size errno_to_blk_status
@@ -32,18 +32,19 @@ kx_this_cpu_add kx_this_cpu_next kx_this_cpu_raise kx_totalram_pages memalloc_no
 memalloc_noio_save memalloc_noreclaim_restore memalloc_noreclaim_save mod_delayed_work_on module_put mutex_destroy mutex_unlock node_online page_address
 path_put percpu_ref_exit percpu_ref_get percpu_ref_kill percpu_ref_put put_device put_disk put_net
 queue_delayed_work_on queue_work_on rdma_consumer_reject_data rdma_destroy_id rdma_destroy_qp
-rdma_event_msg rdma_lock_handler rdma_unlock_handler set_capacity
+rdma_event_msg rdma_lock_handler rdma_unlock_handler set_bit set_capacity
 set_disk_ro sg_dma_address sg_dma_len sg_init_one sg_init_table sg_next sg_set_dma_len split_page
 submit_bio sysfs_remove_link timer_init_key uuid_gen wait_for_completion
 wait_for_completion_interruptible_timeout wait_for_completion_timeout
 unregister_reboot_notifier
 __override_init_fs __revert_init_fs bdev_fua bdev_nr_sectors bdev_partno bdev_read_only bdev_write_cache blk_queue_disable_discard
 blk_queue_disable_secure_erase blk_queue_disable_write_zeroes d_backing_inode disk_openers get_capacity kx_disk_references
-kx_rq_elapsed_ns kx_rq_timeout_ms path_is_nodev
+kx_disk_needs_part_scan kx_rq_elapsed_ns kx_rq_timeout_ms path_is_nodev
 """.split()
 # These answer what is so already: something has gone or is going; no failure is in them.
 TELL = """
 kx_bdev_may_block kx_hold_disk kx_key_read mutex_trylock sysfs_remove_file_self try_module_get
+wait_for_completion_killable
 """.split()
 # The devices of software RDMA have the processor's addresses: nothing is mapped. Only our suites
 # of KUnit call the second.

@@ -111,7 +111,9 @@ pub(super) fn map_unless_others_do(
     let deadline = Instant::now() + OTHERS_ARE_DONE;
     loop {
         let machine = context.machine();
-        if machine.our_disk(&wanted.session, &wanted.device).is_some() {
+        // Before it is complete, it has no partitions yet.
+        let disk = machine.our_disk(&wanted.session, &wanted.device);
+        if disk.is_some_and(|disk| disk.state.as_deref() != Some("init")) {
             return Ok(());
         }
         if Instant::now() >= deadline {
