@@ -85,6 +85,12 @@ impl Entry {
         self.need
     }
 
+    /// Whether a path was lost that had the request.
+    #[inline]
+    pub const fn was_moved(&self) -> bool {
+        self.last != 0
+    }
+
     /// Notes that the request was in flight on a path that is lost and drained. Afterwards the
     /// driver puts it on the requeue list, and requeues.
     pub fn lost(&mut self, path: &Published, loss: Loss) {

@@ -133,22 +133,51 @@ impl<'a> Histogram<'a> {
     }
 }
 
+/// A histogram without directions.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Single<'a>(pub &'a Latencies);
+
+/// As [`Histogram::in_ms`], with one number on each line.
+impl Display for Single<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        let Self(all) = self;
+        for row in 0..=MS_ROWS {
+            // Lossless: a few rows.
+            let count = all.sum(row as usize, ms_row);
+            writeln!(f, "{}: {count}", Limit(row, MS_ROWS, "ms"))?;
+        }
+        let longest = all.max_ns.checked_div(NS_PER_MS).unwrap_or(0);
+        writeln!(f, "maximum ms: {longest}")
+    }
+}
+
+/// The beginning of row `.0`, of which the last one is row `.1`.
+struct Limit(u32, u32, &'static str);
+
+impl Display for Limit {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        let Self(row, last, unit) = self;
+        // The last row begins where the one before it ends.
+        let (prefix, power) = match row == last {
+            true => (">= ", row.saturating_sub(1)),
+            false => ("", *row),
+        };
+        write!(f, "{prefix}{} {unit}", 1_u64.wrapping_shl(power))
+    }
+}
+
 struct Rows<'a>(Histogram<'a>, Unit);
 
 impl Display for Rows<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
         let Self(Histogram { reads, writes }, unit) = self;
         let name = unit.name;
-        // Lossless: a few rows.
-        for row in 0..=unit.rows as usize {
+        for row in 0..=unit.rows {
+            let limit = Limit(row, unit.rows, name);
+            // Lossless: a few rows.
+            let row = row as usize;
             let counts = (reads.sum(row, unit.row_of), writes.sum(row, unit.row_of));
-            // The last row begins where the one before it ends.
-            let (prefix, power) = match row == unit.rows as usize {
-                true => (">= ", row.saturating_sub(1)),
-                false => ("", row),
-            };
-            let limit = 1_u64.wrapping_shl(power as u32);
-            writeln!(f, "{prefix}{limit} {name}: {} {}", counts.0, counts.1)?;
+            writeln!(f, "{limit}: {} {}", counts.0, counts.1)?;
         }
         let longest = |of: &Latencies| of.max_ns.checked_div(unit.ns).unwrap_or(0);
         writeln!(f, "maximum {name}: {} {}", longest(reads), longest(writes))

@@ -12,12 +12,15 @@
 //! | client: `reconnects` | [`Reconnects`] |
 //! | client: `wc_completion` | [`WcCompletion::client`] |
 //! | client: `rdma_lat`, `rdma_lat_us` | [`latency`] |
+//! | client, session: `last_failover` | [`failover`] |
+//! | client, session: `failover_times_ms` | [`latency::Single`] |
 //! | client: `sg_entries`, `cpu_migration`, `cpu_migration_from`, `cpu_migration_to` | [`table`] |
 //! | server: `rdma` | [`ServerRdma`] |
 //! | server: `wc_completion` | [`WcCompletion::server`] |
 
 use core::fmt::{Display, Formatter, Result};
 
+pub mod failover;
 pub mod latency;
 pub mod table;
 

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Failovers of a session: what the last one was like, and how long they took.
+//!
+//! A failover begins when a path is lost while another one is connected. It is over when a request
+//! that was moved gets its answer, or when no request was in flight on the lost path. Times are
+//! nanoseconds of one monotonic clock.
+
+use super::latency::{bucket, Latencies};
+use core::fmt::{Display, Formatter, Result};
+
+/// How long requests waited in a failover.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Took {
+    /// From the submission of the oldest request that was moved until the loss was noticed. A request
+    /// that its disk keeps longer than the heartbeats need to notice a loss counts from then on.
+    pub detect_ns: u64,
+    /// From then until the first answer to such a request.
+    pub move_ns: u64,
+}
+
+impl Took {
+    /// The whole time.
+    pub const fn total_ns(&self) -> u64 {
+        self.detect_ns.saturating_add(self.move_ns)
+    }
+}
+
+/// A failover.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Record {
+    /// Requests that were moved.
+    pub moved: u32,
+    /// `None` before the first answer, if no request was moved, and if the other paths were lost
+    /// before the first answer.
+    pub took: Option<Took>,
+}
+
+/// A failover that is not over.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Open {
+    noticed_ns: u64,
+    /// The earliest time from which a request may count.
+    earliest_ns: u64,
+    oldest_ns: Option<u64>,
+}
+
+/// The failovers of a session.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Failovers {
+    open: Option<Open>,
+    last: Record,
+    times: Latencies,
+}
+
+impl Failovers {
+    /// A session without failovers.
+    pub const fn new() -> Self {
+        Self {
+            open: None,
+            last: Record {
+                moved: 0,
+                took: None,
+            },
+            times: Latencies::NONE,
+        }
+    }
+
+    /// Notes at `now_ns` that a path was lost and another one is connected. The heartbeats notice a
+    /// loss within `detect_ns`. If the last failover is not over, both become one.
+    pub fn lost(&mut self, now_ns: u64, detect_ns: u64) {
+        if self.open.is_some() {
+            return;
+        }
+        self.open = Some(Open {
+            noticed_ns: now_ns,
+            earliest_ns: now_ns.saturating_sub(detect_ns),
+            oldest_ns: None,
+        });
+        self.last = Record {
+            moved: 0,
+            took: None,
+        };
+    }
+
+    /// Notes that a request which was submitted at `since_ns` leaves the lost path.
+    pub fn moved(&mut self, since_ns: u64) {
+        self.last.moved = self.last.moved.saturating_add(1);
+        if let Some(open) = &mut self.open {
+            let since_ns = since_ns.clamp(open.earliest_ns, open.noticed_ns);
+            let oldest_ns = open.oldest_ns.unwrap_or(since_ns);
+            open.oldest_ns = Some(oldest_ns.min(since_ns));
+        }
+    }
+
+    /// Notes that all requests have left the lost path; returns whether the failover is over because
+    /// there were none.
+    pub fn all_moved(&mut self) -> bool {
+        self.last.moved == 0 && self.open.take().is_some()
+    }
+
+    /// Notes an answer at `now_ns` to a request that was moved; returns whether the failover is
+    /// over, which was not before.
+    pub fn answered(&mut self, now_ns: u64) -> bool {
+        // An answer to a request of an earlier failover says nothing about this one.
+        let Some((open, oldest_ns)) = self.open.and_then(|open| Some((open, open.oldest_ns?)))
+        else {
+            return false;
+        };
+        self.open = None;
+        let took = Took {
+            detect_ns: open.noticed_ns.saturating_sub(oldest_ns),
+            move_ns: now_ns.saturating_sub(open.noticed_ns),
+        };
+        self.last.took = Some(took);
+        let total_ns = took.total_ns();
+        if let Some(count) = self.times.counts.get_mut(bucket(total_ns)) {
+            *count = count.saturating_add(1);
+        }
+        self.times.max_ns = self.times.max_ns.max(total_ns);
+        true
+    }
+
+    /// Notes that the last path was lost; returns whether a failover ends by that.
+    pub fn cut_off(&mut self) -> bool {
+        self.open.take().is_some()
+    }
+
+    /// The last failover, or the one that is under way.
+    pub const fn last(&self) -> Record {
+        self.last
+    }
+
+    /// How long failovers have taken.
+    pub const fn times(&self) -> &Latencies {
+        &self.times
+    }
+
+    /// Forgets how long failovers have taken.
+    pub fn reset_times(&mut self) {
+        self.times = Latencies::NONE;
+    }
+}
+
+impl Default for Failovers {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// The numbers of the file `last_failover`: a name and a value on each line. Values that are not known
+/// are missing.
+impl Display for Record {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        let ms = |ns: u64| ns.checked_div(1_000_000).unwrap_or(0);
+        writeln!(f, "requests {}", self.moved)?;
+        if let Some(took) = self.took {
+            // The parts add up to the whole as they are shown.
+            let (total_ms, detect_ms) = (ms(took.total_ns()), ms(took.detect_ns));
+            writeln!(f, "total_ms {total_ms}")?;
+            writeln!(f, "detect_ms {detect_ms}")?;
+            writeln!(f, "move_ms {}", total_ms.saturating_sub(detect_ms))?;
+        }
+        Ok(())
+    }
+}
