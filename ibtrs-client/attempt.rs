@@ -31,6 +31,11 @@ use ibtrs_proto::{
         Loss,
         Published, //
     },
+    failover_time::{
+        Peer,
+        Plan,
+        DISCONNECT_GRACE_MS, //
+    },
     imm::{
         Fence,
         Imm, //
@@ -77,10 +82,6 @@ use rdma::{
     },
     slot::Slots, //
 };
-
-/// Time for a server without fences to answer the disconnects before the path's requests are sent
-/// over another path.
-const DISCONNECT_GRACE_MS: u32 = 3000;
 
 /// The resources that an attempt has created, to be torn down.
 pub(crate) struct Resources {
@@ -262,6 +263,20 @@ impl Attempt {
             0 => None,
             ns => Some(ns),
         }
+    }
+
+    /// Returns what the server is, as far as the heartbeats depend on it; before the server has
+    /// accepted the service connection, [`Peer::Ours`].
+    pub(crate) fn peer(&self) -> Peer {
+        match self.wire.as_ref() {
+            Some(wire) if wire.rsp.ext.is_none() => Peer::Fixed,
+            _ => Peer::Ours,
+        }
+    }
+
+    /// Returns the times that follow from the session's failover time.
+    pub(crate) fn plan(&self) -> Plan {
+        self.path.session.settings().plan(self.peer())
     }
 
     /// Handles the answer to a heartbeat.

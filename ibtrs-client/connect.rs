@@ -40,6 +40,7 @@ use ibtrs_proto::{
         CONNECT_TIMEOUT_MS,
         CONN_REQ_LEN,
         CONN_RSP_LEN,
+        RETRY_COUNT,
         RKEY_RSP_LEN,
         SERVICE_QUEUE_DEPTH, //
     },
@@ -148,11 +149,11 @@ impl ConnSetup {
         };
         let id = CmId::new(attempt.path.session.net(), PortSpace::of(&dst), events)?;
         id.set_reuse_addr()?;
-        // CAST: The parameter is within 0..=31.
-        let ack_timeout = crate::param::ack_timeout.get() as u8;
-        if ack_timeout > 0 {
-            id.set_ack_timeout(ack_timeout)?;
-        }
+        id.set_ack_timeout(match crate::param::ack_timeout.get() {
+            0 => attempt.plan().ack_timeout,
+            // CAST: The parameter is within 0..=31.
+            exponent => exponent as u8,
+        })?;
         let start = Self {
             cid,
             id: Arc::new(id, GFP_KERNEL)?,
@@ -220,7 +221,7 @@ impl ConnSetup {
         let proved = prove(&mut self.request)?;
         self.id.connect(ConnParam {
             private_data: &self.request,
-            retry_count: 7,
+            retry_count: RETRY_COUNT,
             rnr_retry_count: 7,
             reads_by_peer: match takes_slots(dev) {
                 true => dev.max_reads_by_peer().min(MAX_READS),
@@ -493,7 +494,10 @@ fn offer(attempt: &Arc<Attempt>, established: Established<'_>) -> Result {
     let _first = established.first;
     loop {
         match session.offer(&offer, &conn)? {
-            OfferResult::Publish(_) => return Ok(()),
+            OfferResult::Publish(_) => {
+                session.tell_failover_time(attempt.peer());
+                return Ok(());
+            }
             OfferResult::Fence(epoch) => {
                 fence_abandoned(attempt, &conn, epoch)?;
                 offer.fenced = epoch;
@@ -548,6 +552,7 @@ fn extensions(attempt: &Attempt, dev: &Device) -> ReqExt {
         inv_answers: dev.has_immediates(),
         slots: takes_slots(dev),
         capsules: sends_capsules(&attempt.path.session, dev),
+        failover_time_ms: attempt.path.session.settings().failover_time_ms.get(),
     }
 }
 

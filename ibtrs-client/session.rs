@@ -110,6 +110,8 @@ pub struct SessionConfig<'a> {
     pub nr_poll_queues: u16,
     /// Id of the key that the session authenticates with, if client and server authenticate.
     pub key_id: KeyId,
+    /// The failover time in milliseconds, unless it is the default.
+    pub failover_time_ms: Option<u32>,
     /// Receives the session events.
     pub events: Arc<dyn SessionEvents>,
 }
@@ -220,6 +222,8 @@ pub struct Session {
     generation: Atomic<u32>,
     limits: SetOnce<Limits>,
     settings: Settings,
+    /// The log has said that the server's heartbeats do not follow the failover time.
+    told_fixed: AtomicFlag,
     nr_queues: u16,
     nr_poll_queues: u16,
     /// The server's port, for paths that the operator adds.
@@ -323,6 +327,9 @@ impl Session {
             return Err(EINVAL);
         }
         let this = Self::new(config)?;
+        if let Some(ms) = config.failover_time_ms {
+            this.set_failover_time_ms(ms)?;
+        }
         if this.nr_cons() > MAX_CONNECTIONS.into() {
             return Err(EINVAL);
         }
@@ -338,8 +345,10 @@ impl Session {
     pub(crate) fn new(config: &SessionConfig<'_>) -> Result<Arc<Self>> {
         let name = config.name.as_str();
         let unbound = || Options::unbound().mem_reclaim();
-        let requeue_queue = Queue::new(unbound(), fmt!("ibtrs-p-{}", name))?;
-        let events_queue = Queue::new(unbound(), fmt!("ibtrs-e-{}", name))?;
+        // Heartbeats and failover must not wait for programs that keep all CPUs busy.
+        let urgent = || unbound().high_priority();
+        let requeue_queue = Queue::new(urgent(), fmt!("ibtrs-p-{}", name))?;
+        let events_queue = Queue::new(urgent(), fmt!("ibtrs-e-{}", name))?;
         let slow_queue = Queue::new(unbound(), fmt!("ibtrs-c-{}", name))?;
         let uevent_queue = Queue::new(unbound(), fmt!("ibtrs-u-{}", name))?;
         let paths = Paths::new()?;
@@ -354,6 +363,7 @@ impl Session {
                 failover <- new_spinlock_irq!(failover, "Session::failover"),
                 limits: SetOnce::new(),
                 settings: Settings::new(),
+                told_fixed: AtomicFlag::new(false),
                 nr_queues: config.nr_queues,
                 nr_poll_queues: config.nr_poll_queues,
                 port: config.paths.first().ok_or(EINVAL)?.port,

@@ -25,6 +25,10 @@ use ibtrs_proto::{
     msg::Bounds,
     permit::DepthSplit,
     quota::Needs,
+    settings::{
+        self,
+        Setting, //
+    },
     slots::{
         group_of,
         MAX_SLOT_IO,
@@ -55,6 +59,7 @@ pub(crate) struct Config {
     slots: Option<ImmLayout>,
     /// Those of clients that send capsules: fewer requests need room in them.
     small_slots: Option<ImmLayout>,
+    /// Milliseconds between heartbeats; 0 if they follow the failover time of the client.
     pub(crate) hb_interval_ms: u32,
     pub(crate) hb_missed_max: u32,
     pub(crate) max_sessions: usize,
@@ -116,6 +121,17 @@ impl Config {
             None => depth,
         };
         let chunks = limits::server_layout(chunk_bytes, chunk_depth).map_err(refused)?;
+        let hb_interval_ms = crate::hb_interval_ms.get();
+        if !settings::HB_INTERVAL_MS.allows(hb_interval_ms) {
+            let Setting { min, max, .. } = settings::HB_INTERVAL_MS;
+            pr_err!(
+                "hb_interval_ms={}: not 0, or {} to {}\n",
+                hb_interval_ms,
+                min,
+                max
+            );
+            return Err(ERANGE);
+        }
         let memory_mib = crate::max_chunk_memory_mib.get();
         let max_memory = limits::memory_limit(memory_mib, kx::mm::total_bytes());
         Ok(Self {
@@ -126,7 +142,7 @@ impl Config {
             chunks,
             slots,
             small_slots,
-            hb_interval_ms: crate::hb_interval_ms.get(),
+            hb_interval_ms,
             hb_missed_max: crate::hb_missed_max.get(),
             max_sessions: crate::max_sessions.get() as usize,
             max_connections: crate::max_connections.get(),

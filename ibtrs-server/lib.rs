@@ -184,8 +184,8 @@ kx::module_param! {
     "MiB of memory for the chunks and queues of all paths together; 0 is half of the machine's memory (default: 0)";
 
     /// Time between heartbeats.
-    hb_interval_ms: kx::param::IntParam = kx::param::IntParam::new(5000, 100..=60000),
-    "Milliseconds between heartbeats, 100 to 60000 (default: 5000)";
+    hb_interval_ms: kx::param::IntParam = kx::param::IntParam::new(0, 0..=60000),
+    "Milliseconds between heartbeats, 100 to 60000; 0: they follow the failover time of the client, or are 5000 towards a client that tells none (default: 0)";
 
     /// Silent heartbeat intervals that are tolerated.
     hb_missed_max: kx::param::IntParam = kx::param::IntParam::new(5, 1..=100),

@@ -55,6 +55,7 @@ use ibtrs_proto::{
     capsule::Window,
     chunk_owner::PathTag,
     consts::INFO_REQ_LEN,
+    failover_time::Plan,
     fsm::server_path::{
         self as fsm,
         Action,
@@ -303,6 +304,7 @@ pub(crate) struct Path {
     pub(crate) cons: Mutex<Resources>,
     #[pin]
     pub(crate) heartbeat: PathHeartbeat,
+    hb_interval_ms: u32,
     #[pin]
     pub(crate) inbox: Inbox,
     #[pin]
@@ -432,6 +434,12 @@ impl Path {
             qps.push(None, GFP_KERNEL)?;
         }
         let closed = KVVec::with_capacity(qps.len(), GFP_KERNEL)?;
+        let failover_time_ms = request.ext.map_or(0, |ext| ext.failover_time_ms);
+        let plan = Plan::of_server(
+            failover_time_ms,
+            config.hb_interval_ms,
+            config.hb_missed_max,
+        );
         let (queue, setup, slow) = (&server.queue, &server.setup, &server.slow);
         let path = Arc::pin_init(
             try_pin_init!(Self {
@@ -489,13 +497,14 @@ impl Path {
                     },
                     "Path::cons"
                 ),
-                heartbeat <- PathHeartbeat::new(config.hb_missed_max),
+                heartbeat <- PathHeartbeat::new(plan.hb_missed_max),
+                hb_interval_ms: plan.hb_interval_ms,
                 inbox <- Inbox::new(),
                 events <- kx::new_work!(setup.clone(), "Path::events"),
-                heartbeat_work <- kx::new_delayed_work!(queue.clone(), "Path::heartbeat_work"),
+                heartbeat_work <- kx::new_delayed_work!(server.urgent.clone(), "Path::heartbeat_work"),
                 key_check <- kx::new_delayed_work!(queue.clone(), "Path::key_check"),
                 zombie <- kx::new_delayed_work!(queue.clone(), "Path::zombie"),
-                fences <- kx::new_delayed_work!(queue.clone(), "Path::fences"),
+                fences <- kx::new_delayed_work!(server.urgent.clone(), "Path::fences"),
                 teardown <- kx::new_delayed_work!(slow.clone(), "Path::teardown"),
                 idle_work <- kx::new_delayed_work!(queue.clone(), "Path::idle_work"),
                 made: Instant::now(),
@@ -906,7 +915,7 @@ impl Path {
                 }
                 Action::StartHeartbeat => {
                     self.heartbeat_work
-                        .enqueue_in(self.clone(), self.hb_interval_ms());
+                        .enqueue_in(self.clone(), self.hb_interval_ms);
                     if self.is_authenticated() {
                         self.key_check.enqueue_in(self.clone(), KEY_CHECK_MS);
                     }
@@ -922,10 +931,6 @@ impl Path {
                 }
             }
         }
-    }
-
-    fn hb_interval_ms(&self) -> u32 {
-        self.session.server.config.hb_interval_ms
     }
 
     fn send_heartbeat(&self, imm: Imm) -> Result {
@@ -977,8 +982,8 @@ impl WorkItem<{ work::HEARTBEAT }> for Path {
     fn run(this: Arc<Self>) {
         match this.heartbeat.send_due(|imm| this.send_heartbeat(imm)) {
             Ok(()) if this.state() == State::Connected => {
-                this.heartbeat_work
-                    .enqueue_in(this.clone(), this.hb_interval_ms());
+                let wait = this.heartbeat.next_in_ms(this.hb_interval_ms);
+                this.heartbeat_work.enqueue_in(this.clone(), wait);
             }
             Ok(()) => {}
             Err(error) => this.failed("no heartbeat from the client", error),

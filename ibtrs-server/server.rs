@@ -209,7 +209,10 @@ pub(crate) struct Server {
     pub(crate) config: Config,
     /// The boot id of the server.
     pub(crate) boot_id: [u8; 16],
-    /// Queue for short work: accepts, heartbeats, fences, buffers.
+    /// Queue for heartbeats and fences, for which clients wait. Its work runs even if the machine is
+    /// short of CPU time and memory.
+    pub(crate) urgent: Arc<Queue>,
+    /// Queue for other short work: accepts, checks of keys, buffers.
     pub(crate) queue: Arc<Queue>,
     /// Queue for the set-up and the state changes of paths. A set-up may wait for memory, for the client,
     /// and for another session to end, and so does not hold up the requests, fences and heartbeats of
@@ -293,7 +296,10 @@ pub(crate) struct Sessions {
 
 impl Server {
     fn new(service: Arc<dyn Service>) -> Result<Arc<Self>> {
-        // The queues have no rescuers: the end of a session closes devices, which waits for queues
+        // Without memory for another worker, clients must still learn that this server is there.
+        let urgent = Options::unbound().high_priority().mem_reclaim();
+        let urgent = Queue::new(urgent, fmt!("ibtrs-server-hb"))?;
+        // The others have no rescuers: the end of a session closes devices, which waits for queues
         // of the system that have none either.
         let queue = Queue::new(Options::unbound(), fmt!("ibtrs-server"))?;
         let setup = Queue::new(Options::unbound(), fmt!("ibtrs-server-setup"))?;
@@ -310,6 +316,7 @@ impl Server {
                 service,
                 config,
                 boot_id: kx::random::uuid(),
+                urgent,
                 queue,
                 setup,
                 slow,

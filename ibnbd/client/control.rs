@@ -31,6 +31,7 @@ use ibtrs_proto::{
         DEFAULT_PORT,
         MAX_PATHS, //
     },
+    settings::FAILOVER_TIME_MS, //
 };
 use kernel::{
     prelude::*,
@@ -96,7 +97,7 @@ fn show_map_device(_registry: &Registry, buf: &mut Buf<'_>) -> Result {
         "Usage: echo \"sessname=<name> device_path=<path on the server> [path=<[src,]dst>]... \
          [dest_port=<1..65535>] [access_mode=<ro|rw|migration>] [exclusive=<0|1>] \
          [nr_queues=<1..CPUs>] [nr_poll_queues=<-1..CPUs>] [key_id=<key>] \
-         [data_checksum=<none|crc32c>]\" > map_device"
+         [failover_time_ms=<1000..300000>] [data_checksum=<none|crc32c>]\" > map_device"
     ))?;
     buf.line(fmt!(""))?;
     buf.line(fmt!("src, dst ::= ip:<IPv4> | ip:<IPv6> | gid:<GID>"))?;
@@ -105,9 +106,10 @@ fn show_map_device(_registry: &Registry, buf: &mut Buf<'_>) -> Result {
     ))?;
     buf.line(fmt!(
         "defaults: dest_port={DEFAULT_PORT} access_mode=rw exclusive=0 nr_queues={} \
-         nr_poll_queues=0 key_id={} data_checksum=none",
+         nr_poll_queues=0 key_id={} failover_time_ms={} data_checksum=none",
         kernel::cpu::nr_cpu_ids(),
-        KeyId::default().as_str()
+        KeyId::default().as_str(),
+        FAILOVER_TIME_MS.default
     ))
 }
 
@@ -221,6 +223,10 @@ fn no_session(reason: NoSession) -> Failure {
         ),
         NoSession::OtherKey => Failure(
             "the session has another key_id; its file of that name changes it",
+            EINVAL,
+        ),
+        NoSession::OtherFailoverTime => Failure(
+            "the session has another failover_time_ms; its file of that name changes it",
             EINVAL,
         ),
         NoSession::OtherServer => Failure(

@@ -167,6 +167,8 @@ pub(crate) enum NoSession {
     OtherQueues,
     /// The session exists, and authenticates with another key.
     OtherKey,
+    /// The session has another failover time.
+    OtherFailoverTime,
     /// The session exists, and has no path to any address at which a discovery is to ask.
     OtherServer,
     /// `EINTR` if a signal arrived; `ENOMEM`; errors of [`Session::open`].
@@ -422,6 +424,10 @@ fn check(session: &Session, opts: &SessionOptions<'_>, user: User) -> Result<(),
     let transport = session.transport();
     if opts.key_id.is_some_and(|id| id != transport.key_id()) {
         return Err(NoSession::OtherKey);
+    }
+    let time_ms = transport.settings().failover_time_ms.get();
+    if opts.failover_time_ms.is_some_and(|ms| ms != time_ms) {
+        return Err(NoSession::OtherFailoverTime);
     }
     Ok(())
 }

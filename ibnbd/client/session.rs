@@ -78,6 +78,7 @@ impl Session {
             nr_queues: queues.ordinary,
             nr_poll_queues: queues.polled,
             key_id: opts.key_id.unwrap_or_default(),
+            failover_time_ms: opts.failover_time_ms,
             events: events.clone(),
         })?;
         events.set_transport(Some(transport.clone()));

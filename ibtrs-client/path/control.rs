@@ -325,6 +325,7 @@ mod tests {
             nr_queues: 1,
             nr_poll_queues: 0,
             key_id: KeyId::default(),
+            failover_time_ms: None,
             events: Arc::new(Nobody, GFP_KERNEL)?,
         })?;
         let path = Path::new(session, spec)?;

@@ -182,8 +182,10 @@ impl Path {
                     }
                 }
                 Action::StartHeartbeat => {
-                    let interval = self.session.settings().hb_interval_ms.get();
-                    self.heartbeat_work.enqueue_in(self.clone(), interval);
+                    if let Some(attempt) = self.attempt() {
+                        let interval = attempt.plan().hb_interval_ms;
+                        self.heartbeat_work.enqueue_in(self.clone(), interval);
+                    }
                 }
             }
         }
@@ -282,8 +284,12 @@ impl Path {
 
     /// Applies a new time between heartbeats.
     pub(crate) fn heartbeat_changed(self: &Arc<Self>) {
-        if self.state() == State::Connected {
-            let interval = self.session.settings().hb_interval_ms.get();
+        let attempt = self.attempt.lock();
+        let interval = attempt
+            .as_ref()
+            .map(|attempt| attempt.plan().hb_interval_ms);
+        drop(attempt);
+        if let Some(interval) = interval.filter(|_| self.state() == State::Connected) {
             self.heartbeat_work.modify(self.clone(), interval);
         }
     }
@@ -369,8 +375,9 @@ impl WorkItem<{ crate::path::work::HEARTBEAT }> for Path {
         }
         match attempt.heartbeat_due() {
             Ok(()) => {
-                let interval = this.session.settings().hb_interval_ms.get();
-                this.heartbeat_work.enqueue_in(this.clone(), interval);
+                let interval = attempt.plan().hb_interval_ms;
+                let wait = attempt.heartbeat.next_in_ms(interval);
+                this.heartbeat_work.enqueue_in(this.clone(), wait);
             }
             Err(error) => attempt.error(fmt!(
                 "no heartbeat from the server ({})",

@@ -8,6 +8,11 @@ use ibtrs_proto::{
         Attempts,
         Backoff, //
     },
+    failover_time::{
+        self,
+        Peer,
+        Plan, //
+    },
     mp::Policy,
     settings::{
         self,
@@ -66,7 +71,10 @@ impl Number {
 pub struct Settings {
     policy: Atomic<u32>,
     max_reconnect_attempts: Atomic<i32>,
-    /// Time between two heartbeats, in milliseconds.
+    /// The longest time that I/O stands still when one of several paths is lost silently, in
+    /// milliseconds.
+    pub failover_time_ms: Number,
+    /// Time between two heartbeats, in milliseconds; 0 if it follows from the failover time.
     pub hb_interval_ms: Number,
     /// Heartbeats that may be missed in a row.
     pub hb_missed_max: Number,
@@ -83,6 +91,7 @@ impl Settings {
         Self {
             policy: Atomic::new(Policy::MinInflight.to_u8() as u32),
             max_reconnect_attempts: Atomic::new(Attempts::Forever.number()),
+            failover_time_ms: Number::new(&settings::FAILOVER_TIME_MS),
             hb_interval_ms: Number::new(&settings::HB_INTERVAL_MS),
             hb_missed_max: Number::new(&settings::HB_MISSED_MAX),
             reconnect_delay_ms: Number::new(&settings::RECONNECT_DELAY_MS),
@@ -113,6 +122,23 @@ impl Settings {
     pub(crate) fn set_max_reconnect_attempts(&self, attempts: Attempts) {
         self.max_reconnect_attempts
             .store(attempts.number(), Relaxed);
+    }
+
+    fn set(&self) -> failover_time::Set {
+        failover_time::Set {
+            failover_time_ms: self.failover_time_ms.get(),
+            hb_interval_ms: self.hb_interval_ms.get(),
+            hb_missed_max: self.hb_missed_max.get(),
+        }
+    }
+
+    /// Returns the times that follow from the failover time towards a server of kind `peer`.
+    ///
+    /// # Context
+    ///
+    /// Any.
+    pub fn plan(&self, peer: Peer) -> Plan {
+        Plan::new(self.set(), peer)
     }
 
     /// Returns the back-off between attempts to reconnect.
@@ -148,7 +174,40 @@ impl Session {
         }
     }
 
-    /// Sets the time between two heartbeats, in milliseconds.
+    /// Sets the longest time that I/O stands still when one of several paths is lost silently, in
+    /// milliseconds. The heartbeats of this side follow at once; the server and the RDMA device learn
+    /// of the time with the next connection of a path.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: out of range, or too short for the heartbeats that may be missed; the log has the
+    /// reason.
+    pub fn set_failover_time_ms(&self, ms: u32) -> Result {
+        let set = failover_time::Set {
+            failover_time_ms: ms,
+            ..self.settings.set()
+        };
+        failover_time::check(set).map_err(|short| {
+            kx::pr_err_ratelimited!(
+                "{}: failover_time_ms={}: too short with hb_missed_max={}: heartbeats are at least {} ms apart; the shortest possible time is {}\n",
+                self.name(),
+                ms,
+                set.hb_missed_max,
+                settings::HB_INTERVAL_MS.min,
+                short.least_ms
+            );
+            EINVAL
+        })?;
+        self.settings.failover_time_ms.set(ms)?;
+        self.heartbeats_changed();
+        Ok(())
+    }
+
+    /// Sets the time between two heartbeats, in milliseconds; 0: it follows from the failover time.
     ///
     /// # Context
     ///
@@ -159,19 +218,60 @@ impl Session {
     /// `EINVAL`: out of range.
     pub fn set_hb_interval_ms(&self, ms: u32) -> Result {
         self.settings.hb_interval_ms.set(ms)?;
-        for path in &self.paths.lock().list {
-            path.heartbeat_changed();
-        }
+        self.heartbeats_changed();
         Ok(())
     }
 
     /// Sets how many heartbeats may be missed.
     ///
+    /// # Context
+    ///
+    /// May sleep.
+    ///
     /// # Errors
     ///
     /// `EINVAL`: out of range.
     pub fn set_hb_missed_max(&self, missed: u32) -> Result {
-        self.settings.hb_missed_max.set(missed)
+        self.settings.hb_missed_max.set(missed)?;
+        // The interval may follow from the number.
+        self.heartbeats_changed();
+        Ok(())
+    }
+
+    /// Returns the times that follow from the failover time towards the server of the connected paths,
+    /// or a server of ours if there is none.
+    ///
+    /// # Context
+    ///
+    /// Any.
+    pub fn plan(&self) -> Plan {
+        let peer = self.with_multipath(|multipath| {
+            let first = multipath.paths.first();
+            first.map_or(Peer::Ours, |path| path.attempt.peer())
+        });
+        self.settings.plan(peer.unwrap_or(Peer::Ours))
+    }
+
+    /// Says in the log, once for the session, that a server of kind `peer` with a connected path does
+    /// not let the client keep its failover time.
+    pub(crate) fn tell_failover_time(&self, peer: Peer) {
+        let plan = self.settings.plan(peer);
+        let set_ms = self.settings.failover_time_ms.get();
+        if peer == Peer::Ours || plan.total_ms() <= set_ms || self.told_fixed.xchg(true, Relaxed) {
+            return;
+        }
+        kx::pr_info_ratelimited!(
+            "{}: the server has the fixed heartbeats of the mainline kernel: the silent loss of a path stops I/O for up to {} ms, not {} (failover_time_ms)\n",
+            self.name(),
+            plan.total_ms(),
+            set_ms
+        );
+    }
+
+    fn heartbeats_changed(&self) {
+        for path in &self.paths.lock().list {
+            path.heartbeat_changed();
+        }
     }
 
     /// Sets the longest delay before the first attempt to reconnect, in

@@ -13,6 +13,7 @@ use ibtrs_proto::{
         KeyId, //
     },
     backoff::Attempts,
+    consts::RETRY_COUNT,
     mp::Policy,
     settings::{
         self,
@@ -34,7 +35,7 @@ use kx::sysfs::{
 
 type Ctx<'a> = StoreCtx<'a, Arc<Session>>;
 
-pub(super) static FILES: [Attr<Arc<Session>>; 10] = [
+pub(super) static FILES: [Attr<Arc<Session>>; 12] = [
     Attr::rw(c"add_path", show_add_path, store_add_path),
     Attr::rw(
         c"max_reconnect_attempts",
@@ -63,6 +64,14 @@ pub(super) static FILES: [Attr<Arc<Session>>; 10] = [
     Attr::rw(c"mp_policy", show_policy, store_policy),
     // The file's name in mainline.
     Attr::rw(c"mpath_policy", show_policy, store_policy),
+    Attr::rw(
+        c"failover_time_ms",
+        |session: &Session, buf| buf.line(fmt!("{}", session.settings().failover_time_ms.get())),
+        |session, input| {
+            session.set_failover_time_ms(number(&session, &settings::FAILOVER_TIME_MS, input)?)
+        },
+    ),
+    Attr::ro(c"failover_plan", show_plan),
     Attr::rw(
         c"hb_interval_ms",
         |session: &Session, buf| buf.line(fmt!("{}", session.settings().hb_interval_ms.get())),
@@ -128,6 +137,21 @@ fn number(session: &Session, setting: &Setting, input: &[u8]) -> Result<u32> {
             fmt!("{}{} to {}", off, setting.min, setting.max),
         )
     })
+}
+
+fn show_plan(session: &Session, buf: &mut Buf<'_>) -> Result {
+    let plan = session.plan();
+    let ack_timeout = match crate::param::ack_timeout.get() {
+        0 => plan.ack_timeout.into(),
+        exponent => exponent,
+    };
+    buf.line(fmt!("total_ms {}", plan.total_ms()))?;
+    buf.line(fmt!("detect_ms {}", plan.detect_ms()))?;
+    buf.line(fmt!("move_ms {}", plan.move_ms))?;
+    buf.line(fmt!("hb_interval_ms {}", plan.hb_interval_ms))?;
+    buf.line(fmt!("hb_missed_max {}", plan.hb_missed_max))?;
+    buf.line(fmt!("ack_timeout {}", ack_timeout))?;
+    buf.line(fmt!("retry_count {}", RETRY_COUNT))
 }
 
 fn show_policy(session: &Session, buf: &mut Buf<'_>) -> Result {

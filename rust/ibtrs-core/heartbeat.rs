@@ -23,6 +23,8 @@ use kx::sync::atomic::{
     Relaxed, //
 };
 
+const NS_PER_MS: u64 = 1_000_000;
+
 /// The heartbeat of a path.
 #[pin_data]
 pub struct PathHeartbeat {
@@ -100,6 +102,18 @@ impl PathHeartbeat {
             HbAction::Nothing => Ok(()),
             HbAction::Dead => Err(ETIMEDOUT),
         }
+    }
+
+    /// Returns after how many milliseconds the next interval ends, at the end of one.
+    ///
+    /// # Context
+    ///
+    /// Any.
+    pub fn next_in_ms(&self, interval_ms: u32) -> u32 {
+        let interval = u64::from(interval_ms) * NS_PER_MS;
+        let ns = self.state.lock().next_in(self.now_ns(), interval);
+        // CAST: At most `interval_ms`.
+        (ns / NS_PER_MS) as u32
     }
 
     /// Records that the peer has sent something.

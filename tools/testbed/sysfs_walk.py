@@ -82,7 +82,10 @@ CLIENT = {
     "max_reconnect_attempts": _number(-1, 9999, -1),
     "mp_policy": POLICY,
     "mpath_policy": POLICY,
-    "hb_interval_ms": _number(100, 60_000, 5000),
+    "failover_time_ms": _number(1000, 300_000, 5000),
+    "failover_plan": File(0o444, r"total_ms \d+\ndetect_ms \d+\nmove_ms \d+\nhb_interval_ms \d+\nhb_missed_max \d+\n"
+                          r"ack_timeout \d+\nretry_count \d+\n"),
+    "hb_interval_ms": _number(100, 60_000, 0),
     "hb_missed_max": _number(1, 100, 5),
     "reconnect_delay_ms": _number(10, 30_000, 1000),
     "queue_timeout_s": _number(0, 86_400, 60),

@@ -44,6 +44,12 @@ impl Options {
         }
     }
 
+    /// Has work items run at high priority, before ordinary threads.
+    pub const fn high_priority(mut self) -> Self {
+        self.flags |= bindings::wq_flags_WQ_HIGHPRI;
+        self
+    }
+
     /// Adds a rescuer thread, so that work items run even if there is no memory for a new worker.
     pub const fn mem_reclaim(mut self) -> Self {
         self.flags |= bindings::wq_flags_WQ_MEM_RECLAIM;

@@ -9,6 +9,7 @@ use ibtrs_proto::auth::{KeyError, KeyId};
 use ibtrs_proto::consts::{DEFAULT_PORT, MAX_PATHS};
 use ibtrs_proto::name::{DevicePath, NameError, SessionName};
 use ibtrs_proto::opts::{Key, OptError, Options, Values};
+use ibtrs_proto::settings;
 use ibtrs_proto::text;
 use ibtrs_proto::Errno;
 
@@ -24,13 +25,14 @@ const EXCLUSIVE: &str = "exclusive";
 const NR_QUEUES: &str = "nr_queues";
 const NR_POLL_QUEUES: &str = "nr_poll_queues";
 const KEY_ID: &str = "key_id";
+const FAILOVER_TIME_MS: &str = settings::FAILOVER_TIME_MS.name;
 const DATA_CHECKSUM: &str = "data_checksum";
 
 // CAST: `MAX_PATHS` is 128.
 const PATHS: Key = Key::repeatable(PATH, MAX_PATHS as u16);
 
 /// The options of `map_device`.
-const MAP: [Key; 10] = [
+const MAP: [Key; 11] = [
     Key::required(SESSNAME),
     Key::required(DEVICE_PATH),
     PATHS,
@@ -40,6 +42,7 @@ const MAP: [Key; 10] = [
     Key::optional(NR_QUEUES),
     Key::optional(NR_POLL_QUEUES),
     Key::optional(KEY_ID),
+    Key::optional(FAILOVER_TIME_MS),
     Key::optional(DATA_CHECKSUM),
 ];
 
@@ -74,6 +77,8 @@ pub enum MapError<'a> {
     PollQueues(&'a str),
     /// The key id is malformed.
     KeyId(&'a str),
+    /// The failover time is out of range.
+    FailoverTime(&'a str),
     /// The checksum is unknown.
     DataChecksum(&'a str),
 }
@@ -91,6 +96,7 @@ impl MapError<'_> {
             Self::Queues(_) => "number of queues is not 1 or more",
             Self::PollQueues(_) => "number of poll queues is not -1 or more",
             Self::KeyId(_) => KeyError::Id.as_str(),
+            Self::FailoverTime(_) => "failover time is not 1000 to 300000 milliseconds",
             Self::DataChecksum(_) => BadChecksum.as_str(),
         }
     }
@@ -107,6 +113,7 @@ impl MapError<'_> {
             | Self::Queues(_)
             | Self::PollQueues(_)
             | Self::KeyId(_)
+            | Self::FailoverTime(_)
             | Self::DataChecksum(_) => Errno::EINVAL,
         }
     }
@@ -125,6 +132,7 @@ impl fmt::Display for MapError<'_> {
             Self::Queues(text) => write!(f, "{NR_QUEUES}={text}: {}", self.as_str()),
             Self::PollQueues(text) => write!(f, "{NR_POLL_QUEUES}={text}: {}", self.as_str()),
             Self::KeyId(text) => write!(f, "{KEY_ID}={text}: {}", self.as_str()),
+            Self::FailoverTime(text) => write!(f, "{FAILOVER_TIME_MS}={text}: {}", self.as_str()),
             Self::DataChecksum(text) => write!(f, "{DATA_CHECKSUM}={text}: {}", self.as_str()),
         }
     }
@@ -140,6 +148,9 @@ pub struct SessionOptions<'a> {
     pub dest_port: u16,
     /// The key for a session that is created; a session that exists must have this key.
     pub key_id: Option<KeyId>,
+    /// The failover time of a session that is created, in milliseconds; a session that exists must have
+    /// this time.
+    pub failover_time_ms: Option<u32>,
 }
 
 impl<'a> SessionOptions<'a> {
@@ -166,11 +177,16 @@ impl<'a> SessionOptions<'a> {
             Some(text) => Some(KeyId::new(text.as_bytes()).ok_or(MapError::KeyId(text))?),
             None => None,
         };
+        let failover_time_ms = match options.get(FAILOVER_TIME_MS) {
+            Some(text) => Some(failover_time(text).ok_or(MapError::FailoverTime(text))?),
+            None => None,
+        };
         Ok(Self {
             options,
             name,
             dest_port,
             key_id,
+            failover_time_ms,
         })
     }
 
@@ -272,6 +288,10 @@ impl<'a> MapOptions<'a> {
 fn port(text: &str) -> Option<u16> {
     let n = text::decimal(text.as_bytes(), 1, i64::from(u16::MAX)).ok()?;
     u16::try_from(n).ok()
+}
+
+fn failover_time(text: &str) -> Option<u32> {
+    settings::FAILOVER_TIME_MS.parse(text.as_bytes()).ok()
 }
 
 fn queues(text: &str) -> Option<u32> {

@@ -28,10 +28,12 @@ pub const MIN_HDR_SIZE: u32 = 24;
 /// Most segments of a client request.
 pub const MAX_SEGMENTS: usize = 128;
 
-/// Default time between two heartbeat ticks, in milliseconds.
+/// Time between two heartbeat ticks of mainline, in milliseconds.
 pub const HB_INTERVAL_MS: u32 = 5000;
 /// Default number of silent ticks, after a heartbeat was sent, at which a path counts as dead.
 pub const HB_MISSED_MAX: u32 = 5;
+/// Retransmissions of a packet that is not acknowledged.
+pub const RETRY_COUNT: u8 = 7;
 /// Longest wait for each step of connecting, in milliseconds: address, route,
 /// connection, and the INFO exchange.
 pub const CONNECT_TIMEOUT_MS: u32 = 30_000;

@@ -90,6 +90,9 @@ pub struct ReqExt {
     pub slots: bool,
     /// The client sends [capsules](crate::capsule), if it may.
     pub capsules: bool,
+    /// The failover time of the session in milliseconds, which the server's heartbeats follow; 0: not
+    /// told. Any number is possible, see [`Plan::of_server`](crate::failover_time::Plan::of_server).
+    pub failover_time_ms: u32,
 }
 
 impl ReqExt {
@@ -194,6 +197,7 @@ impl ConnReq {
                 w.u8(send_imm | notices | durable | answers | slots | capsules);
                 w.zeros(1);
                 w.u32(ext.epoch);
+                w.u32(ext.failover_time_ms);
             }
         })
     }
@@ -250,6 +254,7 @@ fn req_ext(r: &mut Reader<'_>) -> Option<Option<ReqExt>> {
     let flags = r.u8()?;
     r.skip(1)?;
     let epoch = r.u32()?;
+    let failover_time_ms = r.u32()?;
     let valid = version == EXT_VERSION && (1..=MAX_EPOCH).contains(&epoch);
     Some(valid.then_some(ReqExt {
         epoch,
@@ -261,6 +266,7 @@ fn req_ext(r: &mut Reader<'_>) -> Option<Option<ReqExt>> {
         inv_answers: flags & EXT_INV_ANSWERS != 0,
         slots: flags & EXT_SLOTS != 0,
         capsules: flags & EXT_CAPSULES != 0,
+        failover_time_ms,
     }))
 }
 

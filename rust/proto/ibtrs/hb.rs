@@ -26,6 +26,8 @@ pub struct Heartbeat {
     missed_max: u32,
     sent: Option<u64>,
     latency: u64,
+    /// When the next tick is due.
+    due: u64,
 }
 
 impl Heartbeat {
@@ -36,6 +38,7 @@ impl Heartbeat {
             missed_max,
             sent: None,
             latency: 0,
+            due: 0,
         }
     }
 
@@ -62,6 +65,20 @@ impl Heartbeat {
         } else {
             HbAction::Nothing
         }
+    }
+
+    /// Returns the time from `now`, right after a tick, until the next one.
+    ///
+    /// A tick may come late if the machine is busy. In silence the next one makes up for that, so that
+    /// the delays of all ticks do not add up; but no two are closer than half an interval, so that a
+    /// machine that stood still first handles what has arrived. The tick after a heartbeat was sent
+    /// waits for a whole interval, so the peer always has `missed_max` of them for the answer.
+    pub fn next_in(&mut self, now: u64, interval: u64) -> u64 {
+        let from = if self.missed <= 1 { now } else { self.due };
+        let wait = from.saturating_add(interval).saturating_sub(now);
+        let wait = wait.clamp(interval >> 1, interval);
+        self.due = now.saturating_add(wait);
+        wait
     }
 
     /// Notes that anything was received on any connection of the path.

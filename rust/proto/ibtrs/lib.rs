@@ -35,6 +35,7 @@
 //! | [`capsule`] | requests that are messages |
 //! | [`keys`] | invalidation of a request's key |
 //! | [`hb`], [`backoff`] | heartbeat, reconnect delays |
+//! | [`failover_time`] | times that follow from the failover time of a session |
 //! | [`permit`] | split of the queue depth between I/O and administrative messages |
 //! | [`settings`] | settings of a session |
 //! | [`stats`] | statistics and their texts |
@@ -64,6 +65,7 @@ pub mod chunk_owner;
 pub mod consts;
 pub mod errno;
 pub mod failover;
+pub mod failover_time;
 pub mod fsm;
 pub mod handshake;
 pub mod hb;

@@ -20,13 +20,23 @@ pub struct Setting {
     pub may_be_off: bool,
 }
 
-/// Time between two heartbeats, in milliseconds.
+/// The longest time that I/O stands still when one of several paths is lost silently, in
+/// milliseconds; see [`failover_time`](crate::failover_time).
+pub const FAILOVER_TIME_MS: Setting = Setting {
+    name: "failover_time_ms",
+    min: 1000,
+    max: 300_000,
+    default: 5000,
+    may_be_off: false,
+};
+
+/// Time between two heartbeats, in milliseconds; 0: it follows from [`FAILOVER_TIME_MS`].
 pub const HB_INTERVAL_MS: Setting = Setting {
     name: "hb_interval_ms",
     min: 100,
     max: 60_000,
-    default: consts::HB_INTERVAL_MS,
-    may_be_off: false,
+    default: 0,
+    may_be_off: true,
 };
 
 /// Heartbeats in a row that a peer may miss before its path counts as dead.
@@ -69,7 +79,8 @@ pub const REAUTH_INTERVAL_S: Setting = Setting {
 
 impl Setting {
     /// All settings, in the order in which the command `ibnbd` shows and sets them.
-    pub const ALL: [Setting; 5] = [
+    pub const ALL: [Setting; 6] = [
+        FAILOVER_TIME_MS,
         RECONNECT_DELAY_MS,
         HB_INTERVAL_MS,
         HB_MISSED_MAX,

@@ -140,6 +140,7 @@ fn request(epoch: u8) -> Message {
             inv_answers: false,
             slots: false,
             capsules: false,
+            failover_time_ms: 0,
         }),
     }
     .encode()

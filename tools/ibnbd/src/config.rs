@@ -96,7 +96,7 @@ const PARAMETERS: [(&str, &str, &str); 26] = [
     ("ibtrs_server", "max_attempts_per_address", "64"),
     ("ibtrs_server", "setup_timeout_ms", "120000"),
     ("ibtrs_server", "max_chunk_memory_mib", "0"),
-    ("ibtrs_server", "hb_interval_ms", "5000"),
+    ("ibtrs_server", "hb_interval_ms", "0"),
     ("ibtrs_server", "hb_missed_max", "5"),
     ("ibnbd_server", "port_nr", "1234"),
     ("ibnbd_server", "dev_search_path", ""),

@@ -175,6 +175,8 @@ pub struct Mapping {
     pub poll_queues: i64,
     /// The id of the key of a new session, if another one than usual.
     pub key_id: Option<String>,
+    /// The failover time of a new session in milliseconds, if another one than usual.
+    pub failover_time_ms: Option<u32>,
     /// The checksum of the data, if there is to be one.
     pub data_checksum: Option<String>,
 }
@@ -227,6 +229,9 @@ impl Mapping {
             line += &format!(" nr_poll_queues={}", self.poll_queues);
         }
         line += &self.key();
+        if let Some(ms) = self.failover_time_ms {
+            line += &format!(" failover_time_ms={ms}");
+        }
         if let Some(checksum) = &self.data_checksum {
             line += &format!(" data_checksum={checksum}");
         }

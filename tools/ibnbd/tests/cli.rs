@@ -274,6 +274,8 @@ fn map_writes_the_line_and_prints_the_disk() {
         "2",
         "--key-id",
         "web1-2026",
+        "--failover-time-ms",
+        "2500",
         "--checksum",
         "crc32c",
     ];
@@ -285,7 +287,7 @@ fn map_writes_the_line_and_prints_the_disk() {
     );
     assert!(
         text.ends_with(
-            " access_mode=migration exclusive=1 nr_queues=2 key_id=web1-2026 data_checksum=crc32c"
+            " access_mode=migration exclusive=1 nr_queues=2 key_id=web1-2026 failover_time_ms=2500 data_checksum=crc32c"
         ),
         "{text}"
     );
@@ -309,6 +311,10 @@ fn lines_that_make_no_sense_are_not_written() {
         ),
         (&["map", "10.0.1.1", "d", "--port", "0"], "0 is not in"),
         (&["map", "10.0.1.1", "d", "--queues", "0"], "0 is not in"),
+        (
+            &["map", "10.0.1.1", "d", "--failover-time-ms", "999"],
+            "999 is not in",
+        ),
         (
             &["map", "10.0.1.1", "d", "--key-id", "a:b"],
             "1 to 32 letters",

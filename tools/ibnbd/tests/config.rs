@@ -121,6 +121,23 @@ fn an_empty_machine_gets_exports_then_modules_then_disks_then_settings() {
     );
 }
 
+/// A new session tells its server the failover time with the first connection.
+#[test]
+fn a_failover_time_goes_with_the_mapping() {
+    let tree = Tree::new();
+    let mut config = good(&CLIENT.replace("queue_timeout_s = 60", "failover_time_ms = 2500"));
+    config.sessions.truncate(1);
+    config.sessions[0].disks.truncate(1);
+    let map = "+ map /dev/nullb0 of session s over ip:10.0.1.2,ip:10.0.1.1 ip:10.0.2.2,ip:10.0.2.1 with failover time 2500 ms";
+    let found = steps(&tree, &config, false);
+    assert_eq!(found.last().unwrap(), map, "{found:?}");
+    // One that is there gets it as any other setting.
+    tree.usual_client();
+    let found = steps(&tree, &config, false);
+    let set = "~ set failover_time_ms of session s from 5000 to 2500";
+    assert!(found.iter().any(|step| step == set), "{found:?}");
+}
+
 /// A machine that is client and server has a unit for each.
 #[test]
 fn one_side_leaves_the_other_alone() {
@@ -339,7 +356,7 @@ reauth_interval_s = 9
         "x.toml:11:1: a disk has no \"devise\"",
         "x.toml:12:1: a session needs a name, or servers",
         "x.toml:12:1: a session needs servers or paths",
-        "x.toml:13:18: hb_interval_ms: 1 is not 100 to 60000",
+        "x.toml:13:18: hb_interval_ms: 1 is neither 0 nor 100 or more",
         "x.toml:15:10: key_id: a key id is 1 to 32 letters",
         "x.toml:17:10: device: \"relative\" does not begin with /",
         "x.toml:18:8: name: \"../x\" is not a place below a folder",

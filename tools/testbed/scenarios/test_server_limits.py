@@ -67,7 +67,7 @@ def test_queues_count_as_memory(pair):
 
 
 # Invalid values are refused as they are read, values that contradict each other after that.
-OUT_OF_RANGE = "max_sessions=0 max_sessions=65537 hb_interval_ms=99 hb_interval_ms=60001 hb_missed_max=0 " \
+OUT_OF_RANGE = "max_sessions=0 max_sessions=65537 hb_interval_ms=60001 hb_missed_max=0 " \
                "hb_missed_max=101 max_chunk_size=4096 max_chunk_size=1052673 sess_queue_depth=1 sess_queue_depth=65536 " \
                "max_connections=1 max_connections=4097 max_attempts_per_address=0 setup_timeout_ms=999"
 NO_NUMBER = "max_chunk_memory_mib=-1 max_sessions=many"
@@ -98,12 +98,14 @@ def test_parameters_that_make_no_session_are_refused(pair):
         for parameter in parameters.split():
             name, value = parameter.split("=")
             refused(parameter, error, f"`{value}' invalid for parameter `{name}'")
+    # 0 means something else.
+    refused("hb_interval_ms=99", errno.ERANGE, "hb_interval_ms=99: not 0, or 100 to 60000")
     for parameters, why in NO_SESSION.items():
         given = {"sess_queue_depth": "512", **dict(part.split("=") for part in parameters.split())}
         refused(parameters, errno.EINVAL,
                 f"sess_queue_depth={given['sess_queue_depth']} with max_chunk_size={given['max_chunk_size']}: {why}")
     # The last that can be taken on both sides.
-    for parameters in ("max_sessions=65536 hb_interval_ms=60000 hb_missed_max=100",
+    for parameters in ("max_sessions=65536 hb_interval_ms=60000 hb_missed_max=100", "hb_interval_ms=0",
                        "max_sessions=1 hb_interval_ms=100 hb_missed_max=1 max_chunk_size=8192 sess_queue_depth=2"):
         server.run(f"modprobe ibtrs_server {parameters} && busybox rmmod ibtrs_server")
 

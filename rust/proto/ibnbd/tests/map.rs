@@ -15,7 +15,7 @@ use proptest::prelude::*;
 fn a_whole_line() {
     let line = b"sessname=blya path=ip:10.0.0.2,ip:10.0.0.1 path=gid:fe80::1@gid:fe80::2 \
         device_path=/dev/ram0 access_mode=migration exclusive=1 dest_port=4321 nr_poll_queues=-1 \
-        nr_queues=3 key_id=web1-2026\n";
+        nr_queues=3 key_id=web1-2026 failover_time_ms=2500\n";
     let m = MapOptions::parse(line).unwrap();
     assert_eq!(m.session.name.as_str(), "blya");
     assert_eq!(m.device_path.as_str(), "/dev/ram0");
@@ -29,6 +29,7 @@ fn a_whole_line() {
     assert_eq!(m.poll_queues(4), Some(4));
     assert_eq!(m.nr_queues, Some(3));
     assert_eq!(m.session.key_id, KeyId::new(b"web1-2026"));
+    assert_eq!(m.session.failover_time_ms, Some(2500));
 }
 
 #[test]
@@ -39,7 +40,7 @@ fn defaults() {
     assert_eq!((m.session.dest_port, m.nr_poll_queues), (1234, 0));
     assert_eq!((m.session.path_count(), m.session.paths().count()), (0, 0));
     assert_eq!(m.poll_queues(4), Some(0));
-    assert_eq!(m.session.key_id, None);
+    assert_eq!((m.session.key_id, m.session.failover_time_ms), (None, None));
     let m = MapOptions::parse(b"device_path=d sessname=s nr_poll_queues=5").unwrap();
     assert_eq!((m.poll_queues(4), m.poll_queues(5)), (None, Some(5)));
 }
@@ -152,6 +153,16 @@ fn errors_name_the_option() {
             MapError::KeyId("a:b"),
             "key_id=a:b: a key id is 1 to 32 letters, digits and -_.@",
         ),
+        (
+            "sessname=s device_path=d failover_time_ms=999",
+            MapError::FailoverTime("999"),
+            "failover_time_ms=999: failover time is not 1000 to 300000 milliseconds",
+        ),
+        (
+            "sessname=s device_path=d failover_time_ms=5s",
+            MapError::FailoverTime("5s"),
+            "failover_time_ms=5s: failover time is not 1000 to 300000 milliseconds",
+        ),
     ] {
         let got = MapOptions::parse(line.as_bytes()).unwrap_err();
         assert_eq!(got, e, "{line}");
@@ -209,6 +220,7 @@ fn a_session_without_a_device() {
         "exclusive",
         "nr_queues",
         "nr_poll_queues",
+        "failover_time_ms",
         "x",
     ] {
         let line = format!("sessname=s {option}=1");

@@ -258,6 +258,7 @@ fn extensions_golden() {
             inv_answers: false,
             slots: false,
             capsules: false,
+            failover_time_ms: 0,
         }),
     };
     let b = req.encode();
@@ -284,6 +285,9 @@ fn extensions_golden() {
     assert_eq!(ConnReq::decode(&told.encode()), Ok(told));
     told.ext.as_mut().unwrap().capsules = true;
     assert_eq!(told.encode()[44..48], [1, 1, 255, 0]);
+    assert_eq!(ConnReq::decode(&told.encode()), Ok(told));
+    told.ext.as_mut().unwrap().failover_time_ms = 5000;
+    assert_eq!(told.encode()[48..], [4, 3, 2, 1, 0x88, 0x13, 0, 0]);
     assert_eq!(ConnReq::decode(&told.encode()), Ok(told));
     // Another version of the extensions, or an attempt without a number, is no extension.
     let with = |off: usize, v: u8| {

@@ -20,6 +20,7 @@ const NONE: ReqExt = ReqExt {
     inv_answers: false,
     slots: false,
     capsules: false,
+    failover_time_ms: 0,
 };
 const ALL: ReqExt = ReqExt {
     notices: true,
@@ -235,6 +236,7 @@ fn terms() -> impl Strategy<Value = ImmTerms> {
             inv_answers,
             slots,
             capsules,
+            failover_time_ms: 0,
         }
     });
     (proptest::option::of(ext), any::<bool>()).prop_map(|(ext, slots)| ImmTerms::new(ext, slots))

@@ -6,6 +6,7 @@ use std::fmt;
 
 use ibnbd_proto::checksum::DataChecksum;
 use ibtrs_proto::addr::PathAddr;
+use ibtrs_proto::settings::FAILOVER_TIME_MS;
 
 use super::{plan_exports, plan_ports, Config, Disk, Session};
 use crate::configfs::change::Change;
@@ -225,7 +226,10 @@ impl fmt::Display for Step {
                 )?;
                 let key = m.key_id.as_ref().map(|id| format!("key {id}"));
                 let queues = m.queues.map(|n| format!("{n} queues"));
-                let with: Vec<String> = key.into_iter().chain(queues).collect();
+                let time = m
+                    .failover_time_ms
+                    .map(|ms| format!("failover time {ms} ms"));
+                let with: Vec<String> = key.into_iter().chain(queues).chain(time).collect();
                 match with.is_empty() {
                     true => Ok(()),
                     false => write!(f, " with {}", with.join(" and ")),
@@ -584,8 +588,9 @@ fn of_session(
     of_queues(machine, name, session, steps);
     let folder = format!("{}/{name}", Family::Ibnbd.sessions(Side::Client));
     let entries = there.map(|s| s.settings.entries()).unwrap_or_default();
-    // A session that is to be made has its key from the first connection on.
-    let later = |(key, _): &&(String, String)| there.is_some() || key != KEY_ID;
+    // A session that is to be made has these from the first connection on.
+    let at_once = [KEY_ID, FAILOVER_TIME_MS.name];
+    let later = |(key, _): &&(String, String)| there.is_some() || !at_once.contains(&key.as_str());
     for (key, value) in session.settings.iter().filter(later) {
         let was = entries
             .iter()
@@ -611,8 +616,8 @@ fn of_queues(machine: &Machine, name: &str, session: &Session, steps: &mut Vec<S
 
 const KEY_ID: &str = "key_id";
 
-fn key_id(session: &Session) -> Option<String> {
-    let found = session.settings.iter().find(|(key, _)| key == KEY_ID);
+fn setting(session: &Session, name: &str) -> Option<String> {
+    let found = session.settings.iter().find(|(key, _)| key == name);
     found.map(|(_, value)| value.clone())
 }
 
@@ -665,7 +670,10 @@ fn of_disk(
             exclusive: disk.exclusive,
             queues: session.queues.filter(|_| is_new),
             poll_queues: disk.poll_queues,
-            key_id: key_id(session).filter(|_| is_new),
+            key_id: setting(session, KEY_ID).filter(|_| is_new),
+            failover_time_ms: setting(session, FAILOVER_TIME_MS.name)
+                .and_then(|ms| ms.parse().ok())
+                .filter(|_| is_new),
             data_checksum: disk
                 .data_checksum
                 .clone()

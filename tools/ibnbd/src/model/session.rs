@@ -82,9 +82,12 @@ pub struct Settings {
     pub mp_policy: Option<String>,
     /// Attempts in a row to connect a lost path again; -1 for any number.
     pub max_reconnect_attempts: Option<i64>,
+    /// Longest time that I/O stands still when one of several paths is lost silently, in milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub failover_time_ms: Option<i64>,
     /// Longest delay before the first of them, in milliseconds.
     pub reconnect_delay_ms: Option<i64>,
-    /// Milliseconds between heartbeats.
+    /// Milliseconds between heartbeats; 0 if they follow from `failover_time_ms`.
     pub hb_interval_ms: Option<i64>,
     /// Heartbeats that may be missed.
     pub hb_missed_max: Option<i64>,
@@ -105,6 +108,7 @@ impl Settings {
         [
             self.mp_policy.clone().map(|v| ("mp_policy", v)),
             number("max_reconnect_attempts", self.max_reconnect_attempts),
+            number("failover_time_ms", self.failover_time_ms),
             number("reconnect_delay_ms", self.reconnect_delay_ms),
             number("hb_interval_ms", self.hb_interval_ms),
             number("hb_missed_max", self.hb_missed_max),
@@ -307,6 +311,7 @@ fn settings(reader: &mut Reader<'_>, folder: &str) -> Settings {
             .get(&file("mp_policy"), value::policy)
             .or_else(|| reader.get(&file("mpath_policy"), value::policy)),
         max_reconnect_attempts: reader.get(&file("max_reconnect_attempts"), value::number),
+        failover_time_ms: reader.get(&file("failover_time_ms"), value::number),
         reconnect_delay_ms: reader.get(&file("reconnect_delay_ms"), value::number),
         hb_interval_ms: reader.get(&file("hb_interval_ms"), value::number),
         hb_missed_max: reader.get(&file("hb_missed_max"), value::number),

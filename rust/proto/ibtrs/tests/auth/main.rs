@@ -107,6 +107,7 @@ fn plain_request(cid: u16, epoch: u32) -> ConnReq {
             inv_answers: false,
             slots: false,
             capsules: false,
+            failover_time_ms: 0,
         }),
     }
 }

@@ -242,12 +242,12 @@ Examples:
   ibnbd discover 10.0.1.1 --session web1 -o json";
 
 const SET_HELP: &str = "\
-Settings of a session: mp_policy, max_reconnect_attempts, reconnect_delay_ms, hb_interval_ms,
-hb_missed_max, queue_timeout_s, reauth_interval_s, key_id. Of a disk: io_timeout_ms,
+Settings of a session: mp_policy, max_reconnect_attempts, failover_time_ms, reconnect_delay_ms,
+hb_interval_ms, hb_missed_max, queue_timeout_s, reauth_interval_s, key_id. Of a disk: io_timeout_ms,
 io_timeout_limit, cache_lost and checksum_errors (0 only).
 
 Example:
-  ibnbd set s queue_timeout_s=300 hb_interval_ms=1000";
+  ibnbd set s queue_timeout_s=300 failover_time_ms=2000";
 
 const EXPORT_HELP: &str = "\
 An export is made in configfs if --ro, --migration, --realtime, --any-host, --host or --from is
@@ -511,6 +511,9 @@ pub(crate) struct Map {
     /// Queues for polled I/O; -1 for one for each CPU
     #[arg(long, default_value_t = 0, allow_hyphen_values = true, value_parser = clap::value_parser!(i64).range(-1..=4096))]
     pub(crate) poll_queues: i64,
+    /// Longest time, in milliseconds, that I/O of a new session stands still when a path is lost
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u32).range(1000..=300_000))]
+    pub(crate) failover_time_ms: Option<u32>,
     /// Checksum of the data on its way: none or crc32c
     #[arg(long, value_name = "CHECKSUM", value_parser = checksum)]
     pub(crate) checksum: Option<DataChecksum>,

@@ -136,6 +136,7 @@ fn wanted(context: &Context, map: &Map) -> Result<Mapping, Failure> {
         exclusive: map.exclusive,
         queues: map.queues,
         poll_queues: map.poll_queues,
+        failover_time_ms: map.failover_time_ms,
         data_checksum: map.checksum.map(|checksum| checksum.as_str().to_owned()),
         ..session(context, &map.server, own)?
     })
