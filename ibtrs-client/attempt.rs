@@ -401,8 +401,10 @@ impl Attempt {
         let session = &self.path.session;
         let loss = self.loss();
         for slot in slots.iter() {
-            let over = request::take(&slot, self, service.pd(), |info, user, io| {
+            let over = request::take(&slot, self, service.pd(), |moved, user, io| {
+                let (info, since) = moved;
                 self.path.stats.failed_over();
+                session.request_moved(since);
                 trace::client_failover(|| (session.name(), info.tag, self.epoch));
                 session.requeue_lost((&published, loss), info, user, io)
             });
@@ -410,6 +412,7 @@ impl Attempt {
                 ended.end(&slot, service.pd());
             }
         }
+        session.requests_moved();
         resources
     }
 

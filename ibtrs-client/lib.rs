@@ -44,7 +44,7 @@
 //! `Attempt::cons`, then one of `Path::fsm` and `Attempt::setup` (never both);
 //! `Session::key_id`; `Reauth::state`;
 //! `Request::inner`, `Session::failover`; then the locks of the RDMA crate. Nothing is taken under
-//! `Path::kept`.
+//! `Path::kept` or `FailoverRecord::state`.
 
 #![deny(unsafe_code)]
 

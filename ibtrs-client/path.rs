@@ -122,8 +122,9 @@ pub struct Path {
     attempt: Mutex<Option<Arc<Attempt>>>,
     #[pin]
     hca: Mutex<Hca>,
+    /// Why the path was last lost or could not be connected, and the epoch of the attempt.
     #[pin]
-    last_error: SpinLockIrq<Text>,
+    last_error: SpinLockIrq<(Text, u32)>,
     /// Epoch of the last published attempt; 0 for none.
     previous: Atomic<u32>,
     nr_attempts: Atomic<u32>,
@@ -217,7 +218,7 @@ impl Path {
                 changed <- new_condvar!("Path::changed"),
                 attempt <- new_mutex!(None, "Path::attempt"),
                 hca <- new_mutex!(hca, "Path::hca"),
-                last_error <- new_spinlock_irq!(Text::EMPTY, "Path::last_error"),
+                last_error <- new_spinlock_irq!((Text::EMPTY, 0), "Path::last_error"),
                 previous: Atomic::new(0),
                 nr_attempts: Atomic::new(0),
                 accepted: AtomicFlag::new(false),
@@ -395,7 +396,21 @@ impl Path {
     ///
     /// Any.
     pub fn last_error(&self) -> Text {
-        *self.last_error.lock()
+        self.last_error.lock().0
+    }
+
+    /// Returns why attempt `epoch` of the path ends.
+    ///
+    /// # Context
+    ///
+    /// Any.
+    pub(crate) fn cause(&self, epoch: u32) -> Text {
+        let (text, of) = *self.last_error.lock();
+        match of == epoch {
+            true => text,
+            // No error has ended it.
+            false => Text::new(fmt!("disconnected by the client")),
+        }
     }
 
     pub(crate) fn stats(&self) -> &Stats {

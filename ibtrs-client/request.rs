@@ -84,6 +84,10 @@ use kernel::{
     sync::{
         Arc,
         SpinLockIrq, //
+    },
+    time::{
+        Instant,
+        Monotonic, //
     }, //
 };
 use kx::{
@@ -728,6 +732,9 @@ impl Inner {
         qp.handler().leave();
         let stats = &attempt.path.stats;
         let ns = stats.ended(info.dir, &in_flight.timer, info.cid);
+        if info.entry.was_moved() {
+            attempt.path.session.moved_request_answered();
+        }
         trace::client_complete(|| {
             let path = &attempt.path;
             let error = result.err().map_or(0, Error::to_errno);
@@ -1180,12 +1187,13 @@ fn report_cancelled(qp: &QueuePair<Con>, slot: SlotRef<'_, Con>) {
 }
 
 /// Takes the request out of `slot`, whose connections are drained. Returns an answered request with
-/// its result. Any other is left to `requeue`, with its user header, and returned only if refused.
+/// its result. Any other is left to `requeue`, with the time of its submission and its user header, and
+/// returned only if refused.
 pub(crate) fn take(
     slot: &SlotRef<'_, Con>,
     attempt: &Attempt,
     pd: &Pd,
-    requeue: impl FnOnce(Info, &[u8], IoHandle) -> Option<IoHandle>,
+    requeue: impl FnOnce((Info, Instant<Monotonic>), &[u8], IoHandle) -> Option<IoHandle>,
 ) -> Option<Ended> {
     let mut guard = slot.inner.lock();
     let inner = &mut *guard;
@@ -1207,7 +1215,8 @@ pub(crate) fn take(
         return Some(ended(io, result, in_flight.trailer));
     }
     let user = inner.hdr.bytes(in_flight.info.usr_len);
-    let refused = requeue(in_flight.info, user, io);
+    let moved = (in_flight.info, in_flight.timer.began());
+    let refused = requeue(moved, user, io);
     refused.map(|io| ended(io, Err(EIO), None))
 }
 

@@ -65,12 +65,15 @@ use kx::{
 };
 
 mod events;
+mod failovers;
 mod paths;
 mod reauth;
 mod settings;
 mod submit;
 
 use events::Notices;
+use failovers::FailoverRecord;
+pub(crate) use failovers::Told;
 use paths::Paths;
 pub(crate) use paths::{
     ShownPath,
@@ -249,6 +252,8 @@ pub struct Session {
     /// senders, and these may wait for memory.
     #[pin]
     pub(crate) hook: Mutex<Option<SessionHook>>,
+    #[pin]
+    record: FailoverRecord,
     /// Connects and disconnects without a uevent yet.
     #[pin]
     pending_uevents: SpinLockIrq<Steps<bool>>,
@@ -377,6 +382,7 @@ impl Session {
                 session_events: config.events.clone(),
                 notices <- Notices::new(),
                 hook <- new_mutex!(None, "Session::hook"),
+                record <- FailoverRecord::new(),
                 pending_uevents <- new_spinlock_irq!(Steps::default(), "Session::pending_uevents"),
                 uevents <- kx::new_work!(uevent_queue.clone(), "Session::uevents"),
                 uevent_queue,

@@ -107,6 +107,13 @@ pub(crate) struct Stats {
 /// The time at which a request was submitted.
 pub(crate) struct Timer(Instant<Monotonic>);
 
+impl Timer {
+    /// Returns that time.
+    pub(crate) fn began(&self) -> Instant<Monotonic> {
+        self.0
+    }
+}
+
 impl Stats {
     /// Creates the statistics of a path with `nr_queues` connections for I/O that is not polled.
     pub(crate) fn new(nr_queues: u32) -> Result<Self> {

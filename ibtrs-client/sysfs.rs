@@ -13,7 +13,8 @@ use crate::{
     path::Path,
     session::{
         Session,
-        ShownPath, //
+        ShownPath,
+        Told, //
     }, //
 };
 use ibtrs_core::convert::{
@@ -98,6 +99,30 @@ impl SessionHook {
             false => self
                 .place
                 .uevent(Action::Offline, &[c"IBTRS_SESSION_STATE=disconnected"]),
+        }
+    }
+
+    /// Reports by a uevent that a failover is over.
+    pub(crate) fn failed_over(&self, told: &Told) {
+        let made = || -> Result<_> {
+            let took_ms = told.record.took.map(|took| took.total_ns() / 1_000_000);
+            let took_ms = took_ms.map(|ms| CString::try_from_fmt(fmt!("IBTRS_FAILOVER_MS={ms}")));
+            Ok((
+                CString::try_from_fmt(fmt!("IBTRS_FAILOVER_PATH={}", told.path()))?,
+                CString::try_from_fmt(fmt!("IBTRS_FAILOVER_CAUSE={}", told.cause()))?,
+                CString::try_from_fmt(fmt!("IBTRS_FAILOVER_REQUESTS={}", told.record.moved))?,
+                took_ms.transpose()?,
+            ))
+        };
+        match made() {
+            Ok((path, cause, requests, Some(took_ms))) => self
+                .place
+                .uevent(Action::Change, &[&path, &cause, &requests, &took_ms]),
+            Ok((path, cause, requests, None)) => self
+                .place
+                .uevent(Action::Change, &[&path, &cause, &requests]),
+            // As for other uevents, user space can read the file instead.
+            Err(_) => {}
         }
     }
 

@@ -146,7 +146,7 @@ impl Path {
             return;
         }
         let text = Text::new(what);
-        *self.last_error.lock() = text;
+        *self.last_error.lock() = (text, epoch);
         if awaited {
             kx::pr_info_ratelimited!("{}: {}\n", self.log(), text.as_str());
         } else {

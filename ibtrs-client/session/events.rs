@@ -160,5 +160,8 @@ impl WorkItem<{ crate::session::work::UEVENTS }> for Session {
                 }
             },
         );
+        if let (Some(hook), Some(told)) = (&*hook, this.take_untold()) {
+            hook.failed_over(&told);
+        }
     }
 }

@@ -394,6 +394,12 @@ impl Session {
         }
         let closing = failover.logic.is_closed();
         drop(failover);
+        // Before any request is moved, and in the order in which paths are lost.
+        match outage {
+            Some(_) => self.failover_is_cut_off(),
+            None if closing => {}
+            None => self.failover_begins(attempt),
+        }
         drop(paths);
         // The requeue resends on another path a fence that this path carried; the fence need not
         // wait until this path is drained.

@@ -4,6 +4,7 @@
 //!
 //! Contexts: *sysfs*.
 
+use super::show;
 use crate::session::Session;
 use ibtrs_core::convert;
 use ibtrs_proto::{
@@ -19,7 +20,10 @@ use ibtrs_proto::{
         self,
         Setting, //
     },
-    text::TextError,
+    text::{
+        self,
+        TextError, //
+    },
     Errno, //
 };
 use kernel::{
@@ -35,7 +39,7 @@ use kx::sysfs::{
 
 type Ctx<'a> = StoreCtx<'a, Arc<Session>>;
 
-pub(super) static FILES: [Attr<Arc<Session>>; 12] = [
+pub(super) static FILES: [Attr<Arc<Session>>; 14] = [
     Attr::rw(c"add_path", show_add_path, store_add_path),
     Attr::rw(
         c"max_reconnect_attempts",
@@ -72,6 +76,21 @@ pub(super) static FILES: [Attr<Arc<Session>>; 12] = [
         },
     ),
     Attr::ro(c"failover_plan", show_plan),
+    Attr::ro(c"last_failover", |session: &Session, buf| {
+        match session.last_failover() {
+            Some(told) => buf.write(fmt!("{}", told)),
+            None => Ok(()),
+        }
+    }),
+    Attr::rw(
+        c"failover_times_ms",
+        |session: &Session, buf| session.show_failover_times(|times| show(buf, times)),
+        |session, input| {
+            text::reset(input).map_err(|error| convert::error(error.errno()))?;
+            session.reset_failover_times();
+            Ok(())
+        },
+    ),
     Attr::rw(
         c"hb_interval_ms",
         |session: &Session, buf| buf.line(fmt!("{}", session.settings().hb_interval_ms.get())),

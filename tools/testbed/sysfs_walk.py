@@ -85,6 +85,9 @@ CLIENT = {
     "failover_time_ms": _number(1000, 300_000, 5000),
     "failover_plan": File(0o444, r"total_ms \d+\ndetect_ms \d+\nmove_ms \d+\nhb_interval_ms \d+\nhb_missed_max \d+\n"
                           r"ack_timeout \d+\nretry_count \d+\n"),
+    "last_failover": File(0o444, r"(time \d+\.\d{3}\npath [^\n]+\ncause [^\n]+\nrequests \d+\n"
+                          r"(total_ms \d+\ndetect_ms \d+\nmove_ms \d+\n)?)?"),
+    "failover_times_ms": _latency("ms", 17, 1),
     "hb_interval_ms": _number(100, 60_000, 0),
     "hb_missed_max": _number(1, 100, 5),
     "reconnect_delay_ms": _number(10, 30_000, 1000),

@@ -5,9 +5,9 @@
 use std::fmt::Write;
 
 use crate::family::Side;
-use crate::model::{Disk, Machine, Opened, Path, PathState};
+use crate::model::{Disk, Machine, Opened, Path, PathState, Session};
 use crate::root::Root;
-use crate::value::{Latency, Operation};
+use crate::value::{Failover, Latency, Operation};
 
 /// Reads all that metrics are made of.
 pub fn read(root: &Root) -> Machine {
@@ -24,6 +24,7 @@ pub fn text(machine: &Machine) -> String {
     disks(&mut out, &machine.disks);
     durations_of_disks(&mut out, &machine.disks);
     sessions(&mut out, machine);
+    failovers(&mut out, &machine.sessions);
     let paths: Vec<&Path> = machine.sessions.iter().flat_map(|s| &s.paths).collect();
     path_counts(&mut out, &paths);
     durations_of_paths(&mut out, &paths);
@@ -223,6 +224,76 @@ fn sessions(out: &mut Out, machine: &Machine) {
     );
 }
 
+fn of_session(session: &Session) -> Labels<'_> {
+    vec![("session", &session.name), ("side", session.side.as_str())]
+}
+
+fn failovers(out: &mut Out, sessions: &[Session]) {
+    let last = |value: fn(&Failover) -> Option<u64>| {
+        sessions.iter().map(move |s| {
+            let value = s.last_failover.as_ref().and_then(value);
+            (of_session(s), value.map(seconds))
+        })
+    };
+    out.metric(
+        "ibtrs_session_last_failover_timestamp_seconds",
+        "gauge",
+        "When the loss of a path was last noticed while another one was connected.",
+        last(|failover| Some(failover.time_ms)),
+    );
+    out.metric(
+        "ibtrs_session_last_failover_seconds",
+        "gauge",
+        "Time from the submission of the oldest moved request to the first answer over another path.",
+        last(|failover| failover.total_ms),
+    );
+    let requests = sessions.iter().map(|s| {
+        let last = s.last_failover.as_ref();
+        (of_session(s), last.map(|failover| failover.requests))
+    });
+    out.metric(
+        "ibtrs_session_last_failover_requests",
+        "gauge",
+        "Requests that were moved to other paths.",
+        requests,
+    );
+    let name = "ibtrs_session_failover_duration_seconds";
+    let known: Vec<_> = sessions
+        .iter()
+        .filter_map(|s| Some((of_session(s), s.failover_times.as_ref()?)))
+        .collect();
+    if known.is_empty() {
+        return;
+    }
+    let help = "Failovers by the time until the first answer over another path.";
+    let _ = writeln!(out.text, "# HELP {name} {help}\n# TYPE {name} histogram");
+    for (labels, times) in known {
+        let rows = times
+            .rows
+            .iter()
+            .map(|row| (row.below_ms.map(seconds), row.count));
+        buckets(out, name, &labels, rows);
+    }
+}
+
+/// The samples of a histogram; `rows` have the limit in seconds, which the last one lacks.
+fn buckets(
+    out: &mut Out,
+    name: &str,
+    labels: &Labels<'_>,
+    rows: impl Iterator<Item = (Option<f64>, u64)>,
+) {
+    let mut seen = 0u64;
+    for (limit, count) in rows {
+        seen = seen.saturating_add(count);
+        let limit = limit.map_or_else(|| "+Inf".to_owned(), |limit| limit.to_string());
+        let mut bucket = labels.clone();
+        bucket.push(("le", &limit));
+        out.sample(&format!("{name}_bucket"), &bucket, seen);
+    }
+    out.sample(&format!("{name}_count"), labels, seen);
+}
+
 fn of_path(path: &Path) -> Labels<'_> {
     vec![
         ("session", &path.session),
@@ -363,21 +434,14 @@ fn histogram(
 ) {
     let mut labels = labels.clone();
     labels.push(("operation", operation.as_str()));
-    let mut seen = 0u64;
-    for row in &latency.rows {
-        let Some(count) = row.of(operation) else {
-            return;
-        };
-        seen = seen.saturating_add(count);
-        let limit = match row.below_us {
-            Some(us) => format!("{}", us as f64 / 1e6),
-            None => "+Inf".to_owned(),
-        };
-        let mut bucket = labels.clone();
-        bucket.push(("le", &limit));
-        out.sample(&format!("{name}_bucket"), &bucket, seen);
+    let rows = latency.rows.iter();
+    let counts = rows.map(|row| {
+        let limit = row.below_us.map(|us| us as f64 / 1e6);
+        row.of(operation).map(|count| (limit, count))
+    });
+    if let Some(rows) = counts.collect::<Option<Vec<_>>>() {
+        buckets(out, name, &labels, rows.into_iter());
     }
-    out.sample(&format!("{name}_count"), &labels, seen);
 }
 
 fn opened(out: &mut Out, opened: &[Opened]) {

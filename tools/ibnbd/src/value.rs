@@ -132,6 +132,99 @@ pub fn traffic(text: &str) -> Option<Traffic> {
     })
 }
 
+/// A path was lost while another one was connected: `last_failover` of a session.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Failover {
+    /// When the loss was noticed, in milliseconds since 1970.
+    pub time_ms: u64,
+    /// The path, by its addresses.
+    pub path: String,
+    /// Why it was lost.
+    pub cause: String,
+    /// Requests that were moved to other paths.
+    pub requests: u64,
+    /// Milliseconds until the first answer over another path; none if no request was moved, and
+    /// before that answer.
+    pub total_ms: Option<u64>,
+    /// The part of that until the loss was noticed.
+    pub detect_ms: Option<u64>,
+    /// The part after that.
+    pub move_ms: Option<u64>,
+}
+
+/// Reads `last_failover`: lines of a name and a value; none if the file is empty.
+pub fn failover(text: &str) -> Option<Option<Failover>> {
+    if text.is_empty() {
+        return Some(None);
+    }
+    let value = |name: &str| {
+        let lines = text.lines().filter_map(|line| line.split_once(' '));
+        let mut values = lines.filter(|(key, _)| *key == name);
+        values.next().map(|(_, value)| value)
+    };
+    let number = |name| match value(name) {
+        Some(text) => text.parse::<u64>().ok().map(Some),
+        None => Some(None),
+    };
+    let (s, ms) = value("time")?.split_once('.')?;
+    let (s, ms): (u64, u64) = (s.parse().ok()?, ms.parse().ok()?);
+    Some(Some(Failover {
+        time_ms: s.checked_mul(1000)?.checked_add(ms)?,
+        path: value("path")?.to_owned(),
+        cause: value("cause")?.to_owned(),
+        requests: number("requests")??,
+        total_ms: number("total_ms")?,
+        detect_ms: number("detect_ms")?,
+        move_ms: number("move_ms")?,
+    }))
+}
+
+/// Failovers by the time they took: `failover_times_ms` of a session.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Times {
+    /// The rows; the last one has no limit.
+    pub rows: Vec<TimesRow>,
+    /// The longest, in milliseconds.
+    pub longest_ms: u64,
+}
+
+/// One row: what took less than the limit, and not less than the one before.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TimesRow {
+    /// Milliseconds; none in the last row.
+    pub below_ms: Option<u64>,
+    /// How many there were.
+    pub count: u64,
+}
+
+/// Reads `failover_times_ms`.
+pub fn times(text: &str) -> Option<Times> {
+    let mut times = Times::default();
+    let mut longest = None;
+    for line in text.lines() {
+        let (name, value) = line.split_once(": ")?;
+        let value: u64 = value.parse().ok()?;
+        if name == "maximum ms" {
+            longest = Some(value);
+            continue;
+        }
+        let limit = name.strip_suffix(" ms")?;
+        let below_ms = match limit.strip_prefix(">= ") {
+            Some(_) => None,
+            None => Some(limit.parse().ok()?),
+        };
+        times.rows.push(TimesRow {
+            below_ms,
+            count: value,
+        });
+    }
+    times.longest_ms = longest?;
+    (!times.rows.is_empty()).then_some(times)
+}
+
 /// All words as numbers; signed ones are none.
 pub fn numbers(text: &str) -> Option<Vec<u64>> {
     let text = line(text)?;

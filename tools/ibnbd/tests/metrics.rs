@@ -381,6 +381,7 @@ fn the_dashboard_asks_for_what_there_is() {
         "ibtrs_path_request_duration_seconds_count",
         "ibtrs_path_requests_in_flight",
         "ibtrs_path_requests_total",
+        "ibtrs_session_failover_duration_seconds_count",
     ];
     assert_eq!(unused, expected);
 }

@@ -125,3 +125,48 @@ proptest! {
         prop_assert_eq!(value::disk_stat(&text), None::<DiskStat>);
     }
 }
+
+#[test]
+fn failovers() {
+    let found = value::failover(tree::FAILOVER).unwrap().unwrap();
+    assert_eq!(found.time_ms, 1_764_376_027_042);
+    assert_eq!(found.path, "ip:10.0.1.2@ip:10.0.1.1");
+    assert_eq!(found.cause, "no heartbeat from the server (ETIMEDOUT)");
+    assert_eq!((found.requests, found.total_ms), (16, Some(3700)));
+    assert_eq!((found.detect_ms, found.move_ms), (Some(3500), Some(200)));
+    // None yet; without a request that was moved; and texts of another form.
+    assert_eq!(value::failover(""), Some(None));
+    let idle = "time 1.002\npath ip:10.0.1.1\ncause x\nrequests 0\n";
+    let found = value::failover(idle).unwrap().unwrap();
+    assert_eq!((found.time_ms, found.total_ms), (1002, None));
+    for part in ["time", "path", "cause", "requests"] {
+        let lines = idle.lines().filter(|line| !line.starts_with(part));
+        let text: String = lines.map(|line| format!("{line}\n")).collect();
+        assert_eq!(value::failover(&text), None, "{part}");
+    }
+    for (from, to) in [
+        ("1.002", "1"),
+        ("1.002", "x.y"),
+        ("requests 0", "requests -1"),
+    ] {
+        assert_eq!(value::failover(&idle.replace(from, to)), None, "{to}");
+    }
+}
+
+#[test]
+fn times_of_failovers() {
+    let found = value::times(tree::FAILOVER_TIMES).unwrap();
+    let limits: Vec<_> = found.rows.iter().map(|row| row.below_ms).collect();
+    assert_eq!(limits, [Some(1), Some(2), Some(4), Some(8), None]);
+    assert_eq!(found.rows.iter().map(|row| row.count).sum::<u64>(), 3);
+    assert_eq!(found.longest_ms, 3700);
+    for text in [
+        "",
+        "maximum ms: 1\n",
+        "1 ms: 0\n",
+        "1 us: 0\nmaximum ms: 0\n",
+        "1 ms: x\nmaximum ms: 0\n",
+    ] {
+        assert_eq!(value::times(text), None, "{text}");
+    }
+}

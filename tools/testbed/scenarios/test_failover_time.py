@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from testbed import blockdev, fio, mishaps
+from testbed import blockdev, fio, mishaps, uevents
 from testbed.lab import SERVER_ADDRESS, wait_for
 from testbed.stack import STACKS
 
@@ -70,6 +70,11 @@ def number(pair, file: str) -> int:
 def plan(pair) -> dict[str, int]:
     lines = pair.client.run(f"cat {SESSION}/failover_plan").splitlines()
     return {name: int(value) for name, value in map(str.split, lines)}
+
+
+def last(pair) -> dict[str, str]:
+    lines = pair.client.run(f"cat {SESSION}/last_failover").splitlines()
+    return dict(line.split(" ", 1) for line in lines)
 
 
 class Traffic:
@@ -152,6 +157,37 @@ def test_a_silent_loss_at_default_settings(mapped, stack):
     traffic.end()
     both(pair)
     assert noticed_by_server(pair) <= DEFAULT_MS / 1000
+
+
+def test_the_last_failover_is_told(mapped, stack):
+    """In sysfs, in the histogram and by a uevent; the time is that of the request that waited longest."""
+    pair, client = mapped, mapped.client
+    assert client.run(f"cat {SESSION}/last_failover") == ""
+    events = uevents.listen(client)
+    # Without a request in flight, there is nothing to move.
+    client.run(f"echo 1 > {path(2)}/disconnect")
+    told = last(pair)
+    assert told["requests"] == "0" and "total_ms" not in told and told["cause"] == "disconnected by the client"
+    wait_for(lambda: "IBTRS_FAILOVER_REQUESTS=0" in events.text, 20, "an event")
+    assert "IBTRS_FAILOVER_MS" not in events.text
+    client.run(f"echo 1 > {path(2)}/reconnect")
+    traffic = Traffic(pair, stack)
+    took = pause(pair, traffic, silent, 1)
+    traffic.end()
+    told = last(pair)
+    print(f"\na request took {took:.2f} s; told: {told}")
+    assert told["path"].endswith("ip:10.0.1.1") and told["cause"] == "no heartbeat from the server (ETIMEDOUT)"
+    assert abs(float(told["time"]) - float(client.run("date +%s.%N"))) < 120
+    total = int(told["total_ms"])
+    assert total == int(told["detect_ms"]) + int(told["move_ms"]) and int(told["requests"]) >= 1
+    assert abs(total / 1000 - took) < 0.7, (total, took)
+    wait_for(lambda: f"IBTRS_FAILOVER_MS={total}" in events.text, 20, "an event")
+    assert f"IBTRS_FAILOVER_CAUSE={told['cause']}" in events.text
+    events.kill()
+    times = dict(line.split(": ") for line in client.run(f"cat {SESSION}/failover_times_ms").splitlines())
+    assert int(times.pop("maximum ms")) == total and sum(map(int, times.values())) == 1
+    client.run(f"echo 0 > {SESSION}/failover_times_ms")
+    assert client.run(f"tail -n 1 {SESSION}/failover_times_ms") == "maximum ms: 0"
 
 
 def test_a_time_that_is_set(pair, stack):

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::reader::Reader;
 use crate::family::{Family, Side};
-use crate::value::{self, Latency, Traffic};
+use crate::value::{self, Failover, Latency, Times, Traffic};
 
 /// How many of its paths a session has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
@@ -70,6 +70,12 @@ pub struct Session {
     pub state: SessionState,
     /// The settings; clients only.
     pub settings: Settings,
+    /// The last failover, if there was one; clients only.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub last_failover: Option<Failover>,
+    /// Failovers by the time they took; clients only.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub failover_times: Option<Times>,
     /// Its paths; a server's are all connected.
     pub paths: Vec<Path>,
 }
@@ -274,8 +280,17 @@ fn session(reader: &mut Reader<'_>, family: Family, side: Side, name: String) ->
         side,
         state: SessionState::Connected,
         settings,
+        last_failover: None,
+        failover_times: None,
         paths,
     };
+    if side == Side::Client && family == Family::Ibnbd {
+        let file = |name: &str| format!("{folder}/{name}");
+        session.last_failover = reader
+            .get(&file("last_failover"), value::failover)
+            .flatten();
+        session.failover_times = reader.get(&file("failover_times_ms"), value::times);
+    }
     session.state = match session.connected() {
         0 => SessionState::Disconnected,
         n if n < session.paths.len() => SessionState::Degraded,

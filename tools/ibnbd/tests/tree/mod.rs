@@ -23,6 +23,15 @@ pub const LATENCY: &str =
 pub const DISK_LATENCY: &str =
     "1 us: 0 0 0 0\n2 us: 0 0 0 1\n4 us: 2 1 0 0\n8 us: 5 0 4 0\n>= 8 us: 1 3 0 0\nmaximum us: 12 2501 7 1\n";
 
+/// The last failover of a session.
+pub const FAILOVER: &str = "time 1764376027.042\npath ip:10.0.1.2@ip:10.0.1.1\n\
+    cause no heartbeat from the server (ETIMEDOUT)\nrequests 16\n\
+    total_ms 3700\ndetect_ms 3500\nmove_ms 200\n";
+
+/// The times of all its failovers.
+pub const FAILOVER_TIMES: &str =
+    "1 ms: 0\n2 ms: 0\n4 ms: 1\n8 ms: 0\n>= 8 ms: 2\nmaximum ms: 3700\n";
+
 /// A file of this package's sources.
 pub fn of_package(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(name)
@@ -142,6 +151,8 @@ impl Tree {
                 ("mp_policy", "min-inflight (MI: 1)\n"),
                 ("mpath_policy", "min-inflight (MI: 1)\n"),
                 ("failover_time_ms", "5000\n"),
+                ("last_failover", FAILOVER),
+                ("failover_times_ms", FAILOVER_TIMES),
                 ("hb_interval_ms", "0\n"),
                 ("hb_missed_max", "5\n"),
                 ("reconnect_delay_ms", "1000\n"),

@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What the session tells about its failovers: in sysfs and by uevents.
+
+use super::Session;
+use crate::{
+    attempt::Attempt,
+    text::Text, //
+};
+use ibtrs_core::convert::Shown;
+use ibtrs_proto::stats::{
+    failover::{
+        Failovers,
+        Record, //
+    },
+    latency::Single, //
+};
+use kernel::{
+    fmt,
+    new_spinlock_irq,
+    prelude::*,
+    sync::{
+        Arc,
+        SpinLockIrq, //
+    },
+    time::{
+        ClockSource,
+        Instant,
+        Monotonic,
+        RealTime, //
+    }, //
+};
+
+/// A path that was lost while another one was connected.
+#[derive(Clone, Copy)]
+pub(crate) struct Lost {
+    /// Milliseconds since 1970 when the loss was noticed.
+    at_ms: i64,
+    path: Text,
+    cause: Text,
+}
+
+/// A failover that is over.
+#[derive(Clone, Copy)]
+pub(crate) struct Told {
+    pub(crate) lost: Lost,
+    pub(crate) record: Record,
+}
+
+struct State {
+    failovers: Failovers,
+    /// The last path that was lost.
+    lost: Option<Lost>,
+    /// A failover without a uevent yet.
+    untold: Option<Told>,
+}
+
+impl State {
+    /// Has a uevent tell about the last failover.
+    fn tell(&mut self) {
+        let record = self.failovers.last();
+        self.untold = self.lost.map(|lost| Told { lost, record });
+    }
+}
+
+/// The record of a session's failovers.
+#[pin_data]
+pub(super) struct FailoverRecord {
+    #[pin]
+    state: SpinLockIrq<State>,
+    epoch: Instant<Monotonic>,
+}
+
+impl FailoverRecord {
+    pub(super) fn new() -> impl PinInit<Self> {
+        pin_init!(Self {
+            state <- new_spinlock_irq!(
+                State {
+                    failovers: Failovers::new(),
+                    lost: None,
+                    untold: None,
+                },
+                "FailoverRecord::state"
+            ),
+            epoch: Instant::now(),
+        })
+    }
+
+    fn ns(&self, at: Instant<Monotonic>) -> u64 {
+        u64::try_from((at - self.epoch).as_nanos()).unwrap_or(0)
+    }
+}
+
+impl Session {
+    /// Records that a path was lost while another one is connected.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    pub(super) fn failover_begins(&self, attempt: &Attempt) {
+        let lost = Lost {
+            at_ms: RealTime::ktime_get() / 1_000_000,
+            path: Text::new(fmt!("{}", attempt.path.name())),
+            cause: attempt.path.cause(attempt.epoch),
+        };
+        let now_ns = self.record.ns(Instant::now());
+        let detect_ns = u64::from(attempt.plan().detect_ms()) * 1_000_000;
+        let mut state = self.record.state.lock();
+        state.failovers.lost(now_ns, detect_ns);
+        state.lost = Some(lost);
+    }
+
+    /// Records that a request which was submitted at `since` leaves a lost path.
+    ///
+    /// # Context
+    ///
+    /// Any.
+    pub(crate) fn request_moved(&self, since: Instant<Monotonic>) {
+        let since_ns = self.record.ns(since);
+        self.record.state.lock().failovers.moved(since_ns);
+    }
+
+    /// Records that all requests have left a lost path.
+    ///
+    /// # Context
+    ///
+    /// Any.
+    pub(crate) fn requests_moved(self: &Arc<Self>) {
+        self.failover_step(Failovers::all_moved);
+    }
+
+    /// Records an answer to a request that a lost path had.
+    ///
+    /// # Context
+    ///
+    /// Any.
+    #[cold]
+    pub(crate) fn moved_request_answered(self: &Arc<Self>) {
+        let now_ns = self.record.ns(Instant::now());
+        self.failover_step(|failovers| failovers.answered(now_ns));
+    }
+
+    /// Records that the last path was lost.
+    ///
+    /// # Context
+    ///
+    /// Any.
+    pub(super) fn failover_is_cut_off(self: &Arc<Self>) {
+        self.failover_step(Failovers::cut_off);
+    }
+
+    /// Tells about the failover if it is over by that `step`.
+    fn failover_step(self: &Arc<Self>, step: impl FnOnce(&mut Failovers) -> bool) {
+        let mut state = self.record.state.lock();
+        let is_over = step(&mut state.failovers);
+        if is_over {
+            state.tell();
+        }
+        drop(state);
+        if is_over {
+            self.uevents.enqueue(self.clone());
+        }
+    }
+
+    /// Takes the failover that is still to be told by a uevent.
+    pub(super) fn take_untold(&self) -> Option<Told> {
+        self.record.state.lock().untold.take()
+    }
+
+    /// Returns the last failover, which may be under way.
+    ///
+    /// # Context
+    ///
+    /// Any.
+    pub(crate) fn last_failover(&self) -> Option<Told> {
+        let state = self.record.state.lock();
+        let record = state.failovers.last();
+        state.lost.map(|lost| Told { lost, record })
+    }
+
+    /// Calls `show` with the text of the times that failovers have taken.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    pub(crate) fn show_failover_times(&self, show: impl FnOnce(Single<'_>) -> Result) -> Result {
+        let times = *self.record.state.lock().failovers.times();
+        show(Single(&times))
+    }
+
+    /// Forgets the times that failovers have taken.
+    ///
+    /// # Context
+    ///
+    /// Any.
+    pub(crate) fn reset_failover_times(&self) {
+        self.record.state.lock().failovers.reset_times();
+    }
+}
+
+impl Told {
+    pub(crate) fn path(&self) -> &str {
+        self.lost.path.as_str()
+    }
+
+    pub(crate) fn cause(&self) -> &str {
+        self.lost.cause.as_str()
+    }
+}
+
+/// The contents of the file `last_failover`.
+impl fmt::Display for Told {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (s, ms) = (self.lost.at_ms / 1000, self.lost.at_ms % 1000);
+        f.write_fmt(fmt!("time {}.{:03}\n", s, ms))?;
+        f.write_fmt(fmt!("path {}\n", self.path()))?;
+        f.write_fmt(fmt!("cause {}\n", self.cause()))?;
+        f.write_fmt(fmt!("{}", Shown(self.record)))
+    }
+}
