@@ -160,7 +160,7 @@ impl WorkItem<{ crate::session::work::UEVENTS }> for Session {
                 }
             },
         );
-        if let (Some(hook), Some(told)) = (&*hook, this.take_untold()) {
+        if let (Some(hook), Some(told)) = (&*hook, this.take_unsent()) {
             hook.failed_over(&told);
         }
     }

@@ -52,14 +52,14 @@ struct State {
     /// The last path that was lost.
     lost: Option<Lost>,
     /// A failover without a uevent yet.
-    untold: Option<Told>,
+    unsent: Option<Told>,
 }
 
 impl State {
     /// Has a uevent tell about the last failover.
     fn tell(&mut self) {
         let record = self.failovers.last();
-        self.untold = self.lost.map(|lost| Told { lost, record });
+        self.unsent = self.lost.map(|lost| Told { lost, record });
     }
 }
 
@@ -78,7 +78,7 @@ impl FailoverRecord {
                 State {
                     failovers: Failovers::new(),
                     lost: None,
-                    untold: None,
+                    unsent: None,
                 },
                 "FailoverRecord::state"
             ),
@@ -163,8 +163,8 @@ impl Session {
     }
 
     /// Takes the failover that is still to be told by a uevent.
-    pub(super) fn take_untold(&self) -> Option<Told> {
-        self.record.state.lock().untold.take()
+    pub(super) fn take_unsent(&self) -> Option<Told> {
+        self.record.state.lock().unsent.take()
     }
 
     /// Returns the last failover, which may be under way.

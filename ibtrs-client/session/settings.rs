@@ -124,8 +124,8 @@ impl Settings {
             .store(attempts.number(), Relaxed);
     }
 
-    fn set(&self) -> failover_time::Set {
-        failover_time::Set {
+    fn set(&self) -> failover_time::Chosen {
+        failover_time::Chosen {
             failover_time_ms: self.failover_time_ms.get(),
             hb_interval_ms: self.hb_interval_ms.get(),
             hb_missed_max: self.hb_missed_max.get(),
@@ -187,7 +187,7 @@ impl Session {
     /// `EINVAL`: out of range, or too short for the heartbeats that may be missed; the log has the
     /// reason.
     pub fn set_failover_time_ms(&self, ms: u32) -> Result {
-        let set = failover_time::Set {
+        let set = failover_time::Chosen {
             failover_time_ms: ms,
             ..self.settings.set()
         };

@@ -37,7 +37,7 @@ pub enum Peer {
 
 /// What the operator has set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Set {
+pub struct Chosen {
     /// The failover time in milliseconds.
     pub failover_time_ms: u32,
     /// The time between two heartbeats in milliseconds; 0: it follows from the failover time.
@@ -71,7 +71,7 @@ impl Plan {
     /// Derives the times. An explicit interval is taken as it is, and so is a number of missed
     /// heartbeats for which even the shortest interval is too long: the sum then exceeds the failover
     /// time.
-    pub fn new(set: Set, peer: Peer) -> Self {
+    pub fn new(set: Chosen, peer: Peer) -> Self {
         let (detect_ms, move_ms) = match peer {
             Peer::Ours => shares(set.failover_time_ms),
             Peer::Fixed => fixed_shares(set),
@@ -102,7 +102,7 @@ impl Plan {
             0 => (setting.default, Peer::Fixed),
             ms => (ms.clamp(setting.min, setting.max), Peer::Ours),
         };
-        let set = Set {
+        let set = Chosen {
             failover_time_ms,
             hb_interval_ms,
             hb_missed_max,
@@ -133,7 +133,7 @@ fn shares(failover_time_ms: u32) -> (u32, u32) {
 /// As [`shares`] towards a peer with fixed heartbeats. The client does not notice a loss before such
 /// a server does: without fences, a request that the server still has may be executed after its
 /// second attempt.
-fn fixed_shares(set: Set) -> (u32, u32) {
+fn fixed_shares(set: Chosen) -> (u32, u32) {
     let ticks = set.hb_missed_max.max(1).saturating_add(1);
     let (longer, _) = shares(set.failover_time_ms);
     let fixed = HB_INTERVAL_MS.saturating_mul(ticks);
@@ -157,7 +157,7 @@ fn ack_timeout(detect_ms: u32) -> u8 {
 /// # Errors
 ///
 /// The time is too short, and the interval between heartbeats not explicit.
-pub fn check(set: Set) -> Result<(), TooShort> {
+pub fn check(set: Chosen) -> Result<(), TooShort> {
     let (detect_ms, _) = shares(set.failover_time_ms);
     let ticks = set.hb_missed_max.max(1).saturating_add(1);
     let needed_ms = settings::HB_INTERVAL_MS.min.saturating_mul(ticks);

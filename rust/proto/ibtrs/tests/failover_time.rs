@@ -2,13 +2,13 @@
 
 //! What follows from a failover time.
 
-use ibtrs_proto::failover_time::{check, Peer, Plan, Set, DISCONNECT_GRACE_MS};
+use ibtrs_proto::failover_time::{check, Chosen, Peer, Plan, DISCONNECT_GRACE_MS};
 use ibtrs_proto::hb::{HbAction, Heartbeat};
 use ibtrs_proto::settings::{FAILOVER_TIME_MS, HB_INTERVAL_MS, HB_MISSED_MAX};
 use proptest::prelude::*;
 
-fn set(failover_time_ms: u32) -> Set {
-    Set {
+fn set(failover_time_ms: u32) -> Chosen {
+    Chosen {
         failover_time_ms,
         hb_interval_ms: 0,
         hb_missed_max: HB_MISSED_MAX.default,
@@ -48,7 +48,7 @@ fn towards_mainline() {
 fn explicit_settings_override() {
     for peer in [Peer::Ours, Peer::Fixed] {
         let plan = Plan::new(
-            Set {
+            Chosen {
                 hb_interval_ms: 20_000,
                 hb_missed_max: 2,
                 ..set(5000)
@@ -60,7 +60,7 @@ fn explicit_settings_override() {
     }
     // The interval makes up for the number of heartbeats.
     let missed = |hb_missed_max| {
-        let set = Set {
+        let set = Chosen {
             hb_missed_max,
             ..set(5000)
         };
@@ -84,7 +84,7 @@ fn a_client_can_tell_anything() {
 fn impossible_times_are_refused() {
     assert!(check(set(1000)).is_ok());
     let short = |failover_time_ms, hb_missed_max| {
-        let set = Set {
+        let set = Chosen {
             failover_time_ms,
             hb_interval_ms: 0,
             hb_missed_max,
@@ -95,7 +95,7 @@ fn impossible_times_are_refused() {
     assert_eq!(short(1000, 6), Some(1100));
     assert_eq!(short(5000, 100), Some(12_100));
     // An explicit interval does not follow the time.
-    let explicit = Set {
+    let explicit = Chosen {
         hb_interval_ms: 100,
         hb_missed_max: 100,
         ..set(1000)
@@ -120,13 +120,13 @@ proptest! {
         ms in FAILOVER_TIME_MS.min..=FAILOVER_TIME_MS.max,
         missed in HB_MISSED_MAX.min..=HB_MISSED_MAX.max,
     ) {
-        let set = Set { failover_time_ms: ms, hb_interval_ms: 0, hb_missed_max: missed };
+        let set = Chosen { failover_time_ms: ms, hb_interval_ms: 0, hb_missed_max: missed };
         let plan = Plan::new(set, Peer::Ours);
         prop_assert!(HB_INTERVAL_MS.allows(plan.hb_interval_ms) && plan.hb_interval_ms > 0);
         match check(set) {
             Ok(()) => prop_assert!(plan.total_ms() <= ms, "{plan:?}"),
             Err(short) => {
-                let with = |failover_time_ms| Set { failover_time_ms, ..set };
+                let with = |failover_time_ms| Chosen { failover_time_ms, ..set };
                 prop_assert!(short.least_ms > ms && check(with(short.least_ms)).is_ok());
                 prop_assert!(check(with(short.least_ms - 1)).is_err());
             }
@@ -177,7 +177,7 @@ proptest! {
         heard in 1_u32..=5,
         after in 0_u32..100,
     ) {
-        let set = Set { failover_time_ms: ms, hb_interval_ms: 0, hb_missed_max: missed };
+        let set = Chosen { failover_time_ms: ms, hb_interval_ms: 0, hb_missed_max: missed };
         prop_assume!(check(set).is_ok());
         let plan = Plan::new(set, Peer::Ours);
         let mut hb = Heartbeat::new(plan.hb_missed_max);
