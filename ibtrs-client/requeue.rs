@@ -27,7 +27,8 @@ use ibtrs_proto::{
     imm::{
         Fence,
         Imm, //
-    }, //
+    },
+    settings, //
 };
 use kernel::{
     prelude::*,
@@ -235,12 +236,17 @@ impl Session {
         let Some((outage, since)) = failover.outage else {
             return;
         };
-        let waited_ms = u32::try_from(since.elapsed().as_millis()).unwrap_or(u32::MAX);
-        let left_ms = (limit_s * 1000).saturating_sub(waited_ms);
-        if left_ms > 0 {
-            drop(failover);
-            self.expiry.enqueue_in(self.clone(), left_ms);
-            return;
+        let waited_ms = u64::try_from(since.elapsed().as_millis()).unwrap_or(0);
+        match settings::left_ms(limit_s, waited_ms) {
+            Some(0) => (),
+            Some(left_ms) => {
+                drop(failover);
+                let left_ms = u32::try_from(left_ms).unwrap_or(u32::MAX);
+                self.expiry.enqueue_in(self.clone(), left_ms);
+                return;
+            }
+            // A change of the setting calls this again.
+            None => return,
         }
         failover.outage = None;
         let over = failover.logic.queue_timeout(outage) && !failover.logic.is_closed();

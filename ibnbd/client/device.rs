@@ -41,7 +41,8 @@ use ibtrs_client::Generation;
 use ibtrs_core::convert;
 use ibtrs_proto::{
     backoff::Backoff,
-    name::DevicePath, //
+    name::DevicePath,
+    settings, //
 };
 use kernel::{
     new_mutex,
@@ -469,11 +470,13 @@ impl Device {
         }
     }
 
-    /// Returns how long requests may still wait for the device, in milliseconds.
+    /// Returns how long requests may still wait for the device, in milliseconds; the maximum stands
+    /// for no limit.
     fn left_ms(&self, inner: &Inner) -> u32 {
-        let limit_ms = i64::from(self.io.transport().settings().queue_timeout_s.get()) * 1000;
-        let left = limit_ms.saturating_sub(inner.since.elapsed().as_millis());
-        u32::try_from(left.max(0)).unwrap_or(u32::MAX)
+        let limit_s = self.io.transport().settings().queue_timeout_s.get();
+        let waited_ms = u64::try_from(inner.since.elapsed().as_millis()).unwrap_or(0);
+        let left_ms = settings::left_ms(limit_s, waited_ms);
+        left_ms.map_or(u32::MAX, |left| u32::try_from(left).unwrap_or(u32::MAX))
     }
 
     /// Schedules the next attempt to reopen the device, if its standing calls for one.

@@ -80,7 +80,8 @@ pub struct Settings {
     pub hb_missed_max: Number,
     /// Longest delay before the first attempt to reconnect, in milliseconds.
     pub reconnect_delay_ms: Number,
-    /// How long requests wait for a path, in seconds; 0 if they do not wait.
+    /// How long requests wait for a path, in seconds; 0 if they do not wait,
+    /// [`settings::UNLIMITED`] if they wait for ever.
     pub queue_timeout_s: Number,
     /// Time after which a path authenticates again, in seconds; 0 for never.
     pub reauth_interval_s: Number,

@@ -114,7 +114,10 @@ pub(super) static FILES: [Attr<Arc<Session>>; 14] = [
     ),
     Attr::rw(
         c"queue_timeout_s",
-        |session: &Session, buf| buf.line(fmt!("{}", session.settings().queue_timeout_s.get())),
+        |session: &Session, buf| {
+            let value = session.settings().queue_timeout_s.get();
+            buf.line(fmt!("{}", Setting::number(value)))
+        },
         |session, input| {
             session
                 .data()
@@ -148,7 +151,11 @@ fn refused(session: &Session, file: &str, error: TextError, range: fmt::Argument
 
 fn number(session: &Session, setting: &Setting, input: &[u8]) -> Result<u32> {
     setting.parse(input).map_err(|error| {
-        let off = if setting.may_be_off { "0, or " } else { "" };
+        let off = match (setting.may_be_off, setting.may_be_unlimited) {
+            (true, _) => "0, or ",
+            (false, true) => "-1 for no limit, or ",
+            (false, false) => "",
+        };
         refused(
             session,
             setting.name,

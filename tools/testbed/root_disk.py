@@ -12,7 +12,7 @@ from .lab import Boot, Installed
 UUID = "0dd5e3a1-4a34-4c2b-9d0e-52f0f1bd1e2c"
 FOLDER = "etc/ibtrs/root"
 # As tool.md has it.
-SESSION = services.CLIENT.replace('servers = ["10.0.1.1"]', 'paths = ["10.0.1.2,10.0.1.1"]\nqueue_timeout_s = 86400')
+SESSION = services.CLIENT.replace('servers = ["10.0.1.1"]', 'paths = ["10.0.1.2,10.0.1.1"]\nqueue_timeout_s = -1')
 FSTAB = f"""UUID={UUID} / ext4 errors=remount-ro 0 1
 share /mnt/share 9p trans=virtio,version=9p2000.L,msize=512000 0 0
 """

@@ -21,7 +21,7 @@ def archive(disks: int, sessions: int) -> bytes:
     files = {"sys/class/ibnbd-client/ctl/map_device": "Usage", "sys/module/ibnbd_client/srcversion": "0"}
     for number in range(sessions):
         folder = f"sys/class/ibtrs-client/s{number}"
-        files[f"{folder}/queue_timeout_s"] = "60"
+        files[f"{folder}/queue_timeout_s"] = "600"
         for link in (1, 2):
             files[f"{folder}/paths/ip:10.0.{link}.2@ip:10.0.{link}.1/state"] = "connected"
     for number in range(disks):

@@ -1437,11 +1437,11 @@ fn commands_go_on_where_nobody_reads() {
 fn apply_goes_on_where_nobody_reads_the_steps() {
     let tree = Tree::new();
     tree.usual_client();
-    let text = "[[session]]\nname = 's'\npaths = ['10.0.1.1', '10.0.2.1']\nqueue_timeout_s = 90\n[[session.disk]]\ndevice = 'disk1'\n";
+    let text = "[[session]]\nname = 's'\npaths = ['10.0.1.1', '10.0.2.1']\nqueue_timeout_s = 900\n[[session.disk]]\ndevice = 'disk1'\n";
     tree.file("/etc/ibtrs/client.toml", text);
     assert_eq!(unread(&tree, &["apply"]).0, Some(0));
     let set = tree.text("/sys/class/ibtrs-client/s/queue_timeout_s");
-    assert_eq!(set.trim(), "90");
+    assert_eq!(set.trim(), "900");
 }
 
 /// The notifications that a service manager gets from a command.

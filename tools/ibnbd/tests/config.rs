@@ -23,7 +23,7 @@ const CLIENT: &str = r#"# Disks of the storage servers.
 [[session]]
 name = "s"   # everybody's
 paths = ["10.0.1.2,10.0.1.1", "10.0.2.2,10.0.2.1"]
-queue_timeout_s = 60
+queue_timeout_s = 600
 
 # The database's.
 [[session.disk]]
@@ -116,7 +116,7 @@ fn an_empty_machine_gets_exports_then_modules_then_disks_then_settings() {
             "+ load ibtrs_client",
             "+ load ibnbd_client",
             "+ map /dev/nullb0 of session s over ip:10.0.1.2,ip:10.0.1.1 ip:10.0.2.2,ip:10.0.2.1",
-            "~ set queue_timeout_s of session s from default to 60",
+            "~ set queue_timeout_s of session s from default to 600",
         ]
     );
 }
@@ -125,7 +125,7 @@ fn an_empty_machine_gets_exports_then_modules_then_disks_then_settings() {
 #[test]
 fn a_failover_time_goes_with_the_mapping() {
     let tree = Tree::new();
-    let mut config = good(&CLIENT.replace("queue_timeout_s = 60", "failover_time_ms = 2500"));
+    let mut config = good(&CLIENT.replace("queue_timeout_s = 600", "failover_time_ms = 2500"));
     config.sessions.truncate(1);
     config.sessions[0].disks.truncate(1);
     let map = "+ map /dev/nullb0 of session s over ip:10.0.1.2,ip:10.0.1.1 ip:10.0.2.2,ip:10.0.2.1 with failover time 2500 ms";
@@ -168,7 +168,7 @@ fn differences_are_found() {
         .server("/other")
         .disk(4, "u", "stranger");
     let text = CLIENT
-        .replace("queue_timeout_s = 60", "queue_timeout_s = 90")
+        .replace("queue_timeout_s = 600", "queue_timeout_s = 90")
         .replace("10.0.2.1\"", "10.0.2.9\"");
     let text = text.replace("device = \"disk1\"", "device = \"disk1\"\naccess = \"ro\"");
     let mut config = good(&text);
@@ -177,7 +177,7 @@ fn differences_are_found() {
         "! ibnbd_server: dev_search_path is \"/other\" until the module is loaded again with /exports",
         "! ibnbd1 is mapped as rw until it is unmapped, and not as ro",
         "+ path ip:10.0.2.2,ip:10.0.2.9 of session s",
-        "~ set queue_timeout_s of session s from 60 to 90",
+        "~ set queue_timeout_s of session s from 600 to 90",
     ];
     assert_eq!(steps(&tree, &config, false), change);
     let mut all = steps(&tree, &config, true);
@@ -531,7 +531,7 @@ fn comments_and_order_stay_where_something_changes() {
         .disk(2, "s", "new");
     tree.file("/sys/block/ibnbd1/ibnbd/io_timeout_limit", "3\n");
     let text = kept(&tree, CLIENT, Choice::default());
-    let expected = CLIENT.replace("queue_timeout_s = 60", "queue_timeout_s = 300");
+    let expected = CLIENT.replace("queue_timeout_s = 600", "queue_timeout_s = 300");
     let expected = expected.replace(
         "io_timeout_limit = 0 # for ever\n",
         "io_timeout_limit = 3 # for ever\n\n[[session.disk]]\ndevice = \"new\"\n",
@@ -929,5 +929,24 @@ proptest! {
                 prop_assert!(problem.column >= 1);
             }
         }
+    }
+}
+
+/// No limit is a number in the files of the driver and in ours.
+#[test]
+fn requests_may_wait_without_limit() {
+    let tree = Tree::new();
+    tree.usual_client();
+    let unlimited = CLIENT.replace("queue_timeout_s = 600", "queue_timeout_s = -1");
+    assert_eq!(
+        steps(&tree, &good(&unlimited), false),
+        ["~ set queue_timeout_s of session s from 600 to -1"]
+    );
+    tree.file("/sys/class/ibtrs-client/s/queue_timeout_s", "-1\n");
+    assert_eq!(kept(&tree, CLIENT, Choice::default()), unlimited);
+    for bad in ["-2", "86401", "4294967295"] {
+        let text = CLIENT.replace("queue_timeout_s = 600", &format!("queue_timeout_s = {bad}"));
+        let expected = format!("queue_timeout_s: {bad} is not -1 to 86400");
+        assert_eq!(wrong(&text)[0].what, expected);
     }
 }

@@ -133,7 +133,7 @@ def test_values(mapped):
                       ).split("\n") == ["7", "min-latency (ML: 2)", "200"]
     client.wait_until(f"[ $(cut -d' ' -f1 {FIRST}/cur_latency) -gt 0 ]")
     for file, low, high in (("max_reconnect_attempts", -1, 9999), ("hb_interval_ms", 100, 60000), ("hb_missed_max", 1, 100),
-                            ("reconnect_delay_ms", 10, 30000), ("queue_timeout_s", 0, 86400),
+                            ("reconnect_delay_ms", 10, 30000), ("queue_timeout_s", 0, 86400), ("queue_timeout_s", -1, -1),
                             ("reauth_interval_s", 10, 2_592_000), ("reauth_interval_s", 0, 0)):
         for value in (low, high):
             client.run(f"echo {value} > {CLIENT}/{file}")

@@ -2,7 +2,9 @@
 
 //! The files of statistics and settings, with the contents that the documentation shows.
 
-use ibtrs_proto::settings::{Setting, HB_INTERVAL_MS, QUEUE_TIMEOUT_S, RECONNECT_DELAY_MS};
+use ibtrs_proto::settings::{
+    left_ms, Setting, HB_INTERVAL_MS, QUEUE_TIMEOUT_S, RECONNECT_DELAY_MS, UNLIMITED,
+};
 use ibtrs_proto::stats::latency::{bucket, Histogram, Latencies, BUCKETS};
 use ibtrs_proto::stats::table::{
     migrated_from, sg_row, CpuMigration, MigrationLine, MigrationRow, PerCpu, SgEntries, SG_ROWS,
@@ -307,6 +309,13 @@ fn settings() {
         assert!(setting.min < 2 || !setting.allows(setting.min - 1));
         assert!(!setting.allows(setting.max + 1));
         assert_eq!(setting.allows(0), setting.min == 0 || setting.may_be_off);
+        assert_eq!(setting.allows(UNLIMITED), setting.may_be_unlimited);
+        for value in [setting.min, setting.default, setting.max] {
+            assert_eq!(setting.value(Setting::number(value)), Some(value));
+        }
+        let unlimited = setting.may_be_unlimited.then_some(UNLIMITED);
+        assert_eq!(setting.value(Setting::number(UNLIMITED)), unlimited);
+        assert_eq!(setting.value(i64::from(UNLIMITED)), None);
         for bad in [
             &b""[..],
             b"x",
@@ -324,11 +333,28 @@ fn settings() {
     assert_eq!(HB_INTERVAL_MS.parse(b"99"), Err(TextError::Range));
     assert_eq!(HB_INTERVAL_MS.parse(b"ten"), Err(TextError::Value));
     assert_eq!(QUEUE_TIMEOUT_S.parse(b"0"), Ok(0));
-    assert_eq!(QUEUE_TIMEOUT_S.parse(b"-1"), Err(TextError::Range));
+    assert_eq!(QUEUE_TIMEOUT_S.default, 600);
+    assert_eq!(QUEUE_TIMEOUT_S.parse(b"-1\n"), Ok(UNLIMITED));
+    assert_eq!(QUEUE_TIMEOUT_S.parse(b"-2"), Err(TextError::Range));
+    assert_eq!(QUEUE_TIMEOUT_S.parse(b"4294967295"), Err(TextError::Range));
+    assert_eq!(HB_INTERVAL_MS.parse(b"-1"), Err(TextError::Range));
     assert_eq!(
         RECONNECT_DELAY_MS.parse(b"99999999999999999999"),
         Err(TextError::Range)
     );
     assert!(text::reset(b"0\n").is_ok() && text::reset(b"1").is_ok());
     assert_eq!(text::reset(b"2"), Err(TextError::Value));
+}
+
+#[test]
+fn time_left() {
+    assert_eq!(left_ms(600, 0), Some(600_000));
+    assert_eq!(left_ms(600, 599_999), Some(1));
+    assert_eq!(left_ms(600, 600_000), Some(0));
+    assert_eq!(left_ms(600, u64::MAX), Some(0));
+    assert_eq!(left_ms(0, 0), Some(0));
+    assert_eq!(left_ms(UNLIMITED - 1, 0), Some(4_294_967_294_000));
+    for waited in [0, 1, u64::MAX] {
+        assert_eq!(left_ms(UNLIMITED, waited), None);
+    }
 }

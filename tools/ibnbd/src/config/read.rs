@@ -274,13 +274,13 @@ fn key_id(source: &mut Source<'_>, fields: &mut Fields<'_>) -> Option<String> {
 
 /// A setting that the driver would take.
 fn setting(source: &mut Source<'_>, fields: &mut Fields<'_>, setting: &Setting) -> Option<String> {
-    let least = match setting.may_be_off {
-        true => 0,
-        false => setting.min,
+    let least = match (setting.may_be_unlimited, setting.may_be_off) {
+        (true, _) => -1,
+        (false, true) => 0,
+        (false, false) => i64::from(setting.min),
     };
-    let range = i64::from(least)..=i64::from(setting.max);
-    let found = fields.number(source, setting.name, range)?;
-    if u32::try_from(found.value).is_ok_and(|value| setting.allows(value)) {
+    let found = fields.number(source, setting.name, least..=i64::from(setting.max))?;
+    if setting.value(found.value).is_some() {
         return Some(found.value.to_string());
     }
     let what = format!(

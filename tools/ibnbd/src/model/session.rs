@@ -97,7 +97,7 @@ pub struct Settings {
     pub hb_interval_ms: Option<i64>,
     /// Heartbeats that may be missed.
     pub hb_missed_max: Option<i64>,
-    /// Seconds that requests wait while there is no path.
+    /// Seconds that requests wait while there is no path; -1 for no limit.
     pub queue_timeout_s: Option<i64>,
     /// Seconds after which a path authenticates again; 0 for never.
     #[serde(skip_serializing_if = "Option::is_none", default)]

@@ -156,7 +156,7 @@ impl Tree {
                 ("hb_interval_ms", "0\n"),
                 ("hb_missed_max", "5\n"),
                 ("reconnect_delay_ms", "1000\n"),
-                ("queue_timeout_s", "60\n"),
+                ("queue_timeout_s", "600\n"),
                 ("reauth_interval_s", "0\n"),
                 ("key_id", "default\n"),
             ],
