@@ -6,7 +6,10 @@
 
 use crate::mapping::Mapping;
 use ibnbd_proto::{
-    identity::Wwid,
+    identity::{
+        IdentityCheck,
+        Wwid, //
+    },
     map_opts::UnmapMode, //
 };
 use ibtrs_core::convert;
@@ -24,7 +27,7 @@ use kx::{
 };
 
 /// Attributes of a disk.
-pub(crate) static FILES: [Attr<Arc<Mapping>>; 17] = [
+pub(crate) static FILES: [Attr<Arc<Mapping>>; 18] = [
     Attr::rw(c"unmap_device", show_unmap_device, store_unmap_device),
     Attr::rw(c"remap_device", show_remap_device, store_remap_device),
     Attr::rw(c"resize", show_resize, store_resize),
@@ -43,6 +46,7 @@ pub(crate) static FILES: [Attr<Arc<Mapping>>; 17] = [
     Attr::ro(c"timed_out", show_timed_out),
     Attr::rw(c"cache_lost", show_cache_lost, store_cache_lost),
     Attr::ro(c"wwid", show_wwid),
+    Attr::rw(c"identity", show_identity, store_identity),
     Attr::rw(c"latency_us", show_latency_us, store_latency_us),
     Attr::ro(c"data_checksum", show_data_checksum),
     Attr::rw(
@@ -181,6 +185,21 @@ fn show_wwid(this: &Mapping, buf: &mut Buf<'_>) -> Result {
         device: this.device().name().to_str()?,
     };
     buf.line(fmt!("{}", convert::Shown(wwid)))
+}
+
+fn show_identity(this: &Mapping, buf: &mut Buf<'_>) -> Result {
+    buf.line(fmt!("{}", this.device().identity_check().as_str()))
+}
+
+fn store_identity(ctx: StoreCtx<'_, Arc<Mapping>>, input: &[u8]) -> Result {
+    let this = ctx.data();
+    let text = text::line(input).map_err(|error| convert::error(error.errno()))?;
+    let check = IdentityCheck::parse(text).map_err(|error| {
+        kx::pr_err_ratelimited!("ibnbd{}: {}\n", this.number(), error.as_str());
+        convert::error(error.errno())
+    })?;
+    this.device().set_identity_check(check);
+    Ok(())
 }
 
 fn show_latency_us(this: &Mapping, buf: &mut Buf<'_>) -> Result {

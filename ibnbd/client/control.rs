@@ -6,7 +6,10 @@
 
 use crate::{
     background,
-    device::Opened,
+    device::{
+        Opened,
+        WantedDevice, //
+    },
     discovery,
     mapping::{
         Mapping,
@@ -97,7 +100,7 @@ fn show_map_device(_registry: &Registry, buf: &mut Buf<'_>) -> Result {
         "Usage: echo \"sessname=<name> device_path=<path on the server> [path=<[src,]dst>]... \
          [dest_port=<1..65535>] [access_mode=<ro|rw|migration>] [exclusive=<0|1>] \
          [nr_queues=<1..CPUs>] [nr_poll_queues=<-1..CPUs>] [key_id=<key>] \
-         [failover_time_ms=<1000..300000>] [data_checksum=<none|crc32c>]\" > map_device"
+         [failover_time_ms=<1000..300000>] [data_checksum=<none|crc32c>] [identity=<auto|none>]\" > map_device"
     ))?;
     buf.line(fmt!(""))?;
     buf.line(fmt!("src, dst ::= ip:<IPv4> | ip:<IPv6> | gid:<GID>"))?;
@@ -106,7 +109,7 @@ fn show_map_device(_registry: &Registry, buf: &mut Buf<'_>) -> Result {
     ))?;
     buf.line(fmt!(
         "defaults: dest_port={DEFAULT_PORT} access_mode=rw exclusive=0 nr_queues={} \
-         nr_poll_queues=0 key_id={} failover_time_ms={} data_checksum=none",
+         nr_poll_queues=0 key_id={} failover_time_ms={} data_checksum=none identity=auto",
         kernel::cpu::nr_cpu_ids(),
         KeyId::default().as_str(),
         FAILOVER_TIME_MS.default
@@ -167,8 +170,12 @@ fn try_map(registry: &Arc<Registry>, opts: &MapOptions<'_>) -> Result<(), Failur
     })?;
     let session = registry.session(&opts.session, User::Disk(wanted));
     let session = session.map_err(no_session)?;
-    let (access, checksum) = (opts.access, opts.data_checksum);
-    let opened = Opened::open(session, place, opts.device_path, access, checksum)
+    let wanted = WantedDevice {
+        access: opts.access,
+        checksum: opts.data_checksum,
+        identity: opts.identity,
+    };
+    let opened = Opened::open(session, place, opts.device_path, wanted)
         .map_err(at("cannot open the device on the server"))?;
     create(registry, opened).map_err(at("cannot create the disk"))
 }

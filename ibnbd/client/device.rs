@@ -23,6 +23,10 @@ use crate::{
 };
 use ibnbd_proto::{
     checksum::DataChecksum,
+    identity::{
+        Difference,
+        IdentityCheck, //
+    },
     msg::{
         OpenRsp,
         MAX_SECTORS, //
@@ -87,6 +91,17 @@ fn device_path(name: &CStr) -> Result<DevicePath<'_>> {
     DevicePath::new(name.to_bytes()).map_err(|error| convert::error(error.errno()))
 }
 
+/// The way in which an operator wants a device opened.
+#[derive(Clone, Copy)]
+pub(crate) struct WantedDevice {
+    /// The access to the device.
+    pub(crate) access: Access,
+    /// The checksum of its data.
+    pub(crate) checksum: DataChecksum,
+    /// What to do about a device without identity.
+    pub(crate) identity: IdentityCheck,
+}
+
 /// A device that the client has opened on the server.
 #[pin_data]
 pub(crate) struct Device {
@@ -133,6 +148,8 @@ kx::impl_has_work! {
 
 struct Inner {
     standing: Standing,
+    /// What to do if the device comes back without identity.
+    identity_check: IdentityCheck,
     /// The server's last answer to OPEN that described this device.
     rsp: OpenRsp,
     /// The session generation in which the device has the number in `rsp`.
@@ -162,12 +179,12 @@ impl Device {
         session: &SessionRef,
         number: u32,
         name: DevicePath<'_>,
-        access: Access,
-        checksum: DataChecksum,
+        wanted: WantedDevice,
         generation: u32,
         open: OpenDevice,
     ) -> Result<Arc<Self>> {
         let rsp = open.rsp;
+        let access = wanted.access;
         let traits = Traits {
             number,
             group: session.group().clone(),
@@ -175,11 +192,12 @@ impl Device {
             read_only: !access.writes(),
             prio: session.wants_prio(),
             safe: !rsp.cache.writeback,
-            checksum,
+            checksum: wanted.checksum,
             work_queue: session.registry().retries().clone(),
         };
         let inner = Inner {
             standing: Standing::Open,
+            identity_check: wanted.identity,
             rsp,
             open_in: open.generation,
             cache_history: CacheHistory::new(rsp.cache_run()),
@@ -236,6 +254,36 @@ impl Device {
     /// Returns the server's last description of the device.
     pub(crate) fn rsp(&self) -> OpenRsp {
         self.inner.lock().rsp
+    }
+
+    /// Returns what happens if the device comes back without identity.
+    pub(crate) fn identity_check(&self) -> IdentityCheck {
+        self.inner.lock().identity_check
+    }
+
+    /// Sets what happens if the device comes back without identity.
+    pub(crate) fn set_identity_check(&self, check: IdentityCheck) {
+        self.inner.lock().identity_check = check;
+    }
+
+    /// Warns that nothing distinguishes the device from another one of its name, if that is so.
+    pub(crate) fn warn_without_identity(&self) {
+        let inner = self.inner.lock();
+        let rsp = &inner.rsp;
+        if rsp.identity.is_known() {
+            return;
+        }
+        let what = match inner.identity_check {
+            IdentityCheck::None => "any disk of this name and size is used after a restart of the server, as identity is none",
+            IdentityCheck::Auto if rsp.cache_run().is_known() => "after a restart of the server it is not used while it is open: export a partition, a logical volume or a disk with a serial number, or set identity to none",
+            IdentityCheck::Auto => "the server tells nothing about it, so any disk of this name and size is used after a restart of the server",
+        };
+        pr_warn!(
+            "ibnbd{}: {} has no identity: {}\n",
+            self.number,
+            *self.name,
+            what
+        );
     }
 
     /// Returns the state that user space sees.
@@ -364,24 +412,63 @@ impl Device {
             self.close_on_server(&open);
             return Err(error);
         }
-        let same = open.rsp.same_disk(&inner.rsp);
+        let same = self.compare(&inner, &open.rsp);
         inner.standing = Standing::answered(same);
         let Err(difference) = same else {
             self.opened(&mut inner, open);
             return Ok(());
         };
-        pr_err!(
-            "ibnbd{}: the server now has another disk under this name: {}: {}; the disk is not used: restore the original disk on the server, then write 1 to remap_device\n",
-            self.number,
-            *self.name,
-            difference.as_str()
-        );
+        self.log_refusal(difference);
         self.io.set_queue_state(inner.standing.queue_state());
         self.show_locked(&mut inner);
         drop(inner);
         // So that this client does not keep the other disk from its users.
         self.close_on_server(&open);
         Err(ESTALE)
+    }
+
+    /// Compares the server's answer with the disk before.
+    ///
+    /// # Errors
+    ///
+    /// The first difference.
+    fn compare(&self, inner: &Inner, rsp: &OpenRsp) -> Result<(), Difference> {
+        let in_use = inner.disk.as_ref().is_some_and(|disk| disk.is_open());
+        let proof = inner.identity_check.wants_proof(in_use);
+        rsp.same_disk(&inner.rsp, proof)?;
+        if rsp.same_disk(&inner.rsp, true).is_err() {
+            kx::pr_warn_ratelimited!(
+                "ibnbd{}: {} is used without proof that it is the same disk: {}\n",
+                self.number,
+                *self.name,
+                if in_use {
+                    "identity is none"
+                } else {
+                    "it is not open"
+                }
+            );
+            if let Some(disk) = inner.disk.as_ref().filter(|_| !in_use) {
+                disk.read_partitions_at_next_open();
+            }
+        }
+        Ok(())
+    }
+
+    fn log_refusal(&self, difference: Difference) {
+        match difference {
+            Difference::Unproven => pr_err!(
+                "ibnbd{}: {} may be another disk: {}; the disk is not used while it is open: unmount it, or write none to identity if it is the right one, then write 1 to remap_device\n",
+                self.number,
+                *self.name,
+                difference.as_str()
+            ),
+            _ => pr_err!(
+                "ibnbd{}: the server now has another disk under this name: {}: {}; the disk is not used: restore the original disk on the server, then write 1 to remap_device\n",
+                self.number,
+                *self.name,
+                difference.as_str()
+            ),
+        }
     }
 
     /// Closes the device that the server has opened for this one.
@@ -578,13 +665,12 @@ impl Opened {
         session: SessionRef,
         place: PlaceRef,
         name: DevicePath<'_>,
-        access: Access,
-        checksum: DataChecksum,
+        wanted: WantedDevice,
     ) -> Result<Self> {
         let queue = session.registry().jobs().clone();
         let name = CString::try_from_fmt(fmt!("{}", name.as_str()))?;
         background::attempt(&queue, move || {
-            Self::open_now(session, place, &name, access, checksum)
+            Self::open_now(session, place, &name, wanted)
         })?
     }
 
@@ -592,9 +678,11 @@ impl Opened {
         session: SessionRef,
         place: PlaceRef,
         name: &CStr,
-        access: Access,
-        checksum: DataChecksum,
+        wanted: WantedDevice,
     ) -> Result<Self> {
+        let WantedDevice {
+            access, checksum, ..
+        } = wanted;
         let path = device_path(name)?;
         let transport = session.transport().clone();
         let events = session.events().clone();
@@ -609,7 +697,7 @@ impl Opened {
         })?;
         let number = place.number();
         let device = admin::check_checksum(&transport, path, checksum, &open.rsp)
-            .and_then(|()| Device::new(&session, number, path, access, checksum, generation, open))
+            .and_then(|()| Device::new(&session, number, path, wanted, generation, open))
             .and_then(|device| events.add(&device, generation).map(|()| device));
         match device {
             Ok(device) => Ok(Self {

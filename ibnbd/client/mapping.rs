@@ -86,6 +86,7 @@ impl Mapping {
             disk.capacity_sectors(),
             this.device().access().as_str()
         );
+        this.device().warn_without_identity();
         let new = NewDisk {
             device: this.device().clone(),
             disk: disk.clone(),

@@ -22,6 +22,12 @@ __rust_helper unsigned int rust_helper_disk_openers(struct gendisk *disk)
 	return disk_openers(disk);
 }
 
+/* The next task that opens the disk reads its partition table. */
+__rust_helper void rust_helper_kx_disk_needs_part_scan(struct gendisk *disk)
+{
+	set_bit(GD_NEED_PART_SCAN, &disk->state);
+}
+
 __rust_helper sector_t rust_helper_get_capacity(struct gendisk *disk)
 {
 	return get_capacity(disk);

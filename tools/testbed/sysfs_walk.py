@@ -193,6 +193,8 @@ DISK = {
     "exclusive": File(0o444, "0\n"),
     # A disk in memory is known by its names only.
     "wwid": File(0o444, "ibnbd-demo-dev-nullb0\n"),
+    "identity": File(0o644, r"(auto|none)\n", ("none", "auto\n", " auto "), tuple(
+        (text, errno.EINVAL) for text in ("", "\n", "any", "None", "0", "auto none", "\xff"))),
     "latency_us": _latency("us", 21, columns=4),
     "data_checksum": File(0o444, "none\n"),
     "checksum_errors": _stats(r"0 0\n"),

@@ -493,6 +493,26 @@ impl<D: Operations> GenDisk<D> {
         });
     }
 
+    /// Returns whether the disk or one of its partitions is open at the moment.
+    ///
+    /// # Context
+    ///
+    /// *any*.
+    pub fn is_open(&self) -> bool {
+        self.openers() > 0
+    }
+
+    /// Has the next opener of the disk or of a partition read the partition table again, as the disk
+    /// may have other contents.
+    ///
+    /// # Context
+    ///
+    /// *any*.
+    pub fn read_partitions_at_next_open(&self) {
+        // SAFETY: The disk is live by the type invariant.
+        unsafe { ours::kx_disk_needs_part_scan(self.disk.as_ptr()) };
+    }
+
     /// Returns the number of openers of the disk and its partitions.
     fn openers(&self) -> u32 {
         // SAFETY: The disk is live by the type invariant.

@@ -10,6 +10,8 @@
 use core::ffi::CStr;
 use core::fmt;
 
+use ibtrs_proto::Errno;
+
 /// Attributes in sysfs that identify a disk, the best first: the UUIDs of device-mapper and md, the
 /// identifiers of NVMe and SCSI, the serial number of virtio, and the file behind a loop device.
 pub const ATTRIBUTES: [&CStr; 6] = [
@@ -137,6 +139,62 @@ impl Fnv {
     }
 }
 
+/// What a client does about a disk without an identity that comes back under its name.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum IdentityCheck {
+    /// A disk that is in use is opened again only if it is proven to be the same.
+    #[default]
+    Auto,
+    /// A disk of the same geometry is opened again, as the operator vouches for it. Two identities
+    /// that differ are refused all the same.
+    None,
+}
+
+/// A text that is not the name of a check.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BadCheck;
+
+impl BadCheck {
+    /// One line for the log.
+    pub const fn as_str(&self) -> &'static str {
+        "identity is not auto or none"
+    }
+
+    /// The errno to return.
+    pub const fn errno(&self) -> Errno {
+        Errno::EINVAL
+    }
+}
+
+impl IdentityCheck {
+    /// All checks.
+    pub const ALL: [Self; 2] = [Self::Auto, Self::None];
+
+    /// The name of the check.
+    pub const fn as_str(&self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::None => "none",
+        }
+    }
+
+    /// Reads a name.
+    ///
+    /// # Errors
+    ///
+    /// When no check has this name.
+    pub fn parse(name: &str) -> Result<Self, BadCheck> {
+        let mut all = Self::ALL.into_iter();
+        all.find(|check| check.as_str() == name).ok_or(BadCheck)
+    }
+
+    /// Whether a disk has to be proven the same; `in_use` if somebody has it open. Nobody relies on
+    /// the contents of a disk that is not open: its pages were dropped with the last opener.
+    pub const fn wants_proof(self, in_use: bool) -> bool {
+        in_use && matches!(self, Self::Auto)
+    }
+}
+
 /// The difference between a disk and the one that had its name before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Difference {
@@ -146,6 +204,8 @@ pub enum Difference {
     BlockSize,
     /// The disk is smaller, and at least one of the two identities is unknown.
     Smaller,
+    /// Nothing shows that it is the same disk, and the one before is in use.
+    Unproven,
 }
 
 impl Difference {
@@ -155,6 +215,7 @@ impl Difference {
             Self::Identity => "its identity differs",
             Self::BlockSize => "its block size differs",
             Self::Smaller => "it is smaller",
+            Self::Unproven => "it has no identity, and was replaced or the server has booted since",
         }
     }
 }

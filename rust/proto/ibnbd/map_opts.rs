@@ -15,6 +15,7 @@ use ibtrs_proto::Errno;
 
 use crate::access::{Access, AccessMode};
 use crate::checksum::{BadChecksum, DataChecksum};
+use crate::identity::{BadCheck, IdentityCheck};
 
 const SESSNAME: &str = "sessname";
 const DEVICE_PATH: &str = "device_path";
@@ -27,12 +28,13 @@ const NR_POLL_QUEUES: &str = "nr_poll_queues";
 const KEY_ID: &str = "key_id";
 const FAILOVER_TIME_MS: &str = settings::FAILOVER_TIME_MS.name;
 const DATA_CHECKSUM: &str = "data_checksum";
+const IDENTITY: &str = "identity";
 
 // CAST: `MAX_PATHS` is 128.
 const PATHS: Key = Key::repeatable(PATH, MAX_PATHS as u16);
 
 /// The options of `map_device`.
-const MAP: [Key; 11] = [
+const MAP: [Key; 12] = [
     Key::required(SESSNAME),
     Key::required(DEVICE_PATH),
     PATHS,
@@ -44,6 +46,7 @@ const MAP: [Key; 11] = [
     Key::optional(KEY_ID),
     Key::optional(FAILOVER_TIME_MS),
     Key::optional(DATA_CHECKSUM),
+    Key::optional(IDENTITY),
 ];
 
 /// The options of `discover`.
@@ -81,6 +84,8 @@ pub enum MapError<'a> {
     FailoverTime(&'a str),
     /// The checksum is unknown.
     DataChecksum(&'a str),
+    /// The check of the identity is unknown.
+    Identity(&'a str),
 }
 
 impl MapError<'_> {
@@ -98,6 +103,7 @@ impl MapError<'_> {
             Self::KeyId(_) => KeyError::Id.as_str(),
             Self::FailoverTime(_) => "failover time is not 1000 to 300000 milliseconds",
             Self::DataChecksum(_) => BadChecksum.as_str(),
+            Self::Identity(_) => BadCheck.as_str(),
         }
     }
 
@@ -114,7 +120,8 @@ impl MapError<'_> {
             | Self::PollQueues(_)
             | Self::KeyId(_)
             | Self::FailoverTime(_)
-            | Self::DataChecksum(_) => Errno::EINVAL,
+            | Self::DataChecksum(_)
+            | Self::Identity(_) => Errno::EINVAL,
         }
     }
 }
@@ -134,6 +141,7 @@ impl fmt::Display for MapError<'_> {
             Self::KeyId(text) => write!(f, "{KEY_ID}={text}: {}", self.as_str()),
             Self::FailoverTime(text) => write!(f, "{FAILOVER_TIME_MS}={text}: {}", self.as_str()),
             Self::DataChecksum(text) => write!(f, "{DATA_CHECKSUM}={text}: {}", self.as_str()),
+            Self::Identity(text) => write!(f, "{IDENTITY}={text}: {}", self.as_str()),
         }
     }
 }
@@ -221,6 +229,8 @@ pub struct MapOptions<'a> {
     pub nr_poll_queues: i32,
     /// The checksum of the disk's data; none unless given.
     pub data_checksum: DataChecksum,
+    /// What to do about a disk without identity; [`IdentityCheck::Auto`] unless given.
+    pub identity: IdentityCheck,
 }
 
 impl<'a> MapOptions<'a> {
@@ -255,6 +265,10 @@ impl<'a> MapOptions<'a> {
             Some(text) => DataChecksum::parse(text).map_err(|_| MapError::DataChecksum(text))?,
             None => DataChecksum::None,
         };
+        let identity = match options.get(IDENTITY) {
+            Some(text) => IdentityCheck::parse(text).map_err(|_| MapError::Identity(text))?,
+            None => IdentityCheck::default(),
+        };
         Ok(Self {
             session,
             device_path,
@@ -265,6 +279,7 @@ impl<'a> MapOptions<'a> {
             nr_queues,
             nr_poll_queues,
             data_checksum,
+            identity,
         })
     }
 

@@ -100,6 +100,9 @@ impl Health {
                 );
             }
         }
+        for disk in disks().filter(|disk| disk.lacks_identity() && !disk.accepts_any()) {
+            health.add(Level::Warning, format!("{} has no identity", disk.name));
+        }
         for (disk, timed_out) in disks().filter_map(|d| Some((d, d.timed_out.filter(|n| *n > 0)?)))
         {
             let requests = match timed_out {

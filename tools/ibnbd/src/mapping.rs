@@ -179,6 +179,8 @@ pub struct Mapping {
     pub failover_time_ms: Option<u32>,
     /// The checksum of the data, if there is to be one.
     pub data_checksum: Option<String>,
+    /// What to do about a disk without identity, if another thing than usual.
+    pub identity: Option<String>,
 }
 
 impl Mapping {
@@ -234,6 +236,9 @@ impl Mapping {
         }
         if let Some(checksum) = &self.data_checksum {
             line += &format!(" data_checksum={checksum}");
+        }
+        if let Some(check) = &self.identity {
+            line += &format!(" identity={check}");
         }
         match MapOptions::parse(line.as_bytes()) {
             Ok(_) if line.len() > 4096 => {

@@ -884,7 +884,8 @@ fn check_finds_what_is_wrong_and_the_remedy() {
         "rxe0 port 1 is DOWN",
         "remedy: ip link set eth0 up",
         "MTU of 1500",
-        "ibnbd10 has no identity",
+        "warning: ibnbd10 has no identity: after a restart of the server it is not used while it is open",
+        "ibnbd set ibnbd10 identity=none",
         "dev_search_path=/dev: any machine that reaches the port",
         "always_invalidate=N",
         "hb_missed_max: not understood: \"?\"",
@@ -1700,4 +1701,29 @@ fn top_counts_what_happens_in_between() {
     let ran = run(&tree, &["top"]);
     assert_eq!(ran.code, 2);
     assert!(ran.err.contains("not a terminal"), "{}", ran.err);
+}
+
+/// A disk without identity is a warning until its operator vouches for it.
+#[test]
+fn a_disk_without_identity_is_a_warning() {
+    let tree = Tree::new();
+    tree.client()
+        .disk(0, "s", "/dev/nullb0")
+        .session("s", &[("ip:10.0.1.2", "ip:10.0.1.1", "connected")]);
+    assert_eq!(run(&tree, &["status"]).code, 0);
+    tree.file("/sys/block/ibnbd0/ibnbd/wwid", "ibnbd-s-dev-nullb0\n");
+    let ran = run(&tree, &["status"]);
+    assert_eq!(ran.code, 1, "{}", ran.out);
+    assert!(
+        ran.out.starts_with("WARNING: ibnbd0 has no identity ("),
+        "{}",
+        ran.out
+    );
+    good(&tree, &["set", "ibnbd0", "identity=none"]);
+    assert_eq!(tree.text("/sys/block/ibnbd0/ibnbd/identity").trim(), "none");
+    assert_eq!(run(&tree, &["status"]).code, 0);
+    let ran = run(&tree, &["check"]);
+    let text = "warning: ibnbd0 has no identity: after a restart of the server any disk of its name and size is used";
+    assert!(ran.out.contains(text), "{}", ran.out);
+    assert!(good(&tree, &["show", "ibnbd0", "-o", "json"]).contains("\"identity\": \"none\""));
 }

@@ -950,3 +950,44 @@ fn requests_may_wait_without_limit() {
         assert_eq!(wrong(&text)[0].what, expected);
     }
 }
+
+/// The check of a disk without identity is given with its mapping, and can be changed later.
+#[test]
+fn a_disk_without_identity_is_vouched_for() {
+    let tree = Tree::new();
+    tree.usual_client();
+    let text = CLIENT.replace("io_timeout_limit = 0 # for ever", "identity = \"none\"");
+    let config = good(&text);
+    assert_eq!(
+        steps(&tree, &config, false),
+        ["~ set identity of ibnbd1 from auto to none"]
+    );
+    let empty = Tree::new();
+    let root = Root::new(empty.base());
+    let wish = Wish {
+        resolve: &resolve,
+        prune: false,
+        side: Some(Side::Client),
+        disk: None,
+    };
+    let steps = plan::steps(&root, &Machine::read(&root), &config, &wish);
+    let lines: Vec<_> = steps
+        .iter()
+        .filter_map(|step| match step {
+            Step::Map(mapping) => Some(mapping.line().unwrap()),
+            _ => None,
+        })
+        .collect();
+    let vouched: Vec<_> = lines
+        .iter()
+        .filter(|l| l.ends_with(" identity=none"))
+        .collect();
+    assert_eq!(vouched.len(), 1, "{lines:?}");
+    assert!(vouched[0].contains(" device_path=disk1 "), "{lines:?}");
+    tree.file("/sys/block/ibnbd1/ibnbd/identity", "none\n");
+    assert_eq!(kept(&tree, &text, Choice::default()), text);
+    let problems = wrong(&text.replace("\"none\"", "\"any\""));
+    assert!(problems[0]
+        .what
+        .starts_with("identity: \"any\" is not one of auto, none"));
+}

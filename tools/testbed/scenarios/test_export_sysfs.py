@@ -155,6 +155,7 @@ def test_the_clients_files(pair, stack):
         "nr_queues": client.run("nproc").strip(), "nr_poll_queues": "0",
         "wwid": "ibnbd-demo-dev-nullb0", "io_timeout_limit": "0",
         "timed_out": "0", "cache_lost": "0", "data_checksum": "none", "checksum_errors": "0 0",
+        "identity": "auto",
         "unmap_device": "Usage: echo <normal|force> > unmap_device",
         "remap_device": "Usage: echo 1 > remap_device",
         "resize": "Usage: echo <new size in sectors> > resize"}

@@ -77,7 +77,8 @@ def test_no_path_for_too_long(pair, stack):
 def test_the_server_is_killed_and_comes_back(pair, stack):
     client = pair.client
     device = blockdev.map_two_paths(pair, stack)
-    client.run(f"{SETTINGS} && echo 300 > queue_timeout_s")
+    # null_blk has no identity, and the reader has it open.
+    client.run(f"{SETTINGS} && echo 300 > queue_timeout_s && echo none > /sys/block/ibnbd0/ibnbd/identity")
     reader = client.start(f"dd if={stack.disk} of=/dev/null bs=64k count=4000 iflag=direct status=none; "
                           f"dd if={stack.disk} of=/dev/null bs=64k iflag=direct status=none")
     pair.server.kill()

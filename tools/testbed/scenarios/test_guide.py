@@ -6,6 +6,7 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
+from testbed.blockdev import DMSETUP
 from testbed.guide import commands, writable
 from testbed.paths import TOP
 from testbed.tool import PROGRAM, Tool
@@ -29,8 +30,9 @@ def usable(guest):
 def test_the_commands_of_a_page_do_what_it_says(pair, page):
     server, client = pair
     guests = {"server": server, "client": client}
-    # The disk that both pages export.
-    server.run(f"rm -rf /dev/ibnbd-exports && mkdir -p /dev/vg && ln -sfn {server.null_blk()} /dev/vg/data")
+    # The disk that both pages export, a logical volume as device-mapper makes it.
+    server.run(f"rm -rf /dev/ibnbd-exports && mkdir -p /dev/vg && modprobe dm_mod && {DMSETUP} create -u LVM-data data "
+               f"--table '0 {256 << 11} linear {server.null_blk()} 0' && ln -sfn /dev/dm-0 /dev/vg/data")
     with ExitStack() as stack:
         for guest in guests.values():
             stack.enter_context(usable(guest))

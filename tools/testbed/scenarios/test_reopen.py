@@ -155,3 +155,70 @@ def test_unmapped_by_force_while_the_server_is_away(pair, stack):
     assert not load.wait(60, check=False).ok
     assert blockdev.disks(pair.client, stack) == []
     pair.client.run("modprobe -r ibnbd_client", timeout=60)
+
+
+def replace_server(pair: Pair, stack: Stack) -> str:
+    """The server loses its power, and one with a blank disk of the same name and size takes its place."""
+    pair.server.kill()
+    wait_for_state(pair, "closed")
+    pair.reboot("server")
+    device = pair.server.null_blk(size_mb=SIZE_MB)
+    pair.server.run(stack.load_server())
+    return device
+
+
+def is_blank(pair: Pair, device: str) -> bool:
+    return pair.server.ok(f"cmp -n {SIZE_MB << 20} {device} /dev/zero")
+
+
+@pytest.mark.fresh
+def test_a_blank_disk_of_the_name_is_not_written_to(pair, stack):
+    """A file system is mounted from a disk without identity. Once nobody has that open, the disk is used again."""
+    device = blockdev.map_new(pair, stack, size_mb=SIZE_MB)
+    client = pair.client
+    client.wait_for_log("ibnbd0: /dev/nullb0 has no identity: after a restart of the server it is not used while it is "
+                        "open", 10)
+    client.run("mkdir -p /mnt/disk && mkfs.ext4 -q /dev/ibnbd0 && mount /dev/ibnbd0 /mnt/disk && "
+               "echo kept > /mnt/disk/file && sync /mnt/disk/file && echo later > /mnt/disk/unwritten")
+    # The server loses the session, and is the same otherwise.
+    pair.server.run("modprobe -r ibnbd_server")
+    pair.server.run(stack.load_server())
+    wait_for_state(pair, "open")
+    client.run("echo more > /mnt/disk/more && sync /mnt/disk/more")
+
+    assert replace_server(pair, stack) == device
+    client.wait_for_log("ibnbd0: /dev/nullb0 may be another disk: it has no identity, and was replaced or the server "
+                        "has booted since; the disk is not used while it is open", 240)
+    assert state(pair) == "closed"
+    assert not client.ok("dd if=/dev/zero of=/dev/ibnbd0 bs=4k count=1 oflag=direct")
+    refused = client.run("echo 1 > /sys/block/ibnbd0/ibnbd/remap_device", check=False)
+    assert os.strerror(errno.ESTALE) in refused
+    client.run("umount /mnt/disk", timeout=120)
+    assert is_blank(pair, device)
+    client.run("echo 1 > /sys/block/ibnbd0/ibnbd/remap_device")
+    client.wait_for_log("ibnbd0: /dev/nullb0 is used without proof that it is the same disk: it is not open", 10)
+    # Nothing of the disk before is in the page cache.
+    assert client.ok(f"cmp -n {SIZE_MB << 20} /dev/ibnbd0 /dev/zero")
+    client.run(stack.unmap())
+
+
+@pytest.mark.fresh
+@pytest.mark.thorough
+def test_an_operator_vouches_for_a_disk_without_identity(pair, stack):
+    device = pair.server.null_blk(size_mb=SIZE_MB)
+    blockdev.load(pair, stack)
+    client = pair.client
+    client.run(f'echo "sessname=demo path=ip:10.0.1.1 device_path={device} identity=none" > {stack.map_file}')
+    assert client.run("cat /sys/block/ibnbd0/ibnbd/identity") == "none"
+    client.wait_for_log("ibnbd0: /dev/nullb0 has no identity: any disk of this name and size is used", 10)
+    load = client.start(WRITER)
+    client.wait_until("[ $(awk '{ print $5 }' /sys/block/ibnbd0/stat) -gt 200 ]")
+    replace_server(pair, stack)
+    wait_for_state(pair, "open")
+    client.wait_for_log("without proof that it is the same disk: identity is none", 10)
+    # It is written to, and what was written before is gone.
+    written = "[ $(awk '{ print $5 }' /sys/block/ibnbd0/stat) -gt $before ]"
+    client.run("before=$(awk '{ print $5 }' /sys/block/ibnbd0/stat); "
+               f"for i in $(seq 60); do {written} && exit; sleep 1; done; exit 1", timeout=90)
+    load.kill()
+    client.run(stack.unmap(how="force"), timeout=60)

@@ -67,7 +67,13 @@ def test_the_tasks_of_the_guide(pair):
 
     # Two paths, a name for the session that nobody has given, a disk that works.
     assert client_tool(f"map 10.0.1.1 nullb0 {TWO_PATHS}") == "/dev/ibnbd0"
+    # A disk without identity is no fault once somebody vouches for it.
+    status = client.run(f"{PROGRAM} status", check=False)
+    assert status.status == 1 and "WARNING: ibnbd0 has no identity" in status
+    assert "remedy: export a partition" in client_tool("check")
+    client_tool("set ibnbd0 identity=none")
     (disk,) = client_tool.json("list")["disks"]
+    assert disk["identity"] == "none"
     session = disk["session"]
     assert session.endswith("@10-0-1-1") and (disk["state"], disk["access_mode"]) == ("open", "rw")
     assert (disk["mapping_path"], disk["size_bytes"]) == ("nullb0", 256 << 20)
@@ -145,7 +151,7 @@ def test_the_tasks_of_the_guide(pair):
     assert sum(row["reads"] for row in counted["latency"]["rows"]) == 0 and counted["timed_out"] == 0
     server_tool(f"disconnect {session}")
     client.wait_until(f"cat /sys/class/ibtrs-client/{session}/paths/*/stats/reconnects | grep -q '^[1-9]'")
-    client.wait_until(f"{PROGRAM} status")
+    client.wait_until(f"{PROGRAM} sessions | grep -q ' 2/2 '")
     client_tool("unmap second nullb0")
     assert client_tool.json("list")["disks"] == []
     server_tool("export remove second")
@@ -207,7 +213,7 @@ def test_configuration_makes_a_machine_anew(pair):
 def test_a_server_that_is_gone(pair):
     server, client = pair
     _, tool = ready(pair)
-    tool("map 10.0.1.1 nullb0 --session s")
+    tool("map 10.0.1.1 nullb0 --session s --identity none")
     # The server does not answer. Ctrl-C ends the command, which leaves nothing behind.
     server.freeze()
     said = client.run(f"timeout --signal=INT 3 {PROGRAM} map 10.0.1.1 nullb0 --session other 2>&1", check=False)

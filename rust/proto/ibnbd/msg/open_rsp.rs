@@ -246,14 +246,15 @@ impl OpenRsp {
         }
     }
 
-    /// Checks whether this describes the same disk as `before`, as far as a client can tell.
+    /// Checks whether this describes the same disk as `before`, as far as a client can tell;
+    /// `proof` if that has to be proven, see [`OpenRsp::is_proven`].
     ///
     /// A device that is reopened by its name is used again only if it is.
     ///
     /// # Errors
     ///
     /// The first difference.
-    pub fn same_disk(&self, before: &Self) -> Result<(), Difference> {
+    pub fn same_disk(&self, before: &Self, proof: bool) -> Result<(), Difference> {
         if !self.identity.may_be(before.identity) {
             return Err(Difference::Identity);
         }
@@ -266,7 +267,22 @@ impl OpenRsp {
         if self.nsectors < before.nsectors && !known {
             return Err(Difference::Smaller);
         }
+        if proof && !known && !self.is_proven(before) {
+            return Err(Difference::Unproven);
+        }
         Ok(())
+    }
+
+    /// Whether the server vouches for a disk without identity: with an unchanged cache generation, it
+    /// has not booted since, and still has the same instance of the disk. A server that never
+    /// vouched for anything, such as mainline's, is believed: it also loses the session with its
+    /// last path, and tells nothing by which the client could distinguish that from a restart.
+    fn is_proven(&self, before: &Self) -> bool {
+        let (now, was) = (self.cache_run(), before.cache_run());
+        if was.is_known() {
+            return now == was;
+        }
+        !before.identity.is_known()
     }
 
     /// Whether the server expects a checksum in each request to the device, and returns those of

@@ -146,6 +146,7 @@ fn names() {
             Difference::Identity.as_str(),
             Difference::BlockSize.as_str(),
             Difference::Smaller.as_str(),
+            Difference::Unproven.as_str(),
         ],
     );
     let identity = format!("{:?}", Identity::from_wire(0x1234));

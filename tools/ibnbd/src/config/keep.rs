@@ -18,12 +18,13 @@ use crate::root::Root;
 pub use super::keep_others::Others;
 
 /// The defaults of the drivers, but for those of [`Setting::ALL`].
-const DEFAULTS: [(&str, &str); 5] = [
+const DEFAULTS: [(&str, &str); 6] = [
     ("mp_policy", "min-inflight"),
     ("max_reconnect_attempts", "-1"),
     ("key_id", "default"),
     ("io_timeout_limit", "0"),
     ("io_timeout_ms", "30000"),
+    ("identity", "auto"),
 ];
 
 /// Which disks are written.
@@ -349,6 +350,9 @@ fn keep_disk(disk: &model::Disk, table: &mut Table) {
     }
     if let Some(ms) = disk.io_timeout_ms {
         keep(table, "io_timeout_ms", &ms.to_string());
+    }
+    if let Some(check) = disk.identity.as_deref() {
+        keep(table, "identity", check);
     }
 }
 

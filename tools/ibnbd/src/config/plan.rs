@@ -5,6 +5,7 @@
 use std::fmt;
 
 use ibnbd_proto::checksum::DataChecksum;
+use ibnbd_proto::identity::IdentityCheck;
 use ibtrs_proto::addr::PathAddr;
 use ibtrs_proto::settings::FAILOVER_TIME_MS;
 
@@ -616,6 +617,9 @@ fn of_queues(machine: &Machine, name: &str, session: &Session, steps: &mut Vec<S
 
 const KEY_ID: &str = "key_id";
 
+/// The check of a disk without identity is an option of its mapping as well.
+const IDENTITY: &str = "identity";
+
 fn setting(session: &Session, name: &str) -> Option<String> {
     let found = session.settings.iter().find(|(key, _)| key == name);
     found.map(|(_, value)| value.clone())
@@ -678,10 +682,12 @@ fn of_disk(
                 .data_checksum
                 .clone()
                 .filter(|checksum| checksum != DataChecksum::None.as_str()),
+            identity: wanted_check(disk).filter(|check| check != IdentityCheck::Auto.as_str()),
         }));
         let called = format!("{} of session {name}", disk.device);
         disk.settings
             .iter()
+            .filter(|(key, _)| key != IDENTITY)
             .for_each(|(key, value)| set(&of, &called, "", key, None, value, steps));
         return;
     };
@@ -710,20 +716,20 @@ fn of_disk(
         steps.push(cannot(of.clone(), why));
     }
     for (key, value) in &disk.settings {
+        let number = |n: Option<u64>| n.map(|n| n.to_string());
         let was = match key.as_str() {
-            "io_timeout_ms" => there.io_timeout_ms,
-            _ => there.io_timeout_limit,
+            "io_timeout_ms" => number(there.io_timeout_ms),
+            IDENTITY => there.identity.clone(),
+            _ => number(there.io_timeout_limit),
         };
-        set(
-            &of,
-            &there.name,
-            &there.folder(),
-            key,
-            was.map(|n| n.to_string()),
-            value,
-            steps,
-        );
+        set(&of, &there.name, &there.folder(), key, was, value, steps);
     }
+}
+
+/// What a file says about a disk without identity.
+fn wanted_check(disk: &Disk) -> Option<String> {
+    let found = disk.settings.iter().find(|(key, _)| key == IDENTITY);
+    found.map(|(_, value)| value.clone())
 }
 
 /// Whether a path that is there has the ends of one that is wanted.

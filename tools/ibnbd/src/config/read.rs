@@ -8,6 +8,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::ops::Range;
 
 use ibnbd_proto::checksum::DataChecksum;
+use ibnbd_proto::identity::IdentityCheck;
 use ibtrs_proto::auth::{KeyError, KeyId};
 use ibtrs_proto::name::{DevicePath, SessionName};
 use ibtrs_proto::settings::Setting;
@@ -311,6 +312,10 @@ fn disks(source: &mut Source<'_>, fields: &mut Fields<'_>) -> Vec<Disk> {
             if let Some(found) = fields.number(source, key, range) {
                 settings.push((key.to_owned(), found.value.to_string()));
             }
+        }
+        let checks = IdentityCheck::ALL.map(|check| check.as_str());
+        if let Some(check) = fields.one_of(source, "identity", &checks) {
+            settings.push(("identity".to_owned(), check));
         }
         let auto = fields.flag(source, "auto").unwrap_or(true);
         fields.end(source, "a disk");

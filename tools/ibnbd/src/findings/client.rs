@@ -121,13 +121,13 @@ fn of_disk(disk: &Disk) -> Vec<Finding> {
         );
         found.push(Finding::new(Severity::Warning, what, remedy));
     }
-    if disk.wwid.is_some() && !disk.has_identity() {
-        let what = format!("{name} has no identity: after a restart of the server another disk under its name is noticed by its size only");
-        found.push(Finding::new(
-            Severity::Hint,
-            what,
-            "export a partition, a logical volume, or a disk with a serial number",
-        ));
+    if disk.lacks_identity() {
+        let what = match disk.accepts_any() {
+            true => format!("{name} has no identity: after a restart of the server any disk of its name and size is used"),
+            false => format!("{name} has no identity: after a restart of the server it is not used while it is open, as it could be another disk; with the kernel's own server, another disk is noticed by its size only"),
+        };
+        let remedy = format!("export a partition, a logical volume, or a disk with a serial number; or vouch for the server's disks: ibnbd set {name} identity=none");
+        found.push(Finding::new(Severity::Warning, what, remedy));
     }
     found
 }

@@ -2,6 +2,7 @@
 
 //! Disks that are mapped on this machine.
 
+use ibnbd_proto::identity::IdentityCheck;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -53,6 +54,9 @@ pub struct Disk {
     pub checksum_errors: Option<ChecksumErrors>,
     /// The name that it always has.
     pub wwid: Option<String>,
+    /// What happens if it comes back without identity: `auto` or `none`.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub identity: Option<String>,
     /// Paths of its session.
     pub paths: usize,
     /// Those of them that are connected.
@@ -81,6 +85,16 @@ impl Disk {
     pub fn has_identity(&self) -> bool {
         let last = self.wwid.as_deref().and_then(|id| id.rsplit('-').next());
         last.is_some_and(|id| id.len() == 16 && id.bytes().all(|b| b.is_ascii_hexdigit()))
+    }
+
+    /// Whether nothing distinguishes it from another disk of its name, as far as is known.
+    pub fn lacks_identity(&self) -> bool {
+        self.wwid.is_some() && !self.has_identity()
+    }
+
+    /// Whether its operator has accepted that it may come back as any disk of its name.
+    pub fn accepts_any(&self) -> bool {
+        self.identity.as_deref() == Some(IdentityCheck::None.as_str())
     }
 
     pub(super) fn count_paths(&mut self, sessions: &[Session]) {
@@ -145,6 +159,7 @@ fn disk(
         mapping_path: files.own("mapping_path", value::word),
         access_mode: files.own("access_mode", value::word),
         wwid: files.own("wwid", value::word),
+        identity: files.own("identity", value::word),
         data_checksum: files.own("data_checksum", value::word),
         checksum_errors: files.own("checksum_errors", value::checksum_errors),
         exclusive: files.own("exclusive", value::flag),

@@ -127,6 +127,7 @@ impl Tree {
                 ("data_checksum", "none\n"),
                 ("checksum_errors", "0 0\n"),
                 ("wwid", &format!("ibnbd-{session}{wwid}-0123456789abcdef\n")),
+                ("identity", "auto\n"),
                 (
                     "unmap_device",
                     "Usage: echo <normal|force> > unmap_device\n",

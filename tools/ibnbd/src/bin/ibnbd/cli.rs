@@ -11,6 +11,7 @@ use ibnbd_host::disk_name::DiskName;
 use ibnbd_host::family::Side;
 use ibnbd_host::prefix::Prefix;
 use ibnbd_proto::checksum::DataChecksum;
+use ibnbd_proto::identity::IdentityCheck;
 use ibtrs_proto::auth::{KeyError, KeyId};
 
 use crate::examples;
@@ -244,7 +245,7 @@ Examples:
 const SET_HELP: &str = "\
 Settings of a session: mp_policy, max_reconnect_attempts, failover_time_ms, reconnect_delay_ms,
 hb_interval_ms, hb_missed_max, queue_timeout_s, reauth_interval_s, key_id. Of a disk: io_timeout_ms,
-io_timeout_limit, cache_lost and checksum_errors (0 only).
+io_timeout_limit, identity (auto or none), cache_lost and checksum_errors (0 only).
 
 Example:
   ibnbd set s queue_timeout_s=300 failover_time_ms=2000";
@@ -517,6 +518,10 @@ pub(crate) struct Map {
     /// Checksum of the data on its way: none or crc32c
     #[arg(long, value_name = "CHECKSUM", value_parser = checksum)]
     pub(crate) checksum: Option<DataChecksum>,
+    /// A disk without identity after a restart of the server: auto (default) does not use it while
+    /// it is open, none uses any disk of its name and size
+    #[arg(long, value_name = "CHECK", value_parser = identity)]
+    pub(crate) identity: Option<IdentityCheck>,
     /// Writes the disk into /etc/ibtrs/client.toml as well
     #[arg(long)]
     pub(crate) persist: bool,
@@ -830,6 +835,10 @@ pub(crate) struct LoadKey {
 
 fn checksum(text: &str) -> Result<DataChecksum, &'static str> {
     DataChecksum::parse(text).map_err(|error| error.as_str())
+}
+
+fn identity(text: &str) -> Result<IdentityCheck, &'static str> {
+    IdentityCheck::parse(text).map_err(|error| error.as_str())
 }
 
 fn key_id(text: &str) -> Result<KeyId, &'static str> {

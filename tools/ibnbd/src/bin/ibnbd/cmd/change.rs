@@ -13,9 +13,10 @@ use crate::act;
 use crate::context::Context;
 use crate::fail::Failure;
 
-const OF_DISK: [&str; 4] = [
+const OF_DISK: [&str; 5] = [
     "io_timeout_ms",
     "io_timeout_limit",
+    "identity",
     "cache_lost",
     "checksum_errors",
 ];

@@ -138,6 +138,7 @@ fn wanted(context: &Context, map: &Map) -> Result<Mapping, Failure> {
         poll_queues: map.poll_queues,
         failover_time_ms: map.failover_time_ms,
         data_checksum: map.checksum.map(|checksum| checksum.as_str().to_owned()),
+        identity: map.identity.map(|check| check.as_str().to_owned()),
         ..session(context, &map.server, own)?
     })
 }
