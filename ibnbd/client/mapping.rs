@@ -60,7 +60,7 @@ impl Mapping {
     ///
     /// # Context
     ///
-    /// May sleep, for the second disk of a session until all requests of the first have ended.
+    /// May sleep.
     ///
     /// # Errors
     ///

@@ -17,10 +17,7 @@ use crate::{
         bdev::BlockDevice,
         limits::Limits,
         operations::Operations,
-        tag_set::{
-            TagSet,
-            TagSetUser, //
-        }, //
+        tag_set::TagSet, //
     },
     mm::NoIo,
     sync::atomic::{
@@ -148,7 +145,7 @@ pub(crate) struct DiskData<D: Operations> {
     head: Head,
     queue_data: D::QueueData,
     /// Keeps the tag set. Dropped after the queue data, which may own objects in its requests.
-    _tag_set: TagSetUser<D>,
+    _tag_set: Arc<TagSet<D>>,
 }
 
 impl<D: Operations> DiskData<D> {
@@ -238,7 +235,7 @@ impl<D: Operations> GenDisk<D> {
     ///
     /// # Context
     ///
-    /// *may sleep*, for the second disk of a tag set until all requests of the first have ended.
+    /// *may sleep*.
     ///
     /// # Errors
     ///
@@ -261,7 +258,7 @@ impl<D: Operations> GenDisk<D> {
             DiskData {
                 head,
                 queue_data,
-                _tag_set: TagSetUser::new(tag_set)?,
+                _tag_set: tag_set,
             },
             GFP_KERNEL,
         )?;

@@ -25,12 +25,7 @@ use kernel::{
         from_err_ptr,
         to_result, //
     },
-    new_mutex,
     prelude::*,
-    sync::{
-        Arc,
-        Mutex, //
-    },
     types::Opaque, //
 };
 
@@ -71,46 +66,28 @@ impl Default for TagSetSpec {
 
 /// A tag set with its requests, `struct blk_mq_tag_set` in C.
 ///
-/// Once a second disk is to be added while the first one is not freed, a tag set keeps a queue without a
-/// disk. The block layer divides tags among the queues of a set only if it has several, and freezes a
-/// queue when that begins or ends: the removal of one of two disks would wait for all requests of the
-/// other one. A tag set that only ever has one disk does without, as dividing costs each request.
+/// A tag set has a queue without a disk from the beginning. The block layer divides tags among the queues of
+/// a set only if it has several, and freezes a queue when that begins or ends: to add a second disk, or to
+/// remove one of two, would wait for all requests of the other one, which may wait for a server.
+#[pin_data]
+pub struct TagSet<D: Operations> {
+    /// Dropped before the tag set, which it belongs to.
+    diskless: DisklessQueue,
+    #[pin]
+    raw: RawTagSet<D>,
+}
+
+/// A tag set as the block layer knows it.
 ///
 /// # Invariants
 ///
 /// `inner` was initialized by `blk_mq_alloc_tag_set`, with the vtable and the size of private data
 /// of `D`.
 #[pin_data(PinnedDrop)]
-pub struct TagSet<D: Operations> {
+struct RawTagSet<D: Operations> {
     #[pin]
     inner: Opaque<bindings::blk_mq_tag_set>,
-    /// Held while requests of the first disk are waited for, so nothing that ends requests takes it. The
-    /// lock of the set's queues is taken under it.
-    #[pin]
-    disks: Mutex<Disks>,
     _driver: PhantomData<D>,
-}
-
-/// The disks of a tag set.
-struct Disks {
-    /// Number of disks that are about to be allocated, or not freed yet.
-    count: usize,
-    /// Present from the second disk on.
-    diskless: Option<DisklessQueue>,
-}
-
-impl Disks {
-    // Not generic: there is one class of these locks.
-    #[inline(never)]
-    fn new() -> impl PinInit<Mutex<Self>> {
-        new_mutex!(
-            Self {
-                count: 0,
-                diskless: None,
-            },
-            "TagSet::disks"
-        )
-    }
 }
 
 /// A queue of a tag set without a disk, to which nobody submits requests.
@@ -122,9 +99,11 @@ struct DisklessQueue(NonNull<bindings::request_queue>);
 
 // SAFETY: The value is only ever dropped, and any task may destroy a queue and put a reference to it.
 unsafe impl Send for DisklessQueue {}
+// SAFETY: A shared reference gives access to nothing.
+unsafe impl Sync for DisklessQueue {}
 
 impl DisklessQueue {
-    /// Adds a queue to `set`. If that has one queue, this waits until all requests of that have ended.
+    /// Adds a queue to `set`.
     ///
     /// # Safety
     ///
@@ -153,70 +132,27 @@ impl Drop for DisklessQueue {
     }
 }
 
-/// A disk of a tag set, which is counted and keeps the tag set until this is dropped.
-pub(crate) struct TagSetUser<D: Operations>(Arc<TagSet<D>>);
-
-impl<D: Operations> TagSetUser<D> {
-    /// Counts a disk that is about to be allocated on `set`.
-    ///
-    /// # Context
-    ///
-    /// *may sleep*; for the second disk, until all requests of the first have ended.
-    ///
-    /// # Errors
-    ///
-    /// `ENOMEM`.
-    pub(crate) fn new(set: Arc<TagSet<D>>) -> Result<Self> {
-        let mut disks = set.disks.lock();
-        if disks.count > 0 && disks.diskless.is_none() {
-            // SAFETY: By the type invariant the tag set is allocated; `TagSet::drop` drops the queue before
-            // it frees the set.
-            disks.diskless = Some(unsafe { DisklessQueue::new(set.as_raw()) }?);
-        }
-        disks.count += 1;
-        drop(disks);
-        Ok(Self(set))
-    }
-}
-
-impl<D: Operations> Drop for TagSetUser<D> {
-    fn drop(&mut self) {
-        self.0.disks.lock().count -= 1;
-    }
-}
-
 // SAFETY: A tag set has no thread affinity.
-unsafe impl<D: Operations> Send for TagSet<D> {}
-// SAFETY: Shared references only read constant fields of `inner`, or fields that the block layer locks;
-// `disks` is `Sync` itself.
-unsafe impl<D: Operations> Sync for TagSet<D> {}
+unsafe impl<D: Operations> Send for RawTagSet<D> {}
+// SAFETY: Shared references only read constant fields of `inner`, or fields that the block layer locks.
+unsafe impl<D: Operations> Sync for RawTagSet<D> {}
 
-impl<D: Operations> TagSet<D> {
-    /// Creates an initializer that allocates the tag set.
-    ///
-    /// # Context
-    ///
-    /// *may sleep*.
-    ///
-    /// # Errors
-    ///
-    /// `ENOMEM`; `EINVAL` for invalid numbers.
-    pub fn new(spec: TagSetSpec) -> impl PinInit<Self, Error> {
+impl<D: Operations> RawTagSet<D> {
+    fn new(spec: TagSetSpec) -> impl PinInit<Self, Error> {
         try_pin_init!(Self {
             // INVARIANT: `blk_mq_alloc_tag_set` initializes the tag set.
             inner <- Opaque::try_ffi_init(move |slot: *mut bindings::blk_mq_tag_set| {
-                let raw = Self::raw(spec)?;
+                let params = Self::params(spec)?;
                 // SAFETY: `slot` is valid for writes.
-                unsafe { slot.write(raw) };
+                unsafe { slot.write(params) };
                 // SAFETY: `slot` was just filled in, and is pinned.
                 to_result(unsafe { bindings::blk_mq_alloc_tag_set(slot) })
             }),
-            disks <- Disks::new(),
             _driver: PhantomData,
         })
     }
 
-    fn raw(spec: TagSetSpec) -> Result<bindings::blk_mq_tag_set> {
+    fn params(spec: TagSetSpec) -> Result<bindings::blk_mq_tag_set> {
         let polled = spec.nr_poll_queues > 0;
         // The block layer calls `poll` for a polled queue without checking that there is one.
         if spec.nr_queues == 0 || polled && !D::HAS_POLL {
@@ -247,26 +183,44 @@ impl<D: Operations> TagSet<D> {
         }
         Ok(set)
     }
+}
+
+#[pinned_drop]
+impl<D: Operations> PinnedDrop for RawTagSet<D> {
+    fn drop(self: Pin<&mut Self>) {
+        // SAFETY: By the type invariant the tag set is allocated. No queue uses it: the data of each disk
+        // keeps a reference to the `TagSet` until the disk's queue has left the tag set, and the `TagSet`
+        // drops the queue without a disk first.
+        unsafe { bindings::blk_mq_free_tag_set(self.inner.get()) };
+    }
+}
+
+impl<D: Operations> TagSet<D> {
+    /// Creates an initializer that allocates the tag set.
+    ///
+    /// # Context
+    ///
+    /// *may sleep*.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`; `EINVAL` for invalid numbers.
+    pub fn new(spec: TagSetSpec) -> impl PinInit<Self, Error> {
+        try_pin_init!(Self {
+            raw <- RawTagSet::new(spec),
+            // SAFETY: The tag set was just allocated. It is freed after `diskless`: the fields are dropped in
+            // their order, and if this initializer fails, there is no queue.
+            diskless: unsafe { DisklessQueue::new(raw.inner.get()) }?,
+        })
+    }
 
     /// Returns the number of tags, which is lower than requested if memory was short.
     pub fn depth(&self) -> u32 {
         // SAFETY: The tag set is initialized by the type invariant, and its depth does not change.
-        unsafe { (*self.inner.get()).queue_depth }
+        unsafe { (*self.raw.inner.get()).queue_depth }
     }
 
     pub(crate) fn as_raw(&self) -> *mut bindings::blk_mq_tag_set {
-        self.inner.get()
-    }
-}
-
-#[pinned_drop]
-impl<D: Operations> PinnedDrop for TagSet<D> {
-    fn drop(self: Pin<&mut Self>) {
-        let diskless = self.disks.lock().diskless.take();
-        drop(diskless);
-        // SAFETY: By the type invariant the tag set is allocated. No disk uses it, as the data of
-        // each disk keeps a reference to it until the disk's queue has left the tag set; nor does the
-        // queue without a disk, which was just dropped.
-        unsafe { bindings::blk_mq_free_tag_set(self.inner.get()) };
+        self.raw.inner.get()
     }
 }

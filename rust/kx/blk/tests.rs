@@ -656,40 +656,34 @@ mod suite {
         Ok(())
     }
 
-    /// A tag set is shared from its second disk on, also when one of the two is left, so that the block layer
-    /// need not freeze that one's queue.
+    /// A tag set is shared when its first disk comes, and as long as it has one, so that the block layer never
+    /// freezes the queue of a disk because another one comes or goes.
     #[test]
-    fn shared_once_and_for_all() -> Result {
-        let (earlier, owner) = (DiskOwner::new()?, DiskOwner::new()?);
+    fn shared_by_one_disk() -> Result {
+        let owner = DiskOwner::new()?;
         let counts = Arc::new(Counts::zero(), GFP_KERNEL)?;
         let set = tag_set()?;
-        let add_of = |name, owner: &DiskOwner| {
+        let add = |name| {
             let mut disk = None;
             spec(name, LIMITS, |spec| {
-                disk = Some(GenDisk::add(spec, set.clone(), counts.clone(), owner)?);
+                disk = Some(GenDisk::add(spec, set.clone(), counts.clone(), &owner)?);
                 Ok(())
             })?;
             disk.ok_or(EINVAL)
         };
-        let add = |name| add_of(name, &owner);
         let is_shared = || {
             // SAFETY: The tag set is allocated; no disk is added or removed meanwhile.
             unsafe { (*set.as_raw()).flags & bindings::BLK_MQ_F_TAG_QUEUE_SHARED != 0 }
         };
-        drop(add_of("kxtest0", &earlier)?);
-        // Waits until the disk is freed, which a reader of its sysfs files may delay.
-        drop(earlier);
-        // A disk that comes when another one has gone is alone.
-        let first = add("kxtest1")?;
-        assert!(!is_shared());
-        let second = add("kxtest2")?;
+        drop(add("kxtest1")?);
+        // A disk that comes when all others have gone.
+        let first = add("kxtest2")?;
         assert!(is_shared());
-        drop(second);
+        let second = add("kxtest3")?;
         assert!(is_shared());
-        let third = add("kxtest3")?;
         drop(first);
         assert!(is_shared());
-        drop(third);
+        drop(second);
         Ok(())
     }
 

@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.links(2), pytest.mark.kernel_arguments(SLOTS_OVER_RXE)
 # put a session and its paths into sysfs, on both sides.
 FIXED = """load:krealloc_node_align_noprof:1
 connect:kobject_add:2 connect:kobject_add:4 connect:kobject_add:6 connect:kobject_add:8
-connect:device_add:1 connect:sysfs_create_file_ns:1 failover:kobject_add:1 second:blk_mq_alloc_queue:1""".split()
+connect:device_add:1 connect:sysfs_create_file_ns:1 failover:kobject_add:1 connect:blk_mq_alloc_queue:1""".split()
 
 LONG = bool(os.environ.get("IBTRS_LONG"))
 # Seconds for cases; counting what is called comes before that, and takes a minute or two.
