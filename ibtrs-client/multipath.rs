@@ -68,12 +68,14 @@ impl PathSet {
 const _: () = assert!(MAX_PATHS <= u128::BITS as usize);
 
 impl Multipath {
-    pub(crate) const fn new() -> Self {
-        Self {
-            paths: KVec::new(),
+    /// Returns a snapshot without paths, but with room for as many as a session may have.
+    pub(crate) fn new() -> Result<KBox<Self>> {
+        let new = Self {
+            paths: KVec::with_capacity(MAX_PATHS, GFP_KERNEL)?,
             drained: PathSet::NONE,
             generation: Generation(Phase::NONE),
-        }
+        };
+        Ok(KBox::new(new, GFP_KERNEL)?)
     }
 
     /// Returns whether the paths are those of session generation `generation`, open or not.

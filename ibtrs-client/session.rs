@@ -362,7 +362,7 @@ impl Session {
             try_pin_init!(Self {
                 name: CString::try_from_fmt(fmt!("{}", name))?,
                 net: Net::current(),
-                multipath <- RcuPtr::new(Some(KBox::new(Multipath::new(), GFP_KERNEL)?)),
+                multipath <- RcuPtr::new(Some(Multipath::new()?)),
                 paths <- new_mutex!(paths, "Session::paths"),
                 generation: Atomic::new(failover.generation().0.to_bits()),
                 failover <- new_spinlock_irq!(failover, "Session::failover"),
@@ -450,7 +450,6 @@ impl Session {
         if paths.list.iter().any(same) {
             return Err(EEXIST);
         }
-        self.make_room(&mut paths)?;
         // No allocation under the lock may wait: reclaim may depend on requests that wait for a
         // path.
         paths.list.push(path.clone(), GFP_NOWAIT)?;
@@ -519,6 +518,8 @@ impl Session {
         self.notice.disable_sync();
         self.requeue_work.disable_sync();
         self.poll_work.disable_sync();
+        // Nothing publishes another snapshot; dropping the session need not wait for readers of former ones.
+        self.paths.lock().settle();
         self.uevents.flush();
         self.uevents.disable_sync();
         // Another task that closed a path may still be removing its directory.

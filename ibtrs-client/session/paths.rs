@@ -31,26 +31,25 @@ use ibtrs_proto::{
     permit::DepthSplit, //
 };
 use kernel::{
-    alloc::flags::GFP_NOWAIT,
     prelude::*,
     sync::Arc,
     time::Instant, //
 };
 use kx::{
     io::IoHandle,
-    sync::atomic::{
-        Atomic,
-        Relaxed, //
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        Retired, //
     }, //
 };
 
 /// The path list of a session.
 pub(super) struct Paths {
     pub(super) list: KVec<Arc<Path>>,
-    /// The unpublished snapshot of the multipath; always empty.
-    pub(super) spare: Option<KBox<Multipath>>,
-    /// Capacity of both snapshots, at least the number of paths.
-    pub(super) capacity: usize,
+    spares: Spares,
     /// The session is being closed, so no path may be added.
     pub(super) closing: bool,
     /// Identifies the session to the server, see [`Session::take_new_uuid`].
@@ -65,13 +64,57 @@ impl Paths {
     pub(super) fn new() -> Result<Self> {
         Ok(Self {
             list: KVec::new(),
-            spare: Some(KBox::new(Multipath::new(), GFP_KERNEL)?),
-            capacity: 0,
+            spares: Spares::new()?,
             closing: false,
             uuid: kx::random::uuid(),
             is_uuid_new: false,
             shown: 0,
         })
+    }
+
+    /// Waits for those who read former snapshots of the multipath.
+    pub(super) fn settle(&mut self) {
+        self.spares.clear();
+    }
+}
+
+/// The snapshots of the multipath that are not published, the one that was published last at the end. They
+/// have room for all paths, so a change allocates nothing.
+///
+/// A snapshot is used again when nobody reads it any more, which a change seldom has to wait for: there are as
+/// many as there are changes while a session is opened and its first paths connect.
+struct Spares(KVec<Retired<Multipath>>);
+
+impl Spares {
+    const COUNT: usize = 3;
+
+    fn new() -> Result<Self> {
+        let mut spares = KVec::with_capacity(Self::COUNT, GFP_KERNEL)?;
+        for _ in 0..Self::COUNT {
+            spares.push(Retired::unread(Multipath::new()?), GFP_KERNEL)?;
+        }
+        Ok(Self(spares))
+    }
+
+    /// Takes the snapshot that was published longest ago, and waits for its readers.
+    fn take(&mut self) -> Option<KBox<Multipath>> {
+        let oldest = self.0.remove(0).ok()?;
+        oldest.wait().map_err(|oldest| self.give(oldest)).ok()
+    }
+
+    fn give(&mut self, spare: Retired<Multipath>) {
+        // There is room for it, as one was taken before.
+        let _ = self.0.push_within_capacity(spare);
+    }
+
+    /// Takes all paths out of the snapshots, for whose readers this waits.
+    fn clear(&mut self) {
+        for _ in 0..self.0.len() {
+            if let Some(mut spare) = self.take() {
+                spare.paths.clear();
+                self.give(Retired::unread(spare));
+            }
+        }
     }
 }
 
@@ -196,13 +239,35 @@ impl Session {
         self.multipath.read().get().map(f)
     }
 
-    /// Publishes a snapshot with `change` applied. When this returns, no submitter uses a path that
-    /// `change` removed.
+    /// Publishes a snapshot with `change` applied. Submitters that have found the former snapshot may still
+    /// use it when this returns.
     fn swap(&self, paths: &mut Paths, change: impl FnOnce(&mut KVec<Arc<PathConn>>)) {
-        // `spare` is always present here; checking is easier than proving it.
-        let Some(mut next) = paths.spare.take() else {
-            return;
-        };
+        if let Some(next) = self.next_snapshot(paths, change) {
+            if let Some(former) = self.multipath.publish(next) {
+                paths.spares.give(former);
+            }
+        }
+    }
+
+    /// Publishes a snapshot with `change` applied. When this returns, no submitter uses a path that
+    /// `change` removed, and nothing else of the session refers to it as connected.
+    fn swap_and_wait(&self, paths: &mut Paths, change: impl FnOnce(&mut KVec<Arc<PathConn>>)) {
+        if let Some(next) = self.next_snapshot(paths, change) {
+            if let Some(former) = self.multipath.replace(Some(next)) {
+                paths.spares.give(Retired::unread(former));
+            }
+            paths.spares.clear();
+        }
+    }
+
+    /// Makes a snapshot with `change` applied.
+    fn next_snapshot(
+        &self,
+        paths: &mut Paths,
+        change: impl FnOnce(&mut KVec<Arc<PathConn>>),
+    ) -> Option<KBox<Multipath>> {
+        // There always is one; checking is easier than proving it.
+        let mut next = paths.spares.take()?;
         next.paths.clear();
         let multipath = self.multipath.read();
         for path in multipath
@@ -210,17 +275,14 @@ impl Session {
             .into_iter()
             .flat_map(|multipath| multipath.paths.iter())
         {
-            // `make_room` has reserved the capacity.
+            // There is room for all paths.
             let _ = next.paths.push_within_capacity(path.clone());
         }
         drop(multipath);
         change(&mut next.paths);
         next.find_drained();
         next.generation = self.failover.lock().generation();
-        paths.spare = self.multipath.replace(Some(next));
-        if let Some(old) = &mut paths.spare {
-            old.paths.clear();
-        }
+        Some(next)
     }
 
     /// Offers the connected path `conn` to the session. With [`OfferResult::Publish`], submitters
@@ -278,7 +340,7 @@ impl Session {
         conn.attempt.published_at.populate(Instant::now());
         conn.attempt.path.set_previous(offer.epoch);
         self.swap(&mut paths, |paths| {
-            // `make_room` has reserved the capacity.
+            // There is room for all paths.
             let _ = paths.push_within_capacity(conn.clone());
         });
         drop(paths);
@@ -328,37 +390,13 @@ impl Session {
         Ok(())
     }
 
-    /// Reserves capacity for one more path in both snapshots, so that later changes allocate
-    /// nothing.
-    ///
-    /// # Errors
-    ///
-    /// `ENOMEM`. The allocation does not wait for memory: the caller holds the lock of the path
-    /// list, which other paths take to connect.
-    pub(super) fn make_room(&self, paths: &mut Paths) -> Result {
-        let count = paths.list.len() + 1;
-        if count <= paths.capacity {
-            return Ok(());
-        }
-        let capacity = count.next_power_of_two();
-        for _ in 0..2 {
-            if let Some(spare) = &mut paths.spare {
-                // `spare` is empty, so this becomes its capacity.
-                spare.paths.reserve(capacity, GFP_NOWAIT)?;
-            }
-            self.swap(paths, |_| ());
-        }
-        paths.capacity = capacity;
-        Ok(())
-    }
-
     /// Rebuilds the multipath after a path was drained or taken into use again.
     ///
     /// # Context
     ///
     /// May sleep.
     pub(crate) fn drained_changed(&self) {
-        self.swap(&mut self.paths.lock(), |_| ());
+        self.swap_and_wait(&mut self.paths.lock(), |_| ());
     }
 
     /// Fails all connected paths: the server no longer knows them.
@@ -384,7 +422,7 @@ impl Session {
             return;
         };
         let mut paths = self.paths.lock();
-        self.swap(&mut paths, |paths| {
+        self.swap_and_wait(&mut paths, |paths| {
             paths.retain(|path| path.attempt.epoch != attempt.epoch)
         });
         let mut failover = self.failover.lock();

@@ -24,6 +24,9 @@ pub use percpu_arc::{
     PercpuEnd,
     PercpuOwner, //
 };
-pub use rcu_ptr::RcuPtr;
+pub use rcu_ptr::{
+    RcuPtr,
+    Retired, //
+};
 pub use set_once::SetOnce;
 pub use take_cell::TakeCell;

@@ -14,9 +14,15 @@ use crate::{
 };
 use core::{
     marker::PhantomData,
-    ptr, //
+    mem::ManuallyDrop,
+    ptr::{
+        self,
+        NonNull, //
+    }, //
 };
 use kernel::{
+    bindings,
+    ffi::c_ulong,
     prelude::*,
     sync::rcu,
     task::might_sleep, //
@@ -25,12 +31,12 @@ use kernel::{
 /// An optional boxed value that is replaced as a whole while others read it.
 ///
 /// Readers never wait. A writer gets the former value back after it has waited for the readers of
-/// that value. Writers need no lock for the pointer itself. Writers that derive the new value from
-/// the old one need a lock of their own.
+/// that value, or waits for them later ([`Retired`]). Writers need no lock for the pointer itself. Writers
+/// that derive the new value from the old one need a lock of their own.
 ///
 /// # Context
 ///
-/// Reading: *any*. Replacing and dropping: *may sleep*.
+/// Reading and publishing: *any*. Replacing and dropping: *may sleep*.
 ///
 /// # Sleeping in a read section
 ///
@@ -40,7 +46,7 @@ use kernel::{
 /// a section ends in the task that has begun it, and that nothing of the value outlives the section.
 /// The rest is checked at run time:
 ///
-/// - A task that calls [`Self::replace`] in a section of its own is refused.
+/// - A task that calls [`Self::replace`] or [`Retired::wait`] in a section of its own is refused.
 /// - With `CONFIG_PREEMPT_RCU`, which kernels with `CONFIG_PREEMPT_DYNAMIC` have, a grace period
 ///   waits for a section even if it sleeps. The kernel warns, but the value remains valid.
 /// - In any other kernel, the scheduler reports a section that sleeps (`scheduling while atomic`),
@@ -91,7 +97,7 @@ impl<T> RcuPtr<T> {
     #[inline]
     pub fn read(&self) -> RcuRef<'_, T> {
         let guard = rcu::read_lock();
-        // ORDERING: Pairs with the full barrier of `replace`. Readers see everything that the
+        // ORDERING: Pairs with the full barrier of `exchange`. Readers see everything that the
         // writer did to the value before, as their accesses depend on the pointer.
         let ptr = self.ptr.load(Relaxed);
         // INVARIANT: The pointer was loaded after the read section began.
@@ -110,26 +116,143 @@ impl<T> RcuPtr<T> {
     /// [`rcu::read_lock`], as it would wait for itself. Such a call does nothing: it returns the
     /// new value, keeps the former one, and logs an error.
     pub fn replace(&self, value: Option<KBox<T>>) -> Option<KBox<T>> {
-        // SAFETY: The callee only reads the state of the current task.
-        if unsafe { ibtrs_bindings::kx_in_rcu_section() } {
-            pr_err_ratelimited!(
-                "bug: a pointer was not replaced, as the caller is in an RCU read section\n"
-            );
+        if !may_wait() {
             return value;
         }
-        might_sleep();
+        let old = self.exchange(value)?;
+        rcu::synchronize_rcu();
+        // SAFETY: By the contract of `exchange` the pointer comes from a box that the caller owns. Every read
+        // section in which the pointer was loaded is over. That of another task began before the exchange, so
+        // the grace period has waited for it, unless it has slept in a kernel where it must not (see the
+        // type). This task was in no section when the check above ran, and has begun none since.
+        Some(unsafe { KBox::from_raw(old.as_ptr()) })
+    }
+
+    /// Publishes another value without waiting for the readers of the former one, which is returned.
+    ///
+    /// # Context
+    ///
+    /// *any*, but dropping the result *may sleep*.
+    pub fn publish(&self, value: KBox<T>) -> Option<Retired<T>> {
+        let old = self.exchange(Some(value))?;
+        // SAFETY: The callee has no requirements.
+        let grace_period = unsafe { bindings::start_poll_synchronize_rcu() };
+        // INVARIANT: By the contract of `exchange` the pointer comes from a box that the result owns from
+        // now on. Readers have loaded it before the exchange, and the grace period begins after that.
+        Some(Retired {
+            value: old,
+            grace_period: Some(grace_period),
+            _owns: PhantomData,
+        })
+    }
+
+    /// Publishes another value; returns the former one, which comes from a box that the caller owns, but which
+    /// tasks may read until a grace period is over that begins after this call.
+    fn exchange(&self, value: Option<KBox<T>>) -> Option<NonNull<T>> {
         // INVARIANT: This value owns the new box, and the caller owns the old pointer.
         // ORDERING: Pairs with the dependent accesses in `read`.
-        let old = self.ptr.xchg(into_raw(value), Full);
-        if old.is_null() {
-            return None;
+        NonNull::new(self.ptr.xchg(into_raw(value), Full))
+    }
+}
+
+/// Returns whether the caller may wait for a grace period: not inside a read section. If not, logs an error.
+fn may_wait() -> bool {
+    // SAFETY: The callee only reads the state of the current task.
+    if unsafe { ibtrs_bindings::kx_in_rcu_section() } {
+        pr_err_ratelimited!(
+            "bug: a grace period was not awaited, as the caller is in an RCU read section\n"
+        );
+        return false;
+    }
+    might_sleep();
+    true
+}
+
+/// A value that is not published, and that readers may still use if it was.
+///
+/// # Context
+///
+/// Dropping one *may sleep*, if its readers have to be waited for.
+///
+/// # Invariants
+///
+/// - `value` comes from [`KBox::into_raw`], and this value owns it.
+/// - Nobody reads `value` when the grace period `grace_period` is over, or now if there is none.
+pub struct Retired<T> {
+    value: NonNull<T>,
+    /// A result of `start_poll_synchronize_rcu()`.
+    grace_period: Option<c_ulong>,
+    _owns: PhantomData<KBox<T>>,
+}
+
+// SAFETY: The value is given to the task that has waited for its readers (`Send`); these may be other tasks
+// (`Sync`).
+unsafe impl<T: Send + Sync> Send for Retired<T> {}
+
+impl<T> Retired<T> {
+    /// Returns a value that was not published yet.
+    pub fn unread(value: KBox<T>) -> Self {
+        // INVARIANT: The box has just become a pointer, and has no readers.
+        Self {
+            value: NonNull::from(KBox::leak(value)),
+            grace_period: None,
+            _owns: PhantomData,
         }
+    }
+
+    /// Waits for the readers and returns the value. If [`Self::is_over`], this does not wait.
+    ///
+    /// # Context
+    ///
+    /// *may sleep*
+    ///
+    /// # Errors
+    ///
+    /// Hands the value back if the caller is in an RCU read section, as described for
+    /// [`RcuPtr::replace`].
+    pub fn wait(self) -> Result<KBox<T>, Self> {
+        if !self.has_waited() {
+            return Err(self);
+        }
+        let this = ManuallyDrop::new(self);
+        // SAFETY: By the type invariant the pointer comes from a box that `this` owns, and `this` is not
+        // dropped. `has_waited` has returned true, so nobody reads the value.
+        Ok(unsafe { KBox::from_raw(this.value.as_ptr()) })
+    }
+
+    /// Returns whether no reader is left.
+    ///
+    /// # Context
+    ///
+    /// *any*
+    pub fn is_over(&self) -> bool {
+        // SAFETY: The callee has no requirements.
+        let is_over = |period| unsafe { bindings::poll_state_synchronize_rcu(period) };
+        self.grace_period.is_none_or(is_over)
+    }
+
+    /// Waits for the readers. If this returns true, there are none.
+    fn has_waited(&self) -> bool {
+        if self.is_over() {
+            return true;
+        }
+        if !may_wait() {
+            return false;
+        }
+        // Begins after that of the value.
         rcu::synchronize_rcu();
-        // SAFETY: By the type invariant the pointer comes from a box. Every read section in which
-        // the pointer was loaded is over. That of another task began before the exchange, so the
-        // grace period has waited for it, unless it has slept in a kernel where it must not (see the
-        // type). This task was in no section when the check above ran, and has begun none since.
-        Some(unsafe { KBox::from_raw(old) })
+        true
+    }
+}
+
+impl<T> Drop for Retired<T> {
+    fn drop(&mut self) {
+        // A value that may have readers is never freed.
+        if self.has_waited() {
+            // SAFETY: By the type invariant the pointer comes from a box that `self` owns, and `has_waited`
+            // has returned true, so nobody reads the value.
+            drop(unsafe { KBox::from_raw(self.value.as_ptr()) });
+        }
     }
 }
 
@@ -170,6 +293,10 @@ impl<T> RcuRef<'_, T> {
 #[kernel::macros::kunit_tests(kx_rcu_ptr)]
 mod tests {
     use super::*;
+    use kernel::time::{
+        delay::fsleep,
+        Delta, //
+    };
 
     #[test]
     fn gives_back_what_it_had() -> Result {
@@ -189,6 +316,65 @@ mod tests {
         drop(read);
         assert_eq!(ptr.replace(None).as_deref(), Some(&2));
         assert_eq!(ptr.read().get(), None);
+        Ok(())
+    }
+
+    /// Counts the values that are dropped.
+    struct Counted<'a>(&'a Atomic<u32>);
+
+    impl Drop for Counted<'_> {
+        fn drop(&mut self) {
+            self.0.fetch_add(1, Relaxed);
+        }
+    }
+
+    #[test]
+    fn readers_are_waited_for_later() -> Result {
+        let ptr = RcuPtr::new(Some(KBox::new(1u32, GFP_KERNEL)?));
+        let new = Retired::unread(KBox::new(2, GFP_KERNEL)?);
+        assert!(new.is_over());
+        let new = new.wait().map_err(|_| EINVAL)?;
+        let read = ptr.read();
+        let former = ptr.publish(new).ok_or(EINVAL)?;
+        assert_eq!(read.get(), Some(&1));
+        assert_eq!(ptr.read().get(), Some(&2));
+        assert!(!former.is_over());
+        // A reader gets no value that it might read.
+        let former = former.wait().err().ok_or(EINVAL)?;
+        drop(read);
+        assert_eq!(former.wait().ok().as_deref(), Some(&1));
+        assert!(RcuPtr::null().publish(KBox::new(3, GFP_KERNEL)?).is_none());
+        Ok(())
+    }
+
+    #[test]
+    fn a_grace_period_ends_by_itself() -> Result {
+        let ptr = RcuPtr::new(Some(KBox::new(1u32, GFP_KERNEL)?));
+        let former = ptr.publish(KBox::new(2, GFP_KERNEL)?).ok_or(EINVAL)?;
+        for _ in 0..10_000 {
+            if former.is_over() {
+                return Ok(());
+            }
+            fsleep(Delta::from_millis(1));
+        }
+        Err(ETIMEDOUT)
+    }
+
+    #[test]
+    fn retired_values_are_dropped_once() -> Result {
+        let drops = Atomic::new(0);
+        let value = || KBox::new(Counted(&drops), GFP_KERNEL);
+        drop(Retired::unread(value()?));
+        assert_eq!(drops.load(Relaxed), 1);
+        let ptr = RcuPtr::new(Some(value()?));
+        let former = ptr.publish(value()?);
+        assert_eq!(drops.load(Relaxed), 1);
+        drop(former);
+        assert_eq!(drops.load(Relaxed), 2);
+        drop(ptr.publish(value()?).ok_or(EINVAL)?.wait());
+        assert_eq!(drops.load(Relaxed), 3);
+        drop(ptr);
+        assert_eq!(drops.load(Relaxed), 4);
         Ok(())
     }
 }

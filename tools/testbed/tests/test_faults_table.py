@@ -33,7 +33,7 @@ memalloc_noio_save memalloc_noreclaim_restore memalloc_noreclaim_save mod_delaye
 path_put percpu_ref_exit percpu_ref_get percpu_ref_kill percpu_ref_put put_device put_disk put_net
 queue_delayed_work_on queue_work_on rdma_consumer_reject_data rdma_destroy_id rdma_destroy_qp
 rdma_event_msg rdma_lock_handler rdma_unlock_handler set_bit set_capacity
-set_disk_ro sg_dma_address sg_dma_len sg_init_one sg_init_table sg_next sg_set_dma_len split_page
+set_disk_ro sg_dma_address sg_dma_len sg_init_one sg_init_table sg_next sg_set_dma_len split_page start_poll_synchronize_rcu
 submit_bio sysfs_remove_link timer_init_key uuid_gen wait_for_completion
 wait_for_completion_interruptible_timeout wait_for_completion_timeout
 unregister_reboot_notifier
@@ -43,7 +43,7 @@ kx_rq_elapsed_ns kx_rq_timeout_ms path_is_nodev
 """.split()
 # These answer what is so already: something has gone or is going; no failure is in them.
 TELL = """
-kx_bdev_may_block kx_hold_disk kx_key_read mutex_trylock sysfs_remove_file_self try_module_get
+kx_bdev_may_block kx_hold_disk kx_key_read mutex_trylock poll_state_synchronize_rcu sysfs_remove_file_self try_module_get
 wait_for_completion_killable
 """.split()
 # The devices of software RDMA have the processor's addresses: nothing is mapped. Only our suites
