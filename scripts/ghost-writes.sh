@@ -11,5 +11,5 @@
 "$TOP/scripts/setup.sh" fast
 export PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=$TOP/tools
 for target in "ibnbd stock" "NVMe-oF stock" "RNBD fast"; do
-	/usr/bin/python3 -m testbed.ghosts --target "${target% *}" --kernel "${target#* }" "$@"
+	/usr/bin/python3 -m testbed.ghost_writes --target "${target% *}" --kernel "${target#* }" "$@"
 done

@@ -11,7 +11,7 @@ from . import register
 
 
 @dataclasses.dataclass(frozen=True)
-class Verdict:
+class Judgement:
     # Seconds until the first write was acknowledged; None if it was not.
     first_write_s: float | None
     acknowledged: int
@@ -26,7 +26,7 @@ class Verdict:
         return not self.wrong_reads and self.wrong_end is None
 
 
-def judge(history: str, block: int, at_the_end: bytes) -> Verdict:
+def judge(history: str, block: int, at_the_end: bytes) -> Judgement:
     """`history` is the output of register.py, `at_the_end` the content of the block after it."""
     entries = [json.loads(line) for line in history.splitlines()]
     last, wrong_reads = 0, []
@@ -44,7 +44,7 @@ def judge(history: str, block: int, at_the_end: bytes) -> Verdict:
     writes = [entry for entry in entries if entry["what"] == "write"]
     first = writes[0] if writes and "errno" not in writes[0] else None
     end = register.version_of(at_the_end, block)
-    return Verdict(
+    return Judgement(
         first_write_s=first["ended"] - first["began"] if first else None,
         acknowledged=sum("errno" not in entry for entry in writes),
         wrong_reads=wrong_reads,

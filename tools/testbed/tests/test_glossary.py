@@ -58,7 +58,7 @@ OLD = {
     "pump": (r"\bpump(s|ed|ing)?\b", "mod pump;"),
     "patience": (r"\b(im)?patien(ce|t|tly)\b", "mod patience;"),
     "given up": (r"\brequests? (is|are|was|were|be|been) given up|(is|was|been)_given_up", "fn read_is_given_up("),
-    "ghost": (r"\bghosts?\b|_ghosts?\b", "a request leaves a ghost"),
+    "ghost": (r"\bghosts?\b(?![- ]writes?\b)|_ghosts?\b", "a request leaves a ghost"),
     "barred": (r"\bbarred\b", "the epoch is barred"),
     "reap": (r"\breap(s|ed|ing)?\b", "cq.reap()"),
     "sweep": (r"\bsweeps?\b|\bswept\b", "mod sweep;"),

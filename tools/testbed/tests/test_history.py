@@ -25,31 +25,31 @@ def judged(end: int, *operations):
 
 
 def test_the_last_version_is_right():
-    verdict = judged(2, ("write", 1), ("read", 1), ("write", 2), ("read", 2))
-    assert verdict == history.Verdict(1, 2, [], None, [])
-    assert verdict.is_right
+    judgement = judged(2, ("write", 1), ("read", 1), ("write", 2), ("read", 2))
+    assert judgement == history.Judgement(1, 2, [], None, [])
+    assert judgement.is_right
 
 
 def test_an_old_version_at_the_end_is_wrong():
-    verdict = judged(1, ("write", 1), ("read", 1), ("write", 2), ("read", 2))
-    assert verdict.wrong_end == (1, 2) and not verdict.is_right
+    judgement = judged(1, ("write", 1), ("read", 1), ("write", 2), ("read", 2))
+    assert judgement.wrong_end == (1, 2) and not judgement.is_right
 
 
 @pytest.mark.parametrize("found", [0, 1, None])
 def test_a_read_of_another_version_is_wrong(found):
-    verdict = judged(2, ("write", 1), ("write", 2), ("read", found), ("read", 2))
-    assert verdict.wrong_reads == [(found, 2)] and not verdict.is_right
+    judgement = judged(2, ("write", 1), ("write", 2), ("read", found), ("read", 2))
+    assert judgement.wrong_reads == [(found, 2)] and not judgement.is_right
 
 
 @pytest.mark.parametrize("end", [1, 2])
 def test_a_write_that_failed_may_be_there_or_not(end):
-    verdict = judged(end, ("write", 1), ("read", 1), ("write", 2, errno.EIO))
-    assert verdict.is_right and verdict.errors == [errno.EIO] and verdict.acknowledged == 1
+    judgement = judged(end, ("write", 1), ("read", 1), ("write", 2, errno.EIO))
+    assert judgement.is_right and judgement.errors == [errno.EIO] and judgement.acknowledged == 1
 
 
 def test_a_first_write_that_failed():
-    verdict = judged(0, ("write", 1, errno.ETIMEDOUT))
-    assert verdict.is_right and verdict.first_write_s is None
+    judgement = judged(0, ("write", 1, errno.ETIMEDOUT))
+    assert judgement.is_right and judgement.first_write_s is None
 
 
 def test_a_torn_block_or_that_of_another_place_has_no_version():
@@ -69,5 +69,5 @@ def test_a_register_keeps_its_history(tmp_path, monkeypatch):
     for version in (1, 2):
         assert written.write(version) and written.read()
     text = "\n".join(map(json.dumps, written.history))
-    verdict = history.judge(text, BLOCK, disk.read_bytes()[BLOCK * register.BLOCK:][:register.BLOCK])
-    assert verdict.is_right and verdict.acknowledged == 2 and len(written.history) == 4
+    judgement = history.judge(text, BLOCK, disk.read_bytes()[BLOCK * register.BLOCK:][:register.BLOCK])
+    assert judgement.is_right and judgement.acknowledged == 2 and len(written.history) == 4

@@ -76,9 +76,9 @@ class Nvme(Target):
     name = "NVMe-oF"
 
     def connect(self, pair):
-        nvmeof.export(pair.server, "ghosts", [DEVICE], ADDRESSES)
+        nvmeof.export(pair.server, "ghost_writes", [DEVICE], ADDRESSES)
         for address in ADDRESSES:
-            nvmeof.connect(pair.client, "ghosts", address)
+            nvmeof.connect(pair.client, "ghost_writes", address)
         (disk,) = nvmeof.disks(pair.client, 1)
         pair.client.wait_until(f"[ $(ls -d /sys/block/nvme0c*n1 | wc -l) = {len(LINKS)} ] && "
                                "[ $(cat /sys/class/nvme/nvme*/state | grep -c live) = 2 ]")
@@ -133,14 +133,14 @@ class Outcome:
     target: str
     variant: str
     # Of each block.
-    verdicts: list[history.Verdict]
+    judgements: list[history.Judgement]
     # Why there are none.
     failed: str | None = None
 
     @property
     def wrong(self) -> int:
         """Blocks that are wrong."""
-        return sum(not verdict.is_right for verdict in self.verdicts)
+        return sum(not judgement.is_right for judgement in self.judgements)
 
 
 def start_writers(client: Guest, held: HeldDisk, disk: str, variant: Variant) -> list:
@@ -174,13 +174,13 @@ def run(pair: Pair, held: HeldDisk, target: Target, variant: Variant, hold_s: fl
         held.release()
     # Nothing that the server still has in hand may change a block afterwards.
     time.sleep(2)
-    verdicts = [history.judge(text, block, held.block(block)) for block, text in enumerate(histories)]
-    return Outcome(target.name, variant.name, verdicts)
+    judgements = [history.judge(text, block, held.block(block)) for block, text in enumerate(histories)]
+    return Outcome(target.name, variant.name, judgements)
 
 
 def run_afresh(kernel: str, target: Target, variant: Variant) -> Outcome:
     """The same with guests of its own."""
-    with tempfile.TemporaryDirectory(prefix="ghosts-") as folder:
+    with tempfile.TemporaryDirectory(prefix="ghost_writes-") as folder:
         image = Path(folder) / "held.img"
         with Pair(kernel, links=len(LINKS), disks={"server": [HeldDisk.create(image)]}) as pair:
             try:
@@ -192,11 +192,11 @@ def run_afresh(kernel: str, target: Target, variant: Variant) -> Outcome:
 def row(outcomes: list[Outcome]) -> str:
     """A row of the table for all runs of a variant with a target."""
     done = [outcome for outcome in outcomes if not outcome.failed]
-    verdicts = [verdict for outcome in done for verdict in outcome.verdicts]
-    times = [verdict.first_write_s for verdict in verdicts if verdict.first_write_s is not None]
+    judgements = [judgement for outcome in done for judgement in outcome.judgements]
+    times = [judgement.first_write_s for judgement in judgements if judgement.first_write_s is not None]
     first = f"{statistics.median(times):.0f} s" if times else "-"
     return (f"| {outcomes[0].target} | {outcomes[0].variant} | {len(done)} | {sum(o.wrong > 0 for o in done)} | "
-            f"{sum(o.wrong for o in done)} of {len(verdicts)} | {sum(len(v.errors) for v in verdicts)} | {first} |")
+            f"{sum(o.wrong for o in done)} of {len(judgements)} | {sum(len(v.errors) for v in judgements)} | {first} |")
 
 
 HEAD = """| target | variant | runs | wrong runs | wrong blocks | I/O errors | A acknowledged after, median |
@@ -204,7 +204,7 @@ HEAD = """| target | variant | runs | wrong runs | wrong blocks | I/O errors | A
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="ghosts", description=__doc__)
+    parser = argparse.ArgumentParser(prog="ghost_writes", description=__doc__)
     parser.add_argument("--kernel", choices=paths.FLAVOURS, default="stock")
     parser.add_argument("--target", choices=TARGETS, default="ibnbd")
     parser.add_argument("--variant", choices=VARIANTS, action="append", help="all of them by default")
