@@ -8,6 +8,8 @@
 //! submit that, and sleep until the disk takes it. Devices that do not know `REQ_NOWAIT` get all
 //! their requests from these workers.
 //!
+//! Requests do not pass those in the backlog: the workers would starve.
+//!
 //! A device has a few *lanes*, each with one worker at a time, so that a slow device occupies only so
 //! many threads, and requests of different CPUs do not wait for each other. The work queue belongs to
 //! the session, so that the hung disks of one client leave the others their workers. It is safe for
@@ -35,6 +37,10 @@ use kernel::{
 use kx::{
     blk,
     ring::Ring,
+    sync::atomic::{
+        Atomic,
+        Relaxed, //
+    },
     work::{
         Queue,
         Work,
@@ -52,6 +58,8 @@ const MAX_LANES: u32 = 4;
 pub(crate) struct Backlog {
     requests: Arc<Requests>,
     lanes: KVec<Arc<Lane>>,
+    /// Number of requests in the lanes, and of those that workers submit.
+    len: Arc<Atomic<u32>>,
 }
 
 impl Backlog {
@@ -62,13 +70,27 @@ impl Backlog {
     /// `ENOMEM`.
     pub(crate) fn new(requests: &Arc<Requests>, depth: u16, queue: &Arc<Queue>) -> Result<Self> {
         let mut lanes = KVec::new();
+        let len = Arc::new(Atomic::new(0), GFP_KERNEL)?;
         for _ in 0..cpu::nr_cpu_ids().min(MAX_LANES) {
-            lanes.push(Lane::new(requests, depth, queue)?, GFP_KERNEL)?;
+            lanes.push(Lane::new(requests, &len, depth, queue)?, GFP_KERNEL)?;
         }
         Ok(Self {
             requests: requests.clone(),
             lanes,
+            len,
         })
+    }
+
+    /// Returns whether no request waits. Otherwise a new one has to wait behind the others: with
+    /// `REQ_NOWAIT` it would take the tag for which a worker sleeps.
+    ///
+    /// # Context
+    ///
+    /// Any.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        // ORDERING: A request that does not see one which has just joined passes it.
+        self.len.load(Relaxed) == 0
     }
 
     /// Makes a request wait for its device, which has this backlog.
@@ -83,6 +105,7 @@ impl Backlog {
         };
         let at = CpuId::current().as_u32() as usize % self.lanes.len().max(1);
         if let Some(lane) = self.lanes.get(at) {
+            self.len.fetch_add(1, Relaxed);
             // There is room for all numbers.
             let _ = kernel::warn_on!(!lane.numbers.lock().push(number));
             lane.work.enqueue(lane.clone());
@@ -102,6 +125,8 @@ impl Drop for Backlog {
 #[pin_data]
 struct Lane {
     requests: Arc<Requests>,
+    /// That of the backlog.
+    len: Arc<Atomic<u32>>,
     #[pin]
     numbers: SpinLockIrq<Ring<u16>>,
     #[pin]
@@ -113,11 +138,17 @@ kx::impl_has_work! {
 }
 
 impl Lane {
-    fn new(requests: &Arc<Requests>, depth: u16, queue: &Arc<Queue>) -> Result<Arc<Self>> {
+    fn new(
+        requests: &Arc<Requests>,
+        len: &Arc<Atomic<u32>>,
+        depth: u16,
+        queue: &Arc<Queue>,
+    ) -> Result<Arc<Self>> {
         let numbers = Ring::new(depth.into())?;
         Arc::pin_init(
             pin_init!(Self {
                 requests: requests.clone(),
+                len: len.clone(),
                 numbers <- new_spinlock_irq!(numbers, "Lane::numbers"),
                 work <- kx::new_work!(queue.clone(), "Lane::work"),
             }),
@@ -134,6 +165,7 @@ impl Lane {
             if let Some(Waiting::Io(io)) = self.requests.take(number) {
                 io.submit_waiting(&self.requests);
             }
+            self.len.fetch_sub(1, Relaxed);
         }
     }
 }

@@ -113,7 +113,8 @@ impl IoRequest {
     ///
     /// May sleep, but does not wait for the disk.
     pub(crate) fn submit(self, requests: &Requests) {
-        if !self.device.bdev().takes_nowait(&self.spec) {
+        let is_first = self.device.backlog().is_empty();
+        if !is_first || !self.device.bdev().takes_nowait(&self.spec) {
             return self.wait();
         }
         self.start(requests);
@@ -191,7 +192,8 @@ impl BioOwner for IoRequest {
     }
 
     fn done(self, status: Status) {
-        if status == Status::AGAIN && self.spec.nowait {
+        // The disk may also have ceased to take such I/O since it was asked.
+        if self.spec.nowait && matches!(status, Status::AGAIN | Status::NOT_SUPPORTED) {
             return self.wait();
         }
         match self.crc {

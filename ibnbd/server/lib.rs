@@ -105,6 +105,7 @@ struct ServerModule {
     _listener: ibtrs_server::Listener,
     _control: sysfs::Control,
     _works: Works,
+    _limits: Works,
 }
 
 /// Lets clients be told where the server listens, as long as it lives. The listener, which is
@@ -117,8 +118,8 @@ impl Drop for Portals {
     }
 }
 
-/// The queue that finishes work for sessions, even after they are gone: sending the last answer,
-/// removing a device. The queue is empty once this is dropped.
+/// A queue that works for sessions, even after they are gone: sending the last answer, removing a
+/// device. The queue is empty once this is dropped.
 struct Works(Arc<Queue>);
 
 impl Drop for Works {
@@ -141,8 +142,11 @@ impl kernel::Module for ServerModule {
         let control = sysfs::Control::new(&exports)?;
         let queue = Queue::new(Options::unbound(), fmt!("ibnbd-server"))?;
         let works = Works(queue.clone());
+        // The requests of a client that frees its memory may wait for a limit.
+        let limits = Queue::new(Options::unbound().mem_reclaim(), fmt!("ibnbd-limits"))?;
+        let limit_works = Works(limits.clone());
         let config = config::Config::new(queue.clone())?;
-        let service = session::Service::new(exports, config.clone(), queue.clone());
+        let service = session::Service::new(exports, config.clone(), queue.clone(), limits);
         let service = Arc::new(service, GFP_KERNEL)?;
         let listener = ibtrs_server::listen(service, port).inspect_err(|error| {
             let error = ibtrs_core::convert::errno(*error);
@@ -164,6 +168,7 @@ impl kernel::Module for ServerModule {
             _stop: Stop(listener.drain()),
             _control: control,
             _works: works,
+            _limits: limit_works,
             _portals: portals,
             _listener: listener,
         })

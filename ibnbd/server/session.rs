@@ -107,14 +107,23 @@ pub(crate) struct Service {
     /// The queue that watches and closes devices. The owner of the service flushes it after
     /// dropping the service.
     queue: Arc<Queue>,
+    /// The queue that looks at the requests which wait for a limit. Apart from the other one, where work
+    /// items wait for these requests. Flushed as well.
+    limits: Arc<Queue>,
 }
 
 impl Service {
-    pub(crate) fn new(exports: Arc<Exports>, config: Arc<Config>, queue: Arc<Queue>) -> Self {
+    pub(crate) fn new(
+        exports: Arc<Exports>,
+        config: Arc<Config>,
+        queue: Arc<Queue>,
+        limits: Arc<Queue>,
+    ) -> Self {
         Self {
             exports,
             config,
             queue,
+            limits,
         }
     }
 }
@@ -156,7 +165,7 @@ impl Service {
     }
 
     fn new_session(&self, info: SessionInfo<'_>) -> Result<Arc<dyn ServiceSession>> {
-        let queue = self.queue.clone();
+        let (queue, line_queue) = (self.queue.clone(), self.limits.clone());
         let options = Options::unbound().mem_reclaim();
         let backlogs = Queue::new(options, fmt!("ibnbd-io-{}", info.name))?;
         let session = Arc::pin_init(
@@ -178,7 +187,7 @@ impl Service {
                 requests: Requests::new(info.queue_depth)?,
                 backlogs,
                 limit_line <- LimitLine::new(info.queue_depth),
-                limit_line_work <- kx::new_delayed_work!(queue.clone(), "Session::limit_line_work"),
+                limit_line_work <- kx::new_delayed_work!(line_queue, "Session::limit_line_work"),
                 notices <- new_mutex!(info.notices, "Session::notices"),
                 watch <- kx::new_delayed_work!(queue, "Session::watch"),
                 gone <- new_spinlock!(AllGone::new(), "Session::gone"),
