@@ -48,6 +48,7 @@ use ibtrs_proto::{
         Offer,
         OfferResult, //
     },
+    failover_time::Peer,
     fsm::client_path::Event,
     handshake::{
         ConnReq,
@@ -552,8 +553,16 @@ fn extensions(attempt: &Attempt, dev: &Device) -> ReqExt {
         inv_answers: dev.has_immediates(),
         slots: takes_slots(dev),
         capsules: sends_capsules(&attempt.path.session, dev),
-        failover_time_ms: attempt.path.session.settings().failover_time_ms.get(),
+        failover_time_ms: told_failover_time(&attempt.path.session),
     }
+}
+
+/// Returns the failover time for the server, whose heartbeats follow: longer than that of the session if
+/// explicit settings make the client notice a loss later.
+fn told_failover_time(session: &Session) -> u32 {
+    let settings = session.settings();
+    let total_ms = settings.plan(Peer::Ours).total_ms();
+    settings.failover_time_ms.get().max(total_ms)
 }
 
 fn service_config() -> QpConfig {

@@ -54,7 +54,10 @@ use ibtrs_proto::{
     auth::ServerAuth,
     capsule::Window,
     chunk_owner::PathTag,
-    consts::INFO_REQ_LEN,
+    consts::{
+        HB_INTERVAL_MS,
+        INFO_REQ_LEN, //
+    },
     failover_time::Plan,
     fsm::server_path::{
         self as fsm,
@@ -305,6 +308,9 @@ pub(crate) struct Path {
     #[pin]
     pub(crate) heartbeat: PathHeartbeat,
     hb_interval_ms: u32,
+    /// Immediates travel in messages, as over iWARP: a message that comes before the client has posted
+    /// its receives ends the connection.
+    imm_in_messages: bool,
     #[pin]
     pub(crate) inbox: Inbox,
     #[pin]
@@ -499,6 +505,7 @@ impl Path {
                 ),
                 heartbeat <- PathHeartbeat::new(plan.hb_missed_max),
                 hb_interval_ms: plan.hb_interval_ms,
+                imm_in_messages: request.ext.is_some_and(|ext| ext.send_imm),
                 inbox <- Inbox::new(),
                 events <- kx::new_work!(setup.clone(), "Path::events"),
                 heartbeat_work <- kx::new_delayed_work!(server.urgent.clone(), "Path::heartbeat_work"),
@@ -914,8 +921,11 @@ impl Path {
                     self.zombie.cancel();
                 }
                 Action::StartHeartbeat => {
-                    self.heartbeat_work
-                        .enqueue_in(self.clone(), self.hb_interval_ms);
+                    let first_ms = match self.imm_in_messages {
+                        true => self.hb_interval_ms.max(HB_INTERVAL_MS),
+                        false => self.hb_interval_ms,
+                    };
+                    self.heartbeat_work.enqueue_in(self.clone(), first_ms);
                     if self.is_authenticated() {
                         self.key_check.enqueue_in(self.clone(), KEY_CHECK_MS);
                     }

@@ -9,7 +9,7 @@
 //! The device's retransmissions are no part of the sum, as they run beside the heartbeats. They
 //! only have to be frequent enough, so that a few lost packets delay no heartbeat for too long.
 
-use crate::consts::{HB_INTERVAL_MS, RETRY_COUNT};
+use crate::consts::{HB_INTERVAL_MS, HB_MISSED_MAX, RETRY_COUNT};
 use crate::settings;
 
 /// The share of the failover time in which the requests move: one part in this many.
@@ -134,7 +134,7 @@ fn shares(failover_time_ms: u32) -> (u32, u32) {
 /// a server does: without fences, a request that the server still has may be executed after its
 /// second attempt.
 fn fixed_shares(set: Chosen) -> (u32, u32) {
-    let ticks = set.hb_missed_max.max(1).saturating_add(1);
+    let ticks = set.hb_missed_max.max(HB_MISSED_MAX).saturating_add(1);
     let (longer, _) = shares(set.failover_time_ms);
     let fixed = HB_INTERVAL_MS.saturating_mul(ticks);
     (fixed.max(longer), MOVE_UNFENCED_MS)

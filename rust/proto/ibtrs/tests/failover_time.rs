@@ -40,6 +40,15 @@ fn towards_mainline() {
     // A longer time holds.
     let plan = Plan::new(set(60_000), Peer::Fixed);
     assert_eq!(plan.hb_interval_ms, (60_000 - 2000) / 6);
+    // Fewer heartbeats that may be missed are further apart: the server notices no sooner.
+    let few = Plan::new(
+        Chosen {
+            hb_missed_max: 1,
+            ..set(5000)
+        },
+        Peer::Fixed,
+    );
+    assert_eq!((few.hb_interval_ms, few.detect_ms()), (15_000, 30_000));
     let client = Plan::of_server(0, 0, 5);
     assert_eq!((client.hb_interval_ms, client.hb_missed_max), (5000, 5));
 }
