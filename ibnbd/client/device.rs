@@ -433,7 +433,8 @@ impl Device {
     ///
     /// The first difference.
     fn compare(&self, inner: &Inner, rsp: &OpenRsp) -> Result<(), Difference> {
-        let in_use = inner.disk.as_ref().is_some_and(|disk| disk.is_open());
+        // Until the disk is complete, the partition scan uses it.
+        let in_use = inner.disk.as_ref().is_none_or(|disk| disk.is_open());
         let proof = inner.identity_check.wants_proof(in_use);
         rsp.same_disk(&inner.rsp, proof)?;
         if rsp.same_disk(&inner.rsp, true).is_err() {
@@ -510,11 +511,11 @@ impl Device {
             Reopened::Lost => self.cache_lost(inner),
         }
         self.io.write_cache().set_safe(!rsp.cache.writeback);
-        let known = inner.rsp.identity;
+        let identity = rsp.identity_after(&inner.rsp);
         let cache = inner.rsp.cache;
         inner.rsp = rsp;
         inner.open_in = open.generation;
-        inner.rsp.identity = rsp.identity.or(known);
+        inner.rsp.identity = identity;
         // The block layer keeps the properties that the disk was created with.
         inner.rsp.cache = cache;
         inner.attempts = 0;

@@ -273,6 +273,15 @@ impl OpenRsp {
         Ok(())
     }
 
+    /// The identity of the disk from now on. One from `before` stays known only if this is surely the same
+    /// disk: otherwise a disk without identity would later be taken for the earlier one.
+    pub fn identity_after(&self, before: &Self) -> Identity {
+        match self.same_disk(before, true) {
+            Ok(()) => self.identity.or(before.identity),
+            Err(_) => self.identity,
+        }
+    }
+
     /// Whether the server vouches for a disk without identity: with an unchanged cache generation, it
     /// has not booted since, and still has the same instance of the disk. A server that never
     /// vouched for anything, such as mainline's, is believed: it also loses the session with its

@@ -243,5 +243,8 @@ proptest! {
             prop_assert!(same);
         }
         prop_assert!(!same || now.same_disk(&before, false).is_ok());
+        // What was known of another disk is not said of this one.
+        let after = now.identity_after(&before);
+        prop_assert_eq!(after, if same { now.identity.or(before.identity) } else { now.identity });
     }
 }
