@@ -140,7 +140,9 @@ impl Operations for Queue {
     }
 
     fn timeout(disk: &Arc<DiskQueue>, rq: TimedOut<'_, Self>) -> TimeoutAction {
-        let cancelled = disk.timeouts().exceeded(rq.shared(), rq.after_ms());
+        let is_connected = disk.transport().is_connected();
+        let timeouts = disk.timeouts();
+        let cancelled = timeouts.exceeded(rq.shared(), rq.after_ms(), is_connected);
         // The transport sees by itself whether the tag is still that of the request. If not, the
         // request is cancelled at its next timeout.
         if let Some(tag) = rq.tag().and_then(|tag| u16::try_from(tag).ok()) {

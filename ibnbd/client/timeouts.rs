@@ -111,9 +111,10 @@ impl Timeouts {
         self.used.store(true, Relaxed);
     }
 
-    /// Returns the limit for a request that times out after `after_ms` milliseconds.
-    fn limit_of(&self, after_ms: u32) -> u32 {
-        let age_ms = match self.used.load(Relaxed) {
+    /// Returns the limit for a request that times out after `after_ms` milliseconds. That of a new disk
+    /// counts only while the session is connected: otherwise requests wait for a path.
+    fn limit_of(&self, after_ms: u32, is_connected: bool) -> u32 {
+        let age_ms = match self.used.load(Relaxed) || !is_connected {
             true => None,
             false => Some(self.since.elapsed().as_millis()),
         };
@@ -145,9 +146,9 @@ impl Timeouts {
     }
 
     /// Notes that a request has timed out once more, after `after_ms` milliseconds; returns whether it is
-    /// cancelled.
-    pub(crate) fn exceeded(&self, request: &Times, after_ms: u32) -> bool {
-        let limit = self.limit_of(after_ms);
+    /// cancelled. `is_connected`: the session has a path.
+    pub(crate) fn exceeded(&self, request: &Times, after_ms: u32, is_connected: bool) -> bool {
+        let limit = self.limit_of(after_ms, is_connected);
         let times = request.0.load(Relaxed);
         let cancels = match times {
             ENDED => return false,
@@ -232,9 +233,9 @@ mod tests {
         assert_eq!(timeouts.set_limit(Timeouts::MAX + 1), Err(EINVAL));
         assert_eq!(timeouts.set_limit(2), Ok(()));
         timeouts.begins(&request, 0);
-        assert!(!timeouts.exceeded(&request, AFTER_MS) && !request.is_cancelled());
+        assert!(!timeouts.exceeded(&request, AFTER_MS, true) && !request.is_cancelled());
         assert!(timeouts.timed_out() == 1 && !timeouts.is_stuck());
-        assert!(timeouts.exceeded(&request, AFTER_MS) && request.is_cancelled());
+        assert!(timeouts.exceeded(&request, AFTER_MS, true) && request.is_cancelled());
         assert!(timeouts.timed_out() == 1 && timeouts.is_stuck());
         assert_eq!(timeouts.ends(&request), None);
         assert!(timeouts.timed_out() == 0 && !timeouts.is_stuck() && !request.is_cancelled());
@@ -245,13 +246,16 @@ mod tests {
         let timeouts = in_use();
         let request = Times::default();
         timeouts.begins(&request, 0);
-        assert!(!timeouts.exceeded(&request, AFTER_MS) && !timeouts.exceeded(&request, AFTER_MS));
+        assert!(
+            !timeouts.exceeded(&request, AFTER_MS, true)
+                && !timeouts.exceeded(&request, AFTER_MS, true)
+        );
         assert_eq!(timeouts.ends(&request), Some(2));
         assert_eq!(timeouts.timed_out(), 0);
         timeouts.begins(&request, 2);
         assert_eq!(timeouts.timed_out(), 1);
         assert_eq!(timeouts.set_limit(3), Ok(()));
-        assert!(timeouts.exceeded(&request, AFTER_MS));
+        assert!(timeouts.exceeded(&request, AFTER_MS, true));
         assert_eq!(timeouts.ends(&request), None);
     }
 
@@ -264,7 +268,7 @@ mod tests {
         timeouts.begins(&returned, 0);
         assert_eq!(timeouts.ends(&returned), Some(0));
         timeouts.begins(&other, 0);
-        assert!(!timeouts.exceeded(&returned, AFTER_MS));
+        assert!(!timeouts.exceeded(&returned, AFTER_MS, true));
         assert!(!other.is_cancelled() && !timeouts.is_stuck() && timeouts.timed_out() == 0);
         assert_eq!(timeouts.ends(&other), Some(0));
     }
@@ -274,7 +278,9 @@ mod tests {
         let timeouts = Timeouts::new();
         let request = Times::default();
         timeouts.begins(&request, 0);
-        assert!(timeouts.exceeded(&request, AFTER_MS));
+        // Without a path it waits as those of other disks.
+        assert!(!timeouts.exceeded(&request, AFTER_MS, false));
+        assert!(timeouts.exceeded(&request, AFTER_MS, true));
         assert_eq!(timeouts.ends(&request), None);
     }
 }

@@ -99,31 +99,6 @@ def test_a_mapping_that_is_killed_ends_at_once(pair, stack):
     stuck.remove()
 
 
-def test_a_mapping_that_is_killed_before_there_is_a_disk(pair, stack):
-    """The second disk of a session waits for the requests of the first."""
-    server, client = pair
-    stuck = blockdev.StuckDisk(server, server.null_blk("nullb0", size_mb=16))
-    other = server.null_blk("nullb1", size_mb=16)
-    blockdev.load(pair, stack)
-    client.run(stack.map_device(stuck.device))
-    with stuck.suspended():
-        waiting = client.start(READ.format(number=0))
-        is_being_scanned(client)
-        mapping = client.start(stack.map_device(other))
-        time.sleep(3)
-        assert blockdev.disks(client, stack) == ["ibnbd0"]
-        mapping.kill()
-        mapping.wait(5, check=False)
-    waiting.wait(60)
-    # Nothing of the killed mapping is left.
-    client.wait_until(f"{stack.map_device(other)} 2> /dev/null", 30)
-    assert sorted(blockdev.disks(client, stack)) == ["ibnbd0", "ibnbd1"]
-    assert client.ok("dmesg | grep -q 'map_device: /dev/nullb1 of session demo: cannot create the disk: EINTR'")
-    for number in range(2):
-        client.run(stack.unmap(number))
-    stuck.remove()
-
-
 def test_a_scan_without_an_answer_ends(pair, stack):
     """In time for udev, whose worker waits for the scan when it opens the disk."""
     server, client = pair

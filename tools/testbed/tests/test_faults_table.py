@@ -39,7 +39,7 @@ wait_for_completion_interruptible_timeout wait_for_completion_timeout
 unregister_reboot_notifier
 __override_init_fs __revert_init_fs bdev_fua bdev_nr_sectors bdev_partno bdev_read_only bdev_write_cache blk_queue_disable_discard
 blk_queue_disable_secure_erase blk_queue_disable_write_zeroes d_backing_inode disk_openers get_capacity kx_disk_references
-kx_rq_elapsed_ns kx_rq_timeout_ms path_is_nodev
+kx_disk_needs_part_scan kx_rq_elapsed_ns kx_rq_timeout_ms path_is_nodev
 """.split()
 # These answer what is so already: something has gone or is going; no failure is in them.
 TELL = """
