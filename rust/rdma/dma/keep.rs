@@ -134,6 +134,8 @@ impl KeepNode {
 pub(crate) struct Keeper {
     /// Queue pairs that are not closed.
     open: u32,
+    /// A queue pair was closed.
+    has_closed: bool,
     /// All queue pairs were closed, and there will be no other.
     over: bool,
     kept: Option<KBox<KeepNode>>,
@@ -157,10 +159,12 @@ impl Keeper {
     /// Stops counting a queue pair that was not created.
     pub(crate) fn undo(&mut self) {
         self.open -= 1;
+        self.over |= self.has_closed && self.open == 0;
     }
 
     /// Stops counting a queue pair that was closed.
     pub(crate) fn end(&mut self) {
+        self.has_closed = true;
         self.open -= 1;
         self.over |= self.open == 0;
     }
