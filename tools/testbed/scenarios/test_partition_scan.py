@@ -14,8 +14,8 @@ from testbed.paths import TOP
 pytestmark = pytest.mark.fast
 
 FILES = "/sys/block/ibnbd0/ibnbd"
-# Seconds: the limit of the first read that times out, and of a whole scan.
-A_REQUEST, A_SCAN = 60, 150
+# Seconds: the limit of a read, and of a whole scan.
+A_REQUEST, A_SCAN = 30, 150
 # udev kills a worker that takes longer for an event.
 UDEV = 180
 NO_TABLE = "cannot read the partition table: {error}"
