@@ -76,7 +76,7 @@ impl Plan {
             Peer::Ours => shares(set.failover_time_ms),
             Peer::Fixed => fixed_shares(set),
         };
-        let ticks = set.hb_missed_max.max(1).saturating_add(1);
+        let ticks = ticks(set.hb_missed_max);
         let (least, most) = (settings::HB_INTERVAL_MS.min, settings::HB_INTERVAL_MS.max);
         let interval = match set.hb_interval_ms {
             0 => detect_ms.checked_div(ticks).unwrap_or(0).clamp(least, most),
@@ -113,14 +113,19 @@ impl Plan {
     /// The longest time from the last reception until the heartbeats notice a loss, in
     /// milliseconds.
     pub fn detect_ms(&self) -> u32 {
-        let ticks = self.hb_missed_max.max(1).saturating_add(1);
-        self.hb_interval_ms.saturating_mul(ticks)
+        self.hb_interval_ms
+            .saturating_mul(ticks(self.hb_missed_max))
     }
 
     /// The longest time that I/O stands still, in milliseconds.
     pub fn total_ms(&self) -> u32 {
         self.detect_ms().saturating_add(self.move_ms)
     }
+}
+
+/// The intervals from the last reception until the heartbeats notice a loss, at most.
+fn ticks(missed_max: u32) -> u32 {
+    missed_max.max(1).saturating_add(1)
 }
 
 /// Splits a failover time into the time to notice the loss and the time to move the requests.
@@ -134,9 +139,8 @@ fn shares(failover_time_ms: u32) -> (u32, u32) {
 /// a server does: without fences, a request that the server still has may be executed after its
 /// second attempt.
 fn fixed_shares(set: Chosen) -> (u32, u32) {
-    let ticks = set.hb_missed_max.max(HB_MISSED_MAX).saturating_add(1);
     let (longer, _) = shares(set.failover_time_ms);
-    let fixed = HB_INTERVAL_MS.saturating_mul(ticks);
+    let fixed = HB_INTERVAL_MS.saturating_mul(ticks(set.hb_missed_max.max(HB_MISSED_MAX)));
     (fixed.max(longer), MOVE_UNFENCED_MS)
 }
 
@@ -159,8 +163,8 @@ fn ack_timeout(detect_ms: u32) -> u8 {
 /// The time is too short, and the interval between heartbeats not explicit.
 pub fn check(set: Chosen) -> Result<(), TooShort> {
     let (detect_ms, _) = shares(set.failover_time_ms);
-    let ticks = set.hb_missed_max.max(1).saturating_add(1);
-    let needed_ms = settings::HB_INTERVAL_MS.min.saturating_mul(ticks);
+    let least = settings::HB_INTERVAL_MS.min;
+    let needed_ms = least.saturating_mul(ticks(set.hb_missed_max));
     if set.hb_interval_ms != 0 || detect_ms >= needed_ms {
         return Ok(());
     }

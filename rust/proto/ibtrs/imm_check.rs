@@ -10,7 +10,7 @@
 //! A new type of immediate needs a bit in the connection messages.
 
 use crate::handshake::ReqExt;
-use crate::imm::Imm;
+use crate::imm::{Fence, Imm};
 
 /// What the connection messages of a path have negotiated about immediates.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -81,13 +81,7 @@ impl ImmTerms {
             Imm::IoRspMore { .. } => return self.uses(ReqExt::wants_more_answers),
             Imm::Nop => negotiated(self.slots)?,
             Imm::Heartbeat | Imm::HeartbeatAck => service(cid)?,
-            Imm::FenceDone(fence) => {
-                self.uses(|_| true)?;
-                service(cid)?;
-                if !fence.is_valid(cid, self.epoch()) {
-                    return Err(ImmError::OwnFence);
-                }
-            }
+            Imm::FenceDone(fence) => self.fence(fence, cid)?,
             Imm::Notice(_) => {
                 self.uses(|ext| ext.notices)?;
                 service(cid)?;
@@ -116,13 +110,7 @@ impl ImmTerms {
             // Requests have their payload and their headers checked where they are decoded.
             Imm::IoReq { .. } => return Ok(()),
             Imm::Heartbeat | Imm::HeartbeatAck => service(cid)?,
-            Imm::Fence(fence) => {
-                self.uses(|_| true)?;
-                service(cid)?;
-                if !fence.is_valid(cid, self.epoch()) {
-                    return Err(ImmError::OwnFence);
-                }
-            }
+            Imm::Fence(fence) => self.fence(fence, cid)?,
             Imm::DurableSeen(_) => {
                 self.uses(|ext| ext.durable)?;
                 service(cid)?;
@@ -140,8 +128,16 @@ impl ImmTerms {
         no_content(content)
     }
 
-    fn epoch(&self) -> Option<u32> {
-        self.ext.map(|ext| ext.epoch)
+    /// Checks that the path may carry this fence, or its answer, on connection `cid`.
+    fn fence(&self, fence: Fence, cid: u16) -> Result<(), ImmError> {
+        self.uses(|_| true)?;
+        service(cid)?;
+        let epoch = self.ext.map(|ext| ext.epoch);
+        if fence.is_valid(cid, epoch) {
+            Ok(())
+        } else {
+            Err(ImmError::OwnFence)
+        }
     }
 }
 
