@@ -219,10 +219,12 @@ def main() -> int:
             these.append(run_afresh(options.kernel, TARGETS[options.target], variant))
             print(f"{options.target}, {variant.name}, run {number + 1}: {these[-1].failed or f'{these[-1].wrong} wrong'}",
                   flush=True)
+            if options.out:
+                # After each, as a series takes an hour.
+                done = [dataclasses.asdict(outcome) for outcome in outcomes + these]
+                options.out.write_text(json.dumps(done, indent=1))
         outcomes += these
         rows.append(row(these))
-        if options.out:
-            options.out.write_text(json.dumps([dataclasses.asdict(outcome) for outcome in outcomes], indent=1))
     print("\n".join([HEAD, *rows]))
     return 1 if any(outcome.failed for outcome in outcomes) else 0
 
