@@ -404,7 +404,7 @@ impl Attempt {
             let over = request::take(&slot, self, service.pd(), |moved, user, io| {
                 let (info, since) = moved;
                 self.path.stats.failed_over();
-                session.request_moved(since);
+                session.request_moved(since, info.entry.was_moved());
                 trace::client_failover(|| (session.name(), info.tag, self.epoch));
                 session.requeue_lost((&published, loss), info, user, io)
             });

@@ -1211,6 +1211,9 @@ pub(crate) fn take(
     if !in_flight.unanswered {
         let stats = &attempt.path.stats;
         stats.ended(in_flight.info.dir, &in_flight.timer, in_flight.info.cid);
+        if in_flight.info.entry.was_moved() {
+            attempt.path.session.moved_request_answered();
+        }
         let result = in_flight.result.map_err(convert::error);
         return Some(ended(io, result, in_flight.trailer));
     }

@@ -124,7 +124,7 @@ impl Session {
     }
 
     /// Handles the request with tag `tag`; returns whether it has to be retried later.
-    fn requeue_tag(&self, tag: u16, header: &mut Header) -> bool {
+    fn requeue_tag(self: &Arc<Self>, tag: u16, header: &mut Header) -> bool {
         self.with_multipath(|multipath| {
             let via = multipath.paths.first();
             let mut failover = self.failover.lock();
@@ -136,9 +136,7 @@ impl Session {
                 failover.logic.note_abandoned(&entry);
                 let waiting = failover.take(tag, header);
                 drop(failover);
-                if let Some(waiting) = waiting {
-                    waiting.io.done(Err(EIO));
-                }
+                self.abandon(waiting, EIO);
                 return false;
             }
             match failover.logic.next(&entry, via.map(|via| via.attempt.epoch)) {
@@ -153,7 +151,7 @@ impl Session {
                     if waiting.io.is_cancelled() {
                         if !ext {
                             // A server without the extensions would execute the message.
-                            waiting.io.done(Err(ETIMEDOUT));
+                            self.abandon(Some(waiting), ETIMEDOUT);
                             return false;
                         }
                         waiting.make_noop(header);
@@ -170,9 +168,7 @@ impl Session {
                             MAX_BREAKS
                         );
                     }
-                    if let Some(waiting) = waiting {
-                        waiting.io.done(Err(convert::error(errno)));
-                    }
+                    self.abandon(waiting, convert::error(errno));
                     false
                 }
                 Next::Fence(epoch) => {
@@ -196,7 +192,12 @@ impl Session {
         .unwrap_or(false)
     }
 
-    fn resubmit(&self, multipath: &Multipath, waiting: Waiting, header: &Header) -> bool {
+    fn resubmit(
+        self: &Arc<Self>,
+        multipath: &Multipath,
+        waiting: Waiting,
+        header: &Header,
+    ) -> bool {
         let req = Req {
             info: waiting.info,
             user_hdr: header.as_slice(),
@@ -212,21 +213,30 @@ impl Session {
     }
 
     /// Handles a request that no path has taken; returns whether it has to be retried later.
-    fn not_taken(&self, waiting: Waiting, error: Error) -> bool {
+    fn not_taken(self: &Arc<Self>, waiting: Waiting, error: Error) -> bool {
         let mut failover = self.failover.lock();
         let entry = waiting.info.entry;
         let decision = failover.logic.not_taken(&entry, convert::errno(error));
         if decision == NotTaken::End {
             drop(failover);
-            waiting.io.done(Err(error));
+            self.abandon(Some(waiting), error);
             return false;
         }
         let back = failover.put_back(waiting);
         drop(failover);
-        if let Err(io) = back {
-            io.done(Err(EIO));
-        }
+        self.abandon(back.err(), EIO);
         decision == NotTaken::Later
+    }
+
+    /// Ends a request that has left the requeue list and that no path takes, with `error`.
+    fn abandon(self: &Arc<Self>, waiting: Option<Waiting>, error: Error) {
+        let Some(waiting) = waiting else {
+            return;
+        };
+        if waiting.info.entry.was_moved() {
+            self.moved_request_abandoned();
+        }
+        waiting.io.done(Err(error));
     }
 
     /// Fails requests that have waited for longer than the queue timeout.

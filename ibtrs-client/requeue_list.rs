@@ -193,7 +193,7 @@ impl FailoverState {
     }
 
     /// Puts back a request that [`FailoverState::take`] has taken out.
-    pub(crate) fn put_back(&mut self, waiting: Waiting) -> Result<(), IoHandle> {
+    pub(crate) fn put_back(&mut self, waiting: Waiting) -> Result<(), Waiting> {
         // The header is still in the list.
         match self.list.slots.get_mut(usize::from(waiting.info.tag)) {
             Some(place @ None) => {
@@ -201,7 +201,7 @@ impl FailoverState {
                 self.list.count += 1;
                 Ok(())
             }
-            _ => Err(waiting.io),
+            _ => Err(waiting),
         }
     }
 

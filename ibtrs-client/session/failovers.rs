@@ -110,14 +110,15 @@ impl Session {
         state.lost = Some(lost);
     }
 
-    /// Records that a request which was submitted at `since` leaves a lost path.
+    /// Records that a request which was submitted at `since` leaves a lost path. `again` tells that
+    /// another lost path had it before.
     ///
     /// # Context
     ///
     /// Any.
-    pub(crate) fn request_moved(&self, since: Instant<Monotonic>) {
+    pub(crate) fn request_moved(&self, since: Instant<Monotonic>, again: bool) {
         let since_ns = self.record.ns(since);
-        self.record.state.lock().failovers.moved(since_ns);
+        self.record.state.lock().failovers.moved(since_ns, again);
     }
 
     /// Records that all requests have left a lost path.
@@ -138,6 +139,16 @@ impl Session {
     pub(crate) fn moved_request_answered(self: &Arc<Self>) {
         let now_ns = self.record.ns(Instant::now());
         self.failover_step(|failovers| failovers.answered(now_ns));
+    }
+
+    /// Records that a request which a lost path had ends without an answer.
+    ///
+    /// # Context
+    ///
+    /// Any.
+    #[cold]
+    pub(crate) fn moved_request_abandoned(self: &Arc<Self>) {
+        self.failover_step(Failovers::abandoned);
     }
 
     /// Records that the last path was lost.

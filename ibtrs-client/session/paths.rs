@@ -465,13 +465,17 @@ impl Session {
 
     /// Puts a request of a lost path on the requeue list; returns its I/O if the list refuses it.
     pub(crate) fn requeue_lost(
-        &self,
+        self: &Arc<Self>,
         path: (&Published, Loss),
         info: Info,
         user_hdr: &[u8],
         io: IoHandle,
     ) -> Option<IoHandle> {
         let waiting = self.failover.lock().put_lost(path, info, user_hdr, io);
-        waiting.err()
+        let refused = waiting.err();
+        if refused.is_some() {
+            self.moved_request_abandoned();
+        }
+        refused
     }
 }

@@ -2,9 +2,10 @@
 
 //! Failovers of a session: what the last one was like, and how long they took.
 //!
-//! A failover begins when a path is lost while another one is connected. It is over when a request
-//! that was moved gets its answer, or when no request was in flight on the lost path. Times are
-//! nanoseconds of one monotonic clock.
+//! A failover begins when a path is lost while another one is connected. Paths that are lost before it
+//! is over belong to it. It is over once the requests of all these paths have been moved and one of
+//! the last has been answered; or none was in flight, or all have ended without an answer. Times
+//! are nanoseconds of one monotonic clock.
 
 use super::latency::{bucket, Latencies};
 use core::fmt::{Display, Formatter, Result};
@@ -31,8 +32,8 @@ impl Took {
 pub struct Record {
     /// Requests that were moved.
     pub moved: u32,
-    /// `None` before the first answer, if no request was moved, and if the other paths were lost
-    /// before the first answer.
+    /// `None` while the failover is not over, if no request was moved, if all that were moved ended
+    /// without an answer, and if the other paths were lost before the first answer.
     pub took: Option<Took>,
 }
 
@@ -43,12 +44,18 @@ struct Open {
     /// The earliest time from which a request may count.
     earliest_ns: u64,
     oldest_ns: Option<u64>,
+    /// The first answer since the last request was moved.
+    answered_ns: Option<u64>,
 }
 
 /// The failovers of a session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Failovers {
     open: Option<Open>,
+    /// Lost paths whose requests have not all been moved.
+    lost_paths: u32,
+    /// Requests that were moved and have not ended.
+    unanswered: u32,
     last: Record,
     times: Latencies,
 }
@@ -58,6 +65,8 @@ impl Failovers {
     pub const fn new() -> Self {
         Self {
             open: None,
+            lost_paths: 0,
+            unanswered: 0,
             last: Record {
                 moved: 0,
                 took: None,
@@ -69,6 +78,7 @@ impl Failovers {
     /// Notes at `now_ns` that a path was lost and another one is connected. The heartbeats notice a
     /// loss within `detect_ns`. If the last failover is not over, both become one.
     pub fn lost(&mut self, now_ns: u64, detect_ns: u64) {
+        self.lost_paths = self.lost_paths.saturating_add(1);
         if self.open.is_some() {
             return;
         }
@@ -76,6 +86,7 @@ impl Failovers {
             noticed_ns: now_ns,
             earliest_ns: now_ns.saturating_sub(detect_ns),
             oldest_ns: None,
+            answered_ns: None,
         });
         self.last = Record {
             moved: 0,
@@ -83,47 +94,76 @@ impl Failovers {
         };
     }
 
-    /// Notes that a request which was submitted at `since_ns` leaves the lost path.
-    pub fn moved(&mut self, since_ns: u64) {
+    /// Notes that a request which was submitted at `since_ns` leaves the lost path. `again` tells
+    /// that another lost path had it before.
+    pub fn moved(&mut self, since_ns: u64, again: bool) {
         self.last.moved = self.last.moved.saturating_add(1);
+        if !again {
+            self.unanswered = self.unanswered.saturating_add(1);
+        }
         if let Some(open) = &mut self.open {
             let since_ns = since_ns.clamp(open.earliest_ns, open.noticed_ns);
             let oldest_ns = open.oldest_ns.unwrap_or(since_ns);
             open.oldest_ns = Some(oldest_ns.min(since_ns));
+            open.answered_ns = None;
         }
     }
 
-    /// Notes that all requests have left the lost path; returns whether the failover is over because
-    /// there were none.
+    /// Notes that all requests have left a path that was [lost](Self::lost) or [the
+    /// last](Self::cut_off); returns whether the failover is over by that.
     pub fn all_moved(&mut self) -> bool {
-        self.last.moved == 0 && self.open.take().is_some()
+        self.lost_paths = self.lost_paths.saturating_sub(1);
+        self.settle()
     }
 
     /// Notes an answer at `now_ns` to a request that was moved; returns whether the failover is
-    /// over, which was not before.
+    /// over by that.
     pub fn answered(&mut self, now_ns: u64) -> bool {
+        self.unanswered = self.unanswered.saturating_sub(1);
         // An answer to a request of an earlier failover says nothing about this one.
-        let Some((open, oldest_ns)) = self.open.and_then(|open| Some((open, open.oldest_ns?)))
-        else {
+        if let Some(open) = self.open.as_mut().filter(|open| open.oldest_ns.is_some()) {
+            open.answered_ns.get_or_insert(now_ns);
+        }
+        self.settle()
+    }
+
+    /// Notes that a request which was moved has ended without an answer; returns whether the
+    /// failover is over by that.
+    pub fn abandoned(&mut self) -> bool {
+        self.unanswered = self.unanswered.saturating_sub(1);
+        self.settle()
+    }
+
+    /// Notes that the last path was lost; returns whether a failover ends by that.
+    pub fn cut_off(&mut self) -> bool {
+        self.lost_paths = self.lost_paths.saturating_add(1);
+        self.open.take().is_some()
+    }
+
+    /// Ends the failover if there is nothing to wait for; returns whether it does.
+    fn settle(&mut self) -> bool {
+        let Some(open) = self.open.filter(|_| self.lost_paths == 0) else {
             return false;
         };
+        match (open.oldest_ns, open.answered_ns) {
+            (Some(oldest_ns), Some(answered_ns)) => self.count(Took {
+                detect_ns: open.noticed_ns.saturating_sub(oldest_ns),
+                move_ns: answered_ns.saturating_sub(open.noticed_ns),
+            }),
+            (Some(_), None) if self.unanswered > 0 => return false,
+            _ => (),
+        }
         self.open = None;
-        let took = Took {
-            detect_ns: open.noticed_ns.saturating_sub(oldest_ns),
-            move_ns: now_ns.saturating_sub(open.noticed_ns),
-        };
+        true
+    }
+
+    fn count(&mut self, took: Took) {
         self.last.took = Some(took);
         let total_ns = took.total_ns();
         if let Some(count) = self.times.counts.get_mut(bucket(total_ns)) {
             *count = count.saturating_add(1);
         }
         self.times.max_ns = self.times.max_ns.max(total_ns);
-        true
-    }
-
-    /// Notes that the last path was lost; returns whether a failover ends by that.
-    pub fn cut_off(&mut self) -> bool {
-        self.open.take().is_some()
     }
 
     /// The last failover, or the one that is under way.

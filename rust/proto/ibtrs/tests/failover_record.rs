@@ -13,7 +13,7 @@ fn a_silent_loss() {
     let mut failovers = Failovers::new();
     failovers.lost(10_000 * MS, 4000 * MS);
     for since in [7000, 6500, 9000] {
-        failovers.moved(since * MS);
+        failovers.moved(since * MS, false);
     }
     assert!(!failovers.all_moved());
     assert_eq!(failovers.last().to_string(), "requests 3\n");
@@ -36,7 +36,8 @@ fn a_silent_loss() {
 fn the_parts_add_up_as_they_are_shown() {
     let mut failovers = Failovers::new();
     failovers.lost(10_000 * MS + 700_000, 4000 * MS);
-    failovers.moved(9000 * MS);
+    failovers.moved(9000 * MS, false);
+    assert!(!failovers.all_moved());
     assert!(failovers.answered(10_002 * MS + 400_000));
     assert_eq!(
         failovers.last().to_string(),
@@ -51,7 +52,8 @@ fn the_parts_add_up_as_they_are_shown() {
 fn a_slow_disk_is_no_failover() {
     let mut failovers = Failovers::new();
     failovers.lost(100_000 * MS, 4000 * MS);
-    failovers.moved(40_000 * MS);
+    failovers.moved(40_000 * MS, false);
+    assert!(!failovers.all_moved());
     assert!(failovers.answered(100_010 * MS));
     let took = failovers.last().took.unwrap();
     assert_eq!((took.detect_ns, took.move_ns), (4000 * MS, 10 * MS));
@@ -74,14 +76,17 @@ fn nothing_in_flight() {
     assert_eq!(failovers.times().max_ns, 0);
 }
 
+/// One failover, from the beginning of the first: it is over when no request waits for the second.
 #[test]
 fn a_second_path_is_lost() {
     let mut failovers = Failovers::new();
     failovers.lost(1000 * MS, 4000 * MS);
-    failovers.moved(900 * MS);
-    // Before the first answer: one failover, from the beginning of the first.
+    failovers.moved(900 * MS, false);
     failovers.lost(2000 * MS, 4000 * MS);
-    failovers.moved(1900 * MS);
+    assert!(!failovers.all_moved());
+    // Requests of the second path still wait.
+    assert!(!failovers.answered(2100 * MS));
+    failovers.moved(1900 * MS, false);
     assert!(!failovers.all_moved());
     assert!(failovers.answered(2500 * MS));
     let last = failovers.last();
@@ -89,9 +94,10 @@ fn a_second_path_is_lost() {
     // After it: another one, to which late answers of the first do not belong.
     failovers.lost(3000 * MS, 4000 * MS);
     assert!(!failovers.answered(3100 * MS));
-    failovers.moved(2900 * MS);
+    failovers.moved(2900 * MS, false);
     // The last path: no answer can come.
     assert!(failovers.cut_off());
+    assert!(!failovers.all_moved() && !failovers.all_moved());
     assert!(!failovers.answered(9000 * MS));
     assert_eq!(
         failovers.last(),
@@ -102,6 +108,52 @@ fn a_second_path_is_lost() {
     );
 }
 
+/// Two paths by one switch: the one without requests may be torn down first, or last.
+#[test]
+fn a_path_without_requests_is_lost_beside_one_with() {
+    let mut failovers = Failovers::new();
+    failovers.lost(1000 * MS, 4000 * MS);
+    failovers.lost(1001 * MS, 4000 * MS);
+    assert!(!failovers.all_moved());
+    failovers.moved(900 * MS, false);
+    assert!(!failovers.all_moved());
+    assert!(failovers.answered(1200 * MS));
+    assert_eq!(failovers.last().took.unwrap().total_ns(), 300 * MS);
+
+    failovers.lost(2000 * MS, 4000 * MS);
+    failovers.lost(2001 * MS, 4000 * MS);
+    failovers.moved(1900 * MS, false);
+    assert!(!failovers.all_moved());
+    assert!(!failovers.answered(2200 * MS));
+    assert!(failovers.all_moved());
+    assert_eq!(failovers.last().took.unwrap().total_ns(), 300 * MS);
+}
+
+/// Requests that fail, or that nobody wants any more, do not leave a failover open, which the next
+/// one would become part of.
+#[test]
+fn requests_without_an_answer() {
+    let mut failovers = Failovers::new();
+    failovers.lost(1000 * MS, 4000 * MS);
+    failovers.moved(900 * MS, false);
+    failovers.moved(950 * MS, false);
+    assert!(!failovers.all_moved());
+    assert!(!failovers.abandoned());
+    // Another path that has the request is lost as well.
+    failovers.lost(1500 * MS, 4000 * MS);
+    failovers.moved(1100 * MS, true);
+    assert!(!failovers.all_moved());
+    assert!(failovers.abandoned());
+    assert_eq!(failovers.last().took, None);
+    assert_eq!(failovers.times().counts.iter().sum::<u64>(), 0);
+
+    failovers.lost(60_000 * MS, 4000 * MS);
+    failovers.moved(59_000 * MS, false);
+    assert!(!failovers.all_moved());
+    assert!(failovers.answered(60_100 * MS));
+    assert_eq!(failovers.last().took.unwrap().total_ns(), 1100 * MS);
+}
+
 proptest! {
     #[test]
     fn the_whole_is_the_sum_of_the_parts(
@@ -110,7 +162,7 @@ proptest! {
         let (noticed, detect, after) = (u64::from(noticed), u64::from(detect), u64::from(after));
         let mut failovers = Failovers::new();
         failovers.lost(noticed, detect);
-        since.iter().for_each(|ns| failovers.moved((*ns).into()));
+        since.iter().for_each(|ns| failovers.moved((*ns).into(), false));
         prop_assert!(!failovers.all_moved());
         prop_assert!(failovers.answered(noticed + after));
         let Record { moved, took } = failovers.last();
