@@ -4,10 +4,10 @@
 //! I/O uses these.
 
 use crate::{
-    request::ADMIN_TIMEOUT_MS,
-    session::{
+    session::Session,
+    types::{
         Generation,
-        Session, //
+        ADMIN_TIMEOUT_MS, //
     }, //
 };
 use ibtrs_proto::permit::{

@@ -7,7 +7,6 @@
 //! attempt is therefore never taken for an event of the next.
 
 use crate::{
-    auth::Proved,
     con::Con,
     connect::Setup,
     io_buffer::IoBuffers,
@@ -19,7 +18,8 @@ use crate::{
     request::{
         self,
         Wire, //
-    }, //
+    },
+    types::Proved, //
 };
 use ibtrs_core::{
     heartbeat::PathHeartbeat,

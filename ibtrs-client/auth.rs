@@ -11,7 +11,8 @@ use crate::{
         Con,
         RECV_AUTH, //
     },
-    session::Session, //
+    session::Session,
+    types::Proved, //
 };
 use ibtrs_core::{
     auth::{
@@ -26,12 +27,10 @@ use ibtrs_proto::{
         AuthError,
         ClientAuth,
         Identity,
-        KeyId,
         Next,
         Policy,
         Session as Kind,
         Setting,
-        Suite,
         AUTH2_LEN, //
     },
     consts::{
@@ -52,13 +51,6 @@ use rdma::{
         SqSpace, //
     },
 };
-
-/// The means by which both sides of a path have proved themselves.
-#[derive(Clone, Copy)]
-pub(crate) struct Proved {
-    pub(crate) key_id: KeyId,
-    pub(crate) suite: Suite,
-}
 
 /// Fails the attempt because of `error`; returns the corresponding error code.
 pub(crate) fn refused(attempt: &Attempt, error: AuthError) -> Error {

@@ -10,9 +10,9 @@
 //! its answer. A server can write to a buffer at any time, but reaches nothing else, and no other
 //! peer reaches the buffer: the protection domain belongs to the attempt.
 
-use crate::{
-    request::Info,
-    session::Dir, //
+use crate::types::{
+    Dir,
+    Info, //
 };
 use ibtrs_proto::msg::SgDesc;
 use kernel::{

@@ -11,6 +11,7 @@
 //!
 //! | Module | Purpose |
 //! |---|---|
+//! | [`types`] | types that belong to none of their users |
 //! | [`session`] | the interface; the path list |
 //! | [`multipath`] | the connected paths, and the choice of one |
 //! | [`path`] | a path and its state |
@@ -67,15 +68,12 @@ mod stats;
 mod sysfs;
 mod text;
 mod timeout;
+mod types;
 mod wait_queue;
 
 pub use path::Path;
-pub use request::MAX_USER_HDR;
 pub use session::{
-    Dir,
-    Generation,
     Number,
-    PathSpec,
     Session,
     SessionConfig,
     SessionEvents,
@@ -83,6 +81,12 @@ pub use session::{
     Submit, //
 };
 pub use text::Text;
+pub use types::{
+    Dir,
+    Generation,
+    PathSpec,
+    MAX_USER_HDR, //
+};
 
 mod param {
     //! The parameters of the module.

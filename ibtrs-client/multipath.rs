@@ -8,10 +8,10 @@
 
 use crate::{
     attempt::PathConn,
-    request::Req,
-    session::{
+    session::Settings,
+    types::{
         Generation,
-        Settings, //
+        Req, //
     }, //
 };
 use ibtrs_proto::{

@@ -11,16 +11,18 @@ use crate::{
         Attempt,
         Resources, //
     },
-    auth::Proved,
     poll::Closing,
     session::{
-        PathSpec,
         Session,
         ShownPath, //
     },
     stats::Stats,
     sysfs::PathHook,
-    text::Text, //
+    text::Text,
+    types::{
+        PathSpec,
+        Proved, //
+    }, //
 };
 use ibtrs_core::convert::Shown;
 use ibtrs_proto::{

@@ -30,8 +30,13 @@ use crate::{
         IoBuffer,
         IoBuffers, //
     },
-    session::Dir,
-    stats::Timer, //
+    stats::Timer,
+    types::{
+        Dir,
+        Info,
+        Req,
+        MAX_USER_HDR, //
+    }, //
 };
 use ibtrs_core::{
     convert,
@@ -47,7 +52,6 @@ use ibtrs_proto::{
         WRITE_HDR_LEN, //
     },
     errno::Errno,
-    failover::Entry,
     handshake::{
         ConnRsp,
         ReqExt, //
@@ -123,12 +127,8 @@ use rdma::{
     },
 };
 
-/// Maximum length of a user header, in bytes.
-pub const MAX_USER_HDR: usize = 512 - MAX_REQUEST_HDR_LEN;
 /// Maximum number of scatter elements of one message.
 pub(crate) const MAX_SGES: u32 = 33;
-/// Time limit of an administrative message.
-pub(crate) const ADMIN_TIMEOUT_MS: u32 = 30_000;
 
 /// Receives of a connection with a window for the server's own [`Imm::Nop`]s. It sends one when those
 /// before are acknowledged, which does not mean that they are handled: hundreds of milliseconds may pass
@@ -800,33 +800,6 @@ impl Ended {
         }
         io.done(self.result);
     }
-}
-
-/// The descriptor of a request from its submission to its end: everything but its data and its
-/// user header.
-#[derive(Clone, Copy)]
-pub(crate) struct Info {
-    /// The connection to use.
-    pub(crate) cid: u16,
-    /// Bytes of the user header.
-    pub(crate) usr_len: usize,
-    pub(crate) tag: u16,
-    pub(crate) dir: Dir,
-    pub(crate) bytes: u32,
-    pub(crate) entry: Entry,
-}
-
-/// A request as submitted to a path.
-#[derive(Clone, Copy)]
-pub(crate) struct Req<'a> {
-    pub(crate) info: Info,
-    pub(crate) user_hdr: &'a [u8],
-    /// Ring the doorbell.
-    pub(crate) last: bool,
-    /// Count the request in [`Attempt::inflight`].
-    pub(crate) counted: bool,
-    /// See [`Submit::avoid`](crate::session::Submit::avoid).
-    pub(crate) avoid: Option<u32>,
 }
 
 impl PathConn {

@@ -8,12 +8,12 @@
 
 use crate::{
     multipath::Multipath,
-    request::Req, //
     requeue_list::{
         Header,
         Waiting, //
     },
     session::Session,
+    types::Req, //
 };
 use ibtrs_core::convert;
 use ibtrs_proto::{

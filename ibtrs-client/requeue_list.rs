@@ -6,16 +6,12 @@
 //! the loss of a path allocates nothing. The caller that adds a request calls
 //! [`Session::kick_requeue`](crate::session::Session::kick_requeue) afterwards.
 
-use crate::{
-    request::{
-        Info,
-        Req,
-        MAX_USER_HDR, //
-    },
-    session::{
-        Dir,
-        Generation, //
-    }, //
+use crate::types::{
+    Dir,
+    Generation,
+    Info,
+    Req,
+    MAX_USER_HDR, //
 };
 use ibtrs_core::convert;
 use ibtrs_proto::failover::{

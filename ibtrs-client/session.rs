@@ -11,6 +11,11 @@ use crate::{
     path::Path,
     requeue_list::FailoverState,
     sysfs::SessionHook,
+    types::{
+        Dir,
+        Generation,
+        PathSpec, //
+    },
     wait_queue::WaitQueue, //
 };
 use ibtrs_proto::{
@@ -23,7 +28,6 @@ use ibtrs_proto::{
         MAX_CONNECTIONS,
         MAX_PATHS, //
     },
-    failover::Phase,
     mp::first_outcome,
     name::SessionName,
     permit::DepthSplit,
@@ -87,17 +91,6 @@ pub use settings::{
     Settings, //
 };
 
-pub use ibtrs_proto::msg::Direction as Dir;
-
-/// Destination of a path, and optionally the source.
-#[derive(Clone, Copy)]
-pub struct PathSpec {
-    /// The addresses of both ends.
-    pub addr: PathAddr,
-    /// The port on which the server listens.
-    pub port: u16,
-}
-
 /// Parameters of a session to open.
 pub struct SessionConfig<'a> {
     /// The name, as the server's operator will see it.
@@ -154,26 +147,6 @@ pub trait SessionEvents: Send + Sync {
     /// Returns whether the users have taken note; the server repeats the report until they have. May be
     /// called several times, but never concurrently with [`SessionEvents::notice`].
     fn durable(&self, number: u32) -> bool;
-}
-
-/// A session generation: while it lasts, the server knows the same devices.
-///
-/// A request built for an earlier generation is not sent: the server may have given its device
-/// number to another device.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Generation(pub(crate) Phase);
-
-impl Generation {
-    /// Returns whether the users of the session know of it: its devices have been opened.
-    pub fn is_open(self) -> bool {
-        self.0.is_open()
-    }
-
-    /// Returns whether both are of one session of the server, in which the users may not have opened
-    /// their devices yet in one of the two cases: a number names the same device in both.
-    pub fn is_same_session(self, other: Self) -> bool {
-        self.0.is_same_generation(other.0)
-    }
 }
 
 /// A request for the server.

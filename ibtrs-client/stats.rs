@@ -4,7 +4,7 @@
 //!
 //! Counters are per CPU: counting is one instruction on memory that belongs to the CPU.
 
-use crate::session::Dir;
+use crate::types::Dir;
 use ibtrs_core::stats::{
     Batches,
     Flow, //

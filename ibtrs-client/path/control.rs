@@ -292,11 +292,11 @@ mod tests {
     use crate::{
         attempt::Attempt,
         session::{
-            PathSpec,
             Session,
             SessionConfig,
             SessionEvents, //
         }, //
+        types::PathSpec,
     };
     use ibtrs_proto::{
         addr::PathAddr,

@@ -14,8 +14,8 @@ use crate::{
     auth,
     multipath::Multipath,
     path::Path,
-    request::Info,
-    requeue_list::RequeueList, //
+    requeue_list::RequeueList,
+    types::Info, //
 };
 use ibtrs_proto::{
     auth::{

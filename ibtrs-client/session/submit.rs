@@ -3,18 +3,19 @@
 //! Submits requests and administrative messages.
 
 use super::{
-    Dir,
-    Generation,
     Session,
     Submit, //
 };
 use crate::{
-    request::{
-        self,
-        Info,
-        Req, //
-    }, //
     requeue_list::FailoverState,
+    types::{
+        Dir,
+        Generation,
+        Info,
+        Req,
+        ADMIN_TIMEOUT_MS,
+        MAX_USER_HDR, //
+    }, //
 };
 use ibtrs_core::trace;
 use ibtrs_proto::failover::{
@@ -106,7 +107,7 @@ impl Session {
             counted: false,
             avoid: submit.avoid,
         };
-        if req.user_hdr.len() > request::MAX_USER_HDR || submit.bytes > self.max_io_bytes() {
+        if req.user_hdr.len() > MAX_USER_HDR || submit.bytes > self.max_io_bytes() {
             return Err((EMSGSIZE, io));
         }
         let alone = match self.submit_or_requeue(generation, &req, io) {
@@ -244,7 +245,7 @@ impl Session {
         user_hdr: &[u8],
         reply: &mut [u8],
     ) -> Result<Generation> {
-        if user_hdr.len() > request::MAX_USER_HDR {
+        if user_hdr.len() > MAX_USER_HDR {
             return Err(EMSGSIZE);
         }
         let permit = self.admin.get(self, only)?;
@@ -283,7 +284,7 @@ impl Session {
         };
         drop(multipath);
         let generation = sent.map_err(|(error, _io)| error)?;
-        if let Err(error) = io.wait_interruptible_timeout(request::ADMIN_TIMEOUT_MS) {
+        if let Err(error) = io.wait_interruptible_timeout(ADMIN_TIMEOUT_MS) {
             // A message whose sender has given it up must not come after what the sender does next.
             io.leave();
             if !io.has_ended() {

@@ -9,8 +9,8 @@
 use super::show;
 use crate::{
     path::Path,
-    session::Dir,
-    stats::Stats, //
+    stats::Stats,
+    types::Dir, //
 };
 use ibtrs_core::convert;
 use ibtrs_proto::{
