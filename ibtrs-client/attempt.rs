@@ -138,7 +138,7 @@ impl PathConn {
             self.attempt.fences.fetch_add(1, Relaxed);
             trace::client_fence(|| {
                 let path = &self.attempt.path;
-                (path.session.name(), path.name(), fence.epoch, fence.drain)
+                (path.env.name(), path.name(), fence.epoch, fence.drain)
             });
         }
         send_imm(self.qps.first().ok_or(ENOTCONN)?, imm)
@@ -197,9 +197,9 @@ pub(crate) struct Attempt {
 impl Attempt {
     /// Creates an attempt that has not begun.
     pub(crate) fn new(path: Arc<Path>, epoch: u32) -> Result<Arc<Self>> {
-        let setup = Setup::new(path.session.nr_cons() as usize)?;
-        let resources = Resources::new(DrainMemory::new(path.session.nr_poll_queues())?);
-        let missed_max = path.session.settings().hb_missed_max.get();
+        let setup = Setup::new(path.env.nr_cons() as usize)?;
+        let resources = Resources::new(DrainMemory::new(path.env.nr_poll_queues())?);
+        let missed_max = path.env.settings().hb_missed_max.get();
         let session_uuid = path.session.uuid();
         Arc::pin_init(
             try_pin_init!(Self {
@@ -276,7 +276,7 @@ impl Attempt {
 
     /// Returns the times that follow from the session's failover time.
     pub(crate) fn plan(&self) -> Plan {
-        self.path.session.settings().plan(self.peer())
+        self.path.env.settings().plan(self.peer())
     }
 
     /// Handles the answer to a heartbeat.
@@ -292,7 +292,7 @@ impl Attempt {
     ///
     /// `ETIMEDOUT`: the server has been silent for too long. Others: sending failed.
     pub(crate) fn heartbeat_due(&self) -> Result {
-        let missed_max = self.path.session.settings().hb_missed_max.get();
+        let missed_max = self.path.env.settings().hb_missed_max.get();
         self.heartbeat.set_missed_max(missed_max);
         self.heartbeat.send_due(|imm| {
             let cons = self.cons.lock();
@@ -323,7 +323,7 @@ impl Attempt {
         self.fences.fetch_sub(1, Relaxed);
         trace::client_fence_done(|| {
             let path = &self.path;
-            (path.session.name(), path.name(), fence.epoch, fence.drain)
+            (path.env.name(), path.name(), fence.epoch, fence.drain)
         });
         let mut setup = self.setup.lock();
         if setup.connecting && fence.drain {

@@ -11,7 +11,7 @@ use crate::{
         Con,
         RECV_AUTH, //
     },
-    session::Session,
+    env::Env,
     types::Proved, //
 };
 use ibtrs_core::{
@@ -37,8 +37,7 @@ use ibtrs_proto::{
         CONN_REQ_LEN,
         CONN_RSP_LEN, //
     },
-    errno::Errno,
-    name::SessionName, //
+    errno::Errno, //
 };
 use kernel::prelude::*;
 use rdma::{
@@ -83,7 +82,7 @@ pub(crate) fn said_by_peer(errno: Errno) -> Error {
     }
 }
 
-impl Session {
+impl Env {
     /// Returns whether the session has a key, or `false` if the policy does not depend on it.
     fn has_key(&self, setting: Setting, kind: Kind) -> Result<bool> {
         if setting.policy(kind, true) == Policy::None {
@@ -106,10 +105,6 @@ impl Session {
         let name = self.session_name();
         name.and_then(|name| find_key(&self.key_id(), name)).err()
     }
-
-    pub(crate) fn session_name(&self) -> Result<SessionName<'_>> {
-        SessionName::new(self.name().to_bytes()).map_err(|error| convert::error(error.errno()))
-    }
 }
 
 /// Puts the offer to authenticate into the request of the service connection.
@@ -127,7 +122,7 @@ pub(crate) fn begin(
 ) -> Result<KBox<ClientAuth>> {
     let session = &attempt.path.session;
     let (setting, kind) = (crate::param::auth.get(), session.kind());
-    let has_key = session.has_key(setting, kind)?;
+    let has_key = attempt.path.env.has_key(setting, kind)?;
     let policy = setting.policy(kind, has_key);
     let allowed = crate::param::auth_suites.usable();
     let auth = ClientAuth::request(policy, kind, allowed, has_key, request);
@@ -156,8 +151,8 @@ pub(crate) fn exchange(
     acceptance: &[u8; CONN_RSP_LEN],
 ) -> Result {
     let session = &attempt.path.session;
-    let key_id = session.key_id();
-    let name = session.session_name()?;
+    let key_id = attempt.path.env.key_id();
+    let name = attempt.path.env.session_name()?;
     let key = match chosen(acceptance) {
         0 => Err(ENOKEY),
         _ => find_key(&key_id, name),

@@ -152,7 +152,7 @@ impl Con {
 
     fn bogus(&self, bogus: Bogus) {
         let path = &self.attempt.path;
-        let polled = u32::from(self.cid) > path.session.nr_queues();
+        let polled = u32::from(self.cid) > path.env.nr_queues();
         // While a polled connection is being closed, the key may be that of the next answer (see
         // `revoked`), so there is no reason to suspect the server.
         let report = match polled && path.state() != State::Connected {

@@ -17,17 +17,17 @@ use crate::{
         RECV_ANSWERS,
         RECV_INFO, //
     },
+    env::{
+        Env,
+        Token, //
+    },
     io_buffer::IoBuffers,
     request::{
         self,
         takes_slots,
         Request,
         Wire, //
-    },
-    session::{
-        Session,
-        Token, //
-    },
+    }, //
 };
 use ibtrs_core::{
     auth::Crypto,
@@ -148,7 +148,7 @@ impl ConnSetup {
             Some(src) => Some(convert::sock_addr(src, 0)?),
             None => None,
         };
-        let id = CmId::new(attempt.path.session.net(), PortSpace::of(&dst), events)?;
+        let id = CmId::new(attempt.path.env.net(), PortSpace::of(&dst), events)?;
         id.set_reuse_addr()?;
         id.set_ack_timeout(match crate::param::ack_timeout.get() {
             0 => attempt.plan().ack_timeout,
@@ -207,7 +207,7 @@ impl ConnSetup {
         prove: impl FnOnce(&mut [u8; CONN_REQ_LEN]) -> Result<T>,
     ) -> Result<T> {
         let path = &attempt.path;
-        let cid_num = u16::try_from(path.session.nr_cons())?;
+        let cid_num = u16::try_from(path.env.nr_cons())?;
         let request = ConnReq {
             cid: self.cid,
             cid_num,
@@ -335,7 +335,7 @@ impl<'a> ReserveGuard<'a> {
     /// Those of [`TokenGuard::wait`].
     fn take(attempt: &'a Attempt) -> Result<Option<Self>> {
         let session = &attempt.path.session;
-        let guard = TokenGuard::wait(attempt, &session.reserve, Self::WAIT_MS, || {
+        let guard = TokenGuard::wait(attempt, &attempt.path.env.reserve, Self::WAIT_MS, || {
             session.is_cut_off()
         })?;
         Ok(guard.map(|guard| Self {
@@ -375,7 +375,7 @@ fn reach(attempt: &Arc<Attempt>) -> Result<Reached<'_>> {
     let (rsp, acceptance) = attempt.wait(|setup| Ok(setup.rsp))?;
     attempt.path.set_accepted();
     let asked = extensions(attempt, &dev);
-    let wire = Wire::new(rsp, asked, &dev, sharing(&attempt.path.session))?;
+    let wire = Wire::new(rsp, asked, &dev, sharing(&attempt.path.env))?;
     attempt.wire.populate(wire);
     if wire.imm_in_messages {
         for service in &attempt.cons.lock().qps {
@@ -435,7 +435,7 @@ impl<'a> FirstConn<'a> {
 
     fn take(attempt: &'a Attempt) -> Result<Self> {
         let session = &attempt.path.session;
-        let guard = TokenGuard::wait(attempt, &session.first_conn, Self::WAIT_MS, || {
+        let guard = TokenGuard::wait(attempt, &attempt.path.env.first_conn, Self::WAIT_MS, || {
             !session.is_connected()
         })?;
         let again = || attempt.path.was_accepted() && session.may_create();
@@ -496,7 +496,7 @@ fn offer(attempt: &Arc<Attempt>, established: Established<'_>) -> Result {
     loop {
         match session.offer(&offer, &conn)? {
             OfferResult::Publish(_) => {
-                session.tell_failover_time(attempt.peer());
+                attempt.path.env.tell_failover_time(attempt.peer());
                 return Ok(());
             }
             OfferResult::Fence(epoch) => {
@@ -530,15 +530,15 @@ fn fence_abandoned(attempt: &Attempt, conn: &PathConn, epoch: u32) -> Result {
 /// Returns the number of connections that share the requests of a path, if they may have windows.
 /// Requests that find no room in the window of theirs use another connection that is not polled, so
 /// there must not be too few of those.
-fn sharing(session: &Session) -> Option<u16> {
-    let queues = session.nr_queues();
+fn sharing(env: &Env) -> Option<u16> {
+    let queues = env.nr_queues();
     // CAST: A path has no more connections than fit 16 bits.
-    (session.nr_poll_queues() <= queues).then_some(queues as u16)
+    (env.nr_poll_queues() <= queues).then_some(queues as u16)
 }
 
 /// Returns whether requests may be capsules.
-fn sends_capsules(session: &Session, dev: &Device) -> bool {
-    dev.has_immediates() && sharing(session).is_some()
+fn sends_capsules(env: &Env, dev: &Device) -> bool {
+    dev.has_immediates() && sharing(env).is_some()
 }
 
 /// Returns the extensions that all connections of the attempt ask for.
@@ -552,15 +552,15 @@ fn extensions(attempt: &Attempt, dev: &Device) -> ReqExt {
         more_answers: true,
         inv_answers: dev.has_immediates(),
         slots: takes_slots(dev),
-        capsules: sends_capsules(&attempt.path.session, dev),
-        failover_time_ms: told_failover_time(&attempt.path.session),
+        capsules: sends_capsules(&attempt.path.env, dev),
+        failover_time_ms: told_failover_time(&attempt.path.env),
     }
 }
 
 /// Returns the failover time for the server, whose heartbeats follow: longer than that of the session if
 /// explicit settings make the client notice a loss later.
-fn told_failover_time(session: &Session) -> u32 {
-    let settings = session.settings();
+fn told_failover_time(env: &Env) -> u32 {
+    let settings = env.settings();
     let total_ms = settings.plan(Peer::Ours).total_ms();
     settings.failover_time_ms.get().max(total_ms)
 }
@@ -590,7 +590,7 @@ fn answers(wire: &Wire) -> u32 {
 /// Returns the completion vector of the first I/O connection. With a connection for each CPU,
 /// each has the vector of its CPU's number; sessions with fewer connections share the vectors.
 fn first_vector(attempt: &Attempt, dev: &Device) -> u32 {
-    let nr_queues = attempt.path.session.nr_queues();
+    let nr_queues = attempt.path.env.nr_queues();
     if nr_queues < kernel::cpu::nr_cpu_ids() {
         dev.next_vectors_for_cpus(nr_queues)
     } else {
@@ -632,7 +632,7 @@ fn io_config(attempt: &Attempt, dev: &Device, wire: &Wire, cid: u16, vector: u32
         send_sges: dev.max_send_sge().min(request::MAX_SGES),
         recv_depth: answers(wire),
         payloads: false,
-        context: if u32::from(cid) > attempt.path.session.nr_queues() {
+        context: if u32::from(cid) > attempt.path.env.nr_queues() {
             PollContext::Direct
         } else {
             PollContext::SoftIrq
@@ -643,7 +643,7 @@ fn io_config(attempt: &Attempt, dev: &Device, wire: &Wire, cid: u16, vector: u32
 
 /// Sets up the I/O connections, each step for all of them before the next.
 fn connect_rest(attempt: &Arc<Attempt>, pd: &Arc<Pd>, wire: &Wire, auth: &ClientAuth) -> Result {
-    let cid_num = u16::try_from(attempt.path.session.nr_cons())?;
+    let cid_num = u16::try_from(attempt.path.env.nr_cons())?;
     let dev = pd.device();
     let mut setups = KVec::with_capacity(usize::from(cid_num), GFP_KERNEL)?;
     for cid in 1..cid_num {
@@ -688,7 +688,7 @@ fn exchange_info(attempt: &Arc<Attempt>, pd: &Arc<Pd>, wire: &Wire) -> Result<Ar
     let info = KVVec::from_elem(0u8, len, GFP_KERNEL)?;
     attempt.setup.lock().info = info;
 
-    let name = attempt.path.session.session_name()?;
+    let name = attempt.path.env.session_name()?;
     let request = InfoReq { name }.encode();
     let message = DmaBuf::with(pd, &request)?;
     let sge = message.sge(0, request.len())?;

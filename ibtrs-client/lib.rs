@@ -12,6 +12,7 @@
 //! | Module | Purpose |
 //! |---|---|
 //! | [`types`] | types that belong to none of their users |
+//! | [`env`] | what a session shares with its paths: names, settings, queues |
 //! | [`session`] | the interface; the path list |
 //! | [`multipath`] | the connected paths, and the choice of one |
 //! | [`path`] | a path and its state |
@@ -23,7 +24,7 @@
 //! | [`timeout`] | request timeouts |
 //! | [`poll`] | polled connections |
 //! | [`wait_queue`] | tasks that wait for a change of a session or a path |
-//! | [`Settings`], [`stats`], [`text`], [`sysfs`] | settings, statistics and sysfs |
+//! | [`stats`], [`text`], [`sysfs`] | statistics and sysfs |
 //!
 //! # Work queues
 //!
@@ -43,7 +44,7 @@
 //!
 //! `Session::hook` or `Path::hook`, `Session::paths`, `Path::attempt`,
 //! `Attempt::cons`, then one of `Path::fsm` and `Attempt::setup` (never both);
-//! `Session::key_id`; `Reauth::state`;
+//! `Env::key_id`; `Reauth::state`;
 //! `Request::inner`, `Session::failover`; then the locks of the RDMA crate. Nothing is taken under
 //! `Path::kept` or `FailoverRecord::state`.
 
@@ -56,6 +57,7 @@ mod attempt;
 mod auth;
 mod con;
 mod connect;
+mod env;
 mod io_buffer;
 mod multipath;
 mod path;
@@ -71,13 +73,15 @@ mod timeout;
 mod types;
 mod wait_queue;
 
+pub use env::{
+    Number,
+    Settings, //
+};
 pub use path::Path;
 pub use session::{
-    Number,
     Session,
     SessionConfig,
     SessionEvents,
-    Settings,
     Submit, //
 };
 pub use text::Text;

@@ -8,7 +8,6 @@
 
 use crate::{
     attempt::PathConn,
-    session::Settings,
     types::{
         Generation,
         Req, //
@@ -102,12 +101,11 @@ impl Multipath {
     /// [`PathConn::submit`].
     pub(crate) fn submit(
         &self,
-        settings: &Settings,
+        policy: Policy,
         round_robin: &RoundRobin,
         mut req: Req<'_>,
         mut io: IoHandle,
     ) -> Result<&PathConn, (Error, IoHandle)> {
-        let policy = settings.policy();
         req.counted = policy == Policy::MinInflight && self.paths.len() > 1;
         let mut tried = PathSet::NONE;
         let mut avoided = match req.avoid {

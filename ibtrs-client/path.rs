@@ -11,6 +11,7 @@ use crate::{
         Attempt,
         Resources, //
     },
+    env::Env,
     poll::Closing,
     session::{
         Session,
@@ -110,6 +111,7 @@ struct Hca {
 #[pin_data]
 pub struct Path {
     pub(crate) session: Arc<Session>,
+    pub(crate) env: Arc<Env>,
     name: CString,
     /// Session and addresses, for the log.
     log: CString,
@@ -189,8 +191,9 @@ kx::impl_has_work! {
 impl Path {
     /// Creates a path that stays idle until [`Path::start`].
     pub(crate) fn new(session: Arc<Session>, spec: PathSpec) -> Result<Arc<Self>> {
-        let (queue, slow) = (session.events_queue(), session.slow_queue());
-        let (uevents, nr_queues) = (session.uevent_queue(), session.nr_queues());
+        let env = session.env().clone();
+        let (queue, slow) = (env.events_queue(), env.slow_queue());
+        let (uevents, nr_queues) = (env.uevent_queue(), env.nr_queues());
         let fsm = Fsm {
             machine: Machine::new(),
             is_new: true,
@@ -212,8 +215,9 @@ impl Path {
         let this = Arc::pin_init(
             try_pin_init!(Self {
                 name: CString::try_from_fmt(fmt!("{}", Shown(spec.addr)))?,
-                log: CString::try_from_fmt(fmt!("{}: {}", session.name(), Shown(spec.addr)))?,
+                log: CString::try_from_fmt(fmt!("{}: {}", env.name(), Shown(spec.addr)))?,
                 session,
+                env,
                 spec,
                 uuid: kx::random::uuid(),
                 fsm <- new_spinlock_irq!(fsm, "Path::fsm"),

@@ -741,7 +741,7 @@ impl Inner {
             let times = in_flight.times.map(ServerTimes::decode);
             let (queue_ns, disk_ns) = trace::shares(times);
             (
-                path.session.name(),
+                path.env.name(),
                 path.name(),
                 info.tag,
                 error,
@@ -812,13 +812,7 @@ impl PathConn {
         path.stats.submitted(info.dir, bytes, nents);
         trace::client_submit(|| {
             let write = info.dir == Dir::Write;
-            (
-                path.session.name(),
-                path.name(),
-                info.tag,
-                write,
-                info.bytes,
-            )
+            (path.env.name(), path.name(), info.tag, write, info.bytes)
         });
     }
 
@@ -838,7 +832,7 @@ impl PathConn {
         // The caller may have left requests there that are still to be rung for.
         self.commit(cid);
         // CAST: A path has no more connections than fit 16 bits.
-        let nr_queues = self.attempt.path.session.nr_queues() as u16;
+        let nr_queues = self.attempt.path.env.nr_queues() as u16;
         let mut others =
             Iterator::chain(cid.saturating_add(1)..=nr_queues, 1..cid.min(nr_queues + 1));
         let Some(cid) = others.find(|other| self.enter(*other)) else {

@@ -205,7 +205,7 @@ impl Session {
             counted: false,
             avoid: None,
         };
-        let sent = multipath.submit(self.settings(), &self.round_robin, req, waiting.io);
+        let sent = multipath.submit(self.policy(), &self.round_robin, req, waiting.io);
         match sent {
             Ok(_) => false,
             Err((error, io)) => self.not_taken(Waiting { io, ..waiting }, error),

@@ -7,6 +7,10 @@
 
 use crate::{
     admin::Admin,
+    env::{
+        urgent_queue,
+        Env, //
+    },
     multipath::Multipath,
     path::Path,
     requeue_list::FailoverState,
@@ -15,8 +19,7 @@ use crate::{
         Dir,
         Generation,
         PathSpec, //
-    },
-    wait_queue::WaitQueue, //
+    }, //
 };
 use ibtrs_proto::{
     addr::{
@@ -28,7 +31,10 @@ use ibtrs_proto::{
         MAX_CONNECTIONS,
         MAX_PATHS, //
     },
-    mp::first_outcome,
+    mp::{
+        first_outcome,
+        Policy, //
+    },
     name::SessionName,
     permit::DepthSplit,
     steps::Steps, //
@@ -38,9 +44,7 @@ use kernel::{
     new_mutex,
     new_spinlock_irq,
     prelude::*,
-    str::CString,
     sync::{
-        aref::ARef,
         Arc,
         Mutex,
         SpinLockIrq, //
@@ -62,8 +66,6 @@ use kx::{
     },
     work::{
         DelayedWork,
-        Options,
-        Queue,
         Work, //
     }, //
 };
@@ -79,17 +81,9 @@ use events::Notices;
 use failovers::FailoverRecord;
 pub(crate) use failovers::Told;
 use paths::Paths;
-pub(crate) use paths::{
-    ShownPath,
-    Token, //
-};
+pub(crate) use paths::ShownPath;
 use reauth::Reauth;
 pub(crate) use submit::cid_of;
-
-pub use settings::{
-    Number,
-    Settings, //
-};
 
 /// Parameters of a session to open.
 pub struct SessionConfig<'a> {
@@ -185,9 +179,7 @@ pub(crate) struct Limits {
 /// The user that opened the session must close it with [`Session::close`].
 #[pin_data]
 pub struct Session {
-    name: CString,
-    /// The network namespace of the task that opened the session.
-    net: ARef<Net>,
+    env: Arc<Env>,
     #[pin]
     multipath: RcuPtr<Multipath>,
     #[pin]
@@ -197,27 +189,16 @@ pub struct Session {
     /// The bits of the current [`Generation`], for readers that do not lock `failover`.
     generation: Atomic<u32>,
     limits: SetOnce<Limits>,
-    settings: Settings,
-    /// The log has said that the server's heartbeats do not follow the failover time.
-    told_fixed: AtomicFlag,
-    nr_queues: u16,
-    nr_poll_queues: u16,
+    /// The path selection policy.
+    policy: Atomic<u32>,
     /// The server's port, for paths that the operator adds.
     port: u16,
-    #[pin]
-    key_id: SpinLockIrq<KeyId>,
     /// A path has authenticated, so all further paths must.
     authenticated: AtomicFlag,
     /// Cursor of the round-robin policy.
     pub(crate) round_robin: RoundRobin,
     #[pin]
     admin: Admin,
-    /// Held by the attempt that asks the server to create the session.
-    pub(crate) first_conn: Token,
-    /// Held by the attempt that may use much of the memory reserve.
-    pub(crate) reserve: Token,
-    #[pin]
-    wait_queue: WaitQueue,
     pub(crate) session_events: Arc<dyn SessionEvents>,
     #[pin]
     notices: Notices,
@@ -230,9 +211,6 @@ pub struct Session {
     /// Connects and disconnects without a uevent yet.
     #[pin]
     pending_uevents: SpinLockIrq<Steps<bool>>,
-    uevent_queue: Arc<Queue>,
-    events_queue: Arc<Queue>,
-    slow_queue: Arc<Queue>,
     #[pin]
     pub(crate) requeue_work: Work<Self, { work::REQUEUE }>,
     #[pin]
@@ -308,7 +286,7 @@ impl Session {
         if let Some(ms) = config.failover_time_ms {
             this.set_failover_time_ms(ms)?;
         }
-        if this.nr_cons() > MAX_CONNECTIONS.into() {
+        if this.env.nr_cons() > MAX_CONNECTIONS.into() {
             return Err(EINVAL);
         }
         this.poll_later();
@@ -321,45 +299,34 @@ impl Session {
 
     /// Creates a session without paths.
     pub(crate) fn new(config: &SessionConfig<'_>) -> Result<Arc<Self>> {
-        let name = config.name.as_str();
-        let unbound = || Options::unbound().mem_reclaim();
-        // Heartbeats and failover must not wait for programs that keep all CPUs busy.
-        let urgent = || unbound().high_priority();
-        let requeue_queue = Queue::new(urgent(), fmt!("ibtrs-p-{}", name))?;
-        let events_queue = Queue::new(urgent(), fmt!("ibtrs-e-{}", name))?;
-        let slow_queue = Queue::new(unbound(), fmt!("ibtrs-c-{}", name))?;
-        let uevent_queue = Queue::new(unbound(), fmt!("ibtrs-u-{}", name))?;
+        let requeue_queue = urgent_queue('p', config.name.as_str())?;
+        let env = Env::new(
+            config.name,
+            config.nr_queues,
+            config.nr_poll_queues,
+            config.key_id,
+        )?;
+        let slow_queue = env.slow_queue();
         let paths = Paths::new()?;
         let failover = FailoverState::new();
         let this = Arc::pin_init(
             try_pin_init!(Self {
-                name: CString::try_from_fmt(fmt!("{}", name))?,
-                net: Net::current(),
                 multipath <- RcuPtr::new(Some(Multipath::new()?)),
                 paths <- new_mutex!(paths, "Session::paths"),
                 generation: Atomic::new(failover.generation().0.to_bits()),
                 failover <- new_spinlock_irq!(failover, "Session::failover"),
                 limits: SetOnce::new(),
-                settings: Settings::new(),
-                told_fixed: AtomicFlag::new(false),
-                nr_queues: config.nr_queues,
-                nr_poll_queues: config.nr_poll_queues,
+                policy: Atomic::new(Policy::MinInflight.to_u8().into()),
                 port: config.paths.first().ok_or(EINVAL)?.port,
-                key_id <- new_spinlock_irq!(config.key_id, "Session::key_id"),
                 authenticated: AtomicFlag::new(false),
                 round_robin: RoundRobin::new()?,
                 admin <- Admin::new(),
-                first_conn: Token::new(),
-                reserve: Token::new(),
-                wait_queue <- WaitQueue::new(),
                 session_events: config.events.clone(),
                 notices <- Notices::new(),
                 hook <- new_mutex!(None, "Session::hook"),
                 record <- FailoverRecord::new(),
                 pending_uevents <- new_spinlock_irq!(Steps::default(), "Session::pending_uevents"),
-                uevents <- kx::new_work!(uevent_queue.clone(), "Session::uevents"),
-                uevent_queue,
-                events_queue,
+                uevents <- kx::new_work!(env.uevent_queue(), "Session::uevents"),
                 requeue_work <- kx::new_work!(requeue_queue.clone(), "Session::requeue_work"),
                 requeue_later <- kx::new_delayed_work!(requeue_queue.clone(), "Session::requeue_later"),
                 expiry <- kx::new_delayed_work!(requeue_queue.clone(), "Session::expiry"),
@@ -367,8 +334,8 @@ impl Session {
                 notify <- kx::new_work!(slow_queue.clone(), "Session::notify"),
                 notice <- kx::new_work!(slow_queue.clone(), "Session::notice"),
                 reauth <- Reauth::new(),
-                reauth_work <- kx::new_delayed_work!(slow_queue.clone(), "Session::reauth_work"),
-                slow_queue,
+                reauth_work <- kx::new_delayed_work!(slow_queue, "Session::reauth_work"),
+                env,
             }? Error),
             GFP_KERNEL,
         )?;
@@ -386,7 +353,7 @@ impl Session {
         for path in &self.paths.lock().list {
             path.start();
         }
-        self.wait_queue.wait(|| {
+        self.env.wait_queue().wait(|| {
             if self.is_connected() {
                 return Some(Ok(()));
             }
@@ -513,9 +480,13 @@ impl Session {
 
 /// Properties.
 impl Session {
+    pub(crate) fn env(&self) -> &Arc<Env> {
+        &self.env
+    }
+
     /// Returns the name.
     pub fn name(&self) -> &CStr {
-        &self.name
+        self.env.name()
     }
 
     /// Returns the id of the key that paths authenticate with from their next connection on, if
@@ -525,7 +496,7 @@ impl Session {
     ///
     /// Any.
     pub fn key_id(&self) -> KeyId {
-        *self.key_id.lock()
+        self.env.key_id()
     }
 
     /// Sets the id of the key; already connected paths keep theirs.
@@ -534,7 +505,7 @@ impl Session {
     ///
     /// May sleep.
     pub fn set_key_id(self: &Arc<Self>, id: KeyId) {
-        *self.key_id.lock() = id;
+        self.env.set_key_id(id);
         self.reauth_settings_changed();
     }
 
@@ -596,29 +567,7 @@ impl Session {
     ///
     /// Process context.
     pub fn is_local(&self) -> bool {
-        *self.net == *Net::current()
-    }
-
-    /// Returns the network namespace that the session belongs to.
-    pub(crate) fn net(&self) -> &Net {
-        &self.net
-    }
-
-    pub(crate) fn wait_queue(&self) -> &WaitQueue {
-        &self.wait_queue
-    }
-
-    pub(crate) fn events_queue(&self) -> Arc<Queue> {
-        self.events_queue.clone()
-    }
-
-    /// Returns the queue for uevents; no other work waits for it.
-    pub(crate) fn uevent_queue(&self) -> Arc<Queue> {
-        self.uevent_queue.clone()
-    }
-
-    pub(crate) fn slow_queue(&self) -> Arc<Queue> {
-        self.slow_queue.clone()
+        *self.env.net() == *Net::current()
     }
 
     fn limits(&self) -> Limits {
@@ -653,18 +602,12 @@ impl Session {
     /// Returns the number of connections of a path for ordinary I/O; they are numbered from zero.
     #[inline]
     pub fn nr_queues(&self) -> u32 {
-        self.nr_queues.into()
+        self.env.nr_queues()
     }
 
     /// Returns the number of polled connections, see [`Session::poll`]; they are numbered after
     /// those for ordinary I/O.
     pub fn nr_poll_queues(&self) -> u32 {
-        self.nr_poll_queues.into()
-    }
-
-    /// Returns the number of connections of a path, the service connection
-    /// included.
-    pub(crate) fn nr_cons(&self) -> u32 {
-        1 + self.nr_queues() + self.nr_poll_queues()
+        self.env.nr_poll_queues()
     }
 }

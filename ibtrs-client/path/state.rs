@@ -49,7 +49,7 @@ impl Path {
     /// Tells the state machine that attempt `epoch` has failed with `error`, if it is the current
     /// one.
     pub(crate) fn attempt_failed(self: &Arc<Self>, epoch: u32, error: Error) {
-        let nr_cons = self.session.nr_cons();
+        let nr_cons = self.env.nr_cons();
         let mut fsm = self.fsm.lock();
         if fsm.machine.epoch != epoch {
             return;
@@ -85,7 +85,7 @@ impl Path {
     /// As [`Path::event`], for attempt `epoch` if given; also returns the number of outcomes before
     /// the step.
     pub(super) fn step(self: &Arc<Self>, event: Event, epoch: Option<u32>) -> (Reply, u64) {
-        let limit = self.session.settings().max_reconnect_attempts();
+        let limit = self.env.settings().max_reconnect_attempts();
         let mut fsm = self.fsm.lock();
         let outcomes = fsm.outcomes;
         let from = fsm.machine.state;
@@ -122,12 +122,12 @@ impl Path {
         if moved {
             self.uevents.enqueue(self.clone());
             let (from, to) = (from.to_u8(), step.next.to_u8());
-            trace::client_path_state(|| (self.session.name(), self.name(), from, to));
+            trace::client_path_state(|| (self.env.name(), self.name(), from, to));
         }
         if work {
             self.events.enqueue(self.clone());
             self.changed.notify_all();
-            self.session.wait_queue().wake_all();
+            self.env.wait_queue().wake_all();
         }
         (step.reply, outcomes)
     }
@@ -192,7 +192,7 @@ impl Path {
     }
 
     fn reconnect_delay_ms(&self) -> u32 {
-        let backoff = self.session.settings().backoff();
+        let backoff = self.env.settings().backoff();
         let random = kx::random::next_u32();
         self.fsm.lock().machine.delay_ms(&backoff, random)
     }

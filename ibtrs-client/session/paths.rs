@@ -38,10 +38,7 @@ use kernel::{
 use kx::{
     io::IoHandle,
     sync::{
-        atomic::{
-            Atomic,
-            Relaxed, //
-        },
+        atomic::Relaxed,
         Retired, //
     }, //
 };
@@ -142,27 +139,7 @@ impl ShownPath {
 impl Drop for ShownPath {
     fn drop(&mut self) {
         self.0.paths.lock().shown -= 1;
-        self.0.wait_queue.wake_all();
-    }
-}
-
-/// Epoch of the attempt that holds the token; 0 for none.
-pub(crate) struct Token(Atomic<u32>);
-
-impl Token {
-    pub(super) fn new() -> Self {
-        Self(Atomic::new(0))
-    }
-
-    /// Takes the token for attempt `epoch`; returns false if it is held.
-    pub(crate) fn take(&self, epoch: u32) -> bool {
-        // ORDERING: The token orders no other access.
-        self.0.cmpxchg(0, epoch, Relaxed).is_ok()
-    }
-
-    /// Gives the token back if attempt `epoch` holds it.
-    pub(crate) fn give(&self, epoch: u32) {
-        let _ = self.0.cmpxchg(epoch, 0, Relaxed);
+        self.0.env.wait_queue().wake_all();
     }
 }
 
@@ -173,7 +150,8 @@ impl Session {
     ///
     /// May sleep.
     pub(super) fn wait_hidden(&self) {
-        self.wait_queue
+        self.env
+            .wait_queue()
             .wait_uninterruptible(|| self.paths.lock().shown == 0);
     }
 
@@ -347,7 +325,7 @@ impl Session {
         self.fenced(offer.previous);
         self.expiry.cancel();
         self.notify.enqueue(self.clone());
-        self.wait_queue.wake_all();
+        self.env.wait_queue().wake_all();
         self.kick_requeue();
         Ok(result)
     }

@@ -357,7 +357,7 @@ impl Session {
     /// Returns whether the key is loaded. Without it, a path that reconnects would not come back,
     /// which is logged once.
     fn has_key_now(&self) -> bool {
-        let lacks = self.lacks_key();
+        let lacks = self.env.lacks_key();
         let tells = self
             .reauth
             .log_once(lacks.is_some(), |logged| &mut logged.no_key);

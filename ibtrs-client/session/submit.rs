@@ -138,7 +138,7 @@ impl Session {
                 PhaseCheck::Stale => return Err((ESTALE, io)),
                 PhaseCheck::Requeue => {}
                 PhaseCheck::Submit => {
-                    match multipath.submit(&self.settings, &self.round_robin, *req, io) {
+                    match multipath.submit(self.policy(), &self.round_robin, *req, io) {
                         Ok(_) => return Ok(multipath.paths.len() == 1),
                         Err((ENOTCONN, back)) => io = back,
                         Err(refused) => return Err(refused),
@@ -278,7 +278,7 @@ impl Session {
             }
             // If its path is lost, the message is sent again in the same generation or not at all.
             Some(multipath) => multipath
-                .submit(&self.settings, &self.round_robin, req, handle)
+                .submit(self.policy(), &self.round_robin, req, handle)
                 .map(|_| multipath.generation),
             None => Err((ENOTCONN, handle)),
         };

@@ -181,7 +181,7 @@ fn show_plan(session: &Session, buf: &mut Buf<'_>) -> Result {
 }
 
 fn show_policy(session: &Session, buf: &mut Buf<'_>) -> Result {
-    buf.line(fmt!("{}", session.settings().policy().sysfs_str()))
+    buf.line(fmt!("{}", session.policy().sysfs_str()))
 }
 
 fn store_policy(session: Ctx<'_>, input: &[u8]) -> Result {
