@@ -10,6 +10,10 @@ use crate::{
     con::Con,
     connect::Setup,
     io_buffer::IoBuffers,
+    link::{
+        Control,
+        Link, //
+    },
     path::Path,
     poll::{
         Drain,
@@ -17,12 +21,11 @@ use crate::{
     },
     request::{
         self,
-        Wire, //
+        PathIo, //
     },
     types::Proved, //
 };
 use ibtrs_core::{
-    heartbeat::PathHeartbeat,
     imm::send_imm,
     trace, //
 };
@@ -36,6 +39,7 @@ use ibtrs_proto::{
         Plan,
         DISCONNECT_GRACE_MS, //
     },
+    fsm::client_path::State,
     imm::{
         Fence,
         Imm, //
@@ -68,18 +72,13 @@ use kx::{
             AtomicFlag,
             Relaxed, //
         },
-        PercpuArc,
         SetOnce, //
     }, //
 };
 use rdma::{
     device::RemovalGuard,
     dma::DmaBuf,
-    pd::Pd,
-    qp::{
-        Qp,
-        QueuePair, //
-    },
+    qp::Qp,
     slot::Slots, //
 };
 
@@ -125,10 +124,7 @@ pub(crate) fn needed_in_reclaim() {
 /// A connected path as submitters see it.
 pub(crate) struct PathConn {
     pub(crate) attempt: Arc<Attempt>,
-    pub(crate) qps: KVec<PercpuArc<QueuePair<Con>>>,
-    pub(crate) slots: Arc<Slots<Con>>,
-    pub(crate) wire: Wire,
-    pub(crate) pd: Arc<Pd>,
+    pub(crate) io: PathIo,
 }
 
 impl PathConn {
@@ -137,17 +133,11 @@ impl PathConn {
         if let Imm::Fence(fence) = imm {
             self.attempt.fences.fetch_add(1, Relaxed);
             trace::client_fence(|| {
-                let path = &self.attempt.path;
-                (path.env.name(), path.name(), fence.epoch, fence.drain)
+                let link = &self.io.link;
+                (link.env.name(), &link.names.path, fence.epoch, fence.drain)
             });
         }
-        send_imm(self.qps.first().ok_or(ENOTCONN)?, imm)
-    }
-
-    /// Handles completions of connection `cid` if it is polled; returns the number of completions.
-    #[inline]
-    pub(crate) fn poll(&self, cid: u16) -> u32 {
-        self.qps.get(usize::from(cid)).map_or(0, |qp| qp.poll())
+        send_imm(self.io.qps.first().ok_or(ENOTCONN)?, imm)
     }
 }
 
@@ -155,12 +145,9 @@ impl PathConn {
 #[pin_data]
 pub(crate) struct Attempt {
     pub(crate) path: Arc<Path>,
-    /// The path epoch.
-    pub(crate) epoch: u32,
+    pub(crate) link: Arc<Link>,
     /// The session's UUID for all connections of the attempt.
     pub(crate) session_uuid: [u8; 16],
-    /// The parameters with which the server accepted the service connection.
-    pub(crate) wire: SetOnce<Wire>,
     /// Set when both sides have proved themselves; unset without authentication.
     pub(crate) proved: SetOnce<Proved>,
     /// Set when submitters can find the path.
@@ -174,24 +161,14 @@ pub(crate) struct Attempt {
     pub(crate) progress: CondVar,
     #[pin]
     pub(crate) cons: Mutex<Resources>,
-    #[pin]
-    pub(crate) heartbeat: PathHeartbeat,
-    /// The last round trip of a heartbeat in nanoseconds; 0 before the first.
-    latency_ns: Atomic<u64>,
     /// When the probe that is under way began, by [`PathHeartbeat::now_ns`], but at least 1; 0 without
     /// one. See [`crate::timeout`].
     pub(crate) probe_began: Atomic<u64>,
-    /// The server has broken the protocol.
-    broken: AtomicFlag,
     /// The resources are not kept for the next attempt, because their device goes away or the
     /// attempt found no memory.
     pub(crate) disposable: AtomicFlag,
-    /// The client has revoked a key that the server may still use in good faith.
-    pub(crate) revoked: AtomicFlag,
     /// Fences that the server has not answered.
     fences: Atomic<u32>,
-    /// Requests in flight that the path selection policy counts.
-    pub(crate) inflight: Atomic<i32>,
 }
 
 impl Attempt {
@@ -199,31 +176,30 @@ impl Attempt {
     pub(crate) fn new(path: Arc<Path>, epoch: u32) -> Result<Arc<Self>> {
         let setup = Setup::new(path.env.nr_cons() as usize)?;
         let resources = Resources::new(DrainMemory::new(path.env.nr_poll_queues())?);
-        let missed_max = path.env.settings().hb_missed_max.get();
+        let link = path.new_link(epoch)?;
         let session_uuid = path.session.uuid();
         Arc::pin_init(
             try_pin_init!(Self {
                 path,
-                epoch,
+                link,
                 session_uuid,
-                wire: SetOnce::new(),
                 proved: SetOnce::new(),
                 published: SetOnce::new(),
                 published_at: SetOnce::new(),
                 setup <- new_spinlock_irq!(setup, "Attempt::setup"),
                 progress <- new_condvar!("Attempt::progress"),
                 cons <- new_cons(resources),
-                heartbeat <- PathHeartbeat::new(missed_max),
-                latency_ns: Atomic::new(0),
                 probe_began: Atomic::new(0),
-                broken: AtomicFlag::new(false),
                 disposable: AtomicFlag::new(false),
-                revoked: AtomicFlag::new(false),
                 fences: Atomic::new(0),
-                inflight: Atomic::new(0),
             }? Error),
             GFP_KERNEL,
         )
+    }
+
+    /// Returns the path epoch.
+    pub(crate) fn epoch(&self) -> u32 {
+        self.link.epoch
     }
 
     /// Returns the names of session and path, for the log.
@@ -237,38 +213,28 @@ impl Attempt {
     ///
     /// Any.
     pub(crate) fn error(&self, what: fmt::Arguments<'_>) {
-        self.path.error(self.epoch, what);
+        self.path.error(self.epoch(), what);
     }
 
     /// As [`Attempt::error`], for a breach of the protocol by the server. The breach may be
     /// repeated whenever one of the requests in flight is sent again, see [`Loss`].
     pub(crate) fn breach(&self, what: fmt::Arguments<'_>) {
-        // ORDERING: The connections are drained before the flag is read.
-        self.broken.store(true, Relaxed);
+        self.link.set_broken();
         self.error(what);
     }
 
     fn loss(&self) -> Loss {
-        if self.broken.load(Relaxed) {
+        if self.link.is_broken() {
             Loss::Protocol
         } else {
             Loss::Link
         }
     }
 
-    /// Returns the last round trip of a heartbeat in nanoseconds, if there was one.
-    #[inline]
-    pub(crate) fn latency_ns(&self) -> Option<u64> {
-        match self.latency_ns.load(Relaxed) {
-            0 => None,
-            ns => Some(ns),
-        }
-    }
-
     /// Returns what the server is, as far as the heartbeats depend on it; before the server has
     /// accepted the service connection, [`Peer::Ours`].
     pub(crate) fn peer(&self) -> Peer {
-        match self.wire.as_ref() {
+        match self.link.wire.as_ref() {
             Some(wire) if wire.rsp.ext.is_none() => Peer::Fixed,
             _ => Peer::Ours,
         }
@@ -279,13 +245,6 @@ impl Attempt {
         self.path.env.settings().plan(self.peer())
     }
 
-    /// Handles the answer to a heartbeat.
-    pub(crate) fn heartbeat_answered(&self) {
-        if let Some(ns) = self.heartbeat.answered() {
-            self.latency_ns.store(ns.max(1), Relaxed);
-        }
-    }
-
     /// Sends what is due at the end of a heartbeat interval.
     ///
     /// # Errors
@@ -293,8 +252,8 @@ impl Attempt {
     /// `ETIMEDOUT`: the server has been silent for too long. Others: sending failed.
     pub(crate) fn heartbeat_due(&self) -> Result {
         let missed_max = self.path.env.settings().hb_missed_max.get();
-        self.heartbeat.set_missed_max(missed_max);
-        self.heartbeat.send_due(|imm| {
+        self.link.heartbeat.set_missed_max(missed_max);
+        self.link.heartbeat.send_due(|imm| {
             let cons = self.cons.lock();
             send_imm(cons.qps.first().ok_or(ENOTCONN)?, imm)
         })
@@ -311,33 +270,6 @@ impl Attempt {
         // lock of the connection's events.
         cons.qps.reserve(1, GFP_KERNEL)?;
         Ok(cons.qps.push_within_capacity(qp)?)
-    }
-
-    /// Handles the server's answer to a fence.
-    pub(crate) fn fence_done(&self, fence: Fence) {
-        // ORDERING: A fence is counted before it is posted. Only the handler of the service connection,
-        // which runs once at a time, subtracts.
-        if self.fences.load(Relaxed) == 0 {
-            return self.breach(fmt!("answer to a fence that was not sent"));
-        }
-        self.fences.fetch_sub(1, Relaxed);
-        trace::client_fence_done(|| {
-            let path = &self.path;
-            (path.env.name(), path.name(), fence.epoch, fence.drain)
-        });
-        let mut setup = self.setup.lock();
-        if setup.connecting && fence.drain {
-            setup.fenced = setup.fenced.max(fence.epoch);
-            drop(setup);
-            self.progress.notify_all();
-            return;
-        }
-        drop(setup);
-        if self.published.as_ref().is_none() {
-            // Until then, the only fence is one with `drain`.
-            return self.breach(fmt!("answer to a fence that was not sent"));
-        }
-        self.path.session.fence_done(fence.epoch);
     }
 
     /// Makes the attempt end early.
@@ -401,11 +333,11 @@ impl Attempt {
         let session = &self.path.session;
         let loss = self.loss();
         for slot in slots.iter() {
-            let over = request::take(&slot, self, service.pd(), |moved, user, io| {
+            let over = request::take(&slot, service, |moved, user, io| {
                 let (info, since) = moved;
-                self.path.stats.failed_over();
+                self.link.stats.failed_over();
                 session.request_moved(since, info.entry.was_moved());
-                trace::client_failover(|| (session.name(), info.tag, self.epoch));
+                trace::client_failover(|| (session.name(), info.tag, self.epoch()));
                 session.requeue_lost((&published, loss), info, user, io)
             });
             if let Some(ended) = over {
@@ -432,6 +364,64 @@ impl Attempt {
 
     /// Tells the state machine that the attempt has failed with `error`.
     pub(crate) fn failed(&self, error: Error) {
-        self.path.attempt_failed(self.epoch, error);
+        self.path.attempt_failed(self.epoch(), error);
+    }
+}
+
+impl Control for Attempt {
+    fn error(&self, what: fmt::Arguments<'_>) {
+        self.error(what);
+    }
+
+    fn is_connected(&self) -> bool {
+        self.path.state() == State::Connected
+    }
+
+    fn info_received(&self, bytes: &[u8]) {
+        self.setup.lock().set_info(bytes);
+        self.progress.notify_all();
+    }
+
+    fn auth2_received(&self, bytes: &[u8]) {
+        self.setup.lock().set_auth2(bytes);
+        self.progress.notify_all();
+    }
+
+    fn fence_done(&self, fence: Fence) {
+        // ORDERING: A fence is counted before it is posted. Only the handler of the service connection,
+        // which runs once at a time, subtracts.
+        if self.fences.load(Relaxed) == 0 {
+            return self.breach(fmt!("answer to a fence that was not sent"));
+        }
+        self.fences.fetch_sub(1, Relaxed);
+        trace::client_fence_done(|| {
+            let path = &self.path;
+            (path.env.name(), path.name(), fence.epoch, fence.drain)
+        });
+        let mut setup = self.setup.lock();
+        if setup.connecting && fence.drain {
+            setup.fenced = setup.fenced.max(fence.epoch);
+            drop(setup);
+            self.progress.notify_all();
+            return;
+        }
+        drop(setup);
+        if self.published.as_ref().is_none() {
+            // Until then, the only fence is one with `drain`.
+            return self.breach(fmt!("answer to a fence that was not sent"));
+        }
+        self.path.session.fence_done(fence.epoch);
+    }
+
+    fn noticed(&self, number: u32) {
+        self.path.session.noticed(number);
+    }
+
+    fn durable(&self, number: u32) {
+        self.path.session.durable(self.epoch(), number);
+    }
+
+    fn moved_request_answered(&self) {
+        self.path.session.moved_request_answered();
     }
 }

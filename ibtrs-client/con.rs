@@ -3,13 +3,16 @@
 //! One connection of a path: handles its completions.
 
 use crate::{
-    attempt::Attempt,
+    link::{
+        Control,
+        Link, //
+    },
     request::{
         self,
         Answer,
         Request,
         Stray, //
-    },
+    }, //
 };
 use ibtrs_core::{
     convert,
@@ -17,7 +20,6 @@ use ibtrs_core::{
 };
 use ibtrs_proto::{
     consts::RKEY_RSP_LEN,
-    fsm::client_path::State,
     imm::{
         self,
         Imm, //
@@ -35,6 +37,7 @@ use ibtrs_proto::{
     },
 };
 use kernel::{
+    fmt,
     prelude::*,
     sync::Arc, //
 };
@@ -66,7 +69,8 @@ pub(crate) const RECV_AUTH: usize = 2;
 
 /// The handler of a connection.
 pub(crate) struct Con {
-    pub(crate) attempt: Arc<Attempt>,
+    link: Arc<Link>,
+    control: Arc<dyn Control>,
     /// The number of the connection; 0 is the service connection.
     cid: u16,
     /// The keys that the server has invalidated since its last answer, as bits of a [`Revoked`].
@@ -84,15 +88,40 @@ pub(crate) struct Con {
 }
 
 impl Con {
-    pub(crate) fn new(attempt: Arc<Attempt>, cid: u16) -> Self {
+    pub(crate) fn new(link: Arc<Link>, control: Arc<dyn Control>, cid: u16) -> Self {
         Self {
-            attempt,
+            link,
+            control,
             cid,
             revoked: Atomic::new(Revoked::NONE.to_bits()),
             revoked_at: Atomic::new(0),
             messages: Atomic::new(0),
             outstanding: Atomic::new(0),
         }
+    }
+
+    /// Returns what the connections of the attempt share.
+    #[inline]
+    pub(crate) fn link(&self) -> &Link {
+        &self.link
+    }
+
+    /// Returns what hears of errors and of messages that are no answers.
+    pub(crate) fn control(&self) -> &dyn Control {
+        &*self.control
+    }
+
+    /// See [`Control::error`].
+    #[cold]
+    pub(crate) fn error(&self, what: fmt::Arguments<'_>) {
+        self.control.error(what);
+    }
+
+    /// As [`Con::error`], for a breach of the protocol by the server.
+    #[cold]
+    fn breach(&self, what: fmt::Arguments<'_>) {
+        self.link.set_broken();
+        self.error(what);
     }
 
     /// Returns the number of the connection.
@@ -151,16 +180,15 @@ impl Con {
     }
 
     fn bogus(&self, bogus: Bogus) {
-        let path = &self.attempt.path;
-        let polled = u32::from(self.cid) > path.env.nr_queues();
+        let polled = u32::from(self.cid) > self.link.env.nr_queues();
         // While a polled connection is being closed, the key may be that of the next answer (see
         // `revoked`), so there is no reason to suspect the server.
-        let report = match polled && path.state() != State::Connected {
-            true => Attempt::error,
-            false => Attempt::breach,
+        let report = match polled && !self.control.is_connected() {
+            true => Self::error,
+            false => Self::breach,
         };
         report(
-            &self.attempt,
+            self,
             fmt!(
                 "connection {}: the server invalidated a wrong key ({:#x})",
                 self.cid,
@@ -179,8 +207,7 @@ impl Con {
     ) {
         let revoked = self.take_revoked();
         let Some(slot) = qp.slot(id) else {
-            self.attempt
-                .breach(fmt!("answer to the chunk {id}, which does not exist"));
+            self.breach(fmt!("answer to the chunk {id}, which does not exist"));
             return;
         };
         let answer = Answer {
@@ -193,10 +220,8 @@ impl Con {
         };
         match request::answered(qp, slot, &answer) {
             Ok(()) => {}
-            Err(Stray::Unasked) => self
-                .attempt
-                .breach(fmt!("answer to the chunk {id}, which has no request")),
-            Err(Stray::Elsewhere(asked)) => self.attempt.breach(fmt!(
+            Err(Stray::Unasked) => self.breach(fmt!("answer to the chunk {id}, which has no request")),
+            Err(Stray::Elsewhere(asked)) => self.breach(fmt!(
                 "answer on connection {} to the chunk {id}, whose request went by connection {asked}",
                 self.cid
             )),
@@ -207,7 +232,7 @@ impl Con {
     /// Handles an answer whose message contains a new key for its chunk if the server sends new
     /// keys.
     fn answered_with_key(&self, qp: &QpRef<'_, Self>, message: &Received<'_>, answer: imm::Answer) {
-        let Some(wire) = self.attempt.wire.as_ref() else {
+        let Some(wire) = self.link.wire.as_ref() else {
             return;
         };
         if !wire.rsp.new_rkey {
@@ -218,14 +243,14 @@ impl Con {
                 let rest = message.bytes.get(RKEY_RSP_LEN..).unwrap_or(&[]);
                 self.answered(qp, answer, Some(rsp.rkey), Trailer::decode(rest));
             }
-            Err(error) => self.attempt.breach(fmt!("bad answer: {}", error.as_str())),
+            Err(error) => self.breach(fmt!("bad answer: {}", error.as_str())),
         }
     }
 
     /// Handles a message that both invalidates a key and contains the answer. The invalidation was
     /// recorded before, as for a message whose answer follows.
     fn answered_with_inv(&self, qp: &QpRef<'_, Self>, message: &Received<'_>) {
-        let wire = self.attempt.wire.as_ref();
+        let wire = self.link.wire.as_ref();
         let Some(wire) = wire.filter(|wire| wire.inv_answers) else {
             return self.unexpected();
         };
@@ -235,7 +260,7 @@ impl Con {
                 rkey,
                 trailer,
             }) => self.answered(qp, answer, rkey, trailer),
-            Err(error) => self.attempt.breach(fmt!("bad answer: {}", error.as_str())),
+            Err(error) => self.breach(fmt!("bad answer: {}", error.as_str())),
         }
     }
 
@@ -246,7 +271,7 @@ impl Con {
             Ok(more) => more,
             Err(error) => {
                 let what = error.as_str();
-                return self.attempt.breach(fmt!("bad answers: {what}"));
+                return self.breach(fmt!("bad answers: {what}"));
             }
         };
         for answer in Iterator::chain([first].into_iter(), more.iter()) {
@@ -264,7 +289,7 @@ impl Con {
             return Repost::Yes;
         }
         if message.class == RECV_INFO {
-            self.attempt.info_received(message.bytes);
+            self.control.info_received(message.bytes);
             return Repost::No;
         }
         self.unexpected();
@@ -274,14 +299,13 @@ impl Con {
     /// Checks that the server may send `imm` in this message. No message with an immediate is
     /// expected before the server's terms are known.
     fn check(&self, imm: Imm, message: &Received<'_>) -> Result<(), ImmError> {
-        let wire = self.attempt.wire.as_ref();
+        let wire = self.link.wire.as_ref();
         let terms = wire.ok_or(ImmError::NotNegotiated)?.imms;
         terms.check_from_server(imm, self.cid, !message.bytes.is_empty())
     }
 
     fn unexpected(&self) {
-        self.attempt
-            .breach(fmt!("connection {}: unexpected message", self.cid));
+        self.breach(fmt!("connection {}: unexpected message", self.cid));
     }
 }
 
@@ -289,13 +313,13 @@ impl Handler for Con {
     type Slot = Request;
 
     fn received(&self, qp: QpRef<'_, Self>, message: Received<'_>) -> Repost {
-        self.attempt.heartbeat.received();
+        self.link.heartbeat.received();
         // ORDERING: As for `revoked`.
         self.messages.store(self.messages() + 1, Relaxed);
         if message.class == RECV_AUTH {
             // The server has not proved itself yet, so nothing but AUTH2 is accepted.
             match (message.imm, message.invalidated) {
-                (None, None) => self.attempt.auth2_received(message.bytes),
+                (None, None) => self.control.auth2_received(message.bytes),
                 _ => self.unexpected(),
             }
             return Repost::No;
@@ -309,7 +333,7 @@ impl Handler for Con {
         };
         let decoded = Imm::decode(imm);
         if let Err(error) = self.check(decoded, &message) {
-            self.attempt.breach(fmt!(
+            self.breach(fmt!(
                 "connection {}: unexpected immediate {:#x}: {}",
                 self.cid,
                 imm,
@@ -331,20 +355,17 @@ impl Handler for Con {
             }
             Imm::Heartbeat => {
                 if let Err(error) = send_imm(&qp, Imm::HeartbeatAck) {
-                    self.attempt.error(fmt!(
+                    self.error(fmt!(
                         "cannot answer a heartbeat ({})",
                         convert::errno(error).as_str()
                     ));
                 }
             }
-            Imm::HeartbeatAck => self.attempt.heartbeat_answered(),
+            Imm::HeartbeatAck => self.link.heartbeat_answered(),
             Imm::Nop => {}
-            Imm::FenceDone(fence) => self.attempt.fence_done(fence),
-            Imm::Notice(number) => self.attempt.path.session.noticed(number),
-            Imm::Durable(number) => {
-                let epoch = self.attempt.epoch;
-                self.attempt.path.session.durable(epoch, number);
-            }
+            Imm::FenceDone(fence) => self.control.fence_done(fence),
+            Imm::Notice(number) => self.control.noticed(number),
+            Imm::Durable(number) => self.control.durable(number),
             // Refused above.
             Imm::IoReq { .. } | Imm::Fence(_) | Imm::DurableSeen(_) | Imm::Unknown(_) => {}
         }
@@ -360,23 +381,21 @@ impl Handler for Con {
     }
 
     fn completes(&self, _qp: &QueuePair<Self>, position: u32) {
-        self.attempt.path.stats.batches.completes(position);
+        self.link.stats.batches.completes(position);
     }
 
     fn failed(&self, _qp: QpRef<'_, Self>, wc: &Wc) {
         // Flushed work requests follow an error that was reported before, or a disconnect.
         if wc.is_flush() {
-            self.attempt
-                .error(fmt!("connection {} was flushed", self.cid));
+            self.error(fmt!("connection {} was flushed", self.cid));
         } else {
-            self.attempt.error(fmt!("connection {}: {}", self.cid, wc));
+            self.error(fmt!("connection {}: {}", self.cid, wc));
         }
     }
 
     fn receive_failed(&self, qp: QpRef<'_, Self>, wc: &Wc) {
-        if wc.is_peers_mistake() && !self.attempt.revoked.load(Relaxed) {
-            self.attempt
-                .breach(fmt!("connection {}: a message: {}", self.cid, wc));
+        if wc.is_peers_mistake() && !self.link.revoked.load(Relaxed) {
+            self.breach(fmt!("connection {}: a message: {}", self.cid, wc));
         } else {
             self.failed(qp, wc);
         }

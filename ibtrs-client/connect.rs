@@ -25,6 +25,7 @@ use crate::{
     request::{
         self,
         takes_slots,
+        PathIo,
         Request,
         Wire, //
     }, //
@@ -191,7 +192,7 @@ impl ConnSetup {
     /// Creates the queue pair once the address is resolved, and starts to resolve
     /// the route.
     fn route(&self, attempt: &Arc<Attempt>, config: QpConfig, pd: &Arc<Pd>) -> Result<Qp<Con>> {
-        let con = Con::new(attempt.clone(), self.cid);
+        let con = Con::new(attempt.link.clone(), attempt.clone(), self.cid);
         let qp = config.create(self.id.clone(), pd, con)?;
         self.id.resolve_route(CONNECT_TIMEOUT_MS)?;
         Ok(qp)
@@ -258,7 +259,7 @@ pub(crate) fn run(attempt: &Arc<Attempt>) {
         Ok(())
             if attempt
                 .path
-                .attempt_event(attempt.epoch, Event::Established) =>
+                .attempt_event(attempt.epoch(), Event::Established) =>
         {
             kx::pr_info_ratelimited!("{}: connected\n", attempt.log());
         }
@@ -299,7 +300,7 @@ impl<'a> TokenGuard<'a> {
             if !wanted() {
                 return Ok(None);
             }
-            if token.take(attempt.epoch) {
+            if token.take(attempt.epoch()) {
                 break;
             }
             attempt.pause(Self::PAUSE_MS)?;
@@ -310,7 +311,7 @@ impl<'a> TokenGuard<'a> {
 
 impl Drop for TokenGuard<'_> {
     fn drop(&mut self) {
-        self.token.give(self.attempt.epoch);
+        self.token.give(self.attempt.epoch());
     }
 }
 
@@ -376,7 +377,7 @@ fn reach(attempt: &Arc<Attempt>) -> Result<Reached<'_>> {
     attempt.path.set_accepted();
     let asked = extensions(attempt, &dev);
     let wire = Wire::new(rsp, asked, &dev, sharing(&attempt.path.env))?;
-    attempt.wire.populate(wire);
+    attempt.link.wire.populate(wire);
     if wire.imm_in_messages {
         for service in &attempt.cons.lock().qps {
             service.carry_imm_in_messages()?;
@@ -471,7 +472,7 @@ struct Established<'a> {
 fn offer(attempt: &Arc<Attempt>, established: Established<'_>) -> Result {
     let session = &attempt.path.session;
     let mut offer = Offer {
-        epoch: attempt.epoch,
+        epoch: attempt.epoch(),
         previous: attempt.path.previous(),
         ext: established.wire.rsp.ext,
         is_first: established.first.is_first,
@@ -482,10 +483,13 @@ fn offer(attempt: &Arc<Attempt>, established: Established<'_>) -> Result {
     let conn = Arc::new(
         PathConn {
             attempt: attempt.clone(),
-            qps: established.qps,
-            slots: established.slots,
-            wire: established.wire,
-            pd: established.pd,
+            io: PathIo {
+                link: attempt.link.clone(),
+                qps: established.qps,
+                slots: established.slots,
+                wire: established.wire,
+                pd: established.pd,
+            },
         },
         GFP_KERNEL,
     )?;
@@ -544,7 +548,7 @@ fn sends_capsules(env: &Env, dev: &Device) -> bool {
 /// Returns the extensions that all connections of the attempt ask for.
 fn extensions(attempt: &Attempt, dev: &Device) -> ReqExt {
     ReqExt {
-        epoch: attempt.epoch,
+        epoch: attempt.epoch(),
         send_imm: !dev.has_immediates(),
         notices: true,
         same_key: true,

@@ -18,6 +18,7 @@
 //! | [`path`] | a path and its state |
 //! | [`attempt`], [`connect`], [`con`] | its connections |
 //! | [`auth`] | authentication of a path |
+//! | [`link`] | an attempt as its connections and requests know it |
 //! | [`request`], [`io_buffer`] | requests in flight, buffers for the data of small ones |
 //! | [`admin`] | permits for messages |
 //! | [`requeue_list`], [`requeue`] | requests that wait for a path, failover |
@@ -59,6 +60,7 @@ mod con;
 mod connect;
 mod env;
 mod io_buffer;
+mod link;
 mod multipath;
 mod path;
 mod poll;

@@ -98,7 +98,7 @@ impl Multipath {
     /// # Errors
     ///
     /// The I/O is handed back with `ENOTCONN` if no path takes it; other errors are those of
-    /// [`PathConn::submit`].
+    /// [`PathIo::submit`].
     pub(crate) fn submit(
         &self,
         policy: Policy,
@@ -124,7 +124,7 @@ impl Multipath {
                 };
                 continue;
             };
-            match path.submit(&req, io) {
+            match path.io.submit(&req, io) {
                 Ok(()) => return Ok(path),
                 Err((ENOTCONN, back)) => {
                     tried.add(at);
@@ -140,7 +140,7 @@ impl Multipath {
     fn of_epoch(&self, epoch: u32) -> PathSet {
         let mut set = PathSet::NONE;
         for (at, path) in self.paths.iter().enumerate() {
-            if path.attempt.epoch == epoch {
+            if path.attempt.epoch() == epoch {
                 set.add(at);
             }
         }
@@ -149,7 +149,7 @@ impl Multipath {
 
     /// Handles completions of connection `cid` of each path, if it is polled; returns their number.
     pub(crate) fn poll(&self, cid: u16) -> u32 {
-        self.paths.iter().map(|path| path.poll(cid)).sum()
+        self.paths.iter().map(|path| path.io.poll(cid)).sum()
     }
 
     fn choose(&self, policy: Policy, round_robin: &RoundRobin, tried: &PathSet) -> Option<usize> {
@@ -168,11 +168,11 @@ impl Multipath {
             usable: !tried.has(at),
             inflight: match policy {
                 // CAST: Never negative, as each decrement follows its increment.
-                Policy::MinInflight => path.attempt.inflight.load(Relaxed).max(0) as u32,
+                Policy::MinInflight => path.io.link.inflight.load(Relaxed).max(0) as u32,
                 _ => 0,
             },
             latency: match policy {
-                Policy::MinLatency => path.attempt.latency_ns(),
+                Policy::MinLatency => path.io.link.latency_ns(),
                 _ => None,
             },
         });

@@ -12,6 +12,10 @@ use crate::{
         Resources, //
     },
     env::Env,
+    link::{
+        Link,
+        Names, //
+    },
     poll::Closing,
     session::{
         Session,
@@ -112,9 +116,7 @@ struct Hca {
 pub struct Path {
     pub(crate) session: Arc<Session>,
     pub(crate) env: Arc<Env>,
-    name: CString,
-    /// Session and addresses, for the log.
-    log: CString,
+    names: Arc<Names>,
     pub(crate) spec: PathSpec,
     pub(crate) uuid: [u8; 16],
     #[pin]
@@ -138,7 +140,7 @@ pub struct Path {
     drained: AtomicFlag,
     /// The path is about to reconnect, to authenticate again, and is drained until then.
     drained_for_reauth: AtomicFlag,
-    pub(crate) stats: Stats,
+    stats: Arc<Stats>,
     /// As [`Session::hook`].
     #[pin]
     hook: Mutex<Option<PathHook>>,
@@ -194,6 +196,10 @@ impl Path {
         let env = session.env().clone();
         let (queue, slow) = (env.events_queue(), env.slow_queue());
         let (uevents, nr_queues) = (env.uevent_queue(), env.nr_queues());
+        let names = Names {
+            path: CString::try_from_fmt(fmt!("{}", Shown(spec.addr)))?,
+            log: CString::try_from_fmt(fmt!("{}: {}", env.name(), Shown(spec.addr)))?,
+        };
         let fsm = Fsm {
             machine: Machine::new(),
             is_new: true,
@@ -214,8 +220,7 @@ impl Path {
         };
         let this = Arc::pin_init(
             try_pin_init!(Self {
-                name: CString::try_from_fmt(fmt!("{}", Shown(spec.addr)))?,
-                log: CString::try_from_fmt(fmt!("{}: {}", env.name(), Shown(spec.addr)))?,
+                names: Arc::new(names, GFP_KERNEL)?,
                 session,
                 env,
                 spec,
@@ -230,7 +235,7 @@ impl Path {
                 accepted: AtomicFlag::new(false),
                 drained: AtomicFlag::new(false),
                 drained_for_reauth: AtomicFlag::new(false),
-                stats: Stats::new(nr_queues)?,
+                stats: Arc::new(Stats::new(nr_queues)?, GFP_KERNEL)?,
                 hook <- new_mutex!(None, "Path::hook"),
                 events <- kx::new_work!(queue.clone(), "Path::events"),
                 connect <- kx::new_work!(slow, "Path::connect"),
@@ -286,7 +291,7 @@ impl Path {
 
     /// Returns the name: `src@dst`, or `dst`, as the operator gave it.
     pub fn name(&self) -> &CStr {
-        &self.name
+        &self.names.path
     }
 
     /// Returns the session.
@@ -296,7 +301,7 @@ impl Path {
 
     /// Returns the names of session and path, for the log.
     pub(crate) fn log(&self) -> &CStr {
-        &self.log
+        &self.names.log
     }
 
     /// Returns the state.
@@ -349,7 +354,7 @@ impl Path {
     ///
     /// May sleep.
     pub fn latency_ns(&self) -> Option<u64> {
-        self.attempt.lock().as_ref()?.latency_ns()
+        self.attempt.lock().as_ref()?.link.latency_ns()
     }
 
     /// Returns the id of the key with which both sides have proved themselves, if the path is
@@ -384,7 +389,9 @@ impl Path {
     /// May sleep.
     pub fn inflight(&self) -> i32 {
         let attempt = self.attempt.lock();
-        attempt.as_ref().map_or(0, |a| a.inflight.load(Relaxed))
+        attempt
+            .as_ref()
+            .map_or(0, |a| a.link.inflight.load(Relaxed))
     }
 
     /// Returns the current attempt, if there is one.
@@ -421,6 +428,12 @@ impl Path {
 
     pub(crate) fn stats(&self) -> &Stats {
         &self.stats
+    }
+
+    /// Creates the link of attempt `epoch`.
+    pub(crate) fn new_link(&self, epoch: u32) -> Result<Arc<Link>> {
+        let (names, stats) = (self.names.clone(), self.stats.clone());
+        Link::new(self.env.clone(), names, stats, epoch)
     }
 
     pub(crate) fn previous(&self) -> u32 {

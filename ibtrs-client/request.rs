@@ -21,15 +21,12 @@
 //! needed to send them again: see [`take`].
 
 use crate::{
-    attempt::{
-        Attempt,
-        PathConn, //
-    },
     con::Con,
     io_buffer::{
         IoBuffer,
         IoBuffers, //
     },
+    link::Link,
     stats::Timer,
     types::{
         Dir,
@@ -96,7 +93,10 @@ use kernel::{
 };
 use kx::{
     io::IoHandle,
-    sync::atomic::Relaxed, //
+    sync::{
+        atomic::Relaxed,
+        PercpuArc, //
+    }, //
 };
 use rdma::{
     device::Device,
@@ -123,7 +123,8 @@ use rdma::{
     sge::Remote,
     slot::{
         Kind,
-        SlotRef, //
+        SlotRef,
+        Slots, //
     },
 };
 
@@ -339,7 +340,7 @@ struct InFlight {
     io: Option<Carried>,
     /// The user header is at the beginning of the slot's header buffer.
     info: Info,
-    /// The request is counted in [`Attempt::inflight`].
+    /// The request is counted in [`Link::inflight`].
     counted: bool,
     timer: Timer,
     /// The server has not answered yet.
@@ -414,9 +415,9 @@ impl Carried {
 
 impl InFlight {
     /// Stops counting the request as one in flight.
-    fn uncount(&self, attempt: &Attempt) {
+    fn uncount(&self, link: &Link) {
         if self.counted {
-            attempt.inflight.fetch_sub(1, Relaxed);
+            link.inflight.fetch_sub(1, Relaxed);
         }
     }
 
@@ -624,7 +625,7 @@ impl Inner {
     /// Posts the request on `qp`.
     fn post(
         &mut self,
-        conn: &PathConn,
+        conn: &PathIo,
         qp: &QueuePair<Con>,
         slot: SlotRef<'_, Con>,
         submit: &Req<'_>,
@@ -727,22 +728,21 @@ impl Inner {
         let io = in_flight.io.take()?;
         let info = &in_flight.info;
         let result = in_flight.result.map_err(convert::error);
-        let attempt = &qp.handler().attempt;
-        in_flight.uncount(attempt);
+        let link = qp.handler().link();
+        in_flight.uncount(link);
         qp.handler().leave();
-        let stats = &attempt.path.stats;
+        let stats = &link.stats;
         let ns = stats.ended(info.dir, &in_flight.timer, info.cid);
         if info.entry.was_moved() {
-            attempt.path.session.moved_request_answered();
+            qp.handler().control().moved_request_answered();
         }
         trace::client_complete(|| {
-            let path = &attempt.path;
             let error = result.err().map_or(0, Error::to_errno);
             let times = in_flight.times.map(ServerTimes::decode);
             let (queue_ns, disk_ns) = trace::shares(times);
             (
-                path.env.name(),
-                path.name(),
+                link.env.name(),
+                &link.names.path,
                 info.tag,
                 error,
                 ns,
@@ -759,7 +759,7 @@ impl Inner {
             in_buffer,
             result,
             trailer: in_flight.trailer,
-            epoch: attempt.epoch,
+            epoch: link.epoch,
         };
         self.in_flight = None;
         Some(ended)
@@ -802,17 +802,32 @@ impl Ended {
     }
 }
 
-impl PathConn {
+/// The connections of a published path, for submitters.
+pub(crate) struct PathIo {
+    pub(crate) link: Arc<Link>,
+    pub(crate) qps: KVec<PercpuArc<QueuePair<Con>>>,
+    pub(crate) slots: Arc<Slots<Con>>,
+    pub(crate) wire: Wire,
+    pub(crate) pd: Arc<Pd>,
+}
+
+impl PathIo {
     /// Counts and traces a request that was handed to the device.
     #[inline]
     fn count(&self, req: &Req<'_>, nents: u32) {
-        let (path, info) = (&self.attempt.path, &req.info);
+        let (link, info) = (&self.link, &req.info);
         // CAST: A user header has at most `MAX_USER_HDR` bytes.
         let bytes = info.bytes + req.user_hdr.len() as u32;
-        path.stats.submitted(info.dir, bytes, nents);
+        link.stats.submitted(info.dir, bytes, nents);
         trace::client_submit(|| {
             let write = info.dir == Dir::Write;
-            (path.env.name(), path.name(), info.tag, write, info.bytes)
+            (
+                link.env.name(),
+                &*link.names.path,
+                info.tag,
+                write,
+                info.bytes,
+            )
         });
     }
 
@@ -832,7 +847,7 @@ impl PathConn {
         // The caller may have left requests there that are still to be rung for.
         self.commit(cid);
         // CAST: A path has no more connections than fit 16 bits.
-        let nr_queues = self.attempt.path.env.nr_queues() as u16;
+        let nr_queues = self.link.env.nr_queues() as u16;
         let mut others =
             Iterator::chain(cid.saturating_add(1)..=nr_queues, 1..cid.min(nr_queues + 1));
         let Some(cid) = others.find(|other| self.enter(*other)) else {
@@ -872,7 +887,7 @@ impl PathConn {
         if info.bytes > self.wire.max_io_bytes {
             return Err((EMSGSIZE, io));
         }
-        let stats = &self.attempt.path.stats;
+        let stats = &self.link.stats;
         let buffer = slot.buffer_for(&self.wire, req);
         // Before interrupts are disabled: a long scatterlist, and an IOMMU, take their time.
         let io = match buffer {
@@ -921,7 +936,7 @@ impl PathConn {
             trailer: None,
         });
         if req.counted {
-            self.attempt.inflight.fetch_add(1, Relaxed);
+            self.link.inflight.fetch_add(1, Relaxed);
         }
         let posted = inner.post(self, qp, slot, req, place, way);
         let error = match posted {
@@ -935,7 +950,7 @@ impl PathConn {
             // The device may have the request: the teardown of the path ends it or sends it again.
             self.count(req, nents);
             drop(guard);
-            self.attempt
+            qp.handler()
                 .error(fmt!("cannot post ({})", convert::errno(error).as_str()));
             return Ok(());
         }
@@ -945,11 +960,17 @@ impl PathConn {
         let Some(in_flight) = in_flight else {
             return Ok(());
         };
-        in_flight.uncount(&self.attempt);
+        in_flight.uncount(&self.link);
         match in_flight.io {
             Some(io) => Err((error, io.release(&self.pd))),
             None => Ok(()),
         }
+    }
+
+    /// Handles completions of connection `cid` if it is polled; returns the number of completions.
+    #[inline]
+    pub(crate) fn poll(&self, cid: u16) -> u32 {
+        self.qps.get(usize::from(cid)).map_or(0, |qp| qp.poll())
     }
 
     /// Rings the doorbell of the connection `cid`.
@@ -959,7 +980,7 @@ impl PathConn {
         };
         if let Err(error) = qp.ring() {
             if !is_surely_unsent(error) {
-                self.attempt
+                qp.handler()
                     .error(fmt!("cannot post ({})", convert::errno(error).as_str()));
             }
         }
@@ -1038,7 +1059,7 @@ pub(crate) fn answered(
     end(over, &slot, qp);
     if let Err(error) = invalidated {
         // The request ends when the path is torn down.
-        qp.handler().attempt.error(fmt!(
+        qp.handler().error(fmt!(
             "cannot invalidate a key ({})",
             convert::errno(error).as_str()
         ));
@@ -1087,7 +1108,7 @@ fn advance(qp: &QpRef<'_, Con>, slot: SlotRef<'_, Con>, note: impl FnOnce(&mut I
 /// # Context
 ///
 /// Any but hardirq. The caller keeps the path from being torn down meanwhile.
-pub(crate) fn cancel(conn: &PathConn, slot: SlotRef<'_, Con>) {
+pub(crate) fn cancel(conn: &PathIo, slot: SlotRef<'_, Con>) {
     let mut guard = slot.inner.lock();
     let inner = &mut *guard;
     let rkey = inner.mr.rkey();
@@ -1109,7 +1130,7 @@ pub(crate) fn cancel(conn: &PathConn, slot: SlotRef<'_, Con>) {
     let step = in_flight.key.revoke();
     in_flight.key = step.next;
     if step.invalidate {
-        conn.attempt.revoked.store(true, Relaxed);
+        conn.link.revoked.store(true, Relaxed);
     }
     let invalidated = match step.invalidate {
         true => invalidate(qp, slot, rkey),
@@ -1119,7 +1140,7 @@ pub(crate) fn cancel(conn: &PathConn, slot: SlotRef<'_, Con>) {
     match invalidated {
         Ok(()) => report_cancelled(qp, slot),
         // The request is then sent again over another path.
-        Err(error) => conn.attempt.error(fmt!(
+        Err(error) => qp.handler().error(fmt!(
             "cannot invalidate a key ({})",
             convert::errno(error).as_str()
         )),
@@ -1153,33 +1174,33 @@ fn report_cancelled(qp: &QueuePair<Con>, slot: SlotRef<'_, Con>) {
     end(over, &slot, qp);
 }
 
-/// Takes the request out of `slot`, whose connections are drained. Returns an answered request with
-/// its result. Any other is left to `requeue`, with the time of its submission and its user header, and
-/// returned only if refused.
+/// Takes the request out of `slot`, whose connections are drained; `service` is one of them. Returns an
+/// answered request with its result. Any other is left to `requeue`, with the time of its submission and
+/// its user header, and returned only if refused.
 pub(crate) fn take(
     slot: &SlotRef<'_, Con>,
-    attempt: &Attempt,
-    pd: &Pd,
+    service: &QueuePair<Con>,
     requeue: impl FnOnce((Info, Instant<Monotonic>), &[u8], IoHandle) -> Option<IoHandle>,
 ) -> Option<Ended> {
     let mut guard = slot.inner.lock();
     let inner = &mut *guard;
     let in_flight = inner.in_flight.take()?;
-    in_flight.uncount(attempt);
+    let link = service.handler().link();
+    in_flight.uncount(link);
     // An answered read through an `IoBuffer` is over at once, so none is here.
     let ended = |io, result, trailer| Ended {
         io: Carried::Plain(io),
         in_buffer: 0,
         result,
         trailer,
-        epoch: attempt.epoch,
+        epoch: link.epoch,
     };
-    let io = in_flight.io?.release(pd);
+    let io = in_flight.io?.release(service.pd());
     if !in_flight.unanswered {
-        let stats = &attempt.path.stats;
+        let stats = &link.stats;
         stats.ended(in_flight.info.dir, &in_flight.timer, in_flight.info.cid);
         if in_flight.info.entry.was_moved() {
-            attempt.path.session.moved_request_answered();
+            service.handler().control().moved_request_answered();
         }
         let result = in_flight.result.map_err(convert::error);
         return Some(ended(io, result, in_flight.trailer));

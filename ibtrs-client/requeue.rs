@@ -139,7 +139,7 @@ impl Session {
                 self.abandon(waiting, EIO);
                 return false;
             }
-            match failover.logic.next(&entry, via.map(|via| via.attempt.epoch)) {
+            match failover.logic.next(&entry, via.map(|via| via.attempt.epoch())) {
                 Next::Wait => false,
                 Next::Submit => {
                     let waiting = failover.take(tag, header);

@@ -44,7 +44,7 @@ impl Session {
     pub fn request_timeout(&self, tag: u16) {
         self.with_multipath(|multipath| {
             for path in &multipath.paths {
-                let slot = path.slots.get(tag.into());
+                let slot = path.io.slots.get(tag.into());
                 if slot.is_some_and(|slot| slot.is_busy()) {
                     path.probe();
                 }
@@ -67,8 +67,8 @@ impl Session {
     pub fn cancel(&self, tag: u16) {
         self.with_multipath(|multipath| {
             for path in &multipath.paths {
-                if let Some(slot) = path.slots.get(tag.into()) {
-                    request::cancel(path, slot);
+                if let Some(slot) = path.io.slots.get(tag.into()) {
+                    request::cancel(&path.io, slot);
                 }
             }
         });
@@ -94,7 +94,7 @@ impl Session {
             // its path.
             let io = usize::from(self.depth_split().io());
             for path in &multipath.paths {
-                if path.slots.iter().take(io).any(|slot| slot.is_unwanted()) {
+                if path.io.slots.iter().take(io).any(|slot| slot.is_unwanted()) {
                     path.attempt.error(fmt!(
                         "unanswered request of a disk that is unmapped by force"
                     ));
@@ -108,16 +108,16 @@ impl PathConn {
     /// Sends a probe, unless one is under way.
     fn probe(&self) {
         let attempt = &self.attempt;
-        let now = attempt.heartbeat.now_ns().max(1);
+        let now = attempt.link.heartbeat.now_ns().max(1);
         // ORDERING: Pairs with the exchange in `run`: the answer to the last probe is read before the
         // silence flag is set again.
         if attempt.probe_began.cmpxchg(0, now, Full).is_err() {
             return;
         }
-        attempt.heartbeat.listen();
+        attempt.link.heartbeat.listen();
         // A full queue contains messages that the server must acknowledge anyway. On any other
         // error, the path is about to go.
-        let probing = self.qps.first().map(|qp| send_imm(qp, Imm::Heartbeat));
+        let probing = self.io.qps.first().map(|qp| send_imm(qp, Imm::Heartbeat));
         if let Some(Ok(()) | Err(EAGAIN)) = probing {
             let path = &attempt.path;
             // Also if the timer still runs for an earlier attempt.
@@ -137,11 +137,11 @@ impl WorkItem<{ crate::path::work::PROBE_TIMEOUT }> for Path {
         let began = attempt.probe_began.load(Relaxed);
         // Without a probe, or with one that has just begun, the timer ran for an earlier attempt, which
         // is gone. The timer of the one that has just begun is still to run.
-        let passed = attempt.heartbeat.now_ns().saturating_sub(began);
+        let passed = attempt.link.heartbeat.now_ns().saturating_sub(began);
         if began == 0 || passed < PROBE_TIMEOUT_NS / 2 {
             return;
         }
-        let silent = attempt.heartbeat.is_silent();
+        let silent = attempt.link.heartbeat.is_silent();
         // ORDERING: Pairs with the exchange in `probe`, which may begin again from here on.
         if attempt.probe_began.cmpxchg(began, 0, Full).is_err() {
             return;

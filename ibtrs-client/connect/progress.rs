@@ -101,6 +101,20 @@ impl Setup {
         })
     }
 
+    /// Stores the session information that [`super::exchange_info`] waits for.
+    pub(crate) fn set_info(&mut self, bytes: &[u8]) {
+        if let Some(place) = self.info.get_mut(..bytes.len()) {
+            place.copy_from_slice(bytes);
+            self.info_len = bytes.len();
+        }
+    }
+
+    /// Stores AUTH2, the server's answer to the client's proof.
+    pub(crate) fn set_auth2(&mut self, bytes: &[u8]) {
+        self.auth2 = Some(Message::new(bytes));
+        self.proving = false;
+    }
+
     /// Records that the client's proof is on its way.
     pub(crate) fn set_proving(&mut self) {
         self.proving = true;
@@ -274,26 +288,6 @@ impl Attempt {
         if let Some(place) = self.setup.lock().stages.get_mut(cid) {
             *place = Stage::Started;
         }
-    }
-
-    /// Stores the session information that [`super::exchange_info`] waits for.
-    pub(crate) fn info_received(&self, bytes: &[u8]) {
-        let mut setup = self.setup.lock();
-        if let Some(place) = setup.info.get_mut(..bytes.len()) {
-            place.copy_from_slice(bytes);
-            setup.info_len = bytes.len();
-        }
-        drop(setup);
-        self.progress.notify_all();
-    }
-
-    /// Stores AUTH2, the server's answer to the client's proof.
-    pub(crate) fn auth2_received(&self, bytes: &[u8]) {
-        let mut setup = self.setup.lock();
-        setup.auth2 = Some(Message::new(bytes));
-        setup.proving = false;
-        drop(setup);
-        self.progress.notify_all();
     }
 
     /// Waits for AUTH2, the server's answer to the client's proof.

@@ -370,13 +370,13 @@ impl WorkItem<{ crate::path::work::HEARTBEAT }> for Path {
         };
         // The teardown cancels the timer, but not a run of this function, which may queue it once more.
         // So it may expire when the next attempt is under way, whose first heartbeat is not due.
-        if !this.is_connected_by(attempt.epoch) {
+        if !this.is_connected_by(attempt.epoch()) {
             return;
         }
         match attempt.heartbeat_due() {
             Ok(()) => {
                 let interval = attempt.plan().hb_interval_ms;
-                let wait = attempt.heartbeat.next_in_ms(interval);
+                let wait = attempt.link.heartbeat.next_in_ms(interval);
                 this.heartbeat_work.enqueue_in(this.clone(), wait);
             }
             Err(error) => attempt.error(fmt!(

@@ -109,7 +109,7 @@ impl Session {
     fn note_durable(&self, epoch: u32, number: u32) {
         let via = self.with_multipath(|multipath| {
             let mut paths = multipath.paths.iter();
-            paths.find(|path| path.attempt.epoch == epoch).cloned()
+            paths.find(|path| path.attempt.epoch() == epoch).cloned()
         });
         let Some(via) = via.flatten() else { return };
         if !self.session_events.durable(number) {

@@ -101,7 +101,7 @@ impl Session {
         let lost = Lost {
             at_ms: RealTime::ktime_get() / 1_000_000,
             path: Text::new(fmt!("{}", attempt.path.name())),
-            cause: attempt.path.cause(attempt.epoch),
+            cause: attempt.path.cause(attempt.epoch()),
         };
         let now_ns = self.record.ns(Instant::now());
         let detect_ns = u64::from(attempt.plan().detect_ms()) * 1_000_000;

@@ -401,7 +401,7 @@ impl Session {
         };
         let mut paths = self.paths.lock();
         self.swap_and_wait(&mut paths, |paths| {
-            paths.retain(|path| path.attempt.epoch != attempt.epoch)
+            paths.retain(|path| path.attempt.epoch() != attempt.epoch())
         });
         let mut failover = self.failover.lock();
         let outage = failover.logic.path_lost(&published);

@@ -140,7 +140,10 @@ impl Path {
         let published = self.session().with_multipath(|multipath| {
             let mut all = multipath.paths.iter().map(|conn| &conn.attempt);
             let own = all.find(|attempt| Arc::ptr_eq(&attempt.path, self))?;
-            Some((own.published_at.as_ref()?.elapsed().as_millis(), own.epoch))
+            Some((
+                own.published_at.as_ref()?.elapsed().as_millis(),
+                own.epoch(),
+            ))
         });
         match published.flatten() {
             Some((age_ms, epoch)) => {

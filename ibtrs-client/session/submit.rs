@@ -161,7 +161,7 @@ impl Session {
     pub fn with_path_name<T>(&self, epoch: u32, func: impl FnOnce(Option<&CStr>) -> T) -> T {
         let multipath = self.multipath.read();
         let mut paths = multipath.get().into_iter().flat_map(|all| &all.paths);
-        let path = paths.find(|path| path.attempt.epoch == epoch);
+        let path = paths.find(|path| path.attempt.epoch() == epoch);
         func(path.map(|path| path.attempt.path.name()))
     }
 
@@ -180,7 +180,7 @@ impl Session {
     fn ring(&self, cid: u16) {
         if let Some(multipath) = self.multipath.read().get() {
             for path in &multipath.paths {
-                path.commit(cid);
+                path.io.commit(cid);
             }
         }
     }
