@@ -1,40 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! One connection of a path: handles its completions.
+//! One connection of a path: its state. [`crate::receive`] handles its completions.
 
-use crate::{
-    link::{
-        Control,
-        Link, //
-    },
-    request::{
-        self,
-        Answer,
-        Request,
-        Stray, //
-    }, //
+use crate::link::{
+    Control,
+    Link, //
 };
-use ibtrs_core::{
-    convert,
-    imm::send_imm, //
-};
-use ibtrs_proto::{
-    consts::RKEY_RSP_LEN,
-    imm::{
-        self,
-        Imm, //
-    },
-    imm_check::ImmError,
-    keys::{
-        Bogus,
-        Revoked, //
-    },
-    msg::{
-        InvAnswer,
-        MoreAnswers,
-        RkeyRsp,
-        Trailer, //
-    },
+use ibtrs_proto::keys::{
+    Bogus,
+    Revoked, //
 };
 use kernel::{
     fmt,
@@ -44,20 +18,6 @@ use kernel::{
 use kx::sync::atomic::{
     Atomic,
     Relaxed, //
-};
-use rdma::{
-    qp::{
-        Handler,
-        QpRef,
-        QueuePair, //
-    },
-    recv::{
-        Received,
-        Repost, //
-    },
-    sendq::Position,
-    slot::SlotRef,
-    wc::Wc,
 };
 
 /// Receive buffers for the server's answers.
@@ -119,7 +79,7 @@ impl Con {
 
     /// As [`Con::error`], for a breach of the protocol by the server.
     #[cold]
-    fn breach(&self, what: fmt::Arguments<'_>) {
+    pub(crate) fn breach(&self, what: fmt::Arguments<'_>) {
         self.link.set_broken();
         self.error(what);
     }
@@ -155,8 +115,15 @@ impl Con {
         self.messages.load(Relaxed)
     }
 
+    /// Counts a message.
+    #[inline]
+    pub(crate) fn count_message(&self) {
+        // ORDERING: As for `revoked`.
+        self.messages.store(self.messages() + 1, Relaxed);
+    }
+
     /// Records that the server has invalidated `key`.
-    fn key_revoked(&self, key: u32) {
+    pub(crate) fn key_revoked(&self, key: u32) {
         // ORDERING: Completions of a connection run one after the other; for the exception see
         // `revoked`.
         let revoked = Revoked::from_bits(self.revoked.load(Relaxed));
@@ -170,7 +137,7 @@ impl Con {
     }
 
     /// Takes the recorded invalidation, for the answer being handled.
-    fn take_revoked(&self) -> Revoked {
+    pub(crate) fn take_revoked(&self) -> Revoked {
         // ORDERING: As in `key_revoked`.
         let bits = self.revoked.load(Relaxed);
         if bits != 0 {
@@ -179,7 +146,14 @@ impl Con {
         Revoked::from_bits(bits)
     }
 
-    fn bogus(&self, bogus: Bogus) {
+    /// Returns the number of the message that invalidated the key.
+    pub(crate) fn revoked_at(&self) -> u64 {
+        self.revoked_at.load(Relaxed)
+    }
+
+    /// Fails the path because the server has invalidated a wrong key.
+    #[cold]
+    pub(crate) fn bogus(&self, bogus: Bogus) {
         let polled = u32::from(self.cid) > self.link.env.nr_queues();
         // While a polled connection is being closed, the key may be that of the next answer (see
         // `revoked`), so there is no reason to suspect the server.
@@ -195,209 +169,5 @@ impl Con {
                 bogus.key
             ),
         );
-    }
-
-    /// Handles an answer; `rkey` is the new key of its chunk, if that has changed.
-    fn answered(
-        &self,
-        qp: &QpRef<'_, Self>,
-        imm::Answer { id, errno }: imm::Answer,
-        rkey: Option<u32>,
-        trailer: Trailer,
-    ) {
-        let revoked = self.take_revoked();
-        let Some(slot) = qp.slot(id) else {
-            self.breach(fmt!("answer to the chunk {id}, which does not exist"));
-            return;
-        };
-        let answer = Answer {
-            cid: self.cid,
-            errno,
-            revoked,
-            revoked_at: self.revoked_at.load(Relaxed),
-            rkey,
-            trailer,
-        };
-        match request::answered(qp, slot, &answer) {
-            Ok(()) => {}
-            Err(Stray::Unasked) => self.breach(fmt!("answer to the chunk {id}, which has no request")),
-            Err(Stray::Elsewhere(asked)) => self.breach(fmt!(
-                "answer on connection {} to the chunk {id}, whose request went by connection {asked}",
-                self.cid
-            )),
-            Err(Stray::Bogus(bogus)) => self.bogus(bogus),
-        }
-    }
-
-    /// Handles an answer whose message contains a new key for its chunk if the server sends new
-    /// keys.
-    fn answered_with_key(&self, qp: &QpRef<'_, Self>, message: &Received<'_>, answer: imm::Answer) {
-        let Some(wire) = self.link.wire.as_ref() else {
-            return;
-        };
-        if !wire.rsp.new_rkey {
-            return self.answered(qp, answer, None, Trailer::decode(message.bytes));
-        }
-        match RkeyRsp::decode_for(message.bytes, answer.id, wire.depth) {
-            Ok(rsp) => {
-                let rest = message.bytes.get(RKEY_RSP_LEN..).unwrap_or(&[]);
-                self.answered(qp, answer, Some(rsp.rkey), Trailer::decode(rest));
-            }
-            Err(error) => self.breach(fmt!("bad answer: {}", error.as_str())),
-        }
-    }
-
-    /// Handles a message that both invalidates a key and contains the answer. The invalidation was
-    /// recorded before, as for a message whose answer follows.
-    fn answered_with_inv(&self, qp: &QpRef<'_, Self>, message: &Received<'_>) {
-        let wire = self.link.wire.as_ref();
-        let Some(wire) = wire.filter(|wire| wire.inv_answers) else {
-            return self.unexpected();
-        };
-        match InvAnswer::decode(message.bytes, wire.rsp.new_rkey, wire.depth) {
-            Ok(InvAnswer {
-                answer,
-                rkey,
-                trailer,
-            }) => self.answered(qp, answer, rkey, trailer),
-            Err(error) => self.breach(fmt!("bad answer: {}", error.as_str())),
-        }
-    }
-
-    /// Handles a message with the answers to several requests; the first answer is in the
-    /// immediate.
-    fn all_answered(&self, qp: &QpRef<'_, Self>, message: &Received<'_>, first: imm::Answer) {
-        let more = match MoreAnswers::decode(message.bytes) {
-            Ok(more) => more,
-            Err(error) => {
-                let what = error.as_str();
-                return self.breach(fmt!("bad answers: {what}"));
-            }
-        };
-        for answer in Iterator::chain([first].into_iter(), more.iter()) {
-            self.answered(qp, answer, None, Trailer::None);
-        }
-    }
-
-    /// Handles a message without immediate.
-    fn plain(&self, qp: &QpRef<'_, Self>, message: &Received<'_>) -> Repost {
-        if message.invalidated.is_some() {
-            // If the message is empty, the answer follows in another one.
-            if !message.bytes.is_empty() {
-                self.answered_with_inv(qp, message);
-            }
-            return Repost::Yes;
-        }
-        if message.class == RECV_INFO {
-            self.control.info_received(message.bytes);
-            return Repost::No;
-        }
-        self.unexpected();
-        Repost::Yes
-    }
-
-    /// Checks that the server may send `imm` in this message. No message with an immediate is
-    /// expected before the server's terms are known.
-    fn check(&self, imm: Imm, message: &Received<'_>) -> Result<(), ImmError> {
-        let wire = self.link.wire.as_ref();
-        let terms = wire.ok_or(ImmError::NotNegotiated)?.imms;
-        terms.check_from_server(imm, self.cid, !message.bytes.is_empty())
-    }
-
-    fn unexpected(&self) {
-        self.breach(fmt!("connection {}: unexpected message", self.cid));
-    }
-}
-
-impl Handler for Con {
-    type Slot = Request;
-
-    fn received(&self, qp: QpRef<'_, Self>, message: Received<'_>) -> Repost {
-        self.link.heartbeat.received();
-        // ORDERING: As for `revoked`.
-        self.messages.store(self.messages() + 1, Relaxed);
-        if message.class == RECV_AUTH {
-            // The server has not proved itself yet, so nothing but AUTH2 is accepted.
-            match (message.imm, message.invalidated) {
-                (None, None) => self.control.auth2_received(message.bytes),
-                _ => self.unexpected(),
-            }
-            return Repost::No;
-        }
-        match message.invalidated {
-            Some(key) if qp.pd().device().vouches_for_invalidations() => self.key_revoked(key),
-            _ => {}
-        }
-        let Some(imm) = message.imm else {
-            return self.plain(&qp, &message);
-        };
-        let decoded = Imm::decode(imm);
-        if let Err(error) = self.check(decoded, &message) {
-            self.breach(fmt!(
-                "connection {}: unexpected immediate {:#x}: {}",
-                self.cid,
-                imm,
-                error.as_str()
-            ));
-            return Repost::Yes;
-        }
-        match decoded {
-            // The server's word about the key is not trusted, see `ibtrs_proto::keys`.
-            Imm::IoRsp { id, errno } | Imm::IoRspInv { id, errno } => {
-                self.answered_with_key(&qp, &message, imm::Answer { id, errno });
-            }
-            Imm::IoRspSameKey { id, errno } => {
-                let answer = imm::Answer { id, errno };
-                self.answered(&qp, answer, None, Trailer::decode(message.bytes));
-            }
-            Imm::IoRspMore { id, errno } => {
-                self.all_answered(&qp, &message, imm::Answer { id, errno })
-            }
-            Imm::Heartbeat => {
-                if let Err(error) = send_imm(&qp, Imm::HeartbeatAck) {
-                    self.error(fmt!(
-                        "cannot answer a heartbeat ({})",
-                        convert::errno(error).as_str()
-                    ));
-                }
-            }
-            Imm::HeartbeatAck => self.link.heartbeat_answered(),
-            Imm::Nop => {}
-            Imm::FenceDone(fence) => self.control.fence_done(fence),
-            Imm::Notice(number) => self.control.noticed(number),
-            Imm::Durable(number) => self.control.durable(number),
-            // Refused above.
-            Imm::IoReq { .. } | Imm::Fence(_) | Imm::DurableSeen(_) | Imm::Unknown(_) => {}
-        }
-        Repost::Yes
-    }
-
-    fn sent(&self, qp: QpRef<'_, Self>, slot: SlotRef<'_, Self>) {
-        request::sent(&qp, slot);
-    }
-
-    fn invalidated(&self, qp: QpRef<'_, Self>, slot: SlotRef<'_, Self>, _done: Position) {
-        request::invalidated(&qp, slot);
-    }
-
-    fn completes(&self, _qp: &QueuePair<Self>, position: u32) {
-        self.link.stats.batches.completes(position);
-    }
-
-    fn failed(&self, _qp: QpRef<'_, Self>, wc: &Wc) {
-        // Flushed work requests follow an error that was reported before, or a disconnect.
-        if wc.is_flush() {
-            self.error(fmt!("connection {} was flushed", self.cid));
-        } else {
-            self.error(fmt!("connection {}: {}", self.cid, wc));
-        }
-    }
-
-    fn receive_failed(&self, qp: QpRef<'_, Self>, wc: &Wc) {
-        if wc.is_peers_mistake() && !self.link.revoked.load(Relaxed) {
-            self.breach(fmt!("connection {}: a message: {}", self.cid, wc));
-        } else {
-            self.failed(qp, wc);
-        }
     }
 }

@@ -16,7 +16,7 @@
 //! | [`session`] | the interface; the path list |
 //! | [`multipath`] | the connected paths, and the choice of one |
 //! | [`path`] | a path and its state |
-//! | [`attempt`], [`connect`], [`con`] | its connections |
+//! | [`attempt`], [`connect`], [`con`], [`receive`] | its connections |
 //! | [`auth`] | authentication of a path |
 //! | [`link`] | an attempt as its connections and requests know it |
 //! | [`request`], [`io_buffer`] | requests in flight, buffers for the data of small ones |
@@ -64,6 +64,7 @@ mod link;
 mod multipath;
 mod path;
 mod poll;
+mod receive;
 mod request;
 mod requeue;
 mod requeue_list;
