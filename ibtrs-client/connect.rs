@@ -24,10 +24,13 @@ use crate::{
     io_buffer::IoBuffers,
     request::{
         self,
-        takes_slots,
         PathIo,
-        Request,
-        Wire, //
+        Request, //
+    },
+    wire::{
+        takes_slots,
+        Wire,
+        MAX_SGES, //
     }, //
 };
 use ibtrs_core::{
@@ -633,7 +636,7 @@ fn io_config(attempt: &Attempt, dev: &Device, wire: &Wire, cid: u16, vector: u32
     QpConfig {
         send_depth: sends(wire),
         send_reserve: invalidations(wire),
-        send_sges: dev.max_send_sge().min(request::MAX_SGES),
+        send_sges: dev.max_send_sge().min(MAX_SGES),
         recv_depth: answers(wire),
         payloads: false,
         context: if u32::from(cid) > attempt.path.env.nr_queues() {

@@ -19,6 +19,7 @@
 //! | [`attempt`], [`connect`], [`con`], [`receive`] | its connections |
 //! | [`auth`] | authentication of a path |
 //! | [`link`] | an attempt as its connections and requests know it |
+//! | [`wire`], [`plan`] | what both sides have agreed on, and how requests are sent |
 //! | [`request`], [`io_buffer`] | requests in flight, buffers for the data of small ones |
 //! | [`admin`] | permits for messages |
 //! | [`requeue_list`], [`requeue`] | requests that wait for a path, failover |
@@ -63,6 +64,7 @@ mod io_buffer;
 mod link;
 mod multipath;
 mod path;
+mod plan;
 mod poll;
 mod receive;
 mod request;
@@ -75,6 +77,7 @@ mod text;
 mod timeout;
 mod types;
 mod wait_queue;
+mod wire;
 
 pub use env::{
     Number,

@@ -7,8 +7,8 @@
 
 use crate::{
     env::Env,
-    request::Wire,
-    stats::Stats, //
+    stats::Stats,
+    wire::Wire, //
 };
 use ibtrs_core::heartbeat::PathHeartbeat;
 use ibtrs_proto::imm::Fence;

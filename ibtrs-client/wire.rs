@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What both sides of a path have agreed on.
+
+use ibtrs_core::convert;
+use ibtrs_proto::{
+    capsule::Window,
+    handshake::{
+        ConnRsp,
+        ReqExt, //
+    },
+    imm::ImmLayout,
+    imm_check::ImmTerms,
+    limits::client_depth, //
+};
+use kernel::prelude::*;
+use rdma::device::Device;
+
+/// Maximum number of scatter elements of one message.
+pub(crate) const MAX_SGES: u32 = 33;
+
+/// Receives of a connection with a window for the server's own [`Imm::Nop`]s. It sends one when those
+/// before are acknowledged, which does not mean that they are handled: hundreds of milliseconds may pass
+/// until a polled connection is polled.
+const OWN_NOPS: u32 = 128;
+
+/// The sizes and features that both sides agreed on when they connected.
+#[derive(Clone, Copy)]
+pub(crate) struct Wire {
+    pub(crate) rsp: ConnRsp,
+    /// The immediates that the server may send.
+    pub(crate) imms: ImmTerms,
+    pub(crate) layout: ImmLayout,
+    /// Number of chunks in use: the first ones of the server's.
+    pub(crate) depth: u16,
+    /// Maximum bytes of data in one request.
+    pub(crate) max_io_bytes: u32,
+    /// Maximum number of pages of a registration.
+    pub(crate) mr_pages: u32,
+    /// Maximum number of scatter elements of one message, including the header's.
+    pub(crate) max_sges: u32,
+    /// Immediates travel in messages: the device has none, and the server accepts messages instead.
+    pub(crate) imm_in_messages: bool,
+    /// The server may answer in the message that invalidates a key.
+    pub(crate) inv_answers: bool,
+    /// Requests may be capsules.
+    pub(crate) capsules: bool,
+    /// How many requests may be in flight on a connection: those that are not over.
+    pub(crate) window: i32,
+}
+
+/// Returns whether this side takes slots in place of chunks: the server can read its memory.
+pub(crate) fn takes_slots(dev: &Device) -> bool {
+    dev.has_immediates()
+        && dev.max_reads_by_peer() > 0
+        && (dev.reads_survive_loss() || crate::param::slots_over_rxe.get())
+}
+
+/// Returns the most requests of a connection for which the queues of the device have room: four entries
+/// of the send queue each, five if immediates travel in messages, and two receives. See `sends` and
+/// `answers` in [`crate::connect`]; a queue pair takes an entry of each queue for itself.
+fn queue_room(dev: &Device) -> u32 {
+    let sends = match dev.has_immediates() {
+        true => 4,
+        false => 5,
+    };
+    let of_sends = dev.max_qp_wr().saturating_sub(3) / sends;
+    let of_receives = dev.max_qp_wr().saturating_sub(OWN_NOPS + 2) / 2;
+    let of_completions = dev.max_cqe().saturating_sub(OWN_NOPS + 5) / (sends + 2);
+    of_sends.min(of_receives).min(of_completions).max(1)
+}
+
+/// Returns the window that the client chooses if the server limits nothing, so that the queues of its
+/// `connections` need not be as long as that of the path. None if one connection has all requests, or if
+/// all windows together would not have room for them.
+fn own_window(dev: &Device, depth: u16, connections: u16) -> Option<u32> {
+    let window = Window::of_path(depth, connections).requests();
+    let all = window.saturating_mul(connections.into());
+    (connections > 1 && window <= queue_room(dev) && all >= depth.into()).then_some(window)
+}
+
+impl Wire {
+    /// Returns what follows from the server's answer to a request with the extensions `asked`. If the
+    /// answer does not limit the requests of a connection, those that are `sharing` the requests of the
+    /// path get windows of the client's own.
+    ///
+    /// # Errors
+    ///
+    /// `EPROTO`: the server offers what nobody has asked for; others: its sizes are impossible.
+    pub(crate) fn new(
+        rsp: ConnRsp,
+        asked: ReqExt,
+        dev: &Device,
+        sharing: Option<u16>,
+    ) -> Result<Self> {
+        if rsp.slot_bytes.is_some() && !takes_slots(dev) {
+            // Nobody has asked for slots.
+            return Err(EPROTO);
+        }
+        if rsp.window.is_some() && !dev.has_immediates() {
+            // Nobody has asked for capsules.
+            return Err(EPROTO);
+        }
+        let layout = rsp
+            .layout()
+            .map_err(|error| convert::error(error.errno()))?;
+        let page = dev.region_page_bytes();
+        // Data that begins inside a page touches one page more.
+        let wanted = rsp.max_io_size.div_ceil(page).saturating_add(1);
+        let mr_pages = wanted.min(dev.max_fast_reg_pages());
+        let mapped = u32::try_from(dev.max_mapping_bytes()).unwrap_or(u32::MAX);
+        let max_io_bytes = mr_pages.saturating_sub(1).saturating_mul(page).min(mapped);
+        if max_io_bytes == 0 {
+            return Err(EINVAL);
+        }
+        let depth = client_depth(rsp.queue_depth);
+        let window = match rsp.window {
+            Some(window) => Some(window.requests().min(queue_room(dev))),
+            None => sharing.and_then(|connections| own_window(dev, depth, connections)),
+        };
+        Ok(Self {
+            rsp,
+            imms: ImmTerms::new(rsp.ext.map(|_| asked), rsp.slot_bytes.is_some()),
+            layout,
+            depth,
+            max_io_bytes: max_io_bytes.min(rsp.max_io_size),
+            mr_pages,
+            max_sges: dev.max_send_sge().min(MAX_SGES),
+            imm_in_messages: !dev.has_immediates() && rsp.ext.is_some(),
+            inv_answers: dev.has_immediates() && rsp.ext.is_some(),
+            capsules: rsp.window.is_some(),
+            // CAST: A window has at most some thousand requests.
+            window: window.map_or(i32::MAX, |window| window as i32),
+        })
+    }
+
+    /// Returns the most requests that are in flight on a connection.
+    pub(crate) fn requests_of_connection(&self) -> u32 {
+        u32::from(self.depth).min(self.window.unsigned_abs())
+    }
+
+    /// As [`Self::requests_of_connection`], if the connections have a window, so that they share the
+    /// requests.
+    pub(crate) fn window(&self) -> Option<u32> {
+        (self.window < i32::MAX).then(|| self.requests_of_connection())
+    }
+
+    /// Returns the number of receives of an I/O connection for [`Imm::Nop`]s of the server's own. Only
+    /// servers with extensions send them; without a window, the many receives suffice.
+    pub(crate) fn own_nops(&self) -> u32 {
+        match (self.rsp.ext, self.window()) {
+            (Some(_), Some(_)) => OWN_NOPS,
+            _ => 0,
+        }
+    }
+}
