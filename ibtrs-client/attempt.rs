@@ -177,7 +177,7 @@ impl Attempt {
         let setup = Setup::new(path.env.nr_cons() as usize)?;
         let resources = Resources::new(DrainMemory::new(path.env.nr_poll_queues())?);
         let link = path.new_link(epoch)?;
-        let session_uuid = path.session.uuid();
+        let session_uuid = path.parent.uuid();
         Arc::pin_init(
             try_pin_init!(Self {
                 path,
@@ -330,21 +330,22 @@ impl Attempt {
             // disconnects, it takes nothing from this path any more.
             self.wait_disconnected(resources.qps.len());
         }
-        let session = &self.path.session;
+        let parent = &self.path.parent;
         let loss = self.loss();
         for slot in slots.iter() {
             let over = request::take(&slot, service, |moved, user, io| {
                 let (info, since) = moved;
                 self.link.stats.failed_over();
-                session.request_moved(since, info.entry.was_moved());
-                trace::client_failover(|| (session.name(), info.tag, self.epoch()));
-                session.requeue_lost((&published, loss), info, user, io)
+                parent.request_moved(since, info.entry.was_moved());
+                trace::client_failover(|| (self.link.env.name(), info.tag, self.epoch()));
+                let parent = parent.clone();
+                parent.requeue_lost((&published, loss), info, user, io)
             });
             if let Some(ended) = over {
                 ended.end(&slot, service.pd());
             }
         }
-        session.requests_moved();
+        parent.clone().requests_moved();
         resources
     }
 
@@ -410,18 +411,18 @@ impl Control for Attempt {
             // Until then, the only fence is one with `drain`.
             return self.breach(fmt!("answer to a fence that was not sent"));
         }
-        self.path.session.fence_done(fence.epoch);
+        self.path.parent.clone().fence_done(fence.epoch);
     }
 
     fn noticed(&self, number: u32) {
-        self.path.session.noticed(number);
+        self.path.parent.clone().noticed(number);
     }
 
     fn durable(&self, number: u32) {
-        self.path.session.durable(self.epoch(), number);
+        self.path.parent.clone().durable(self.epoch(), number);
     }
 
     fn moved_request_answered(&self) {
-        self.path.session.moved_request_answered();
+        self.path.parent.clone().moved_request_answered();
     }
 }

@@ -61,7 +61,7 @@ pub(crate) fn refused(attempt: &Attempt, error: AuthError) -> Error {
 /// session's UUID, the session gets a new one.
 fn not_let_in(attempt: &Attempt, error: AuthError) -> Error {
     let renewed = match error.is_lost_session() {
-        true => attempt.path.session.take_new_uuid(attempt),
+        true => attempt.path.parent.take_new_uuid(attempt),
         false => None,
     };
     let Some(outcome) = renewed else {
@@ -120,8 +120,7 @@ pub(crate) fn begin(
     attempt: &Attempt,
     request: &mut [u8; CONN_REQ_LEN],
 ) -> Result<KBox<ClientAuth>> {
-    let session = &attempt.path.session;
-    let (setting, kind) = (crate::param::auth.get(), session.kind());
+    let (setting, kind) = (crate::param::auth.get(), attempt.path.parent.kind());
     let has_key = attempt.path.env.has_key(setting, kind)?;
     let policy = setting.policy(kind, has_key);
     let allowed = crate::param::auth_suites.usable();
@@ -150,7 +149,6 @@ pub(crate) fn exchange(
     auth: &mut ClientAuth,
     acceptance: &[u8; CONN_RSP_LEN],
 ) -> Result {
-    let session = &attempt.path.session;
     let key_id = attempt.path.env.key_id();
     let name = attempt.path.env.session_name()?;
     let key = match chosen(acceptance) {
@@ -177,7 +175,9 @@ pub(crate) fn exchange(
     if let Some(suite) = auth.suite() {
         attempt.proved.populate(Proved { key_id, suite });
     }
-    session
+    attempt
+        .path
+        .parent
         .set_authenticated()
         .map_err(|error| refused(attempt, error))
 }

@@ -247,7 +247,7 @@ impl ConnSetup {
 /// May sleep.
 pub(crate) fn run(attempt: &Arc<Attempt>) {
     let reached = {
-        let _reserve = attempt.path.session.is_cut_off().then(Reserve::enter);
+        let _reserve = attempt.path.parent.is_cut_off().then(Reserve::enter);
         reach(attempt)
     };
     let result = reached.and_then(|reached| {
@@ -338,9 +338,9 @@ impl<'a> ReserveGuard<'a> {
     ///
     /// Those of [`TokenGuard::wait`].
     fn take(attempt: &'a Attempt) -> Result<Option<Self>> {
-        let session = &attempt.path.session;
+        let parent = &attempt.path.parent;
         let guard = TokenGuard::wait(attempt, &attempt.path.env.reserve, Self::WAIT_MS, || {
-            session.is_cut_off()
+            parent.is_cut_off()
         })?;
         Ok(guard.map(|guard| Self {
             _guard: guard,
@@ -438,11 +438,11 @@ impl<'a> FirstConn<'a> {
     const WAIT_MS: u32 = 3000;
 
     fn take(attempt: &'a Attempt) -> Result<Self> {
-        let session = &attempt.path.session;
+        let parent = &attempt.path.parent;
         let guard = TokenGuard::wait(attempt, &attempt.path.env.first_conn, Self::WAIT_MS, || {
-            !session.is_connected()
+            !parent.is_connected()
         })?;
-        let again = || attempt.path.was_accepted() && session.may_create();
+        let again = || attempt.path.was_accepted() && parent.may_create();
         Ok(Self {
             is_first: guard.is_some() || again(),
             _guard: guard,
@@ -473,7 +473,7 @@ struct Established<'a> {
 
 /// Offers the path to the session until the session publishes or refuses it.
 fn offer(attempt: &Arc<Attempt>, established: Established<'_>) -> Result {
-    let session = &attempt.path.session;
+    let parent = &attempt.path.parent;
     let mut offer = Offer {
         epoch: attempt.epoch(),
         previous: attempt.path.previous(),
@@ -501,7 +501,7 @@ fn offer(attempt: &Arc<Attempt>, established: Established<'_>) -> Result {
     // Held until this returns, see `FirstConn::after`.
     let _first = established.first;
     loop {
-        match session.offer(&offer, &conn)? {
+        match parent.clone().offer(&offer, &conn)? {
             OfferResult::Publish(_) => {
                 attempt.path.env.tell_failover_time(attempt.peer());
                 return Ok(());

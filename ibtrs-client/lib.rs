@@ -16,6 +16,7 @@
 //! | [`session`] | the interface; the path list |
 //! | [`multipath`] | the connected paths, and the choice of one |
 //! | [`path`] | a path and its state |
+//! | [`parent`] | the session, as its paths see it |
 //! | [`attempt`], [`connect`], [`con`], [`receive`] | its connections |
 //! | [`auth`] | authentication of a path |
 //! | [`link`] | an attempt as its connections and requests know it |
@@ -27,6 +28,7 @@
 //! | [`poll`] | polled connections |
 //! | [`wait_queue`] | tasks that wait for a change of a session or a path |
 //! | [`stats`], [`text`], [`sysfs`] | statistics and sysfs |
+//! | [`open`] | opens a session |
 //!
 //! # Work queues
 //!
@@ -63,6 +65,8 @@ mod env;
 mod io_buffer;
 mod link;
 mod multipath;
+mod open;
+mod parent;
 mod path;
 mod plan;
 mod poll;

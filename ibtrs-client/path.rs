@@ -16,13 +16,9 @@ use crate::{
         Link,
         Names, //
     },
+    parent::Parent,
     poll::Closing,
-    session::{
-        Session,
-        ShownPath, //
-    },
     stats::Stats,
-    sysfs::PathHook,
     text::Text,
     types::{
         PathSpec,
@@ -111,10 +107,19 @@ struct Hca {
     dst: Option<SockAddr>,
 }
 
+/// The path's directory in sysfs.
+pub(crate) trait PathDir: Send {
+    /// Reports a new state of the path by a uevent. One call at a time.
+    fn changed(&mut self, path: &Path, state: State);
+
+    /// Reports by a uevent that the path is being removed.
+    fn removed(&self, path: &Path);
+}
+
 /// A path of a session.
 #[pin_data]
 pub struct Path {
-    pub(crate) session: Arc<Session>,
+    pub(crate) parent: Arc<dyn Parent>,
     pub(crate) env: Arc<Env>,
     names: Arc<Names>,
     pub(crate) spec: PathSpec,
@@ -141,9 +146,9 @@ pub struct Path {
     /// The path is about to reconnect, to authenticate again, and is drained until then.
     drained_for_reauth: AtomicFlag,
     stats: Arc<Stats>,
-    /// As [`Session::hook`].
+    /// As that of the session.
     #[pin]
-    hook: Mutex<Option<PathHook>>,
+    hook: Mutex<Option<KBox<dyn PathDir>>>,
     #[pin]
     events: Work<Self, { work::EVENTS }>,
     #[pin]
@@ -192,8 +197,7 @@ kx::impl_has_work! {
 
 impl Path {
     /// Creates a path that stays idle until [`Path::start`].
-    pub(crate) fn new(session: Arc<Session>, spec: PathSpec) -> Result<Arc<Self>> {
-        let env = session.env().clone();
+    pub(crate) fn new(parent: Arc<dyn Parent>, env: Arc<Env>, spec: PathSpec) -> Result<Arc<Self>> {
         let (queue, slow) = (env.events_queue(), env.slow_queue());
         let (uevents, nr_queues) = (env.uevent_queue(), env.nr_queues());
         let names = Names {
@@ -221,7 +225,7 @@ impl Path {
         let this = Arc::pin_init(
             try_pin_init!(Self {
                 names: Arc::new(names, GFP_KERNEL)?,
-                session,
+                parent,
                 env,
                 spec,
                 uuid: kx::random::uuid(),
@@ -257,22 +261,13 @@ impl Path {
         Ok(this)
     }
 
-    /// Creates the path's directory in sysfs; the operator may remove the path before this returns.
-    pub(crate) fn show(self: &Arc<Self>) -> Result {
-        let result = self.make_directory();
+    /// Lets `make` create the path's directory in sysfs; the operator may remove the path before this
+    /// returns.
+    pub(crate) fn show(&self, make: impl FnOnce() -> Result<KBox<dyn PathDir>>) -> Result {
+        let result = make().map(|hook| *self.hook.lock() = Some(hook));
         self.fsm.lock().being_shown = false;
         self.changed.notify_all();
         result
-    }
-
-    fn make_directory(self: &Arc<Self>) -> Result {
-        let shown = ShownPath::new(&self.session)?;
-        let hook = match &*self.session.hook.lock() {
-            Some(session) => session.show_path(self, shown)?,
-            None => return Err(ESHUTDOWN),
-        };
-        *self.hook.lock() = Some(hook);
-        Ok(())
     }
 
     /// Begins the first attempt, unless a user or the session has already closed the path.
@@ -292,11 +287,6 @@ impl Path {
     /// Returns the name: `src@dst`, or `dst`, as the operator gave it.
     pub fn name(&self) -> &CStr {
         &self.names.path
-    }
-
-    /// Returns the session.
-    pub fn session(&self) -> &Arc<Session> {
-        &self.session
     }
 
     /// Returns the names of session and path, for the log.

@@ -12,9 +12,11 @@ use crate::{
         Env, //
     },
     multipath::Multipath,
-    path::Path,
+    path::{
+        Path,
+        PathDir, //
+    },
     requeue_list::FailoverState,
-    sysfs::SessionHook,
     types::{
         Dir,
         Generation,
@@ -27,10 +29,7 @@ use ibtrs_proto::{
         PathAddr, //
     },
     auth::KeyId,
-    consts::{
-        MAX_CONNECTIONS,
-        MAX_PATHS, //
-    },
+    consts::MAX_PATHS,
     mp::{
         first_outcome,
         Policy, //
@@ -72,6 +71,7 @@ use kx::{
 
 mod events;
 mod failovers;
+mod parent;
 mod paths;
 mod reauth;
 mod settings;
@@ -143,6 +143,22 @@ pub trait SessionEvents: Send + Sync {
     fn durable(&self, number: u32) -> bool;
 }
 
+/// The session's directory in sysfs.
+pub(crate) trait SessionDir: Send {
+    /// Reports by a uevent whether the session can reach its server. One call at a time.
+    fn changed(&mut self, connected: bool);
+
+    /// Reports by a uevent that a failover is over.
+    fn failed_over(&self, told: &Told);
+
+    /// Creates the directory of a path that is about to connect; `shown` counts the path.
+    ///
+    /// # Errors
+    ///
+    /// `EEXIST`: the session has a path with these addresses; `ENOMEM`.
+    fn show_path(&self, path: &Arc<Path>, shown: ShownPath) -> Result<KBox<dyn PathDir>>;
+}
+
 /// A request for the server.
 pub struct Submit<'a> {
     /// The result of [`Session::generation`], read before the request was built.
@@ -205,7 +221,7 @@ pub struct Session {
     /// Connecting a path never takes this lock: uevents are sent under it, which waits for other
     /// senders, and these may wait for memory.
     #[pin]
-    pub(crate) hook: Mutex<Option<SessionHook>>,
+    hook: Mutex<Option<KBox<dyn SessionDir>>>,
     #[pin]
     record: FailoverRecord,
     /// Connects and disconnects without a uevent yet.
@@ -256,47 +272,6 @@ kx::impl_has_work! {
 
 /// Opening and closing.
 impl Session {
-    /// Opens a session: connects its paths and waits until the first is connected; the others keep
-    /// trying. The session belongs to the network namespace of the caller.
-    ///
-    /// # Context
-    ///
-    /// May sleep, up to the connect time-out for each step; interruptible.
-    ///
-    /// # Errors
-    ///
-    /// If no path could be connected, the error of the first path; nothing is left behind.
-    ///
-    /// - `EINTR`: interrupted by a signal.
-    /// - `ECONNABORTED`: users disconnected or removed all its paths meanwhile.
-    /// - `ETIMEDOUT`, `EHOSTUNREACH`, `ECONNREFUSED`, `ECONNRESET` and others of the connection
-    ///   manager: the server cannot be reached.
-    /// - The error with which the server refused the connection.
-    /// - `EINVAL`: no path, no connection for ordinary I/O, more connections than a path may have, or
-    ///   a server whose queue is too short to use.
-    /// - `ENOSPC`: more than 128 paths.
-    /// - `EEXIST`: a path is given twice.
-    /// - `ENODEV`: no InfiniBand port reaches the given GID.
-    /// - `ENOMEM`.
-    pub fn open(config: &SessionConfig<'_>) -> Result<Arc<Self>> {
-        if config.paths.is_empty() || config.nr_queues == 0 {
-            return Err(EINVAL);
-        }
-        let this = Self::new(config)?;
-        if let Some(ms) = config.failover_time_ms {
-            this.set_failover_time_ms(ms)?;
-        }
-        if this.env.nr_cons() > MAX_CONNECTIONS.into() {
-            return Err(EINVAL);
-        }
-        this.poll_later();
-        if let Err(error) = this.connect_first(config.paths) {
-            this.close();
-            return Err(error);
-        }
-        Ok(this)
-    }
-
     /// Creates a session without paths.
     pub(crate) fn new(config: &SessionConfig<'_>) -> Result<Arc<Self>> {
         let requeue_queue = urgent_queue('p', config.name.as_str())?;
@@ -344,8 +319,13 @@ impl Session {
         Ok(this)
     }
 
-    fn connect_first(self: &Arc<Self>, specs: &[PathSpec]) -> Result {
-        let hook = SessionHook::new(self)?;
+    /// Connects paths to `specs`, and waits until the first is connected; `hook` is the session's
+    /// directory in sysfs.
+    pub(crate) fn connect_first(
+        self: &Arc<Self>,
+        hook: KBox<dyn SessionDir>,
+        specs: &[PathSpec],
+    ) -> Result {
         *self.hook.lock() = Some(hook);
         for spec in specs {
             self.make_path(*spec)?;
@@ -368,13 +348,21 @@ impl Session {
 
     /// Creates a path and its directory in sysfs.
     fn make_path(self: &Arc<Self>, spec: PathSpec) -> Result<Arc<Path>> {
-        let path = Path::new(self.clone(), spec)?;
+        let path = Path::new(self.clone(), self.env.clone(), spec)?;
         self.enlist(&path)?;
-        if let Err(error) = path.show() {
+        if let Err(error) = path.show(|| self.show_path(&path)) {
             path.close();
             return Err(error);
         }
         Ok(path)
+    }
+
+    fn show_path(self: &Arc<Self>, path: &Arc<Path>) -> Result<KBox<dyn PathDir>> {
+        let shown = ShownPath::new(self)?;
+        match &*self.hook.lock() {
+            Some(hook) => hook.show_path(path, shown),
+            None => Err(ESHUTDOWN),
+        }
     }
 
     /// Adds a path that has not started yet to the path list.
@@ -467,15 +455,6 @@ impl Session {
         let hook = self.hook.lock().take();
         drop(hook);
     }
-
-    /// Removes a dead path from the path list.
-    pub(crate) fn forget(&self, path: &Arc<Path>) {
-        let mut paths = self.paths.lock();
-        let at = paths.list.iter().position(|p| Arc::ptr_eq(p, path));
-        let gone = at.and_then(|at| paths.list.remove(at).ok());
-        drop(paths);
-        drop(gone);
-    }
 }
 
 /// Properties.
@@ -530,15 +509,6 @@ impl Session {
     /// Any.
     pub fn has_extensions(&self) -> bool {
         self.failover.lock().logic.has_ext()
-    }
-
-    /// Returns whether a path that the server has accepted before may ask it to create the session.
-    ///
-    /// # Context
-    ///
-    /// Any.
-    pub(crate) fn may_create(&self) -> bool {
-        self.failover.lock().logic.may_create()
     }
 
     /// Returns the server's port, to which paths go that the operator adds.

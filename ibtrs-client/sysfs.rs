@@ -10,9 +10,13 @@
 //! was removed.
 
 use crate::{
-    path::Path,
+    path::{
+        Path,
+        PathDir, //
+    },
     session::{
         Session,
+        SessionDir,
         ShownPath,
         Told, //
     }, //
@@ -72,7 +76,7 @@ impl SessionHook {
     /// # Errors
     ///
     /// `EEXIST`: a session of this name exists; `ENOMEM`.
-    pub(crate) fn new(session: &Arc<Session>) -> Result<Self> {
+    pub(crate) fn create(session: &Arc<Session>) -> Result<KBox<dyn SessionDir>> {
         let class = CLASS.get()?;
         let name = session.name();
         let device = Device::new(&class, fmt!("{name}"), session.clone(), &session::FILES)
@@ -85,13 +89,13 @@ impl SessionHook {
                 }
             })?;
         let paths = PlainDir::plain(&device, fmt!("paths"))?;
-        Ok(Self {
-            place: Arc::new(Place { paths, device }, GFP_KERNEL)?,
-        })
+        let place = Arc::new(Place { paths, device }, GFP_KERNEL)?;
+        Ok(KBox::new(Self { place }, GFP_KERNEL)?)
     }
+}
 
-    /// Reports by a uevent whether the session can reach its server. One call at a time.
-    pub(crate) fn changed(&mut self, _session: &Session, connected: bool) {
+impl SessionDir for SessionHook {
+    fn changed(&mut self, connected: bool) {
         match connected {
             true => self
                 .place
@@ -102,8 +106,7 @@ impl SessionHook {
         }
     }
 
-    /// Reports by a uevent that a failover is over.
-    pub(crate) fn failed_over(&self, told: &Told) {
+    fn failed_over(&self, told: &Told) {
         let made = || -> Result<_> {
             let took_ms = told.record.took.map(|took| took.total_ns() / 1_000_000);
             let took_ms = took_ms.map(|ms| CString::try_from_fmt(fmt!("IBTRS_FAILOVER_MS={ms}")));
@@ -126,12 +129,7 @@ impl SessionHook {
         }
     }
 
-    /// Creates the directory of a path that is about to connect; `shown` counts the path.
-    ///
-    /// # Errors
-    ///
-    /// `EEXIST`: the session has a path with these addresses; `ENOMEM`.
-    pub(crate) fn show_path(&self, path: &Arc<Path>, shown: ShownPath) -> Result<PathHook> {
+    fn show_path(&self, path: &Arc<Path>, shown: ShownPath) -> Result<KBox<dyn PathDir>> {
         let place = self.place.clone();
         let dir = Dir::new(
             &place.paths,
@@ -140,13 +138,14 @@ impl SessionHook {
             &path::FILES,
         )?;
         let stats = Dir::new(&dir, fmt!("stats"), path.clone(), &stats::FILES)?;
-        let hook = PathHook {
+        let made = PathHook {
             _stats: stats,
             dir,
             place,
             is_whole: path.spec().addr.src.is_some(),
             _shown: shown,
         };
+        let hook = KBox::new(made, GFP_KERNEL)?;
         hook.uevent(path, "added");
         Ok(hook)
     }
@@ -165,14 +164,6 @@ pub(crate) struct PathHook {
 }
 
 impl PathHook {
-    /// Reports a new state of the path by a uevent. One call at a time.
-    pub(crate) fn changed(&mut self, path: &Path, state: State) {
-        if state == State::Connected && !self.is_whole {
-            self.complete_name(path);
-        }
-        self.uevent(path, state.as_str());
-    }
-
     /// Adds the source address that the kernel chose to the name of the directory.
     fn complete_name(&mut self, path: &Path) {
         let Some(src) = path.src_addr().and_then(|addr| convert::addr(&addr)) else {
@@ -196,9 +187,17 @@ impl PathHook {
             self.place.uevent(Action::Change, &[&path, &state]);
         }
     }
+}
 
-    /// Reports by a uevent that the path is being removed.
-    pub(crate) fn removed(&self, path: &Path) {
+impl PathDir for PathHook {
+    fn changed(&mut self, path: &Path, state: State) {
+        if state == State::Connected && !self.is_whole {
+            self.complete_name(path);
+        }
+        self.uevent(path, state.as_str());
+    }
+
+    fn removed(&self, path: &Path) {
         self.uevent(path, "removed");
     }
 }

@@ -160,7 +160,7 @@ impl Path {
         if self.drained.xchg(on, Full) == on {
             return;
         }
-        self.session.drained_changed();
+        self.parent.drained_changed();
         pr_info!(
             "{}: {}\n",
             self.log(),
@@ -185,7 +185,7 @@ impl Path {
     pub(crate) fn set_drained_for_reauth(&self, on: bool) {
         // ORDERING: As in `set_drained`.
         if self.drained_for_reauth.xchg(on, Full) != on {
-            self.session.drained_changed();
+            self.parent.drained_changed();
         }
     }
 
@@ -266,7 +266,7 @@ impl Path {
         if let Some(hook) = hook {
             hook.removed(self);
         }
-        self.session.forget(self);
+        self.parent.forget(self);
         self.timer.cancel_sync();
         self.heartbeat_work.cancel_sync();
         self.probe_timeout.cancel_sync();
@@ -328,9 +328,9 @@ mod tests {
             failover_time_ms: None,
             events: Arc::new(Nobody, GFP_KERNEL)?,
         })?;
-        let path = Path::new(session, spec)?;
-        // The session has no directory, so the path gets none.
-        match path.show() {
+        let path = Path::new(session.clone(), session.env().clone(), spec)?;
+        // The path gets no directory.
+        match path.show(|| Err(ESHUTDOWN)) {
             Err(error) if error == ESHUTDOWN => Ok(path),
             _ => Err(EINVAL),
         }

@@ -199,8 +199,8 @@ impl Path {
 
     /// Begins an attempt, unless the path was closed meanwhile.
     fn begin(self: &Arc<Self>) -> Result {
-        let _reserve = self.session.is_cut_off().then(Reserve::enter);
-        let epoch = self.session.next_epoch()?;
+        let _reserve = self.parent.is_cut_off().then(Reserve::enter);
+        let epoch = self.parent.next_epoch()?;
         let attempt = Attempt::new(self.clone(), epoch)?;
         let mut fsm = self.fsm.lock();
         let begins = fsm.machine.begin(epoch);
@@ -225,9 +225,9 @@ impl Path {
         attempt.wait_ended();
         self.fsm.lock().machine.ended();
         self.heartbeat_work.cancel();
-        self.session.unpublish(&attempt);
+        self.parent.clone().unpublish(&attempt);
         let left = attempt.tear_down();
-        self.session.kick_requeue();
+        self.parent.clone().kick_requeue();
         self.keep(&attempt, left);
         let gone = self.attempt.lock().take();
         drop(gone);

@@ -88,7 +88,7 @@ impl Session {
     /// # Context
     ///
     /// Any.
-    pub(crate) fn noticed(self: &Arc<Self>, number: u32) {
+    pub(super) fn noticed(self: &Arc<Self>, number: u32) {
         self.notices.add(Notice::Changed(number));
         self.notice.enqueue(self.clone());
     }
@@ -98,7 +98,7 @@ impl Session {
     /// # Context
     ///
     /// Any.
-    pub(crate) fn durable(self: &Arc<Self>, epoch: u32, number: u32) {
+    pub(super) fn durable(self: &Arc<Self>, epoch: u32, number: u32) {
         self.notices.add(Notice::Durable { epoch, number });
         self.notice.enqueue(self.clone());
     }
@@ -156,7 +156,7 @@ impl WorkItem<{ crate::session::work::UEVENTS }> for Session {
             || this.pending_uevents.lock().take(),
             |connected| {
                 if let Some(hook) = &mut *hook {
-                    hook.changed(&this, connected);
+                    hook.changed(connected);
                 }
             },
         );

@@ -116,7 +116,7 @@ impl Session {
     /// # Context
     ///
     /// Any.
-    pub(crate) fn request_moved(&self, since: Instant<Monotonic>, again: bool) {
+    pub(super) fn request_moved(&self, since: Instant<Monotonic>, again: bool) {
         let since_ns = self.record.ns(since);
         self.record.state.lock().failovers.moved(since_ns, again);
     }
@@ -126,7 +126,7 @@ impl Session {
     /// # Context
     ///
     /// Any.
-    pub(crate) fn requests_moved(self: &Arc<Self>) {
+    pub(super) fn requests_moved(self: &Arc<Self>) {
         self.failover_step(Failovers::all_moved);
     }
 
@@ -136,7 +136,7 @@ impl Session {
     ///
     /// Any.
     #[cold]
-    pub(crate) fn moved_request_answered(self: &Arc<Self>) {
+    pub(super) fn moved_request_answered(self: &Arc<Self>) {
         let now_ns = self.record.ns(Instant::now());
         self.failover_step(|failovers| failovers.answered(now_ns));
     }

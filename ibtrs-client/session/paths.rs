@@ -14,19 +14,13 @@ use crate::{
     auth,
     multipath::Multipath,
     path::Path,
-    requeue_list::RequeueList,
-    types::Info, //
+    requeue_list::RequeueList, //
 };
 use ibtrs_proto::{
-    auth::{
-        AuthError,
-        Session as Kind, //
-    },
+    auth::AuthError,
     failover::{
-        Loss,
         Offer,
-        OfferResult,
-        Published, //
+        OfferResult, //
     },
     permit::DepthSplit, //
 };
@@ -35,13 +29,7 @@ use kernel::{
     sync::Arc,
     time::Instant, //
 };
-use kx::{
-    io::IoHandle,
-    sync::{
-        atomic::Relaxed,
-        Retired, //
-    }, //
-};
+use kx::sync::Retired;
 
 /// The path list of a session.
 pub(super) struct Paths {
@@ -49,10 +37,10 @@ pub(super) struct Paths {
     spares: Spares,
     /// The session is being closed, so no path may be added.
     pub(super) closing: bool,
-    /// Identifies the session to the server, see [`Session::take_new_uuid`].
-    uuid: [u8; 16],
+    /// Identifies the session to the server, see [`Parent::take_new_uuid`](crate::parent::Parent::take_new_uuid).
+    pub(super) uuid: [u8; 16],
     /// The UUID is new since the last path was published.
-    is_uuid_new: bool,
+    pub(super) is_uuid_new: bool,
     /// Number of paths that are in sysfs or about to be.
     shown: usize,
 }
@@ -155,63 +143,6 @@ impl Session {
             .wait_uninterruptible(|| self.paths.lock().shown == 0);
     }
 
-    /// Returns the epoch of a new attempt.
-    ///
-    /// # Errors
-    ///
-    /// `EOVERFLOW`: the session has used up its epochs.
-    pub(crate) fn next_epoch(&self) -> Result<u32> {
-        self.failover.lock().logic.begin().ok_or(EOVERFLOW)
-    }
-
-    /// Returns the UUID with which a new attempt identifies the session to the server.
-    ///
-    /// # Context
-    ///
-    /// May sleep.
-    pub(crate) fn uuid(&self) -> [u8; 16] {
-        self.paths.lock().uuid
-    }
-
-    /// Gives the session a new UUID, because the server has proved that the UUID of `attempt` belongs
-    /// to the session of another client. Otherwise a client with a key of its own could keep this
-    /// client out by beginning a session under its UUID while it is not connected.
-    ///
-    /// The server knows no session under the new UUID and begins another generation, as after a
-    /// restart. If requests of an earlier session are still in progress there, the new session waits
-    /// for them: both have the same name, which the server gives to the new session only when the
-    /// earlier one is gone.
-    ///
-    /// Returns the error for the attempt: `EAGAIN`, after which the next attempt begins at once, or
-    /// `EKEYREJECTED`, after which it waits, because the other client seems to see each new UUID.
-    /// Returns `None` if a path is connected, which uses the UUID at some other server.
-    ///
-    /// # Context
-    ///
-    /// May sleep.
-    pub(crate) fn take_new_uuid(&self, attempt: &Attempt) -> Option<Error> {
-        let mut paths = self.paths.lock();
-        if paths.uuid != attempt.session_uuid {
-            // Another attempt was refused for the same reason, and has replaced the UUID.
-            return Some(EAGAIN);
-        }
-        // Paths are published under the lock.
-        if self.is_connected() {
-            return None;
-        }
-        paths.uuid = kx::random::uuid();
-        match core::mem::replace(&mut paths.is_uuid_new, true) {
-            false => Some(EAGAIN),
-            true => Some(EKEYREJECTED),
-        }
-    }
-
-    /// Returns whether users of the session wait for a path. An attempt may then use the memory
-    /// reserve, as reclaim may depend on the users' writes.
-    pub(crate) fn is_cut_off(&self) -> bool {
-        self.limits.as_ref().is_some() && !self.is_connected()
-    }
-
     /// Calls `f` with the connected paths; `f` must not sleep.
     pub(crate) fn with_multipath<R>(&self, f: impl FnOnce(&Multipath) -> R) -> Option<R> {
         self.multipath.read().get().map(f)
@@ -229,7 +160,11 @@ impl Session {
 
     /// Publishes a snapshot with `change` applied. When this returns, no submitter uses a path that
     /// `change` removed, and nothing else of the session refers to it as connected.
-    fn swap_and_wait(&self, paths: &mut Paths, change: impl FnOnce(&mut KVec<Arc<PathConn>>)) {
+    pub(super) fn swap_and_wait(
+        &self,
+        paths: &mut Paths,
+        change: impl FnOnce(&mut KVec<Arc<PathConn>>),
+    ) {
         if let Some(next) = self.next_snapshot(paths, change) {
             if let Some(former) = self.multipath.replace(Some(next)) {
                 paths.spares.give(Retired::unread(former));
@@ -269,7 +204,7 @@ impl Session {
     /// # Context
     ///
     /// May sleep.
-    pub(crate) fn offer(
+    pub(super) fn offer(
         self: &Arc<Self>,
         offer: &Offer,
         conn: &Arc<PathConn>,
@@ -330,53 +265,6 @@ impl Session {
         Ok(result)
     }
 
-    /// Returns the session's kind, for the authentication of an attempt that begins.
-    ///
-    /// # Context
-    ///
-    /// May sleep.
-    pub(crate) fn kind(&self) -> Kind {
-        // If the session is authenticated, so are all published paths; see `offer` and
-        // `set_authenticated`.
-        let _paths = self.paths.lock();
-        if self.is_authenticated() {
-            Kind::Authenticated
-        } else if self.is_connected() {
-            Kind::Plain
-        } else {
-            Kind::New
-        }
-    }
-
-    /// Records that a path has authenticated: all further paths must.
-    ///
-    /// # Context
-    ///
-    /// May sleep.
-    ///
-    /// # Errors
-    ///
-    /// [`AuthError::Mixed`]: a path without authentication is connected.
-    pub(crate) fn set_authenticated(&self) -> Result<(), AuthError> {
-        let _paths = self.paths.lock();
-        let multipath = self.multipath.read();
-        let mut paths = multipath.get().into_iter().flat_map(|all| &all.paths);
-        if paths.any(|path| path.attempt.proved.as_ref().is_none()) {
-            return Err(AuthError::Mixed);
-        }
-        self.authenticated.store(true, Relaxed);
-        Ok(())
-    }
-
-    /// Rebuilds the multipath after a path was drained or taken into use again.
-    ///
-    /// # Context
-    ///
-    /// May sleep.
-    pub(crate) fn drained_changed(&self) {
-        self.swap_and_wait(&mut self.paths.lock(), |_| ());
-    }
-
     /// Fails all connected paths: the server no longer knows them.
     fn fail_all(&self) {
         let multipath = self.multipath.read();
@@ -395,7 +283,7 @@ impl Session {
     /// # Context
     ///
     /// May sleep.
-    pub(crate) fn unpublish(self: &Arc<Self>, attempt: &Attempt) {
+    pub(super) fn unpublish(self: &Arc<Self>, attempt: &Attempt) {
         let Some(published) = attempt.published.copy() else {
             return;
         };
@@ -439,21 +327,5 @@ impl Session {
         self.publish_generation(&failover);
         drop(failover);
         self.swap(&mut paths, |_| ());
-    }
-
-    /// Puts a request of a lost path on the requeue list; returns its I/O if the list refuses it.
-    pub(crate) fn requeue_lost(
-        self: &Arc<Self>,
-        path: (&Published, Loss),
-        info: Info,
-        user_hdr: &[u8],
-        io: IoHandle,
-    ) -> Option<IoHandle> {
-        let waiting = self.failover.lock().put_lost(path, info, user_hdr, io);
-        let refused = waiting.err();
-        if refused.is_some() {
-            self.moved_request_abandoned();
-        }
-        refused
     }
 }

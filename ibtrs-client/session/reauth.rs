@@ -125,43 +125,12 @@ impl Reauth {
     }
 }
 
-impl Path {
-    /// Returns the path's status for the choice of the next path, and the epoch of its attempt if
-    /// it is connected. `failed` is the UUID of the path whose round has failed.
-    fn reauth_status(self: &Arc<Self>, failed: Option<[u8; 16]>) -> (PathStatus, u32) {
-        match self.state() {
-            State::Connected => {}
-            State::Closing | State::Closed | State::Dead if failed == Some(self.uuid) => {
-                return (PathStatus::Failed, 0)
-            }
-            State::Closing | State::Closed | State::Dead => return (PathStatus::Closed, 0),
-            _ => return (PathStatus::Connecting, 0),
-        }
-        let published = self.session().with_multipath(|multipath| {
-            let mut all = multipath.paths.iter().map(|conn| &conn.attempt);
-            let own = all.find(|attempt| Arc::ptr_eq(&attempt.path, self))?;
-            Some((
-                own.published_at.as_ref()?.elapsed().as_millis(),
-                own.epoch(),
-            ))
-        });
-        match published.flatten() {
-            Some((age_ms, epoch)) => {
-                let age_ms = u64::try_from(age_ms).unwrap_or(0);
-                (PathStatus::Connected(age_ms), epoch)
-            }
-            // The path has just been connected or lost.
-            None => (PathStatus::Connecting, 0),
-        }
-    }
-}
-
 impl Round {
     /// Takes the next step. Returns the milliseconds until the step after it, or how the round has
     /// ended.
-    fn step(&mut self) -> Result<u32, End> {
+    fn step(&mut self, session: &Session) -> Result<u32, End> {
         let Some(outcomes) = self.outcomes else {
-            return self.prepare();
+            return self.prepare(session);
         };
         match self.path.outcome_since(outcomes) {
             None => Ok(CHECK_MS),
@@ -172,9 +141,8 @@ impl Round {
     }
 
     /// Reconnects the path once no request and no message needs it any more.
-    fn prepare(&mut self) -> Result<u32, End> {
-        let session = self.path.session().clone();
-        if self.path.reauth_status(None).1 != self.epoch {
+    fn prepare(&mut self, session: &Session) -> Result<u32, End> {
+        if session.reauth_status(&self.path, None).1 != self.epoch {
             // The path was lost, or a user has connected it again.
             return Err(End::Over);
         }
@@ -224,6 +192,34 @@ impl Session {
         self.reauth_work.modify(self.clone(), 0);
     }
 
+    /// Returns the path's status for the choice of the next path, and the epoch of its attempt if
+    /// it is connected. `failed` is the UUID of the path whose round has failed.
+    fn reauth_status(&self, path: &Arc<Path>, failed: Option<[u8; 16]>) -> (PathStatus, u32) {
+        match path.state() {
+            State::Connected => {}
+            State::Closing | State::Closed | State::Dead if failed == Some(path.uuid) => {
+                return (PathStatus::Failed, 0)
+            }
+            State::Closing | State::Closed | State::Dead => return (PathStatus::Closed, 0),
+            _ => return (PathStatus::Connecting, 0),
+        }
+        let published = self.with_multipath(|multipath| {
+            let mut all = multipath.paths.iter().map(|conn| &conn.attempt);
+            let own = all.find(|attempt| Arc::ptr_eq(&attempt.path, path))?;
+            Some((
+                own.published_at.as_ref()?.elapsed().as_millis(),
+                own.epoch(),
+            ))
+        });
+        match published.flatten() {
+            Some((age_ms, epoch)) => {
+                let age_ms = u64::try_from(age_ms).unwrap_or(0);
+                (PathStatus::Connected(age_ms), epoch)
+            }
+            // The path has just been connected or lost.
+            None => (PathStatus::Connecting, 0),
+        }
+    }
     /// Continues the current round, or begins one if a path is due. Returns the milliseconds until
     /// the next call; `None` for never.
     fn authenticate_again(self: &Arc<Self>) -> Option<u32> {
@@ -231,7 +227,7 @@ impl Session {
             let interval_s = self.settings().reauth_interval_s.get();
             return (interval_s > 0).then(|| self.begin_round(interval_s));
         };
-        let end = match round.step() {
+        let end = match round.step(self) {
             Ok(wait_ms) => {
                 self.reauth.state.lock().round = Some(round);
                 return Some(wait_ms);
@@ -260,7 +256,12 @@ impl Session {
         let interval_ms = u64::from(interval_s).saturating_mul(1000);
         let failed = self.forget_failed();
         let paths = self.paths.lock();
-        let statuses = || paths.list.iter().map(|path| path.reauth_status(failed).0);
+        let statuses = || {
+            paths
+                .list
+                .iter()
+                .map(|path| self.reauth_status(path, failed).0)
+        };
         let path = |at: usize| paths.list.get(at).cloned();
         let (chosen, is_only) = match reauth::next(interval_ms, statuses()) {
             Next::Drain(at) => (path(at), false),
@@ -281,7 +282,7 @@ impl Session {
         if is_only && !self.waits_for_paths() || !self.has_key_now() {
             return AGAIN_MS;
         }
-        let (PathStatus::Connected(_), epoch) = path.reauth_status(None) else {
+        let (PathStatus::Connected(_), epoch) = self.reauth_status(&path, None) else {
             return CHECK_MS;
         };
         path.set_drained_for_reauth(!is_only);
@@ -313,7 +314,10 @@ impl Session {
         };
         reauth::may_proceed(
             chosen,
-            paths.list.iter().map(|path| path.reauth_status(failed).0),
+            paths
+                .list
+                .iter()
+                .map(|path| self.reauth_status(path, failed).0),
         )
     }
 

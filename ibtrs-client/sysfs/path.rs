@@ -78,7 +78,7 @@ pub(super) static FILES: [Attr<Arc<Path>>; 14] = [
     // An empty line if the path is not connected.
     Attr::ro(c"extensions", |path: &Path, buf| match path.state() {
         State::Connected => {
-            let known = path.session.has_extensions();
+            let known = path.parent.has_extensions();
             buf.line(fmt!("{}", if known { EXT_VERSION } else { 0 }))
         }
         _ => buf.line(fmt!("")),

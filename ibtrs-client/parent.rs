@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The session of a path, as the path sees it.
+
+use crate::{
+    attempt::{
+        Attempt,
+        PathConn, //
+    },
+    path::Path,
+    types::Info, //
+};
+use ibtrs_proto::{
+    auth::{
+        AuthError,
+        Session as Kind, //
+    },
+    failover::{
+        Loss,
+        Offer,
+        OfferResult,
+        Published, //
+    }, //
+};
+use kernel::{
+    prelude::*,
+    sync::Arc,
+    time::{
+        Instant,
+        Monotonic, //
+    }, //
+};
+use kx::io::IoHandle;
+
+/// What a path and its attempts ask of their session, and tell it.
+pub(crate) trait Parent: Send + Sync {
+    /// Returns the epoch of a new attempt.
+    ///
+    /// # Errors
+    ///
+    /// `EOVERFLOW`: the session has used up its epochs.
+    fn next_epoch(&self) -> Result<u32>;
+
+    /// Returns the UUID with which a new attempt identifies the session to the server.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    fn uuid(&self) -> [u8; 16];
+
+    /// Gives the session a new UUID, because the server has proved that the UUID of `attempt` belongs
+    /// to the session of another client. Otherwise a client with a key of its own could keep this
+    /// client out by beginning a session under its UUID while it is not connected.
+    ///
+    /// The server knows no session under the new UUID and begins another generation, as after a
+    /// restart. If requests of an earlier session are still in progress there, the new session waits
+    /// for them: both have the same name, which the server gives to the new session only when the
+    /// earlier one is gone.
+    ///
+    /// Returns the error for the attempt: `EAGAIN`, after which the next attempt begins at once, or
+    /// `EKEYREJECTED`, after which it waits, because the other client seems to see each new UUID.
+    /// Returns `None` if a path is connected, which uses the UUID at some other server.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    fn take_new_uuid(&self, attempt: &Attempt) -> Option<Error>;
+
+    /// Returns the session's kind, for the authentication of an attempt that begins.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    fn kind(&self) -> Kind;
+
+    /// Records that a path has authenticated: all further paths must.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    ///
+    /// # Errors
+    ///
+    /// [`AuthError::Mixed`]: a path without authentication is connected.
+    fn set_authenticated(&self) -> Result<(), AuthError>;
+
+    /// Returns whether requests can reach the server now.
+    fn is_connected(&self) -> bool;
+
+    /// Returns whether users of the session wait for a path. An attempt may then use the memory
+    /// reserve, as reclaim may depend on the users' writes.
+    fn is_cut_off(&self) -> bool;
+
+    /// Returns whether a path that the server has accepted before may ask it to create the session.
+    ///
+    /// # Context
+    ///
+    /// Any.
+    fn may_create(&self) -> bool;
+
+    /// Returns whether the server supports the protocol extensions.
+    ///
+    /// # Context
+    ///
+    /// Any.
+    fn has_extensions(&self) -> bool;
+
+    /// Offers the connected path `conn` to the session. With [`OfferResult::Publish`], submitters
+    /// find the path from here on.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    fn offer(self: Arc<Self>, offer: &Offer, conn: &Arc<PathConn>) -> Result<OfferResult>;
+
+    /// Rebuilds the multipath after a path was drained or taken into use again.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    fn drained_changed(&self);
+
+    /// Removes a path from those that submitters find. When this returns, no submitter uses the path.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    fn unpublish(self: Arc<Self>, attempt: &Attempt);
+
+    /// Records that a request which was submitted at `since` leaves a lost path. `again` tells that
+    /// another lost path had it before.
+    ///
+    /// # Context
+    ///
+    /// Any.
+    fn request_moved(&self, since: Instant<Monotonic>, again: bool);
+
+    /// Puts a request of a lost path on the requeue list; returns its I/O if the list refuses it.
+    fn requeue_lost(
+        self: Arc<Self>,
+        path: (&Published, Loss),
+        info: Info,
+        user_hdr: &[u8],
+        io: IoHandle,
+    ) -> Option<IoHandle>;
+
+    /// Records that all requests have left a lost path.
+    ///
+    /// # Context
+    ///
+    /// Any.
+    fn requests_moved(self: Arc<Self>);
+
+    /// Records an answer to a request that a lost path had.
+    ///
+    /// # Context
+    ///
+    /// Any.
+    fn moved_request_answered(self: Arc<Self>);
+
+    /// Queues the work that resubmits or fails the requests on the requeue list.
+    ///
+    /// # Context
+    ///
+    /// Any.
+    fn kick_requeue(self: Arc<Self>);
+
+    /// Records that the server has answered the fence of `epoch`.
+    ///
+    /// # Context
+    ///
+    /// Any.
+    fn fence_done(self: Arc<Self>, epoch: u32);
+
+    /// Queues a notice about object `number` for the users.
+    ///
+    /// # Context
+    ///
+    /// Any.
+    fn noticed(self: Arc<Self>, number: u32);
+
+    /// Queues the server's report, received by attempt `epoch`, that object `number` is durable.
+    ///
+    /// # Context
+    ///
+    /// Any.
+    fn durable(self: Arc<Self>, epoch: u32, number: u32);
+
+    /// Removes a dead path from the path list.
+    fn forget(&self, path: &Arc<Path>);
+}

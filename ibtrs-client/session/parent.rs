@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The session as its paths see it.
+
+use super::Session;
+use crate::{
+    attempt::{
+        Attempt,
+        PathConn, //
+    },
+    parent::Parent,
+    path::Path,
+    types::Info, //
+};
+use ibtrs_proto::{
+    auth::{
+        AuthError,
+        Session as Kind, //
+    },
+    failover::{
+        Loss,
+        Offer,
+        OfferResult,
+        Published, //
+    }, //
+};
+use kernel::{
+    prelude::*,
+    sync::Arc,
+    time::{
+        Instant,
+        Monotonic, //
+    }, //
+};
+use kx::{
+    io::IoHandle,
+    sync::atomic::Relaxed, //
+};
+
+impl Parent for Session {
+    fn next_epoch(&self) -> Result<u32> {
+        self.failover.lock().logic.begin().ok_or(EOVERFLOW)
+    }
+
+    fn uuid(&self) -> [u8; 16] {
+        self.paths.lock().uuid
+    }
+
+    fn take_new_uuid(&self, attempt: &Attempt) -> Option<Error> {
+        let mut paths = self.paths.lock();
+        if paths.uuid != attempt.session_uuid {
+            // Another attempt was refused for the same reason, and has replaced the UUID.
+            return Some(EAGAIN);
+        }
+        // Paths are published under the lock.
+        if self.is_connected() {
+            return None;
+        }
+        paths.uuid = kx::random::uuid();
+        match core::mem::replace(&mut paths.is_uuid_new, true) {
+            false => Some(EAGAIN),
+            true => Some(EKEYREJECTED),
+        }
+    }
+
+    fn kind(&self) -> Kind {
+        // If the session is authenticated, so are all published paths; see `offer` and
+        // `set_authenticated`.
+        let _paths = self.paths.lock();
+        if self.is_authenticated() {
+            Kind::Authenticated
+        } else if self.is_connected() {
+            Kind::Plain
+        } else {
+            Kind::New
+        }
+    }
+
+    fn set_authenticated(&self) -> Result<(), AuthError> {
+        let _paths = self.paths.lock();
+        let multipath = self.multipath.read();
+        let mut paths = multipath.get().into_iter().flat_map(|all| &all.paths);
+        if paths.any(|path| path.attempt.proved.as_ref().is_none()) {
+            return Err(AuthError::Mixed);
+        }
+        self.authenticated.store(true, Relaxed);
+        Ok(())
+    }
+
+    fn is_connected(&self) -> bool {
+        Session::is_connected(self)
+    }
+
+    fn is_cut_off(&self) -> bool {
+        self.limits.as_ref().is_some() && !self.is_connected()
+    }
+
+    fn may_create(&self) -> bool {
+        self.failover.lock().logic.may_create()
+    }
+
+    fn has_extensions(&self) -> bool {
+        Session::has_extensions(self)
+    }
+
+    fn offer(self: Arc<Self>, offer: &Offer, conn: &Arc<PathConn>) -> Result<OfferResult> {
+        Session::offer(&self, offer, conn)
+    }
+
+    fn drained_changed(&self) {
+        self.swap_and_wait(&mut self.paths.lock(), |_| ());
+    }
+
+    fn unpublish(self: Arc<Self>, attempt: &Attempt) {
+        Session::unpublish(&self, attempt);
+    }
+
+    fn request_moved(&self, since: Instant<Monotonic>, again: bool) {
+        Session::request_moved(self, since, again);
+    }
+
+    fn requeue_lost(
+        self: Arc<Self>,
+        path: (&Published, Loss),
+        info: Info,
+        user_hdr: &[u8],
+        io: IoHandle,
+    ) -> Option<IoHandle> {
+        let waiting = self.failover.lock().put_lost(path, info, user_hdr, io);
+        let refused = waiting.err();
+        if refused.is_some() {
+            self.moved_request_abandoned();
+        }
+        refused
+    }
+
+    fn requests_moved(self: Arc<Self>) {
+        Session::requests_moved(&self);
+    }
+
+    fn moved_request_answered(self: Arc<Self>) {
+        Session::moved_request_answered(&self);
+    }
+
+    fn kick_requeue(self: Arc<Self>) {
+        Session::kick_requeue(&self);
+    }
+
+    fn fence_done(self: Arc<Self>, epoch: u32) {
+        Session::fence_done(&self, epoch);
+    }
+
+    fn noticed(self: Arc<Self>, number: u32) {
+        Session::noticed(&self, number);
+    }
+
+    fn durable(self: Arc<Self>, epoch: u32, number: u32) {
+        Session::durable(&self, epoch, number);
+    }
+
+    fn forget(&self, path: &Arc<Path>) {
+        let mut paths = self.paths.lock();
+        let at = paths.list.iter().position(|p| Arc::ptr_eq(p, path));
+        let gone = at.and_then(|at| paths.list.remove(at).ok());
+        drop(paths);
+        drop(gone);
+    }
+}
