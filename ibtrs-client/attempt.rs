@@ -9,16 +9,16 @@
 use crate::{
     con::Con,
     connect::Setup,
+    drain::{
+        Drain,
+        DrainMemory, //
+    },
     io_buffer::IoBuffers,
     link::{
         Control,
         Link, //
     },
     path::Path,
-    poll::{
-        Drain,
-        DrainMemory, //
-    },
     request::{
         self,
         PathIo, //
@@ -162,7 +162,7 @@ pub(crate) struct Attempt {
     #[pin]
     pub(crate) cons: Mutex<Resources>,
     /// When the probe that is under way began, by [`PathHeartbeat::now_ns`], but at least 1; 0 without
-    /// one. See [`crate::timeout`].
+    /// one. See [`crate::probe`].
     pub(crate) probe_began: Atomic<u64>,
     /// The resources are not kept for the next attempt, because their device goes away or the
     /// attempt found no memory.

@@ -24,8 +24,8 @@
 //! | [`request`], [`io_buffer`] | requests in flight, buffers for the data of small ones |
 //! | [`admin`] | permits for messages |
 //! | [`requeue_list`], [`requeue`] | requests that wait for a path, failover |
-//! | [`timeout`] | request timeouts |
-//! | [`poll`] | polled connections |
+//! | [`timeout`], [`probe`] | request timeouts |
+//! | [`poll`], [`drain`] | polled connections |
 //! | [`wait_queue`] | tasks that wait for a change of a session or a path |
 //! | [`stats`], [`text`], [`sysfs`] | statistics and sysfs |
 //! | [`open`] | opens a session |
@@ -61,6 +61,7 @@ mod attempt;
 mod auth;
 mod con;
 mod connect;
+mod drain;
 mod env;
 mod io_buffer;
 mod link;
@@ -70,6 +71,7 @@ mod parent;
 mod path;
 mod plan;
 mod poll;
+mod probe;
 mod receive;
 mod request;
 mod requeue;

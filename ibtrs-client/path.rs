@@ -11,13 +11,13 @@ use crate::{
         Attempt,
         Resources, //
     },
+    drain::Closing,
     env::Env,
     link::{
         Link,
         Names, //
     },
     parent::Parent,
-    poll::Closing,
     stats::Stats,
     text::Text,
     types::{

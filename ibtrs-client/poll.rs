@@ -5,54 +5,23 @@
 //! Their completions raise no interrupt. The task that waits for a request handles them. Such a
 //! task does not always exist: the task may be stopped while its requests are in flight, no task
 //! polls for a flush, and the submitter of a request that failed over may be gone. So the session
-//! polls these connections too, a few times a second. When a path is torn down, a worker drains
-//! them.
+//! polls these connections too, a few times a second. When a path is torn down, a worker
+//! [drains](crate::drain) them.
 //!
 //! Nothing else depends on them: heartbeats, fences and administrative messages use
 //! the service connection, and so does the notification that the peer has left.
 
-use crate::{
-    con::Con,
-    path::Path,
-    session::{
-        cid_of,
-        Session, //
-    }, //
+use crate::session::{
+    cid_of,
+    Session, //
 };
-use core::mem::MaybeUninit;
-use kernel::{
-    prelude::*,
-    sync::{
-        Arc,
-        UniqueArc, //
-    },
-    time::{
-        delay::fsleep,
-        Delta, //
-    }, //
-};
-use kx::{
-    sync::{
-        atomic::{
-            AtomicFlag,
-            Relaxed, //
-        },
-        Completion,
-        PercpuArc, //
-    },
-    work::WorkItem, //
-};
-use rdma::qp::{
-    Qp,
-    QueuePair, //
-};
+use kernel::sync::Arc;
+use kx::work::WorkItem;
 
 /// Interval at which the session polls connections that may have no other poller.
 const POLL_MS: u32 = 250;
 /// Rounds of polling a connection in a row, as long as completions are found.
 const POLL_ROUNDS: u32 = 64;
-/// Interval of polling while connections are closed.
-const DRAIN_MS: i64 = 1;
 
 impl Session {
     /// Handles completions of connection `queue` on all paths and returns their number: 0 if the
@@ -99,109 +68,5 @@ impl WorkItem<{ crate::session::work::POLL }> for Session {
     fn run(this: Arc<Self>) {
         this.poll_all();
         this.poll_later();
-    }
-}
-
-/// Connections of a path that are polled while they are closed.
-#[pin_data]
-pub(crate) struct Closing {
-    polled: KVec<PercpuArc<QueuePair<Con>>>,
-    over: AtomicFlag,
-    #[pin]
-    done: Completion,
-}
-
-/// The memory of a [`Drain`], allocated with the attempt: a teardown must not wait for memory, which
-/// may be freed only by writing to the disks whose requests it is about to fail over.
-pub(crate) struct DrainMemory {
-    /// Empty, with room for all polled connections.
-    polled: KVec<PercpuArc<QueuePair<Con>>>,
-    closing: UniqueArc<MaybeUninit<Closing>>,
-}
-
-impl DrainMemory {
-    /// Allocates memory for `count` polled connections; none without one.
-    ///
-    /// # Errors
-    ///
-    /// `ENOMEM`.
-    pub(crate) fn new(count: u32) -> Result<Option<Self>> {
-        if count == 0 {
-            return Ok(None);
-        }
-        Ok(Some(Self {
-            // CAST: A path has at most some thousand connections.
-            polled: KVec::with_capacity(count as usize, GFP_KERNEL)?,
-            closing: UniqueArc::new_uninit(GFP_KERNEL)?,
-        }))
-    }
-
-    /// Returns the polled connections among `qps`; allocates nothing.
-    fn fill(mut self, qps: &[Qp<Con>]) -> Option<Arc<Closing>> {
-        for qp in qps.iter().filter(|qp| qp.is_direct()) {
-            self.polled.push_within_capacity(qp.get()).ok()?;
-        }
-        let polled = self.polled;
-        let filled = self.closing.pin_init_with(pin_init!(Closing {
-            polled,
-            over: AtomicFlag::new(false),
-            done <- Completion::new(),
-        }));
-        filled.map(Arc::from).ok()
-    }
-}
-
-/// Makes a worker poll connections of a path until this is dropped.
-pub(crate) struct Drain<'a> {
-    path: &'a Path,
-    closing: Option<Arc<Closing>>,
-}
-
-impl<'a> Drain<'a> {
-    /// Makes a worker poll the polled connections among `qps`, all at a time; otherwise each one would
-    /// poll itself when it is closed. `memory` is that of the attempt, `None` if nothing is polled.
-    pub(crate) fn begin(path: &'a Arc<Path>, qps: &[Qp<Con>], memory: Option<DrainMemory>) -> Self {
-        let closing = memory.and_then(|memory| memory.fill(qps));
-        if let Some(closing) = &closing {
-            // `closing` is empty: a path has one attempt at a time.
-            let _ = path.closing.put(closing.clone());
-            path.drain.enqueue(path.clone());
-        }
-        Self { path, closing }
-    }
-}
-
-impl Closing {
-    fn poll(&self) {
-        while !self.over.load(Relaxed) {
-            for qp in &self.polled {
-                while qp.poll() > 0 {}
-            }
-            fsleep(Delta::from_millis(DRAIN_MS));
-        }
-        self.done.complete_all();
-    }
-}
-
-impl Drop for Drain<'_> {
-    fn drop(&mut self) {
-        let Some(closing) = &self.closing else { return };
-        closing.over.store(true, Relaxed);
-        // When memory is short, the caller may occupy the only worker. Then the work item has not
-        // begun, and has nothing to do once `closing` is taken.
-        if self.path.closing.take().is_none() {
-            closing.done.wait();
-        }
-    }
-}
-
-/// Polls connections that are being closed.
-impl WorkItem<{ crate::path::work::DRAIN }> for Path {
-    type Pointer = Arc<Self>;
-
-    fn run(this: Arc<Self>) {
-        if let Some(closing) = this.closing.take() {
-            closing.poll();
-        }
     }
 }
