@@ -4,30 +4,21 @@
 //!
 //! [`Session`] is the interface. A session has [`Path`]s, which live as long as
 //! the operator wants them. The RDMA resources of a path belong to one connection
-//! attempt ([`attempt::Attempt`]): connections ([`con::Con`]) and the requests in
-//! flight ([`request::Request`]). State changes follow
+//! attempt ([`path::attempt::Attempt`]): connections ([`data::con::Con`]) and the requests in
+//! flight ([`data::request::Request`]). State changes follow
 //! [`ibtrs_proto::fsm::client_path`] and run in work items; submitters never wait
 //! for them.
 //!
-//! | Module | Purpose |
+//! Each layer uses only those above it in this table, and scripts/layers.py checks that:
+//!
+//! | Layer | Purpose |
 //! |---|---|
-//! | [`types`] | types that belong to none of their users |
-//! | [`env`] | what a session shares with its paths: names, settings, queues |
-//! | [`session`] | the interface; the path list |
-//! | [`multipath`] | the connected paths, and the choice of one |
-//! | [`path`] | a path and its state |
-//! | [`parent`] | the session, as its paths see it |
-//! | [`attempt`], [`connect`], [`con`], [`receive`] | its connections |
-//! | [`auth`] | authentication of a path |
-//! | [`link`] | an attempt as its connections and requests know it |
-//! | [`wire`], [`plan`] | what both sides have agreed on, and how requests are sent |
-//! | [`request`], [`io_buffer`] | requests in flight, buffers for the data of small ones |
-//! | [`admin`] | permits for messages |
-//! | [`requeue_list`], [`requeue`] | requests that wait for a path, failover |
-//! | [`timeout`], [`probe`] | request timeouts |
-//! | [`poll`], [`drain`] | polled connections |
-//! | [`wait_queue`] | tasks that wait for a change of a session or a path |
-//! | [`stats`], [`text`], [`sysfs`] | statistics and sysfs |
+//! | [`types`], [`text`], [`wait_queue`] | types that belong to none of their users |
+//! | [`env`] | what a session shares with its paths: names, network, settings, queues |
+//! | [`data`] | the data plane: requests in flight and the connections that they use |
+//! | [`path`] | a path, its state, and its connection attempts |
+//! | [`session`] | the paths of a session, the choice of one, failover; requests and messages |
+//! | [`sysfs`] | sessions and paths in sysfs |
 //! | [`open`] | opens a session |
 //!
 //! # Work queues
@@ -56,34 +47,15 @@
 
 use kernel::prelude::*;
 
-mod admin;
-mod attempt;
-mod auth;
-mod con;
-mod connect;
-mod drain;
+mod data;
 mod env;
-mod io_buffer;
-mod link;
-mod multipath;
 mod open;
-mod parent;
 mod path;
-mod plan;
-mod poll;
-mod probe;
-mod receive;
-mod request;
-mod requeue;
-mod requeue_list;
 mod session;
-mod stats;
 mod sysfs;
 mod text;
-mod timeout;
 mod types;
 mod wait_queue;
-mod wire;
 
 pub use env::{
     Number,
@@ -129,7 +101,7 @@ mod param {
         pub(crate) ack_timeout: IntParam = IntParam::new(0, 0..=31),
         "Local ACK timeout: a packet is sent again after 4.096 us * 2^n; for slow software RDMA (default: 0, as the connection manager has it)";
 
-        /// See [`crate::io_buffer`].
+        /// See [`crate::data::io_buffer`].
         pub(crate) small_io_bytes: IntParam = IntParam::new(4096, 0..=16384),
         "Data of up to this many bytes (of writes 4096 at most) is copied through memory that stays registered; 0 for none (default: 4096)";
 

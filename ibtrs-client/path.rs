@@ -3,22 +3,25 @@
 //! A path: one pair of addresses, and its state.
 //!
 //! The operator adds and removes a path. In between it may be connected many
-//! times; [`crate::attempt`] has the parts that belong to one attempt.
+//! times; [`attempt`] has the parts that belong to one attempt.
+//!
+//! | Module | Purpose |
+//! |---|---|
+//! | [`attempt`] | a connection attempt and its connections; its children connect and authenticate |
+//! | [`parent`] | the session, as its paths see it |
+//! | [`state`], [`control`] | state changes, and those that users ask for |
+//! | [`probe`] | whether the server answers, after a request has timed out |
+//! | [`drain`] | polled connections while they are closed |
 
 use crate::{
-    attempt::{
-        self,
-        Attempt,
-        Resources, //
+    data::{
+        link::{
+            Link,
+            Names, //
+        },
+        stats::Stats, //
     },
-    drain::Closing,
     env::Env,
-    link::{
-        Link,
-        Names, //
-    },
-    parent::Parent,
-    stats::Stats,
     text::Text,
     types::{
         PathSpec,
@@ -73,8 +76,19 @@ use rdma::{
     device::Device, //
 };
 
+pub(crate) mod attempt;
 mod control;
+mod drain;
+pub(crate) mod parent;
+mod probe;
 mod state;
+
+use attempt::{
+    Attempt,
+    Resources, //
+};
+use drain::Closing;
+use parent::Parent;
 
 /// The state of a path, and the actions and uevents that its changes still require.
 struct Fsm {

@@ -2,21 +2,18 @@
 
 //! Sessions: the interface for the layers above.
 //!
-//! See [`crate::multipath`] for the connected paths, [`crate::requeue_list`] and
-//! [`crate::requeue`] for requests whose path is lost.
+//! See [`multipath`] for the connected paths, [`requeue_list`] and
+//! [`requeue`] for requests whose path is lost.
 
 use crate::{
-    admin::Admin,
     env::{
         urgent_queue,
         Env, //
     },
-    multipath::Multipath,
     path::{
         Path,
         PathDir, //
     },
-    requeue_list::FailoverState,
     types::{
         Dir,
         Generation,
@@ -69,20 +66,29 @@ use kx::{
     }, //
 };
 
+mod admin;
 mod events;
 mod failovers;
+mod multipath;
 mod parent;
 mod paths;
+mod poll;
 mod reauth;
+mod requeue;
+mod requeue_list;
 mod settings;
 mod submit;
+mod timeout;
 
+use admin::Admin;
 use events::Notices;
 use failovers::FailoverRecord;
 pub(crate) use failovers::Told;
+use multipath::Multipath;
 use paths::Paths;
 pub(crate) use paths::ShownPath;
 use reauth::Reauth;
+use requeue_list::FailoverState;
 pub(crate) use submit::cid_of;
 
 /// Parameters of a session to open.

@@ -290,7 +290,7 @@ impl Path {
 mod tests {
     use super::*;
     use crate::{
-        attempt::Attempt,
+        path::attempt::Attempt,
         session::{
             Session,
             SessionConfig,

@@ -5,11 +5,11 @@
 
 use super::Path;
 use crate::{
-    attempt::{
+    path::attempt::{
+        connect,
         Attempt,
         Resources, //
     },
-    connect,
     text::Text, //
 };
 use ibtrs_core::{

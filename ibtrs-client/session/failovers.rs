@@ -4,7 +4,7 @@
 
 use super::Session;
 use crate::{
-    attempt::Attempt,
+    path::attempt::Attempt,
     text::Text, //
 };
 use ibtrs_core::convert::Shown;

@@ -4,12 +4,14 @@
 
 use super::Session;
 use crate::{
-    attempt::{
-        Attempt,
-        PathConn, //
+    path::{
+        attempt::{
+            Attempt,
+            PathConn, //
+        },
+        parent::Parent,
+        Path, //
     },
-    parent::Parent,
-    path::Path,
     types::Info, //
 };
 use ibtrs_proto::{

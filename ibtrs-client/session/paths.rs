@@ -7,14 +7,18 @@ use super::{
     Session, //
 };
 use crate::{
-    attempt::{
-        Attempt,
-        PathConn, //
+    path::{
+        attempt::{
+            auth,
+            Attempt,
+            PathConn, //
+        },
+        Path, //
     },
-    auth,
-    multipath::Multipath,
-    path::Path,
-    requeue_list::RequeueList, //
+    session::{
+        multipath::Multipath,
+        requeue_list::RequeueList, //
+    }, //
 };
 use ibtrs_proto::{
     auth::AuthError,
@@ -37,7 +41,7 @@ pub(super) struct Paths {
     spares: Spares,
     /// The session is being closed, so no path may be added.
     pub(super) closing: bool,
-    /// Identifies the session to the server, see [`Parent::take_new_uuid`](crate::parent::Parent::take_new_uuid).
+    /// Identifies the session to the server, see [`Parent::take_new_uuid`](crate::path::parent::Parent::take_new_uuid).
     pub(super) uuid: [u8; 16],
     /// The UUID is new since the last path was published.
     pub(super) is_uuid_new: bool,

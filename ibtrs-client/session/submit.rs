@@ -7,7 +7,7 @@ use super::{
     Submit, //
 };
 use crate::{
-    requeue_list::FailoverState,
+    session::requeue_list::FailoverState,
     types::{
         Dir,
         Generation,

@@ -8,8 +8,8 @@
 
 use super::show;
 use crate::{
+    data::stats::Stats,
     path::Path,
-    stats::Stats,
     types::Dir, //
 };
 use ibtrs_core::convert;

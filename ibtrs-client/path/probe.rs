@@ -2,9 +2,9 @@
 
 //! Probes: whether the server of a path answers, after a request has timed out.
 
-use crate::{
+use crate::path::{
     attempt::PathConn,
-    path::Path, //
+    Path, //
 };
 use ibtrs_core::imm::send_imm;
 use ibtrs_proto::imm::Imm;

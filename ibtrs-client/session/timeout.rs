@@ -10,7 +10,7 @@
 //! too, but they may be far apart.
 
 use crate::{
-    request,
+    data::request,
     session::Session, //
 };
 use kernel::prelude::*;

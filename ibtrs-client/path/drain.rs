@@ -3,7 +3,7 @@
 //! Polls the polled connections of a path while they are closed.
 
 use crate::{
-    con::Con,
+    data::con::Con,
     path::Path, //
 };
 use core::mem::MaybeUninit;

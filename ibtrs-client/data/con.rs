@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! One connection of a path: its state. [`crate::receive`] handles its completions.
+//! One connection of a path: its state. [`crate::data::receive`] handles its completions.
 
-use crate::link::{
+use crate::data::link::{
     Control,
     Link, //
 };

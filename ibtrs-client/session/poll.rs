@@ -6,7 +6,7 @@
 //! task does not always exist: the task may be stopped while its requests are in flight, no task
 //! polls for a flush, and the submitter of a request that failed over may be gone. So the session
 //! polls these connections too, a few times a second. When a path is torn down, a worker
-//! [drains](crate::drain) them.
+//! [drains](crate::path::drain) them.
 //!
 //! Nothing else depends on them: heartbeats, fences and administrative messages use
 //! the service connection, and so does the notification that the peer has left.

@@ -58,7 +58,7 @@ pub(crate) fn takes_slots(dev: &Device) -> bool {
 
 /// Returns the most requests of a connection for which the queues of the device have room: four entries
 /// of the send queue each, five if immediates travel in messages, and two receives. See `sends` and
-/// `answers` in [`crate::connect`]; a queue pair takes an entry of each queue for itself.
+/// `answers` in [`crate::path::attempt::connect`]; a queue pair takes an entry of each queue for itself.
 fn queue_room(dev: &Device) -> u32 {
     let sends = match dev.has_immediates() {
         true => 4,

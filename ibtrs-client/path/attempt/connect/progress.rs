@@ -2,9 +2,9 @@
 
 //! Progress of a connection attempt, and waiting for it.
 
-use crate::{
-    attempt::Attempt,
-    auth::said_by_peer, //
+use crate::path::attempt::{
+    auth::said_by_peer,
+    Attempt, //
 };
 use ibtrs_core::{
     convert,

@@ -7,30 +7,32 @@
 //! the time hardly grows with their number.
 
 use crate::{
-    attempt::{
-        Attempt,
-        PathConn, //
-    },
-    auth,
-    con::{
-        Con,
-        RECV_ANSWERS,
-        RECV_INFO, //
+    data::{
+        con::{
+            Con,
+            RECV_ANSWERS,
+            RECV_INFO, //
+        },
+        io_buffer::IoBuffers,
+        request::{
+            self,
+            PathIo,
+            Request, //
+        },
+        wire::{
+            takes_slots,
+            Wire,
+            MAX_SGES, //
+        }, //
     },
     env::{
         Env,
         Token, //
     },
-    io_buffer::IoBuffers,
-    request::{
-        self,
-        PathIo,
-        Request, //
-    },
-    wire::{
-        takes_slots,
-        Wire,
-        MAX_SGES, //
+    path::attempt::{
+        auth,
+        Attempt,
+        PathConn, //
     }, //
 };
 use ibtrs_core::{

@@ -7,12 +7,14 @@
 //! have changed, carries the decisions out.
 
 use crate::{
-    multipath::Multipath,
-    requeue_list::{
-        Header,
-        Waiting, //
+    session::{
+        multipath::Multipath,
+        requeue_list::{
+            Header,
+            Waiting, //
+        },
+        Session, //
     },
-    session::Session,
     types::Req, //
 };
 use ibtrs_core::convert;

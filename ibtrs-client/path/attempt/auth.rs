@@ -6,12 +6,12 @@
 //! little memory, because it also runs while reclaim waits for the path.
 
 use crate::{
-    attempt::Attempt,
-    con::{
+    data::con::{
         Con,
         RECV_AUTH, //
     },
     env::Env,
+    path::attempt::Attempt,
     types::Proved, //
 };
 use ibtrs_core::{

@@ -2,7 +2,7 @@
 
 //! Handles the completions of a connection.
 
-use crate::{
+use crate::data::{
     con::{
         Con,
         RECV_AUTH,

@@ -3,11 +3,13 @@
 //! The session of a path, as the path sees it.
 
 use crate::{
-    attempt::{
-        Attempt,
-        PathConn, //
+    path::{
+        attempt::{
+            Attempt,
+            PathConn, //
+        },
+        Path, //
     },
-    path::Path,
     types::Info, //
 };
 use ibtrs_proto::{

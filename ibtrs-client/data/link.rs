@@ -6,9 +6,11 @@
 //! hears of errors and of messages that are no answers, never of a request that goes well.
 
 use crate::{
-    env::Env,
-    stats::Stats,
-    wire::Wire, //
+    data::{
+        stats::Stats,
+        wire::Wire, //
+    },
+    env::Env, //
 };
 use ibtrs_core::heartbeat::PathHeartbeat;
 use ibtrs_proto::imm::Fence;

@@ -7,21 +7,25 @@
 //! attempt is therefore never taken for an event of the next.
 
 use crate::{
-    con::Con,
-    connect::Setup,
-    drain::{
-        Drain,
-        DrainMemory, //
+    data::{
+        con::Con,
+        io_buffer::IoBuffers,
+        link::{
+            Control,
+            Link, //
+        },
+        request::{
+            self,
+            PathIo, //
+        }, //
     },
-    io_buffer::IoBuffers,
-    link::{
-        Control,
-        Link, //
-    },
-    path::Path,
-    request::{
-        self,
-        PathIo, //
+    path::{
+        attempt::connect::Setup,
+        drain::{
+            Drain,
+            DrainMemory, //
+        },
+        Path, //
     },
     types::Proved, //
 };
@@ -81,6 +85,9 @@ use rdma::{
     qp::Qp,
     slot::Slots, //
 };
+
+pub(crate) mod auth;
+pub(crate) mod connect;
 
 /// The resources that an attempt has created, to be torn down.
 pub(crate) struct Resources {
@@ -162,7 +169,7 @@ pub(crate) struct Attempt {
     #[pin]
     pub(crate) cons: Mutex<Resources>,
     /// When the probe that is under way began, by [`PathHeartbeat::now_ns`], but at least 1; 0 without
-    /// one. See [`crate::probe`].
+    /// one. See [`crate::path::probe`].
     pub(crate) probe_began: Atomic<u64>,
     /// The resources are not kept for the next attempt, because their device goes away or the
     /// attempt found no memory.

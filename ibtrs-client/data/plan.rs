@@ -3,11 +3,11 @@
 //! The ways in which a request can be sent.
 
 use crate::{
+    data::wire::Wire,
     types::{
         Dir,
         Req, //
-    },
-    wire::Wire, //
+    }, //
 };
 use ibtrs_core::convert;
 use ibtrs_proto::{
@@ -30,7 +30,7 @@ pub(crate) enum Transfer {
     Region,
     /// The server fetches the data through the slot's memory region.
     Fetch,
-    /// The message takes the data from the [`IoBuffer`](crate::io_buffer::IoBuffer) of the tag.
+    /// The message takes the data from the [`IoBuffer`](crate::data::io_buffer::IoBuffer) of the tag.
     Buffer,
 }
 

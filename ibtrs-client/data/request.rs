@@ -21,24 +21,26 @@
 //! needed to send them again: see [`take`].
 
 use crate::{
-    con::Con,
-    io_buffer::{
-        IoBuffer,
-        IoBuffers, //
+    data::{
+        con::Con,
+        io_buffer::{
+            IoBuffer,
+            IoBuffers, //
+        },
+        link::Link,
+        plan::{
+            Transfer,
+            Way, //
+        },
+        stats::Timer,
+        wire::Wire, //
     },
-    link::Link,
-    plan::{
-        Transfer,
-        Way, //
-    },
-    stats::Timer,
     types::{
         Dir,
         Info,
         Req,
         MAX_USER_HDR, //
-    },
-    wire::Wire, //
+    }, //
 };
 use ibtrs_core::{
     convert,

@@ -7,7 +7,7 @@
 //! requests on the path, min-latency writes nothing.
 
 use crate::{
-    attempt::PathConn,
+    path::attempt::PathConn,
     types::{
         Generation,
         Req, //

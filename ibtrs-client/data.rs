@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The data plane: requests in flight, and the connections that they use.
+//!
+//! It knows the attempt that it belongs to as a [`link::Link`], reports to it by [`link::Control`], and
+//! knows nothing above that.
+//!
+//! | Module | Purpose |
+//! |---|---|
+//! | [`stats`] | the counters of a path |
+//! | [`wire`], [`plan`] | what both sides have agreed on, and the ways in which a request can be sent |
+//! | [`link`] | an attempt, as connections and requests know it |
+//! | [`con`] | the state of a connection |
+//! | [`io_buffer`] | buffers for the data of small requests |
+//! | [`request`] | requests in flight |
+//! | [`receive`] | the handler of a connection's completions |
+
+pub(crate) mod con;
+pub(crate) mod io_buffer;
+pub(crate) mod link;
+pub(crate) mod plan;
+mod receive;
+pub(crate) mod request;
+pub(crate) mod stats;
+pub(crate) mod wire;
