@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: GPL-2.0
 #
 # check-layers.sh: checks that a crate names only crates of the layers below it,
-# and that drivers have no unsafe code.  Prints each line that breaks a rule, and
-# ends with 1 if there are any.
+# and a module only those of the layers below it in its crate, and that drivers
+# have no unsafe code.  Prints each line that breaks a rule, and ends with 1 if
+# there are any.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -54,5 +55,8 @@ while read -r name folder uses; do
 	others=$(cut -d' ' -f1 <<<"$graph" | grep -vxF -e "$name" -e "${uses// /$'\n'}" | paste -sd'|')
 	forbid "$name names a crate that Kbuild does not hand to it" "$(word "$others")(::|;| as )" "$folder"
 done <<<"$graph"
+
+# Inside a crate.
+scripts/layers.py || bad=1
 
 exit $bad

@@ -134,6 +134,76 @@ def test_a_broken_layer_is_found(tree, crate, line):
     assert f"{crate}/other.rs:1:" in done.stdout
 
 
+@pytest.fixture
+def client(tree):
+    """The client's transport in that tree."""
+    folder = tree / "ibtrs-client"
+    shutil.rmtree(folder)
+    shutil.copytree(os.path.join(os.path.dirname(LAYERS), "../ibtrs-client"), folder)
+    return folder
+
+
+def check_modules(tree):
+    return subprocess.run([tree / "scripts/layers.py"], capture_output=True, text=True)
+
+
+def test_the_layers_in_a_crate_are_checked(tree, client):
+    assert check_layers(tree).returncode == 0, check_layers(tree).stdout
+    with (client / "types.rs").open("a") as source:
+        source.write("use crate::env::Env;\n")
+    done = check_layers(tree)
+    assert done.returncode == 1
+    assert "env is not below types" in done.stdout
+
+
+@pytest.mark.parametrize("file, line, why", [
+    ("data/link.rs", "use crate::session::Session;", "session is not below data"),
+    ("data/stats.rs", "use crate::{env::Env, path::attempt::Attempt};", "path is not below data"),
+    ("data/request.rs", "fn f(path: &crate::Path) {}", "path is not below data"),
+    ("path/attempt.rs", "const X: u32 = crate::session::X;", "session is not below path"),
+    ("path/state.rs", "use super::super::session::Session;", "session is not below path"),
+    ("path.rs", "mod more { use super::super::sysfs::CLASS; }", "sysfs is not below path"),
+    ("env.rs", "pub(crate) use self::super::data::link::Link;", "data is not below env"),
+    ("session/paths.rs", "use crate::sysfs;", "sysfs is not below session"),
+    ("more/deep.rs", "fn f() {}", "in no layer of ibtrs-client"),
+])
+def test_a_use_of_a_module_that_is_not_below_is_found(tree, client, file, line, why):
+    folder = client / file
+    folder.parent.mkdir(exist_ok=True)
+    with folder.open("a") as source:
+        source.write(f"{line}\n")
+    at = len(folder.read_text().splitlines())
+    done = check_modules(tree)
+    assert done.returncode == 1
+    assert f"ibtrs-client/{file}:{at}: " in done.stdout and why in done.stdout
+
+
+@pytest.mark.parametrize("file, line", [
+    ("data/stats.rs", "use super::request::PathIo;"),
+    ("path/drain.rs", "use crate::path::attempt::Resources;"),
+    ("session/requeue_list.rs", "use crate::session::requeue;"),
+])
+def test_files_that_use_each_other_are_found(tree, client, file, line):
+    with (client / file).open("a") as source:
+        source.write(f"{line}\n")
+    done = check_modules(tree)
+    assert done.returncode == 1
+    assert "a circle of files:" in done.stdout and f"  ibtrs-client/{file}:" in done.stdout
+
+
+@pytest.mark.parametrize("file, line", [
+    ("data/stats.rs", "// use crate::session::Session;"),
+    ("data/stats.rs", 'const X: &str = "crate::session::Session";'),
+    ("data/stats.rs", "#[cfg(IBTRS_KUNIT)]\n#[kunit_tests(x)]\nmod tests {\n    use crate::session::Session;\n}"),
+    ("session/paths.rs", "use crate::{data::link::Link, path::Path, types::Dir};"),
+    ("path/attempt/connect.rs", "use crate::path::Path;"),
+])
+def test_other_uses_of_modules_pass(tree, client, file, line):
+    with (client / file).open("a") as source:
+        source.write(f"{line}\n")
+    assert check_modules(tree).returncode == 0, check_modules(tree).stdout
+
+
 def test_logs_are_kept_of_a_guest_that_never_answered(tmp_path, monkeypatch):
     monkeypatch.setenv("IBTRS_CACHE", str(tmp_path))
     console = tmp_path / "lab/client-1/console.log"
