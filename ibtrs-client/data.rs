@@ -12,7 +12,8 @@
 //! | [`link`] | an attempt, as connections and requests know it |
 //! | [`con`] | the state of a connection |
 //! | [`io_buffer`] | buffers for the data of small requests |
-//! | [`request`] | requests in flight |
+//! | [`slot`] | the life of a request in flight |
+//! | [`submit`] | the way of a request to the send queue |
 //! | [`receive`] | the handler of a connection's completions |
 
 pub(crate) mod con;
@@ -20,6 +21,7 @@ pub(crate) mod io_buffer;
 pub(crate) mod link;
 pub(crate) mod plan;
 mod receive;
-pub(crate) mod request;
+pub(crate) mod slot;
 pub(crate) mod stats;
+pub(crate) mod submit;
 pub(crate) mod wire;

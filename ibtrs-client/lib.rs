@@ -5,7 +5,7 @@
 //! [`Session`] is the interface. A session has [`Path`]s, which live as long as
 //! the operator wants them. The RDMA resources of a path belong to one connection
 //! attempt ([`path::attempt::Attempt`]): connections ([`data::con::Con`]) and the requests in
-//! flight ([`data::request::Request`]). State changes follow
+//! flight ([`data::slot::Request`]). State changes follow
 //! [`ibtrs_proto::fsm::client_path`] and run in work items; submitters never wait
 //! for them.
 //!

@@ -8,7 +8,7 @@ use crate::data::{
         RECV_AUTH,
         RECV_INFO, //
     },
-    request::{
+    slot::{
         self,
         Answer,
         Request,
@@ -72,7 +72,7 @@ impl Con {
             rkey,
             trailer,
         };
-        match request::answered(qp, slot, &answer) {
+        match slot::answered(qp, slot, &answer) {
             Ok(()) => {}
             Err(Stray::Unasked) => self.breach(fmt!("answer to the chunk {id}, which has no request")),
             Err(Stray::Elsewhere(asked)) => self.breach(fmt!(
@@ -226,11 +226,11 @@ impl Handler for Con {
     }
 
     fn sent(&self, qp: QpRef<'_, Self>, slot: SlotRef<'_, Self>) {
-        request::sent(&qp, slot);
+        slot::sent(&qp, slot);
     }
 
     fn invalidated(&self, qp: QpRef<'_, Self>, slot: SlotRef<'_, Self>, _done: Position) {
-        request::invalidated(&qp, slot);
+        slot::invalidated(&qp, slot);
     }
 
     fn completes(&self, _qp: &QueuePair<Self>, position: u32) {

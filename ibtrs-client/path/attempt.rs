@@ -14,10 +14,8 @@ use crate::{
             Control,
             Link, //
         },
-        request::{
-            self,
-            PathIo, //
-        }, //
+        slot,
+        submit::PathIo, //
     },
     path::{
         attempt::connect::Setup,
@@ -340,7 +338,7 @@ impl Attempt {
         let parent = &self.path.parent;
         let loss = self.loss();
         for slot in slots.iter() {
-            let over = request::take(&slot, service, |moved, user, io| {
+            let over = slot::take(&slot, service, |moved, user, io| {
                 let (info, since) = moved;
                 self.link.stats.failed_over();
                 parent.request_moved(since, info.entry.was_moved());

@@ -10,7 +10,7 @@
 //! too, but they may be far apart.
 
 use crate::{
-    data::request,
+    data::slot,
     session::Session, //
 };
 use kernel::prelude::*;
@@ -50,7 +50,7 @@ impl Session {
         self.with_multipath(|multipath| {
             for path in &multipath.paths {
                 if let Some(slot) = path.io.slots.get(tag.into()) {
-                    request::cancel(&path.io, slot);
+                    slot::cancel(&path.io.qps, slot);
                 }
             }
         });

@@ -14,11 +14,11 @@ use crate::{
             RECV_INFO, //
         },
         io_buffer::IoBuffers,
-        request::{
+        slot::{
             self,
-            PathIo,
             Request, //
         },
+        submit::PathIo,
         wire::{
             takes_slots,
             Wire,
@@ -716,7 +716,7 @@ fn exchange_info(attempt: &Arc<Attempt>, pd: &Arc<Pd>, wire: &Wire) -> Result<Ar
     // Before the buffers, which are optional.
     let mut memory = KVVec::with_capacity(usize::from(wire.depth), GFP_KERNEL)?;
     for _ in 0..wire.depth {
-        memory.push(request::Memory::new(pd, wire)?, GFP_KERNEL)?;
+        memory.push(slot::Memory::new(pd, wire)?, GFP_KERNEL)?;
     }
     // Registered before the message on the same queue, so they are ready when its answer comes.
     let places = service.send_depth().saturating_sub(MESSAGE_SENDS);

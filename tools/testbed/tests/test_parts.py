@@ -159,7 +159,7 @@ def test_the_layers_in_a_crate_are_checked(tree, client):
 @pytest.mark.parametrize("file, line, why", [
     ("data/link.rs", "use crate::session::Session;", "session is not below data"),
     ("data/stats.rs", "use crate::{env::Env, path::attempt::Attempt};", "path is not below data"),
-    ("data/request.rs", "fn f(path: &crate::Path) {}", "path is not below data"),
+    ("data/submit.rs", "fn f(path: &crate::Path) {}", "path is not below data"),
     ("path/attempt.rs", "const X: u32 = crate::session::X;", "session is not below path"),
     ("path/state.rs", "use super::super::session::Session;", "session is not below path"),
     ("path.rs", "mod more { use super::super::sysfs::CLASS; }", "sysfs is not below path"),
@@ -179,7 +179,7 @@ def test_a_use_of_a_module_that_is_not_below_is_found(tree, client, file, line, 
 
 
 @pytest.mark.parametrize("file, line", [
-    ("data/stats.rs", "use super::request::PathIo;"),
+    ("data/stats.rs", "use super::submit::PathIo;"),
     ("path/drain.rs", "use crate::path::attempt::Resources;"),
     ("session/requeue_list.rs", "use crate::session::requeue;"),
 ])

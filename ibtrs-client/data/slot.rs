@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! In-flight requests: one slot for each chunk of the server.
+//! The life of a request in flight: one slot for each chunk of the server.
 //!
 //! A request ends when its memory is no longer in use:
 //!
@@ -28,10 +28,6 @@ use crate::{
             IoBuffers, //
         },
         link::Link,
-        plan::{
-            Transfer,
-            Way, //
-        },
         stats::Timer,
         wire::Wire, //
     },
@@ -47,27 +43,17 @@ use ibtrs_core::{
     trace, //
 };
 use ibtrs_proto::{
-    capsule,
-    consts::{
-        MAX_REQUEST_HDR_LEN,
-        WRITE_HDR_LEN, //
-    },
+    consts::MAX_REQUEST_HDR_LEN,
     errno::Errno,
-    imm::Imm,
     keys::{
         Bogus,
         Key,
         Revoked, //
     },
-    layout::Placement,
     msg::{
         Chunk,
-        FetchHdr,
-        ReadHdr,
         ServerTimes,
-        SgDesc,
-        Trailer,
-        WriteHdr, //
+        Trailer, //
     }, //
 };
 use kernel::{
@@ -95,26 +81,17 @@ use rdma::{
         DmaBuf,
         MappedIo, //
     },
-    mr::{
-        Access,
-        IoMr, //
-    },
+    mr::IoMr,
     pd::Pd,
     qp::{
         QpRef,
         QueuePair, //
     },
-    sendq::{
-        Chain,
-        Doorbell,
-        Signal,
-        SqSpace, //
-    },
+    sendq::Signal,
     sge::Remote,
     slot::{
         Kind,
-        SlotRef,
-        Slots, //
+        SlotRef, //
     },
 };
 
@@ -122,47 +99,47 @@ use rdma::{
 #[pin_data]
 pub(crate) struct Request {
     #[pin]
-    inner: SpinLockIrq<Inner>,
+    pub(super) inner: SpinLockIrq<Inner>,
     /// The I/O buffers of the path, shared by all slots.
-    io_buffers: Arc<IoBuffers>,
+    pub(super) io_buffers: Arc<IoBuffers>,
 }
 
-struct Inner {
-    mr: IoMr,
-    hdr: DmaBuf,
-    chunk: Remote,
-    in_flight: Option<InFlight>,
+pub(super) struct Inner {
+    pub(super) mr: IoMr,
+    pub(super) hdr: DmaBuf,
+    pub(super) chunk: Remote,
+    pub(super) in_flight: Option<InFlight>,
 }
 
 /// A request in flight.
-struct InFlight {
+pub(super) struct InFlight {
     /// `None` while a cancelled request is reported to its users.
-    io: Option<Carried>,
+    pub(super) io: Option<Carried>,
     /// The user header is at the beginning of the slot's header buffer.
-    info: Info,
+    pub(super) info: Info,
     /// The request is counted in [`Link::inflight`].
-    counted: bool,
-    timer: Timer,
+    pub(super) counted: bool,
+    pub(super) timer: Timer,
     /// The server has not answered yet.
-    unanswered: bool,
+    pub(super) unanswered: bool,
     /// The device may still send the message from the request's memory.
-    unsent: bool,
+    pub(super) unsent: bool,
     /// Number of messages received on the connection when the request was submitted.
-    messages: u64,
+    pub(super) messages: u64,
     /// State of the region's key: whether the server or the device may still use it.
-    key: Key,
+    pub(super) key: Key,
     /// The request was cancelled.
-    cancelled: bool,
-    result: Result<(), Errno>,
+    pub(super) cancelled: bool,
+    pub(super) result: Result<(), Errno>,
     /// The answer ends with the server's times.
-    timed: bool,
+    pub(super) timed: bool,
     /// The server's times, as the answer has them.
-    times: Option<u32>,
+    pub(super) times: Option<u32>,
     /// The number of the server's upper layer at the end of the answer.
-    trailer: Option<u32>,
+    pub(super) trailer: Option<u32>,
 }
 
-enum Carried {
+pub(super) enum Carried {
     Mapped(MappedIo),
     /// The data goes through the slot's [`IoBuffer`].
     Buffered(IoHandle),
@@ -171,7 +148,12 @@ enum Carried {
 }
 
 impl Carried {
-    fn map(pd: &Pd, submit_bytes: u32, dir: Dir, io: IoHandle) -> Result<Self, (Error, IoHandle)> {
+    pub(super) fn map(
+        pd: &Pd,
+        submit_bytes: u32,
+        dir: Dir,
+        io: IoHandle,
+    ) -> Result<Self, (Error, IoHandle)> {
         if submit_bytes == 0 {
             return Ok(Self::Plain(io));
         }
@@ -183,7 +165,7 @@ impl Carried {
     }
 
     /// Returns the number of scatter list elements as the device sees them.
-    fn nents(&self) -> u32 {
+    pub(super) fn nents(&self) -> u32 {
         match self {
             Self::Mapped(io) => io.nents(),
             Self::Buffered(_) => 1,
@@ -205,7 +187,7 @@ impl Carried {
         }
     }
 
-    fn release(self, pd: &Pd) -> IoHandle {
+    pub(super) fn release(self, pd: &Pd) -> IoHandle {
         match self {
             Self::Mapped(io) => io.unmap(pd),
             Self::Buffered(io) | Self::Plain(io) => io,
@@ -215,7 +197,7 @@ impl Carried {
 
 impl InFlight {
     /// Stops counting the request as one in flight.
-    fn uncount(&self, link: &Link) {
+    pub(super) fn uncount(&self, link: &Link) {
         if self.counted {
             link.inflight.fetch_sub(1, Relaxed);
         }
@@ -277,7 +259,7 @@ impl Request {
 
     /// Returns the buffer for the data of a request, if the data goes through one.
     #[inline]
-    fn buffer_for(&self, wire: &Wire, req: &Req<'_>) -> Option<&IoBuffer> {
+    pub(super) fn buffer_for(&self, wire: &Wire, req: &Req<'_>) -> Option<&IoBuffer> {
         let info = &req.info;
         if info.bytes == 0 || info.dir == Dir::Write && !wire.is_pushed(req) {
             return None;
@@ -317,185 +299,6 @@ fn unanswered(in_flight: &mut Option<InFlight>) -> Option<&mut InFlight> {
 }
 
 impl Inner {
-    /// Writes the user header and the request header, which names `buffer` if the data goes through
-    /// it, and asks for the server's times if `timed`; returns the placement.
-    fn write_header(
-        &mut self,
-        wire: &Wire,
-        submit: &Req<'_>,
-        way: Way,
-        buffer: Option<&IoBuffer>,
-        timed: bool,
-    ) -> Result<Placement> {
-        let usr_len = u16::try_from(submit.user_hdr.len())?;
-        let place = wire.place(submit, usr_len, way)?;
-        let desc = (submit.info.bytes > 0).then(|| match buffer {
-            Some(buffer) => buffer.desc(submit.info.bytes),
-            None => SgDesc {
-                addr: self.mr.iova(),
-                key: self.mr.rkey(),
-                len: submit.info.bytes,
-            },
-        });
-        let usr_end = submit.user_hdr.len();
-        let hdr = &mut self.hdr;
-        hdr.write(0, submit.user_hdr)?;
-        match (submit.info.dir, desc) {
-            (Dir::Write, Some(desc)) if way.transfer == Transfer::Fetch => {
-                let header = FetchHdr {
-                    usr_len,
-                    need_inval: true,
-                    timed,
-                    desc,
-                };
-                hdr.write(usr_end, &header.encode())?;
-            }
-            (Dir::Write, _) => {
-                let bytes = WriteHdr { usr_len, timed }.encode();
-                hdr.write(usr_end, &bytes)?;
-                if way.is_capsule {
-                    // Before the data.
-                    let used = usr_end + bytes.len();
-                    let padding = (capsule::HEADERS as usize).saturating_sub(used);
-                    hdr.zero(used, padding)?;
-                }
-            }
-            (Dir::Read, desc) => {
-                let header = ReadHdr {
-                    usr_len,
-                    need_inval: buffer.is_none(),
-                    timed,
-                    desc,
-                };
-                // All of it, as a copy of constant length is faster.
-                let mut bytes = [0; MAX_REQUEST_HDR_LEN];
-                header.encode(&mut bytes).ok_or(EMSGSIZE)?;
-                hdr.write(usr_end, &bytes)?;
-            }
-        }
-        Ok(place)
-    }
-
-    /// Chooses the transfer, and maps the data in the region if needed.
-    fn prepare(&mut self, wire: &Wire, submit: &Req<'_>, io: &Carried) -> Result<Transfer> {
-        let io = match io {
-            Carried::Mapped(io) => io,
-            Carried::Buffered(_) if submit.info.dir == Dir::Write => return Ok(Transfer::Buffer),
-            Carried::Buffered(_) | Carried::Plain(_) => return Ok(Transfer::None),
-        };
-        let is_write = submit.info.dir == Dir::Write;
-        if is_write && wire.is_pushed(submit) && io.nents() < wire.max_sges {
-            return Ok(Transfer::Direct);
-        }
-        // A capsule has no data from a region.
-        let is_fetched = is_write && !wire.fits_landing(submit);
-        self.mr.map(io)?;
-        if self.mr.length() != u64::from(submit.info.bytes) {
-            return Err(EINVAL);
-        }
-        self.mr.next_key();
-        Ok(match is_fetched {
-            true => Transfer::Fetch,
-            false => Transfer::Region,
-        })
-    }
-
-    /// Posts the request on `qp`.
-    fn post(
-        &mut self,
-        conn: &PathIo,
-        qp: &QueuePair<Con>,
-        slot: SlotRef<'_, Con>,
-        submit: &Req<'_>,
-        place: Placement,
-        Way {
-            transfer,
-            is_capsule,
-        }: Way,
-    ) -> Result {
-        let Some(in_flight) = &mut self.in_flight else {
-            return Err(EINVAL);
-        };
-        let hdr_len = match (submit.info.dir, transfer) {
-            (Dir::Write, Transfer::Direct | Transfer::Buffer) if is_capsule => {
-                capsule::HEADERS as usize
-            }
-            (Dir::Write, Transfer::Fetch) | (Dir::Read, _) => place.total_len as usize,
-            (Dir::Write, _) => submit.user_hdr.len() + WRITE_HDR_LEN,
-        };
-        let hdr = self.hdr.sge(0, hdr_len)?;
-        let payload = conn
-            .wire
-            .layout
-            .request(submit.info.tag, place.imm_offset)
-            .ok_or(EINVAL)?;
-        let imm = Imm::IoReq { payload }.encode();
-        let to = Remote {
-            addr: self.chunk.addr + u64::from(place.offset_of_first_byte),
-            rkey: self.chunk.rkey,
-        };
-        let doorbell = if submit.last {
-            Doorbell::Now
-        } else {
-            Doorbell::Later
-        };
-        let send_headers = |chain: &mut Chain<'_, Con>| match is_capsule {
-            true => chain.send_imm([hdr], imm, Signal::None),
-            false => chain.rdma_write_imm(to, [hdr], imm, Signal::None),
-        };
-        match (transfer, &mut in_flight.io) {
-            (Transfer::Direct, Some(Carried::Mapped(io))) => {
-                let space = SqSpace {
-                    wrs: 1,
-                    sges: io.nents() + 1,
-                };
-                let data = io.sges(&conn.pd);
-                let signal = Signal::Slot(slot, Kind::Send);
-                qp.send(space, doorbell, |chain| match is_capsule {
-                    true => {
-                        let pieces = Iterator::chain([hdr].into_iter(), data);
-                        chain.send_imm(pieces, imm, signal);
-                    }
-                    false => {
-                        let pieces = Iterator::chain(data, [hdr]);
-                        chain.rdma_write_imm(to, pieces, imm, signal);
-                    }
-                })
-            }
-            (Transfer::Region, _) => {
-                let space = SqSpace { wrs: 2, sges: 2 };
-                let data = self.mr.sge(submit.info.bytes)?;
-                qp.send(space, doorbell, |chain| match submit.info.dir {
-                    Dir::Read => {
-                        chain.reg_mr(&self.mr, Access::RemoteWrite);
-                        send_headers(chain);
-                    }
-                    Dir::Write => {
-                        chain.reg_mr(&self.mr, Access::Local);
-                        chain.rdma_write_imm(to, [data, hdr], imm, Signal::None);
-                    }
-                })
-            }
-            (Transfer::Fetch, _) => qp.send(SqSpace { wrs: 2, sges: 1 }, doorbell, |chain| {
-                chain.reg_mr(&self.mr, Access::RemoteRead);
-                send_headers(chain);
-            }),
-            (Transfer::Buffer, Some(Carried::Buffered(io))) => {
-                let buffer = slot.io_buffers.get(submit.info.tag).ok_or(EINVAL)?;
-                let data = buffer.copy_from(io, submit.info.bytes)?;
-                qp.send(
-                    SqSpace { wrs: 1, sges: 2 },
-                    doorbell,
-                    |chain| match is_capsule {
-                        true => chain.send_imm([hdr, data], imm, Signal::None),
-                        false => chain.rdma_write_imm(to, [data, hdr], imm, Signal::None),
-                    },
-                )
-            }
-            _ => qp.send(SqSpace { wrs: 1, sges: 1 }, doorbell, send_headers),
-        }
-    }
-
     /// Takes the request out of its slot if it is over.
     fn finish(&mut self, qp: &QueuePair<Con>) -> Option<Ended> {
         let in_flight = self
@@ -578,198 +381,6 @@ impl Ended {
         }
         io.done(self.result);
     }
-}
-
-/// The connections of a published path, for submitters.
-pub(crate) struct PathIo {
-    pub(crate) link: Arc<Link>,
-    pub(crate) qps: KVec<PercpuArc<QueuePair<Con>>>,
-    pub(crate) slots: Arc<Slots<Con>>,
-    pub(crate) wire: Wire,
-    pub(crate) pd: Arc<Pd>,
-}
-
-impl PathIo {
-    /// Counts and traces a request that was handed to the device.
-    #[inline]
-    fn count(&self, req: &Req<'_>, nents: u32) {
-        let (link, info) = (&self.link, &req.info);
-        // CAST: A user header has at most `MAX_USER_HDR` bytes.
-        let bytes = info.bytes + req.user_hdr.len() as u32;
-        link.stats.submitted(info.dir, bytes, nents);
-        trace::client_submit(|| {
-            let write = info.dir == Dir::Write;
-            (
-                link.env.name(),
-                &*link.names.path,
-                info.tag,
-                write,
-                info.bytes,
-            )
-        });
-    }
-
-    /// Sends a request on its connection; see [`Session::submit`].
-    ///
-    /// # Errors
-    ///
-    /// The I/O is handed back with `ENOTCONN` if the path is going away and has certainly not sent
-    /// the request; other errors are those of [`Session::submit`].
-    ///
-    /// [`Session::submit`]: crate::session::Session::submit
-    pub(crate) fn submit(&self, req: &Req<'_>, io: IoHandle) -> Result<(), (Error, IoHandle)> {
-        let cid = req.info.cid;
-        if self.enter(cid) {
-            return self.submit_here(req, io).inspect_err(|_| self.leave(cid));
-        }
-        // The caller may have left requests there that are still to be rung for.
-        self.commit(cid);
-        // CAST: A path has no more connections than fit 16 bits.
-        let nr_queues = self.link.env.nr_queues() as u16;
-        let mut others =
-            Iterator::chain(cid.saturating_add(1)..=nr_queues, 1..cid.min(nr_queues + 1));
-        let Some(cid) = others.find(|other| self.enter(*other)) else {
-            return Err((EAGAIN, io));
-        };
-        let mut req = *req;
-        req.info.cid = cid;
-        // The caller rings the doorbell of its own connection only.
-        req.last = true;
-        self.submit_here(&req, io).inspect_err(|_| self.leave(cid))
-    }
-
-    /// Counts a request on the connection `cid`, unless there are as many as its window allows.
-    #[inline]
-    fn enter(&self, cid: u16) -> bool {
-        let qp = self.qps.get(usize::from(cid));
-        qp.is_some_and(|qp| qp.handler().enter(self.wire.window))
-    }
-
-    /// Stops counting a request on the connection `cid` that was not sent.
-    fn leave(&self, cid: u16) {
-        if let Some(qp) = self.qps.get(usize::from(cid)) {
-            qp.handler().leave();
-        }
-    }
-
-    /// Sends a request on its connection, which has room for it.
-    #[inline]
-    fn submit_here(&self, req: &Req<'_>, io: IoHandle) -> Result<(), (Error, IoHandle)> {
-        let info = &req.info;
-        let (Some(qp), Some(slot)) = (
-            self.qps.get(usize::from(info.cid)),
-            self.slots.get(info.tag.into()),
-        ) else {
-            return Err((EINVAL, io));
-        };
-        if info.bytes > self.wire.max_io_bytes {
-            return Err((EMSGSIZE, io));
-        }
-        let stats = &self.link.stats;
-        let buffer = slot.buffer_for(&self.wire, req);
-        // Before interrupts are disabled: a long scatterlist, and an IOMMU, take their time.
-        let io = match buffer {
-            Some(_) => Carried::Buffered(io),
-            None => Carried::map(&self.pd, info.bytes, info.dir, io)?,
-        };
-        let mut guard = slot.inner.lock();
-        let inner = &mut *guard;
-        if inner.in_flight.is_some() {
-            drop(guard);
-            return Err((EBUSY, io.release(&self.pd)));
-        }
-        let nents = io.nents();
-        let timed = trace::traces_client_complete() && self.wire.rsp.times;
-        let prepared = inner.prepare(&self.wire, req, &io).and_then(|transfer| {
-            let way = Way {
-                transfer,
-                is_capsule: self.wire.is_capsule(req, transfer),
-            };
-            let place = inner.write_header(&self.wire, req, way, buffer, timed)?;
-            Ok((place, way))
-        });
-        let (place, way) = match prepared {
-            Ok(prepared) => prepared,
-            Err(error) => {
-                drop(guard);
-                return Err((error, io.release(&self.pd)));
-            }
-        };
-        inner.in_flight = Some(InFlight {
-            io: Some(io),
-            info: *info,
-            counted: req.counted,
-            timer: stats.timer(),
-            messages: qp.handler().messages(),
-            unanswered: true,
-            unsent: way.transfer == Transfer::Direct,
-            key: match way.transfer {
-                Transfer::Region | Transfer::Fetch => Key::Live,
-                Transfer::Direct | Transfer::Buffer | Transfer::None => Key::Dead,
-            },
-            cancelled: false,
-            result: Ok(()),
-            timed,
-            times: None,
-            trailer: None,
-        });
-        if req.counted {
-            self.link.inflight.fetch_add(1, Relaxed);
-        }
-        let posted = inner.post(self, qp, slot, req, place, way);
-        let error = match posted {
-            Ok(()) => {
-                self.count(req, nents);
-                return Ok(());
-            }
-            Err(error) => error,
-        };
-        if !is_surely_unsent(error) {
-            // The device may have the request: the teardown of the path ends it or sends it again.
-            self.count(req, nents);
-            drop(guard);
-            qp.handler()
-                .error(fmt!("cannot post ({})", convert::errno(error).as_str()));
-            return Ok(());
-        }
-        let in_flight = inner.in_flight.take();
-        drop(guard);
-        // The request was put there above, under the lock.
-        let Some(in_flight) = in_flight else {
-            return Ok(());
-        };
-        in_flight.uncount(&self.link);
-        match in_flight.io {
-            Some(io) => Err((error, io.release(&self.pd))),
-            None => Ok(()),
-        }
-    }
-
-    /// Handles completions of connection `cid` if it is polled; returns the number of completions.
-    #[inline]
-    pub(crate) fn poll(&self, cid: u16) -> u32 {
-        self.qps.get(usize::from(cid)).map_or(0, |qp| qp.poll())
-    }
-
-    /// Rings the doorbell of the connection `cid`.
-    pub(crate) fn commit(&self, cid: u16) {
-        let Some(qp) = self.qps.get(usize::from(cid)) else {
-            return;
-        };
-        if let Err(error) = qp.ring() {
-            if !is_surely_unsent(error) {
-                qp.handler()
-                    .error(fmt!("cannot post ({})", convert::errno(error).as_str()));
-            }
-        }
-    }
-}
-
-/// Returns whether a post that failed with `error` handed nothing to the device. Such an error does
-/// not fail the path.
-fn is_surely_unsent(error: Error) -> bool {
-    // The device never returns one of these, see `QueuePair::send`.
-    matches!(error, ENOTCONN | EAGAIN | EINVAL)
 }
 
 /// An answer from the server.
@@ -886,14 +497,14 @@ fn advance(qp: &QpRef<'_, Con>, slot: SlotRef<'_, Con>, note: impl FnOnce(&mut I
 /// # Context
 ///
 /// Any but hardirq. The caller keeps the path from being torn down meanwhile.
-pub(crate) fn cancel(conn: &PathIo, slot: SlotRef<'_, Con>) {
+pub(crate) fn cancel(qps: &[PercpuArc<QueuePair<Con>>], slot: SlotRef<'_, Con>) {
     let mut guard = slot.inner.lock();
     let inner = &mut *guard;
     let rkey = inner.mr.rkey();
     let Some(in_flight) = unanswered(&mut inner.in_flight) else {
         return;
     };
-    let Some(qp) = conn.qps.get(usize::from(in_flight.info.cid)) else {
+    let Some(qp) = qps.get(usize::from(in_flight.info.cid)) else {
         return;
     };
     // The tag may be another request's by now.
@@ -908,7 +519,7 @@ pub(crate) fn cancel(conn: &PathIo, slot: SlotRef<'_, Con>) {
     let step = in_flight.key.revoke();
     in_flight.key = step.next;
     if step.invalidate {
-        conn.link.revoked.store(true, Relaxed);
+        qp.handler().link().revoked.store(true, Relaxed);
     }
     let invalidated = match step.invalidate {
         true => invalidate(qp, slot, rkey),

@@ -1,0 +1,446 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Sends requests: the way down, from [`PathIo::submit`] to the send queue.
+
+use crate::{
+    data::{
+        con::Con,
+        io_buffer::IoBuffer,
+        link::Link,
+        plan::{
+            Transfer,
+            Way, //
+        },
+        slot::{
+            Carried,
+            InFlight,
+            Inner, //
+        },
+        wire::Wire, //
+    },
+    types::{
+        Dir,
+        Req, //
+    }, //
+};
+use ibtrs_core::{
+    convert,
+    trace, //
+};
+use ibtrs_proto::{
+    capsule,
+    consts::{
+        MAX_REQUEST_HDR_LEN,
+        WRITE_HDR_LEN, //
+    },
+    imm::Imm,
+    keys::Key,
+    layout::Placement,
+    msg::{
+        FetchHdr,
+        ReadHdr,
+        SgDesc,
+        WriteHdr, //
+    }, //
+};
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+use kx::{
+    io::IoHandle,
+    sync::{
+        atomic::Relaxed,
+        PercpuArc, //
+    }, //
+};
+use rdma::{
+    mr::Access,
+    pd::Pd,
+    qp::QueuePair,
+    sendq::{
+        Chain,
+        Doorbell,
+        Signal,
+        SqSpace, //
+    },
+    sge::Remote,
+    slot::{
+        Kind,
+        SlotRef,
+        Slots, //
+    },
+};
+
+/// The connections of a published path, for submitters.
+pub(crate) struct PathIo {
+    pub(crate) link: Arc<Link>,
+    pub(crate) qps: KVec<PercpuArc<QueuePair<Con>>>,
+    pub(crate) slots: Arc<Slots<Con>>,
+    pub(crate) wire: Wire,
+    pub(crate) pd: Arc<Pd>,
+}
+
+impl PathIo {
+    /// Sends a request on its connection; see [`Session::submit`].
+    ///
+    /// # Errors
+    ///
+    /// The I/O is handed back with `ENOTCONN` if the path is going away and has certainly not sent
+    /// the request; other errors are those of [`Session::submit`].
+    ///
+    /// [`Session::submit`]: crate::session::Session::submit
+    pub(crate) fn submit(&self, req: &Req<'_>, io: IoHandle) -> Result<(), (Error, IoHandle)> {
+        let cid = req.info.cid;
+        if self.enter(cid) {
+            return self.submit_here(req, io).inspect_err(|_| self.leave(cid));
+        }
+        // The caller may have left requests there that are still to be rung for.
+        self.commit(cid);
+        // CAST: A path has no more connections than fit 16 bits.
+        let nr_queues = self.link.env.nr_queues() as u16;
+        let mut others =
+            Iterator::chain(cid.saturating_add(1)..=nr_queues, 1..cid.min(nr_queues + 1));
+        let Some(cid) = others.find(|other| self.enter(*other)) else {
+            return Err((EAGAIN, io));
+        };
+        let mut req = *req;
+        req.info.cid = cid;
+        // The caller rings the doorbell of its own connection only.
+        req.last = true;
+        self.submit_here(&req, io).inspect_err(|_| self.leave(cid))
+    }
+
+    /// Sends a request on its connection, which has room for it.
+    #[inline]
+    fn submit_here(&self, req: &Req<'_>, io: IoHandle) -> Result<(), (Error, IoHandle)> {
+        let info = &req.info;
+        let (Some(qp), Some(slot)) = (
+            self.qps.get(usize::from(info.cid)),
+            self.slots.get(info.tag.into()),
+        ) else {
+            return Err((EINVAL, io));
+        };
+        if info.bytes > self.wire.max_io_bytes {
+            return Err((EMSGSIZE, io));
+        }
+        let stats = &self.link.stats;
+        let buffer = slot.buffer_for(&self.wire, req);
+        // Before interrupts are disabled: a long scatterlist, and an IOMMU, take their time.
+        let io = match buffer {
+            Some(_) => Carried::Buffered(io),
+            None => Carried::map(&self.pd, info.bytes, info.dir, io)?,
+        };
+        let mut guard = slot.inner.lock();
+        let inner = &mut *guard;
+        if inner.in_flight.is_some() {
+            drop(guard);
+            return Err((EBUSY, io.release(&self.pd)));
+        }
+        let nents = io.nents();
+        let timed = trace::traces_client_complete() && self.wire.rsp.times;
+        let prepared = inner.prepare(&self.wire, req, &io).and_then(|transfer| {
+            let way = Way {
+                transfer,
+                is_capsule: self.wire.is_capsule(req, transfer),
+            };
+            let place = inner.write_header(&self.wire, req, way, buffer, timed)?;
+            Ok((place, way))
+        });
+        let (place, way) = match prepared {
+            Ok(prepared) => prepared,
+            Err(error) => {
+                drop(guard);
+                return Err((error, io.release(&self.pd)));
+            }
+        };
+        inner.in_flight = Some(InFlight {
+            io: Some(io),
+            info: *info,
+            counted: req.counted,
+            timer: stats.timer(),
+            messages: qp.handler().messages(),
+            unanswered: true,
+            unsent: way.transfer == Transfer::Direct,
+            key: match way.transfer {
+                Transfer::Region | Transfer::Fetch => Key::Live,
+                Transfer::Direct | Transfer::Buffer | Transfer::None => Key::Dead,
+            },
+            cancelled: false,
+            result: Ok(()),
+            timed,
+            times: None,
+            trailer: None,
+        });
+        if req.counted {
+            self.link.inflight.fetch_add(1, Relaxed);
+        }
+        let posted = inner.post(self, qp, slot, req, place, way);
+        let error = match posted {
+            Ok(()) => {
+                self.count(req, nents);
+                return Ok(());
+            }
+            Err(error) => error,
+        };
+        if !is_surely_unsent(error) {
+            // The device may have the request: the teardown of the path ends it or sends it again.
+            self.count(req, nents);
+            drop(guard);
+            qp.handler()
+                .error(fmt!("cannot post ({})", convert::errno(error).as_str()));
+            return Ok(());
+        }
+        let in_flight = inner.in_flight.take();
+        drop(guard);
+        // The request was put there above, under the lock.
+        let Some(in_flight) = in_flight else {
+            return Ok(());
+        };
+        in_flight.uncount(&self.link);
+        match in_flight.io {
+            Some(io) => Err((error, io.release(&self.pd))),
+            None => Ok(()),
+        }
+    }
+
+    /// Counts a request on the connection `cid`, unless there are as many as its window allows.
+    #[inline]
+    fn enter(&self, cid: u16) -> bool {
+        let qp = self.qps.get(usize::from(cid));
+        qp.is_some_and(|qp| qp.handler().enter(self.wire.window))
+    }
+
+    /// Stops counting a request on the connection `cid` that was not sent.
+    fn leave(&self, cid: u16) {
+        if let Some(qp) = self.qps.get(usize::from(cid)) {
+            qp.handler().leave();
+        }
+    }
+
+    /// Counts and traces a request that was handed to the device.
+    #[inline]
+    fn count(&self, req: &Req<'_>, nents: u32) {
+        let (link, info) = (&self.link, &req.info);
+        // CAST: A user header has at most `MAX_USER_HDR` bytes.
+        let bytes = info.bytes + req.user_hdr.len() as u32;
+        link.stats.submitted(info.dir, bytes, nents);
+        trace::client_submit(|| {
+            let write = info.dir == Dir::Write;
+            (
+                link.env.name(),
+                &*link.names.path,
+                info.tag,
+                write,
+                info.bytes,
+            )
+        });
+    }
+
+    /// Rings the doorbell of the connection `cid`.
+    pub(crate) fn commit(&self, cid: u16) {
+        let Some(qp) = self.qps.get(usize::from(cid)) else {
+            return;
+        };
+        if let Err(error) = qp.ring() {
+            if !is_surely_unsent(error) {
+                qp.handler()
+                    .error(fmt!("cannot post ({})", convert::errno(error).as_str()));
+            }
+        }
+    }
+
+    /// Handles completions of connection `cid` if it is polled; returns the number of completions.
+    #[inline]
+    pub(crate) fn poll(&self, cid: u16) -> u32 {
+        self.qps.get(usize::from(cid)).map_or(0, |qp| qp.poll())
+    }
+}
+
+impl Inner {
+    /// Chooses the transfer, and maps the data in the region if needed.
+    fn prepare(&mut self, wire: &Wire, submit: &Req<'_>, io: &Carried) -> Result<Transfer> {
+        let io = match io {
+            Carried::Mapped(io) => io,
+            Carried::Buffered(_) if submit.info.dir == Dir::Write => return Ok(Transfer::Buffer),
+            Carried::Buffered(_) | Carried::Plain(_) => return Ok(Transfer::None),
+        };
+        let is_write = submit.info.dir == Dir::Write;
+        if is_write && wire.is_pushed(submit) && io.nents() < wire.max_sges {
+            return Ok(Transfer::Direct);
+        }
+        // A capsule has no data from a region.
+        let is_fetched = is_write && !wire.fits_landing(submit);
+        self.mr.map(io)?;
+        if self.mr.length() != u64::from(submit.info.bytes) {
+            return Err(EINVAL);
+        }
+        self.mr.next_key();
+        Ok(match is_fetched {
+            true => Transfer::Fetch,
+            false => Transfer::Region,
+        })
+    }
+
+    /// Writes the user header and the request header, which names `buffer` if the data goes through
+    /// it, and asks for the server's times if `timed`; returns the placement.
+    fn write_header(
+        &mut self,
+        wire: &Wire,
+        submit: &Req<'_>,
+        way: Way,
+        buffer: Option<&IoBuffer>,
+        timed: bool,
+    ) -> Result<Placement> {
+        let usr_len = u16::try_from(submit.user_hdr.len())?;
+        let place = wire.place(submit, usr_len, way)?;
+        let desc = (submit.info.bytes > 0).then(|| match buffer {
+            Some(buffer) => buffer.desc(submit.info.bytes),
+            None => SgDesc {
+                addr: self.mr.iova(),
+                key: self.mr.rkey(),
+                len: submit.info.bytes,
+            },
+        });
+        let usr_end = submit.user_hdr.len();
+        let hdr = &mut self.hdr;
+        hdr.write(0, submit.user_hdr)?;
+        match (submit.info.dir, desc) {
+            (Dir::Write, Some(desc)) if way.transfer == Transfer::Fetch => {
+                let header = FetchHdr {
+                    usr_len,
+                    need_inval: true,
+                    timed,
+                    desc,
+                };
+                hdr.write(usr_end, &header.encode())?;
+            }
+            (Dir::Write, _) => {
+                let bytes = WriteHdr { usr_len, timed }.encode();
+                hdr.write(usr_end, &bytes)?;
+                if way.is_capsule {
+                    // Before the data.
+                    let used = usr_end + bytes.len();
+                    let padding = (capsule::HEADERS as usize).saturating_sub(used);
+                    hdr.zero(used, padding)?;
+                }
+            }
+            (Dir::Read, desc) => {
+                let header = ReadHdr {
+                    usr_len,
+                    need_inval: buffer.is_none(),
+                    timed,
+                    desc,
+                };
+                // All of it, as a copy of constant length is faster.
+                let mut bytes = [0; MAX_REQUEST_HDR_LEN];
+                header.encode(&mut bytes).ok_or(EMSGSIZE)?;
+                hdr.write(usr_end, &bytes)?;
+            }
+        }
+        Ok(place)
+    }
+
+    /// Posts the request on `qp`.
+    fn post(
+        &mut self,
+        conn: &PathIo,
+        qp: &QueuePair<Con>,
+        slot: SlotRef<'_, Con>,
+        submit: &Req<'_>,
+        place: Placement,
+        Way {
+            transfer,
+            is_capsule,
+        }: Way,
+    ) -> Result {
+        let Some(in_flight) = &mut self.in_flight else {
+            return Err(EINVAL);
+        };
+        let hdr_len = match (submit.info.dir, transfer) {
+            (Dir::Write, Transfer::Direct | Transfer::Buffer) if is_capsule => {
+                capsule::HEADERS as usize
+            }
+            (Dir::Write, Transfer::Fetch) | (Dir::Read, _) => place.total_len as usize,
+            (Dir::Write, _) => submit.user_hdr.len() + WRITE_HDR_LEN,
+        };
+        let hdr = self.hdr.sge(0, hdr_len)?;
+        let payload = conn
+            .wire
+            .layout
+            .request(submit.info.tag, place.imm_offset)
+            .ok_or(EINVAL)?;
+        let imm = Imm::IoReq { payload }.encode();
+        let to = Remote {
+            addr: self.chunk.addr + u64::from(place.offset_of_first_byte),
+            rkey: self.chunk.rkey,
+        };
+        let doorbell = if submit.last {
+            Doorbell::Now
+        } else {
+            Doorbell::Later
+        };
+        let send_headers = |chain: &mut Chain<'_, Con>| match is_capsule {
+            true => chain.send_imm([hdr], imm, Signal::None),
+            false => chain.rdma_write_imm(to, [hdr], imm, Signal::None),
+        };
+        match (transfer, &mut in_flight.io) {
+            (Transfer::Direct, Some(Carried::Mapped(io))) => {
+                let space = SqSpace {
+                    wrs: 1,
+                    sges: io.nents() + 1,
+                };
+                let data = io.sges(&conn.pd);
+                let signal = Signal::Slot(slot, Kind::Send);
+                qp.send(space, doorbell, |chain| match is_capsule {
+                    true => {
+                        let pieces = Iterator::chain([hdr].into_iter(), data);
+                        chain.send_imm(pieces, imm, signal);
+                    }
+                    false => {
+                        let pieces = Iterator::chain(data, [hdr]);
+                        chain.rdma_write_imm(to, pieces, imm, signal);
+                    }
+                })
+            }
+            (Transfer::Region, _) => {
+                let space = SqSpace { wrs: 2, sges: 2 };
+                let data = self.mr.sge(submit.info.bytes)?;
+                qp.send(space, doorbell, |chain| match submit.info.dir {
+                    Dir::Read => {
+                        chain.reg_mr(&self.mr, Access::RemoteWrite);
+                        send_headers(chain);
+                    }
+                    Dir::Write => {
+                        chain.reg_mr(&self.mr, Access::Local);
+                        chain.rdma_write_imm(to, [data, hdr], imm, Signal::None);
+                    }
+                })
+            }
+            (Transfer::Fetch, _) => qp.send(SqSpace { wrs: 2, sges: 1 }, doorbell, |chain| {
+                chain.reg_mr(&self.mr, Access::RemoteRead);
+                send_headers(chain);
+            }),
+            (Transfer::Buffer, Some(Carried::Buffered(io))) => {
+                let buffer = slot.io_buffers.get(submit.info.tag).ok_or(EINVAL)?;
+                let data = buffer.copy_from(io, submit.info.bytes)?;
+                qp.send(
+                    SqSpace { wrs: 1, sges: 2 },
+                    doorbell,
+                    |chain| match is_capsule {
+                        true => chain.send_imm([hdr, data], imm, Signal::None),
+                        false => chain.rdma_write_imm(to, [data, hdr], imm, Signal::None),
+                    },
+                )
+            }
+            _ => qp.send(SqSpace { wrs: 1, sges: 1 }, doorbell, send_headers),
+        }
+    }
+}
+
+/// Returns whether a post that failed with `error` handed nothing to the device. Such an error does
+/// not fail the path.
+fn is_surely_unsent(error: Error) -> bool {
+    // The device never returns one of these, see `QueuePair::send`.
+    matches!(error, ENOTCONN | EAGAIN | EINVAL)
+}
