@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The ways in which a request can be sent.
+//! Plans how a request is sent: pure functions of what both sides have agreed on.
 
 use crate::{
     data::wire::Wire,
@@ -20,43 +20,86 @@ use ibtrs_proto::{
 };
 use kernel::prelude::*;
 
-/// The way in which the data of a request is sent.
+/// The data of a request, as far as the plan depends on it.
+#[derive(Clone, Copy)]
+pub(crate) enum Data {
+    None,
+    /// It goes through the buffer of the tag.
+    Buffered,
+    /// The device can reach it, in this number of pieces.
+    Mapped(u32),
+}
+
+/// How the data of a request gets to the server, or from there.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Transfer {
-    None,
-    /// The message takes the data from the request's memory.
+    /// There is none.
+    NoData,
+    /// A small read: the server writes to the buffer of the tag.
+    IntoBuffer,
+    /// A small write: the message takes the data from the buffer of the tag.
+    FromBuffer,
+    /// A write: the message takes the data from the request's memory.
     Direct,
-    /// The data goes through the slot's memory region.
+    /// A read, or a write with more pieces than a message can have: through the slot's memory region.
     Region,
-    /// The server fetches the data through the slot's memory region.
+    /// A write: the server fetches the data through the slot's memory region.
     Fetch,
-    /// The message takes the data from the [`IoBuffer`](crate::data::io_buffer::IoBuffer) of the tag.
-    Buffer,
 }
 
 /// How a request is sent.
 #[derive(Clone, Copy)]
-pub(crate) struct Way {
+pub(crate) struct Plan {
     pub(crate) transfer: Transfer,
     /// The request is a [capsule], and does not go to its chunk.
     pub(crate) is_capsule: bool,
 }
 
+impl Plan {
+    /// Returns whether the data is mapped in the slot's memory region.
+    #[inline]
+    pub(crate) fn has_region(self) -> bool {
+        matches!(self.transfer, Transfer::Region | Transfer::Fetch)
+    }
+}
+
 impl Wire {
+    /// Plans a request with such data.
+    #[inline]
+    pub(crate) fn plan(&self, req: &Req<'_>, data: Data) -> Plan {
+        let transfer = match (data, req.info.dir) {
+            (Data::None, _) => Transfer::NoData,
+            (Data::Buffered, Dir::Read) => Transfer::IntoBuffer,
+            (Data::Buffered, Dir::Write) => Transfer::FromBuffer,
+            (Data::Mapped(_), Dir::Read) => Transfer::Region,
+            (Data::Mapped(pieces), Dir::Write) if self.is_pushed(req) && pieces < self.max_sges => {
+                Transfer::Direct
+            }
+            // A capsule has no data from a region.
+            (Data::Mapped(_), Dir::Write) if self.fits_landing(req) => Transfer::Region,
+            (Data::Mapped(_), Dir::Write) => Transfer::Fetch,
+        };
+        Plan {
+            transfer,
+            is_capsule: self.is_capsule(req, transfer),
+        }
+    }
+
     /// Returns whether a request that is sent like that goes in a capsule.
     #[inline]
-    pub(crate) fn is_capsule(&self, req: &Req<'_>, transfer: Transfer) -> bool {
-        let data = match (req.info.dir, transfer) {
-            (Dir::Read, _) | (_, Transfer::None | Transfer::Fetch) => 0,
-            (Dir::Write, Transfer::Direct | Transfer::Buffer) => req.info.bytes,
-            (Dir::Write, Transfer::Region) => return false,
+    fn is_capsule(&self, req: &Req<'_>, transfer: Transfer) -> bool {
+        let data = match (transfer, req.info.dir) {
+            (Transfer::NoData | Transfer::IntoBuffer | Transfer::Fetch, _) => 0,
+            (Transfer::FromBuffer | Transfer::Direct, _) => req.info.bytes,
+            (Transfer::Region, Dir::Read) => 0,
+            (Transfer::Region, Dir::Write) => return false,
         };
         self.fits_capsule(req, data)
     }
 
     /// Returns whether a chunk, or the slot in its place, has room for the data of a write.
     #[inline]
-    pub(crate) fn fits_landing(&self, req: &Req<'_>) -> bool {
+    fn fits_landing(&self, req: &Req<'_>) -> bool {
         match (self.rsp.slot_bytes, u16::try_from(req.user_hdr.len())) {
             (Some(slot), Ok(usr_len)) => slots::is_pushed(req.info.bytes, usr_len, slot),
             _ => true,
@@ -65,7 +108,7 @@ impl Wire {
 
     /// Returns whether a capsule has room for a request with `data` bytes of data in the message.
     #[inline]
-    pub(crate) fn fits_capsule(&self, req: &Req<'_>, data: u32) -> bool {
+    fn fits_capsule(&self, req: &Req<'_>, data: u32) -> bool {
         self.capsules && req.info.cid > 0 && capsule::fits(data, req.user_hdr.len())
     }
 
@@ -78,13 +121,13 @@ impl Wire {
 
     /// Returns the placement of a request with a user header of `usr_len` bytes.
     #[inline]
-    pub(crate) fn place(&self, req: &Req<'_>, usr_len: u16, way: Way) -> Result<Placement> {
+    pub(crate) fn place(&self, req: &Req<'_>, usr_len: u16, plan: Plan) -> Result<Placement> {
         let (chunk_size, max_hdr) = (self.rsp.chunk_size(), self.rsp.max_hdr_size);
         let bytes = req.info.bytes;
-        let is_write = req.info.dir == Dir::Write && way.transfer != Transfer::Fetch;
+        let is_write = req.info.dir == Dir::Write && plan.transfer != Transfer::Fetch;
         let place = match (is_write, self.rsp.slot_bytes) {
-            (true, _) if way.is_capsule => layout::write(0, usr_len, capsule::HEADERS, max_hdr),
-            (false, _) if way.is_capsule => {
+            (true, _) if plan.is_capsule => layout::write(0, usr_len, capsule::HEADERS, max_hdr),
+            (false, _) if plan.is_capsule => {
                 layout::in_slot(bytes > 0, usr_len, capsule::HEADERS, max_hdr)
             }
             (true, _) => layout::write(bytes, usr_len, chunk_size, max_hdr),

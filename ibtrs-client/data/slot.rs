@@ -28,6 +28,7 @@ use crate::{
             IoBuffers, //
         },
         link::Link,
+        plan::Data,
         stats::Timer,
         wire::Wire, //
     },
@@ -162,6 +163,16 @@ impl Carried {
             Dir::Write => Direction::ToDevice,
         };
         MappedIo::new(pd, io, dir).map(Self::Mapped)
+    }
+
+    /// Returns what the plan of the request depends on.
+    #[inline]
+    pub(super) fn data(&self) -> Data {
+        match self {
+            Self::Mapped(io) => Data::Mapped(io.nents()),
+            Self::Buffered(_) => Data::Buffered,
+            Self::Plain(_) => Data::None,
+        }
     }
 
     /// Returns the number of scatter list elements as the device sees them.

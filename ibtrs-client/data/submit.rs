@@ -8,8 +8,8 @@ use crate::{
         io_buffer::IoBuffer,
         link::Link,
         plan::{
-            Transfer,
-            Way, //
+            Plan,
+            Transfer, //
         },
         slot::{
             Carried,
@@ -139,16 +139,12 @@ impl PathIo {
         }
         let nents = io.nents();
         let timed = trace::traces_client_complete() && self.wire.rsp.times;
-        let prepared = inner.prepare(&self.wire, req, &io).and_then(|transfer| {
-            let way = Way {
-                transfer,
-                is_capsule: self.wire.is_capsule(req, transfer),
-            };
-            let place = inner.write_header(&self.wire, req, way, buffer, timed)?;
-            Ok((place, way))
-        });
-        let (place, way) = match prepared {
-            Ok(prepared) => prepared,
+        let plan = self.wire.plan(req, io.data());
+        let prepared = inner
+            .prepare(plan, req, &io)
+            .and_then(|()| inner.write_header(&self.wire, req, plan, buffer, timed));
+        let place = match prepared {
+            Ok(place) => place,
             Err(error) => {
                 drop(guard);
                 return Err((error, io.release(&self.pd)));
@@ -161,10 +157,10 @@ impl PathIo {
             timer: stats.timer(),
             messages: qp.handler().messages(),
             unanswered: true,
-            unsent: way.transfer == Transfer::Direct,
-            key: match way.transfer {
-                Transfer::Region | Transfer::Fetch => Key::Live,
-                Transfer::Direct | Transfer::Buffer | Transfer::None => Key::Dead,
+            unsent: plan.transfer == Transfer::Direct,
+            key: match plan.has_region() {
+                true => Key::Live,
+                false => Key::Dead,
             },
             cancelled: false,
             result: Ok(()),
@@ -175,7 +171,7 @@ impl PathIo {
         if req.counted {
             self.link.inflight.fetch_add(1, Relaxed);
         }
-        let posted = inner.post(self, qp, slot, req, place, way);
+        let posted = inner.post(self, qp, slot, req, place, plan);
         let error = match posted {
             Ok(()) => {
                 self.count(req, nents);
@@ -258,28 +254,18 @@ impl PathIo {
 }
 
 impl Inner {
-    /// Chooses the transfer, and maps the data in the region if needed.
-    fn prepare(&mut self, wire: &Wire, submit: &Req<'_>, io: &Carried) -> Result<Transfer> {
-        let io = match io {
-            Carried::Mapped(io) => io,
-            Carried::Buffered(_) if submit.info.dir == Dir::Write => return Ok(Transfer::Buffer),
-            Carried::Buffered(_) | Carried::Plain(_) => return Ok(Transfer::None),
+    /// Maps the data in the region if the plan needs that.
+    #[inline]
+    fn prepare(&mut self, plan: Plan, submit: &Req<'_>, io: &Carried) -> Result {
+        let (true, Carried::Mapped(io)) = (plan.has_region(), io) else {
+            return Ok(());
         };
-        let is_write = submit.info.dir == Dir::Write;
-        if is_write && wire.is_pushed(submit) && io.nents() < wire.max_sges {
-            return Ok(Transfer::Direct);
-        }
-        // A capsule has no data from a region.
-        let is_fetched = is_write && !wire.fits_landing(submit);
         self.mr.map(io)?;
         if self.mr.length() != u64::from(submit.info.bytes) {
             return Err(EINVAL);
         }
         self.mr.next_key();
-        Ok(match is_fetched {
-            true => Transfer::Fetch,
-            false => Transfer::Region,
-        })
+        Ok(())
     }
 
     /// Writes the user header and the request header, which names `buffer` if the data goes through
@@ -288,12 +274,12 @@ impl Inner {
         &mut self,
         wire: &Wire,
         submit: &Req<'_>,
-        way: Way,
+        plan: Plan,
         buffer: Option<&IoBuffer>,
         timed: bool,
     ) -> Result<Placement> {
         let usr_len = u16::try_from(submit.user_hdr.len())?;
-        let place = wire.place(submit, usr_len, way)?;
+        let place = wire.place(submit, usr_len, plan)?;
         let desc = (submit.info.bytes > 0).then(|| match buffer {
             Some(buffer) => buffer.desc(submit.info.bytes),
             None => SgDesc {
@@ -306,7 +292,7 @@ impl Inner {
         let hdr = &mut self.hdr;
         hdr.write(0, submit.user_hdr)?;
         match (submit.info.dir, desc) {
-            (Dir::Write, Some(desc)) if way.transfer == Transfer::Fetch => {
+            (Dir::Write, Some(desc)) if plan.transfer == Transfer::Fetch => {
                 let header = FetchHdr {
                     usr_len,
                     need_inval: true,
@@ -318,7 +304,7 @@ impl Inner {
             (Dir::Write, _) => {
                 let bytes = WriteHdr { usr_len, timed }.encode();
                 hdr.write(usr_end, &bytes)?;
-                if way.is_capsule {
+                if plan.is_capsule {
                     // Before the data.
                     let used = usr_end + bytes.len();
                     let padding = (capsule::HEADERS as usize).saturating_sub(used);
@@ -349,16 +335,16 @@ impl Inner {
         slot: SlotRef<'_, Con>,
         submit: &Req<'_>,
         place: Placement,
-        Way {
+        Plan {
             transfer,
             is_capsule,
-        }: Way,
+        }: Plan,
     ) -> Result {
         let Some(in_flight) = &mut self.in_flight else {
             return Err(EINVAL);
         };
         let hdr_len = match (submit.info.dir, transfer) {
-            (Dir::Write, Transfer::Direct | Transfer::Buffer) if is_capsule => {
+            (Dir::Write, Transfer::Direct | Transfer::FromBuffer) if is_capsule => {
                 capsule::HEADERS as usize
             }
             (Dir::Write, Transfer::Fetch) | (Dir::Read, _) => place.total_len as usize,
@@ -421,7 +407,7 @@ impl Inner {
                 chain.reg_mr(&self.mr, Access::RemoteRead);
                 send_headers(chain);
             }),
-            (Transfer::Buffer, Some(Carried::Buffered(io))) => {
+            (Transfer::FromBuffer, Some(Carried::Buffered(io))) => {
                 let buffer = slot.io_buffers.get(submit.info.tag).ok_or(EINVAL)?;
                 let data = buffer.copy_from(io, submit.info.bytes)?;
                 qp.send(
