@@ -55,16 +55,21 @@ use kx::{
     }, //
 };
 use rdma::{
-    mr::Access,
+    mr::{
+        Access,
+        Mr, //
+    },
     pd::Pd,
     qp::QueuePair,
     sendq::{
-        Chain,
         Doorbell,
         Signal,
         SqSpace, //
     },
-    sge::Remote,
+    sge::{
+        Remote,
+        Sge, //
+    },
     slot::{
         Kind,
         SlotRef,
@@ -366,61 +371,88 @@ impl Inner {
         } else {
             Doorbell::Later
         };
-        let send_headers = |chain: &mut Chain<'_, Con>| match is_capsule {
-            true => chain.send_imm([hdr], imm, Signal::None),
-            false => chain.rdma_write_imm(to, [hdr], imm, Signal::None),
+        let message = Message {
+            hdr,
+            to,
+            imm,
+            is_capsule,
+            doorbell,
         };
+        let registered = |access| Some((&*self.mr, access));
         match (transfer, &mut in_flight.io) {
             (Transfer::Direct, Some(Carried::Mapped(io))) => {
-                let space = SqSpace {
-                    wrs: 1,
-                    sges: io.nents() + 1,
-                };
-                let data = io.sges(&conn.pd);
                 let signal = Signal::Slot(slot, Kind::Send);
-                qp.send(space, doorbell, |chain| match is_capsule {
-                    true => {
-                        let pieces = Iterator::chain([hdr].into_iter(), data);
-                        chain.send_imm(pieces, imm, signal);
-                    }
-                    false => {
-                        let pieces = Iterator::chain(data, [hdr]);
-                        chain.rdma_write_imm(to, pieces, imm, signal);
-                    }
-                })
+                message.post(qp, None, io.nents(), io.sges(&conn.pd), signal)
             }
-            (Transfer::Region, _) => {
-                let space = SqSpace { wrs: 2, sges: 2 };
-                let data = self.mr.sge(submit.info.bytes)?;
-                qp.send(space, doorbell, |chain| match submit.info.dir {
-                    Dir::Read => {
-                        chain.reg_mr(&self.mr, Access::RemoteWrite);
-                        send_headers(chain);
-                    }
-                    Dir::Write => {
-                        chain.reg_mr(&self.mr, Access::Local);
-                        chain.rdma_write_imm(to, [data, hdr], imm, Signal::None);
-                    }
-                })
-            }
-            (Transfer::Fetch, _) => qp.send(SqSpace { wrs: 2, sges: 1 }, doorbell, |chain| {
-                chain.reg_mr(&self.mr, Access::RemoteRead);
-                send_headers(chain);
-            }),
             (Transfer::FromBuffer, Some(Carried::Buffered(io))) => {
                 let buffer = slot.io_buffers.get(submit.info.tag).ok_or(EINVAL)?;
                 let data = buffer.copy_from(io, submit.info.bytes)?;
-                qp.send(
-                    SqSpace { wrs: 1, sges: 2 },
-                    doorbell,
-                    |chain| match is_capsule {
-                        true => chain.send_imm([hdr, data], imm, Signal::None),
-                        false => chain.rdma_write_imm(to, [data, hdr], imm, Signal::None),
-                    },
-                )
+                message.post(qp, None, 1, [data], Signal::None)
             }
-            _ => qp.send(SqSpace { wrs: 1, sges: 1 }, doorbell, send_headers),
+            (Transfer::Region, _) => {
+                let data = self.mr.sge(submit.info.bytes)?;
+                match submit.info.dir {
+                    Dir::Read => {
+                        let region = registered(Access::RemoteWrite);
+                        message.post(qp, region, 1, [], Signal::None)
+                    }
+                    Dir::Write => {
+                        let region = registered(Access::Local);
+                        message.post(qp, region, 1, [data], Signal::None)
+                    }
+                }
+            }
+            (Transfer::Fetch, _) => {
+                let region = registered(Access::RemoteRead);
+                message.post(qp, region, 0, [], Signal::None)
+            }
+            _ => message.post(qp, None, 0, [], Signal::None),
         }
+    }
+}
+
+/// The message that a request is sent in.
+struct Message {
+    /// The headers.
+    hdr: Sge,
+    /// The place of the data, or else of the headers, unless the request is a capsule.
+    to: Remote,
+    imm: u32,
+    is_capsule: bool,
+    doorbell: Doorbell,
+}
+
+impl Message {
+    /// Posts the registration of `region`, if there is one, and the message with `data`, for whose
+    /// `pieces` there must be room.
+    #[inline]
+    fn post(
+        self,
+        qp: &QueuePair<Con>,
+        region: Option<(&Mr, Access)>,
+        pieces: u32,
+        data: impl IntoIterator<Item = Sge>,
+        signal: Signal<'_, Con>,
+    ) -> Result {
+        let space = SqSpace {
+            wrs: 1 + u32::from(region.is_some()),
+            sges: 1 + pieces,
+        };
+        qp.send(space, self.doorbell, |chain| {
+            if let Some((mr, access)) = region {
+                chain.reg_mr(mr, access);
+            }
+            match self.is_capsule {
+                true => {
+                    let pieces = Iterator::chain([self.hdr].into_iter(), data);
+                    chain.send_imm(pieces, self.imm, signal);
+                }
+                false => {
+                    let pieces = Iterator::chain(data.into_iter(), [self.hdr]);
+                    chain.rdma_write_imm(self.to, pieces, self.imm, signal);
+                }
+            }
+        })
     }
 }
 
