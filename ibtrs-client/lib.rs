@@ -65,11 +65,11 @@ pub use path::Path;
 pub use session::{
     Session,
     SessionConfig,
-    SessionEvents,
-    Submit, //
+    SessionEvents, //
 };
 pub use text::Text;
 pub use types::{
+    Descriptor,
     Dir,
     Generation,
     PathSpec,

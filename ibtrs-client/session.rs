@@ -14,11 +14,7 @@ use crate::{
         Path,
         PathDir, //
     },
-    types::{
-        Dir,
-        Generation,
-        PathSpec, //
-    }, //
+    types::PathSpec, //
 };
 use ibtrs_proto::{
     addr::{
@@ -47,7 +43,6 @@ use kernel::{
     }, //
 };
 use kx::{
-    io::IoHandle,
     mm::in_reclaim,
     net::Net,
     percpu::RoundRobin,
@@ -163,28 +158,6 @@ pub(crate) trait SessionDir: Send {
     ///
     /// `EEXIST`: the session has a path with these addresses; `ENOMEM`.
     fn show_path(&self, path: &Arc<Path>, shown: ShownPath) -> Result<KBox<dyn PathDir>>;
-}
-
-/// A request for the server.
-pub struct Submit<'a> {
-    /// The result of [`Session::generation`], read before the request was built.
-    pub generation: Generation,
-    /// The tag, which selects the chunk; below [`Session::io_depth`]. No other request with this
-    /// tag may be in flight or waiting.
-    pub tag: u16,
-    /// Direction of the data transfer.
-    pub dir: Dir,
-    /// The header for the server's upper layer, at most [`request::MAX_USER_HDR`] bytes.
-    pub user_hdr: &'a [u8],
-    /// Bytes of data, the length of the scatter list of `io`; may be zero.
-    pub bytes: u32,
-    /// Ring the doorbell now. If not, [`Session::commit`] must follow.
-    pub last: bool,
-    /// The epoch of a path that gets the request only if no other path takes it, as
-    /// [`Io::note_answer`](kx::io::Io::note_answer) reported it.
-    pub avoid: Option<u32>,
-    /// The memory of the data, and the receiver of the result.
-    pub io: IoHandle,
 }
 
 /// Sizes that both sides agreed on.

@@ -51,31 +51,46 @@ impl Generation {
     }
 }
 
-/// The descriptor of a request from its submission to its end: everything but its data and its
-/// user header.
+/// A request for the server from its submission to its end: everything but its user header and its data.
 #[derive(Clone, Copy)]
-pub(crate) struct Info {
+pub struct Descriptor {
+    /// The tag, which selects the chunk; below [`Session::io_depth`](crate::Session::io_depth). No
+    /// other request with this tag may be in flight or waiting.
+    pub tag: u16,
+    /// Direction of the data transfer.
+    pub dir: Dir,
+    /// Bytes of data, the length of the scatter list of the I/O; may be zero.
+    pub bytes: u32,
+    /// Ring the doorbell now. If not, [`Session::commit`](crate::Session::commit) must follow.
+    pub last: bool,
+    /// The epoch of a path that gets the request only if no other path takes it, as
+    /// [`Io::note_answer`](kx::io::Io::note_answer) reported it.
+    pub avoid: Option<u32>,
     /// The connection to use.
     pub(crate) cid: u16,
     /// Bytes of the user header.
     pub(crate) usr_len: usize,
-    pub(crate) tag: u16,
-    pub(crate) dir: Dir,
-    pub(crate) bytes: u32,
+    /// Count the request among those in flight on the path.
+    pub(crate) counted: bool,
     pub(crate) entry: Entry,
 }
 
-/// A request as submitted to a path.
-#[derive(Clone, Copy)]
-pub(crate) struct Req<'a> {
-    pub(crate) info: Info,
-    pub(crate) user_hdr: &'a [u8],
-    /// Ring the doorbell.
-    pub(crate) last: bool,
-    /// Count the request among those in flight on the path.
-    pub(crate) counted: bool,
-    /// See [`Submit::avoid`](crate::session::Submit::avoid).
-    pub(crate) avoid: Option<u32>,
+impl Descriptor {
+    /// Describes a request for I/O whose doorbell is rung at once.
+    #[inline]
+    pub fn new(tag: u16, dir: Dir, bytes: u32) -> Self {
+        Self {
+            tag,
+            dir,
+            bytes,
+            last: true,
+            avoid: None,
+            cid: 0,
+            usr_len: 0,
+            counted: false,
+            entry: Entry::NEW,
+        }
+    }
 }
 
 /// The means by which both sides of a path have proved themselves.

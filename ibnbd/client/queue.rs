@@ -40,8 +40,8 @@ use ibnbd_proto::{
     unflushed::Late, //
 };
 use ibtrs_client::{
-    Dir,
-    Submit, //
+    Descriptor,
+    Dir, //
 };
 use kernel::{
     prelude::*,
@@ -305,21 +305,20 @@ fn start(disk: &Arc<DiskQueue>, mut rq: Request<Queue>, queue: u32, last: bool) 
     if disk.has_checksums() {
         damage::seal(&mut rq, op, &mut user_hdr);
     }
-    let submit = Submit {
-        generation,
-        tag,
-        dir: if op.is_transport_write() {
-            Dir::Write
-        } else {
-            Dir::Read
-        },
-        user_hdr: &user_hdr,
-        bytes: if op.has_data() { rq.bytes() } else { 0 },
-        last,
-        avoid: damage::damaging_path(&rq),
-        io: IoHandle::new(rq),
+    let dir = if op.is_transport_write() {
+        Dir::Write
+    } else {
+        Dir::Read
     };
-    let Err((error, io)) = disk.transport().submit(queue, submit) else {
+    let bytes = if op.has_data() { rq.bytes() } else { 0 };
+    let mut request = Descriptor::new(tag, dir, bytes);
+    request.last = last;
+    request.avoid = damage::damaging_path(&rq);
+    let io = IoHandle::new(rq);
+    let submitted = disk
+        .transport()
+        .submit(queue, generation, request, &user_hdr, io);
+    let Err((error, io)) = submitted else {
         return Outcome::Sent;
     };
     let mut rq = match io.downcast::<Request<Queue>>() {

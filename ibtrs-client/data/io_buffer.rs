@@ -11,8 +11,8 @@
 //! peer reaches the buffer: the protection domain belongs to the attempt.
 
 use crate::types::{
-    Dir,
-    Info, //
+    Descriptor,
+    Dir, //
 };
 use ibtrs_proto::msg::SgDesc;
 use kernel::{
@@ -101,12 +101,12 @@ impl IoBuffer {
 
     /// Returns whether the data of a request goes through the buffer.
     #[inline]
-    pub(crate) fn takes(&self, info: &Info) -> bool {
-        let most = match info.dir {
+    pub(crate) fn takes(&self, request: &Descriptor) -> bool {
+        let most = match request.dir {
             Dir::Read => self.bytes,
             Dir::Write => self.bytes.min(WRITE_MAX),
         };
-        info.bytes <= most
+        request.bytes <= most
     }
 
     /// Returns the descriptor of the first `bytes`, to which the server writes the data of a read.

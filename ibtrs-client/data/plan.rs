@@ -5,8 +5,8 @@
 use crate::{
     data::wire::Wire,
     types::{
-        Dir,
-        Req, //
+        Descriptor,
+        Dir, //
     }, //
 };
 use ibtrs_core::convert;
@@ -66,8 +66,8 @@ impl Plan {
 impl Wire {
     /// Plans a request with such data.
     #[inline]
-    pub(crate) fn plan(&self, req: &Req<'_>, data: Data) -> Plan {
-        let transfer = match (data, req.info.dir) {
+    pub(crate) fn plan(&self, req: &Descriptor, data: Data) -> Plan {
+        let transfer = match (data, req.dir) {
             (Data::None, _) => Transfer::NoData,
             (Data::Buffered, Dir::Read) => Transfer::IntoBuffer,
             (Data::Buffered, Dir::Write) => Transfer::FromBuffer,
@@ -87,10 +87,10 @@ impl Wire {
 
     /// Returns whether a request that is sent like that goes in a capsule.
     #[inline]
-    fn is_capsule(&self, req: &Req<'_>, transfer: Transfer) -> bool {
-        let data = match (transfer, req.info.dir) {
+    fn is_capsule(&self, req: &Descriptor, transfer: Transfer) -> bool {
+        let data = match (transfer, req.dir) {
             (Transfer::NoData | Transfer::IntoBuffer | Transfer::Fetch, _) => 0,
-            (Transfer::FromBuffer | Transfer::Direct, _) => req.info.bytes,
+            (Transfer::FromBuffer | Transfer::Direct, _) => req.bytes,
             (Transfer::Region, Dir::Read) => 0,
             (Transfer::Region, Dir::Write) => return false,
         };
@@ -99,32 +99,32 @@ impl Wire {
 
     /// Returns whether a chunk, or the slot in its place, has room for the data of a write.
     #[inline]
-    fn fits_landing(&self, req: &Req<'_>) -> bool {
-        match (self.rsp.slot_bytes, u16::try_from(req.user_hdr.len())) {
-            (Some(slot), Ok(usr_len)) => slots::is_pushed(req.info.bytes, usr_len, slot),
+    fn fits_landing(&self, req: &Descriptor) -> bool {
+        match (self.rsp.slot_bytes, u16::try_from(req.usr_len)) {
+            (Some(slot), Ok(usr_len)) => slots::is_pushed(req.bytes, usr_len, slot),
             _ => true,
         }
     }
 
     /// Returns whether a capsule has room for a request with `data` bytes of data in the message.
     #[inline]
-    fn fits_capsule(&self, req: &Req<'_>, data: u32) -> bool {
-        self.capsules && req.info.cid > 0 && capsule::fits(data, req.user_hdr.len())
+    fn fits_capsule(&self, req: &Descriptor, data: u32) -> bool {
+        self.capsules && req.cid > 0 && capsule::fits(data, req.usr_len)
     }
 
     /// Returns whether a write takes its data to the server, unless that is in too many pieces.
     /// Otherwise the server fetches it.
     #[inline]
-    pub(crate) fn is_pushed(&self, req: &Req<'_>) -> bool {
-        self.fits_landing(req) || self.fits_capsule(req, req.info.bytes)
+    pub(crate) fn is_pushed(&self, req: &Descriptor) -> bool {
+        self.fits_landing(req) || self.fits_capsule(req, req.bytes)
     }
 
     /// Returns the placement of a request with a user header of `usr_len` bytes.
     #[inline]
-    pub(crate) fn place(&self, req: &Req<'_>, usr_len: u16, plan: Plan) -> Result<Placement> {
+    pub(crate) fn place(&self, req: &Descriptor, usr_len: u16, plan: Plan) -> Result<Placement> {
         let (chunk_size, max_hdr) = (self.rsp.chunk_size(), self.rsp.max_hdr_size);
-        let bytes = req.info.bytes;
-        let is_write = req.info.dir == Dir::Write && plan.transfer != Transfer::Fetch;
+        let bytes = req.bytes;
+        let is_write = req.dir == Dir::Write && plan.transfer != Transfer::Fetch;
         let place = match (is_write, self.rsp.slot_bytes) {
             (true, _) if plan.is_capsule => layout::write(0, usr_len, capsule::HEADERS, max_hdr),
             (false, _) if plan.is_capsule => {

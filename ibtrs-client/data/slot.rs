@@ -33,9 +33,8 @@ use crate::{
         wire::Wire, //
     },
     types::{
+        Descriptor,
         Dir,
-        Info,
-        Req,
         MAX_USER_HDR, //
     }, //
 };
@@ -117,9 +116,7 @@ pub(super) struct InFlight {
     /// `None` while a cancelled request is reported to its users.
     pub(super) io: Option<Carried>,
     /// The user header is at the beginning of the slot's header buffer.
-    pub(super) info: Info,
-    /// The request is counted in [`Link::inflight`].
-    pub(super) counted: bool,
+    pub(super) request: Descriptor,
     pub(super) timer: Timer,
     /// The server has not answered yet.
     pub(super) unanswered: bool,
@@ -209,7 +206,7 @@ impl Carried {
 impl InFlight {
     /// Stops counting the request as one in flight.
     pub(super) fn uncount(&self, link: &Link) {
-        if self.counted {
+        if self.request.counted {
             link.inflight.fetch_sub(1, Relaxed);
         }
     }
@@ -270,13 +267,12 @@ impl Request {
 
     /// Returns the buffer for the data of a request, if the data goes through one.
     #[inline]
-    pub(super) fn buffer_for(&self, wire: &Wire, req: &Req<'_>) -> Option<&IoBuffer> {
-        let info = &req.info;
-        if info.bytes == 0 || info.dir == Dir::Write && !wire.is_pushed(req) {
+    pub(super) fn buffer_for(&self, wire: &Wire, req: &Descriptor) -> Option<&IoBuffer> {
+        if req.bytes == 0 || req.dir == Dir::Write && !wire.is_pushed(req) {
             return None;
         }
-        let buffer = self.io_buffers.get(info.tag)?;
-        buffer.takes(info).then_some(buffer)
+        let buffer = self.io_buffers.get(req.tag)?;
+        buffer.takes(req).then_some(buffer)
     }
 }
 
@@ -318,14 +314,14 @@ impl Inner {
             .filter(|in_flight| in_flight.is_over())?;
         // What is needed leaves part by part, as moving the whole takes longer.
         let io = in_flight.io.take()?;
-        let info = &in_flight.info;
+        let request = &in_flight.request;
         let result = in_flight.result.map_err(convert::error);
         let link = qp.handler().link();
         in_flight.uncount(link);
         qp.handler().leave();
         let stats = &link.stats;
-        let ns = stats.ended(info.dir, &in_flight.timer, info.cid);
-        if info.entry.was_moved() {
+        let ns = stats.ended(request.dir, &in_flight.timer, request.cid);
+        if request.entry.was_moved() {
             qp.handler().control().moved_request_answered();
         }
         trace::client_complete(|| {
@@ -335,7 +331,7 @@ impl Inner {
             (
                 link.env.name(),
                 &link.names.path,
-                info.tag,
+                request.tag,
                 error,
                 ns,
                 queue_ns,
@@ -343,7 +339,7 @@ impl Inner {
             )
         });
         let in_buffer = match &io {
-            Carried::Buffered(_) if result.is_ok() && info.dir == Dir::Read => info.bytes,
+            Carried::Buffered(_) if result.is_ok() && request.dir == Dir::Read => request.bytes,
             _ => 0,
         };
         let ended = Ended {
@@ -435,8 +431,8 @@ pub(crate) fn answered(
     let Some(in_flight) = unanswered(&mut inner.in_flight) else {
         return Err(Stray::Unasked);
     };
-    if in_flight.info.cid != answer.cid {
-        return Err(Stray::Elsewhere(in_flight.info.cid));
+    if in_flight.request.cid != answer.cid {
+        return Err(Stray::Elsewhere(in_flight.request.cid));
     }
     let revoked = answer.revoked.since(answer.revoked_at, in_flight.messages);
     let step = revoked.and_then(|revoked| in_flight.key.answered(inner.mr.rkey(), revoked));
@@ -515,7 +511,7 @@ pub(crate) fn cancel(qps: &[PercpuArc<QueuePair<Con>>], slot: SlotRef<'_, Con>) 
     let Some(in_flight) = unanswered(&mut inner.in_flight) else {
         return;
     };
-    let Some(qp) = qps.get(usize::from(in_flight.info.cid)) else {
+    let Some(qp) = qps.get(usize::from(in_flight.request.cid)) else {
         return;
     };
     // The tag may be another request's by now.
@@ -554,7 +550,7 @@ fn report_cancelled(qp: &QueuePair<Con>, slot: SlotRef<'_, Con>) {
     // The slot may have another request by now. If that is cancelled as well, and went by another
     // connection, it is for the completions there: the request leaves the window of its own connection.
     let cid = qp.handler().cid();
-    let in_flight = in_flight.filter(|f| f.info.cid == cid && f.may_be_reported());
+    let in_flight = in_flight.filter(|f| f.request.cid == cid && f.may_be_reported());
     let Some(in_flight) = in_flight else {
         return;
     };
@@ -580,7 +576,7 @@ fn report_cancelled(qp: &QueuePair<Con>, slot: SlotRef<'_, Con>) {
 pub(crate) fn take(
     slot: &SlotRef<'_, Con>,
     service: &QueuePair<Con>,
-    requeue: impl FnOnce((Info, Instant<Monotonic>), &[u8], IoHandle) -> Option<IoHandle>,
+    requeue: impl FnOnce((Descriptor, Instant<Monotonic>), &[u8], IoHandle) -> Option<IoHandle>,
 ) -> Option<Ended> {
     let mut guard = slot.inner.lock();
     let inner = &mut *guard;
@@ -598,15 +594,16 @@ pub(crate) fn take(
     let io = in_flight.io?.release(service.pd());
     if !in_flight.unanswered {
         let stats = &link.stats;
-        stats.ended(in_flight.info.dir, &in_flight.timer, in_flight.info.cid);
-        if in_flight.info.entry.was_moved() {
+        let request = &in_flight.request;
+        stats.ended(request.dir, &in_flight.timer, request.cid);
+        if request.entry.was_moved() {
             service.handler().control().moved_request_answered();
         }
         let result = in_flight.result.map_err(convert::error);
         return Some(ended(io, result, in_flight.trailer));
     }
-    let user = inner.hdr.bytes(in_flight.info.usr_len);
-    let moved = (in_flight.info, in_flight.timer.began());
+    let user = inner.hdr.bytes(in_flight.request.usr_len);
+    let moved = (in_flight.request, in_flight.timer.began());
     let refused = requeue(moved, user, io);
     refused.map(|io| ended(io, Err(EIO), None))
 }

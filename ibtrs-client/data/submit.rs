@@ -19,8 +19,8 @@ use crate::{
         wire::Wire, //
     },
     types::{
-        Dir,
-        Req, //
+        Descriptor,
+        Dir, //
     }, //
 };
 use ibtrs_core::{
@@ -95,10 +95,17 @@ impl PathIo {
     /// the request; other errors are those of [`Session::submit`].
     ///
     /// [`Session::submit`]: crate::session::Session::submit
-    pub(crate) fn submit(&self, req: &Req<'_>, io: IoHandle) -> Result<(), (Error, IoHandle)> {
-        let cid = req.info.cid;
+    pub(crate) fn submit(
+        &self,
+        req: &Descriptor,
+        user_hdr: &[u8],
+        io: IoHandle,
+    ) -> Result<(), (Error, IoHandle)> {
+        let cid = req.cid;
         if self.enter(cid) {
-            return self.submit_here(req, io).inspect_err(|_| self.leave(cid));
+            return self
+                .submit_here(req, user_hdr, io)
+                .inspect_err(|_| self.leave(cid));
         }
         // The caller may have left requests there that are still to be rung for.
         self.commit(cid);
@@ -110,23 +117,28 @@ impl PathIo {
             return Err((EAGAIN, io));
         };
         let mut req = *req;
-        req.info.cid = cid;
+        req.cid = cid;
         // The caller rings the doorbell of its own connection only.
         req.last = true;
-        self.submit_here(&req, io).inspect_err(|_| self.leave(cid))
+        self.submit_here(&req, user_hdr, io)
+            .inspect_err(|_| self.leave(cid))
     }
 
     /// Sends a request on its connection, which has room for it.
     #[inline]
-    fn submit_here(&self, req: &Req<'_>, io: IoHandle) -> Result<(), (Error, IoHandle)> {
-        let info = &req.info;
+    fn submit_here(
+        &self,
+        req: &Descriptor,
+        user_hdr: &[u8],
+        io: IoHandle,
+    ) -> Result<(), (Error, IoHandle)> {
         let (Some(qp), Some(slot)) = (
-            self.qps.get(usize::from(info.cid)),
-            self.slots.get(info.tag.into()),
+            self.qps.get(usize::from(req.cid)),
+            self.slots.get(req.tag.into()),
         ) else {
             return Err((EINVAL, io));
         };
-        if info.bytes > self.wire.max_io_bytes {
+        if req.bytes > self.wire.max_io_bytes {
             return Err((EMSGSIZE, io));
         }
         let stats = &self.link.stats;
@@ -134,7 +146,7 @@ impl PathIo {
         // Before interrupts are disabled: a long scatterlist, and an IOMMU, take their time.
         let io = match buffer {
             Some(_) => Carried::Buffered(io),
-            None => Carried::map(&self.pd, info.bytes, info.dir, io)?,
+            None => Carried::map(&self.pd, req.bytes, req.dir, io)?,
         };
         let mut guard = slot.inner.lock();
         let inner = &mut *guard;
@@ -147,7 +159,7 @@ impl PathIo {
         let plan = self.wire.plan(req, io.data());
         let prepared = inner
             .prepare(plan, req, &io)
-            .and_then(|()| inner.write_header(&self.wire, req, plan, buffer, timed));
+            .and_then(|()| inner.write_header(&self.wire, req, user_hdr, plan, buffer, timed));
         let place = match prepared {
             Ok(place) => place,
             Err(error) => {
@@ -157,8 +169,7 @@ impl PathIo {
         };
         inner.in_flight = Some(InFlight {
             io: Some(io),
-            info: *info,
-            counted: req.counted,
+            request: *req,
             timer: stats.timer(),
             messages: qp.handler().messages(),
             unanswered: true,
@@ -221,19 +232,19 @@ impl PathIo {
 
     /// Counts and traces a request that was handed to the device.
     #[inline]
-    fn count(&self, req: &Req<'_>, nents: u32) {
-        let (link, info) = (&self.link, &req.info);
+    fn count(&self, req: &Descriptor, nents: u32) {
+        let link = &self.link;
         // CAST: A user header has at most `MAX_USER_HDR` bytes.
-        let bytes = info.bytes + req.user_hdr.len() as u32;
-        link.stats.submitted(info.dir, bytes, nents);
+        let bytes = req.bytes + req.usr_len as u32;
+        link.stats.submitted(req.dir, bytes, nents);
         trace::client_submit(|| {
-            let write = info.dir == Dir::Write;
+            let write = req.dir == Dir::Write;
             (
                 link.env.name(),
                 &*link.names.path,
-                info.tag,
+                req.tag,
                 write,
-                info.bytes,
+                req.bytes,
             )
         });
     }
@@ -261,12 +272,12 @@ impl PathIo {
 impl Inner {
     /// Maps the data in the region if the plan needs that.
     #[inline]
-    fn prepare(&mut self, plan: Plan, submit: &Req<'_>, io: &Carried) -> Result {
+    fn prepare(&mut self, plan: Plan, submit: &Descriptor, io: &Carried) -> Result {
         let (true, Carried::Mapped(io)) = (plan.has_region(), io) else {
             return Ok(());
         };
         self.mr.map(io)?;
-        if self.mr.length() != u64::from(submit.info.bytes) {
+        if self.mr.length() != u64::from(submit.bytes) {
             return Err(EINVAL);
         }
         self.mr.next_key();
@@ -278,25 +289,26 @@ impl Inner {
     fn write_header(
         &mut self,
         wire: &Wire,
-        submit: &Req<'_>,
+        submit: &Descriptor,
+        user_hdr: &[u8],
         plan: Plan,
         buffer: Option<&IoBuffer>,
         timed: bool,
     ) -> Result<Placement> {
-        let usr_len = u16::try_from(submit.user_hdr.len())?;
+        let usr_len = u16::try_from(submit.usr_len)?;
         let place = wire.place(submit, usr_len, plan)?;
-        let desc = (submit.info.bytes > 0).then(|| match buffer {
-            Some(buffer) => buffer.desc(submit.info.bytes),
+        let desc = (submit.bytes > 0).then(|| match buffer {
+            Some(buffer) => buffer.desc(submit.bytes),
             None => SgDesc {
                 addr: self.mr.iova(),
                 key: self.mr.rkey(),
-                len: submit.info.bytes,
+                len: submit.bytes,
             },
         });
-        let usr_end = submit.user_hdr.len();
+        let usr_end = submit.usr_len;
         let hdr = &mut self.hdr;
-        hdr.write(0, submit.user_hdr)?;
-        match (submit.info.dir, desc) {
+        hdr.write(0, user_hdr)?;
+        match (submit.dir, desc) {
             (Dir::Write, Some(desc)) if plan.transfer == Transfer::Fetch => {
                 let header = FetchHdr {
                     usr_len,
@@ -338,7 +350,7 @@ impl Inner {
         conn: &PathIo,
         qp: &QueuePair<Con>,
         slot: SlotRef<'_, Con>,
-        submit: &Req<'_>,
+        submit: &Descriptor,
         place: Placement,
         Plan {
             transfer,
@@ -348,18 +360,18 @@ impl Inner {
         let Some(in_flight) = &mut self.in_flight else {
             return Err(EINVAL);
         };
-        let hdr_len = match (submit.info.dir, transfer) {
+        let hdr_len = match (submit.dir, transfer) {
             (Dir::Write, Transfer::Direct | Transfer::FromBuffer) if is_capsule => {
                 capsule::HEADERS as usize
             }
             (Dir::Write, Transfer::Fetch) | (Dir::Read, _) => place.total_len as usize,
-            (Dir::Write, _) => submit.user_hdr.len() + WRITE_HDR_LEN,
+            (Dir::Write, _) => submit.usr_len + WRITE_HDR_LEN,
         };
         let hdr = self.hdr.sge(0, hdr_len)?;
         let payload = conn
             .wire
             .layout
-            .request(submit.info.tag, place.imm_offset)
+            .request(submit.tag, place.imm_offset)
             .ok_or(EINVAL)?;
         let imm = Imm::IoReq { payload }.encode();
         let to = Remote {
@@ -385,13 +397,13 @@ impl Inner {
                 message.post(qp, None, io.nents(), io.sges(&conn.pd), signal)
             }
             (Transfer::FromBuffer, Some(Carried::Buffered(io))) => {
-                let buffer = slot.io_buffers.get(submit.info.tag).ok_or(EINVAL)?;
-                let data = buffer.copy_from(io, submit.info.bytes)?;
+                let buffer = slot.io_buffers.get(submit.tag).ok_or(EINVAL)?;
+                let data = buffer.copy_from(io, submit.bytes)?;
                 message.post(qp, None, 1, [data], Signal::None)
             }
             (Transfer::Region, _) => {
-                let data = self.mr.sge(submit.info.bytes)?;
-                match submit.info.dir {
+                let data = self.mr.sge(submit.bytes)?;
+                match submit.dir {
                     Dir::Read => {
                         let region = registered(Access::RemoteWrite);
                         message.post(qp, region, 1, [], Signal::None)

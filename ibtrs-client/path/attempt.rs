@@ -339,12 +339,12 @@ impl Attempt {
         let loss = self.loss();
         for slot in slots.iter() {
             let over = slot::take(&slot, service, |moved, user, io| {
-                let (info, since) = moved;
+                let (request, since) = moved;
                 self.link.stats.failed_over();
-                parent.request_moved(since, info.entry.was_moved());
-                trace::client_failover(|| (self.link.env.name(), info.tag, self.epoch()));
+                parent.request_moved(since, request.entry.was_moved());
+                trace::client_failover(|| (self.link.env.name(), request.tag, self.epoch()));
                 let parent = parent.clone();
-                parent.requeue_lost((&published, loss), info, user, io)
+                parent.requeue_lost((&published, loss), request, user, io)
             });
             if let Some(ended) = over {
                 ended.end(&slot, service.pd());

@@ -10,7 +10,7 @@ use crate::{
         },
         Path, //
     },
-    types::Info, //
+    types::Descriptor, //
 };
 use ibtrs_proto::{
     auth::{
@@ -141,7 +141,7 @@ pub(crate) trait Parent: Send + Sync {
     fn requeue_lost(
         self: Arc<Self>,
         path: (&Published, Loss),
-        info: Info,
+        request: Descriptor,
         user_hdr: &[u8],
         io: IoHandle,
     ) -> Option<IoHandle>;

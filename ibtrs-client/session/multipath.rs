@@ -9,8 +9,8 @@
 use crate::{
     path::attempt::PathConn,
     types::{
-        Generation,
-        Req, //
+        Descriptor,
+        Generation, //
     }, //
 };
 use ibtrs_proto::{
@@ -103,7 +103,8 @@ impl Multipath {
         &self,
         policy: Policy,
         round_robin: &RoundRobin,
-        mut req: Req<'_>,
+        mut req: Descriptor,
+        user_hdr: &[u8],
         mut io: IoHandle,
     ) -> Result<&PathConn, (Error, IoHandle)> {
         req.counted = policy == Policy::MinInflight && self.paths.len() > 1;
@@ -124,7 +125,7 @@ impl Multipath {
                 };
                 continue;
             };
-            match path.io.submit(&req, io) {
+            match path.io.submit(&req, user_hdr, io) {
                 Ok(()) => return Ok(path),
                 Err((ENOTCONN, back)) => {
                     tried.add(at);

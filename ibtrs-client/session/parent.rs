@@ -12,7 +12,7 @@ use crate::{
         parent::Parent,
         Path, //
     },
-    types::Info, //
+    types::Descriptor, //
 };
 use ibtrs_proto::{
     auth::{
@@ -124,11 +124,11 @@ impl Parent for Session {
     fn requeue_lost(
         self: Arc<Self>,
         path: (&Published, Loss),
-        info: Info,
+        request: Descriptor,
         user_hdr: &[u8],
         io: IoHandle,
     ) -> Option<IoHandle> {
-        let waiting = self.failover.lock().put_lost(path, info, user_hdr, io);
+        let waiting = self.failover.lock().put_lost(path, request, user_hdr, io);
         let refused = waiting.err();
         if refused.is_some() {
             self.moved_request_abandoned();

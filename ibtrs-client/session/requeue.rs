@@ -15,7 +15,7 @@ use crate::{
         },
         Session, //
     },
-    types::Req, //
+    types::Descriptor, //
 };
 use ibtrs_core::convert;
 use ibtrs_proto::{
@@ -99,7 +99,7 @@ impl Session {
                 break;
             }
             if let Some(waiting) = failover.get_mut(tag) {
-                waiting.info.entry.fenced(epoch);
+                waiting.request.entry.fenced(epoch);
             }
         }
     }
@@ -131,7 +131,7 @@ impl Session {
             let via = multipath.paths.first();
             let mut failover = self.failover.lock();
             let looked = failover.get_mut(tag);
-            let Some((entry, wanted)) = looked.map(|p| (p.info.entry, p.io.is_wanted())) else {
+            let Some((entry, wanted)) = looked.map(|p| (p.request.entry, p.io.is_wanted())) else {
                 return false;
             };
             if !wanted {
@@ -200,14 +200,14 @@ impl Session {
         waiting: Waiting,
         header: &Header,
     ) -> bool {
-        let req = Req {
-            info: waiting.info,
-            user_hdr: header.as_slice(),
+        let req = Descriptor {
             last: true,
             counted: false,
             avoid: None,
+            ..waiting.request
         };
-        let sent = multipath.submit(self.policy(), &self.round_robin, req, waiting.io);
+        let user_hdr = header.as_slice();
+        let sent = multipath.submit(self.policy(), &self.round_robin, req, user_hdr, waiting.io);
         match sent {
             Ok(_) => false,
             Err((error, io)) => self.not_taken(Waiting { io, ..waiting }, error),
@@ -217,7 +217,7 @@ impl Session {
     /// Handles a request that no path has taken; returns whether it has to be retried later.
     fn not_taken(self: &Arc<Self>, waiting: Waiting, error: Error) -> bool {
         let mut failover = self.failover.lock();
-        let entry = waiting.info.entry;
+        let entry = waiting.request.entry;
         let decision = failover.logic.not_taken(&entry, convert::errno(error));
         if decision == NotTaken::End {
             drop(failover);
@@ -235,7 +235,7 @@ impl Session {
         let Some(waiting) = waiting else {
             return;
         };
-        if waiting.info.entry.was_moved() {
+        if waiting.request.entry.was_moved() {
             self.moved_request_abandoned();
         }
         waiting.io.done(Err(error));

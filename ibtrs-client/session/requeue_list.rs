@@ -7,10 +7,9 @@
 //! [`Session::kick_requeue`](crate::session::Session::kick_requeue) afterwards.
 
 use crate::types::{
+    Descriptor,
     Dir,
     Generation,
-    Info,
-    Req,
     MAX_USER_HDR, //
 };
 use ibtrs_core::convert;
@@ -31,7 +30,7 @@ use kx::io::IoHandle;
 
 /// A request on the requeue list.
 pub(crate) struct Waiting {
-    pub(crate) info: Info,
+    pub(crate) request: Descriptor,
     pub(crate) io: IoHandle,
 }
 
@@ -40,9 +39,9 @@ impl Waiting {
     /// server may still execute the request in the same chunk; it answers the message after that.
     pub(crate) fn make_noop(&mut self, header: &mut Header) {
         self.io.end_early(ETIMEDOUT);
-        self.info.dir = Dir::Read;
-        self.info.bytes = 0;
-        self.info.usr_len = 0;
+        self.request.dir = Dir::Read;
+        self.request.bytes = 0;
+        self.request.usr_len = 0;
         header.len = 0;
     }
 }
@@ -110,7 +109,7 @@ impl RequeueList {
     }
 
     fn put(&mut self, waiting: Waiting, user_hdr: &[u8]) -> Result<(), IoHandle> {
-        let tag = waiting.info.tag;
+        let tag = waiting.request.tag;
         let room = self.header(tag).and_then(|h| h.get_mut(..user_hdr.len()));
         let Some(room) = room else {
             return Err(waiting.io);
@@ -153,22 +152,21 @@ impl FailoverState {
     pub(crate) fn put(
         &mut self,
         generation: Generation,
-        req: &Req<'_>,
+        req: &Descriptor,
+        user_hdr: &[u8],
         io: IoHandle,
     ) -> Result<(), (Error, IoHandle)> {
         if let Err(errno) = self.logic.may_requeue(generation.0) {
             return Err((convert::error(errno), io));
         }
         let waiting = Waiting {
-            info: Info {
-                entry: self.logic.unsent(req.info.entry),
-                ..req.info
+            request: Descriptor {
+                entry: self.logic.unsent(req.entry),
+                ..*req
             },
             io,
         };
-        self.list
-            .put(waiting, req.user_hdr)
-            .map_err(|io| (EINVAL, io))
+        self.list.put(waiting, user_hdr).map_err(|io| (EINVAL, io))
     }
 
     /// Adds a request of a lost path.
@@ -179,19 +177,19 @@ impl FailoverState {
     pub(crate) fn put_lost(
         &mut self,
         (path, loss): (&Published, Loss),
-        mut info: Info,
+        mut request: Descriptor,
         user_hdr: &[u8],
         io: IoHandle,
     ) -> Result<(), IoHandle> {
-        info.entry.lost(path, loss);
-        let waiting = Waiting { info, io };
+        request.entry.lost(path, loss);
+        let waiting = Waiting { request, io };
         self.list.put(waiting, user_hdr)
     }
 
     /// Puts back a request that [`FailoverState::take`] has taken out.
     pub(crate) fn put_back(&mut self, waiting: Waiting) -> Result<(), Waiting> {
         // The header is still in the list.
-        match self.list.slots.get_mut(usize::from(waiting.info.tag)) {
+        match self.list.slots.get_mut(usize::from(waiting.request.tag)) {
             Some(place @ None) => {
                 *place = Some(waiting);
                 self.list.count += 1;
@@ -210,7 +208,7 @@ impl FailoverState {
     pub(crate) fn take(&mut self, tag: u16, header: &mut Header) -> Option<Waiting> {
         let waiting = self.list.slots.get_mut(usize::from(tag))?.take()?;
         self.list.count -= 1;
-        let len = waiting.info.usr_len;
+        let len = waiting.request.usr_len;
         header.len = 0;
         let from = self.list.header(tag).and_then(|h| h.get(..len));
         if let (Some(from), Some(to)) = (from, header.bytes.get_mut(..len)) {

@@ -2,17 +2,13 @@
 
 //! Submits requests and administrative messages.
 
-use super::{
-    Session,
-    Submit, //
-};
+use super::Session;
 use crate::{
     session::requeue_list::FailoverState,
     types::{
+        Descriptor,
         Dir,
         Generation,
-        Info,
-        Req,
         ADMIN_TIMEOUT_MS,
         MAX_USER_HDR, //
     }, //
@@ -63,8 +59,10 @@ impl Session {
             .store(failover.generation().0.to_bits(), Release);
     }
 
-    /// Submits a request on connection `queue` of a path. Its end is reported to `io`. While no
-    /// path is connected, the request waits for one.
+    /// Submits a request on connection `queue` of a path, with `user_hdr` for the server's upper
+    /// layer, of at most [`MAX_USER_HDR`] bytes. `generation` is the result of
+    /// [`generation`](Self::generation), read before the request was built; `io` has the memory of the
+    /// data, and receives the result. While no path is connected, the request waits for one.
     ///
     /// # Context
     ///
@@ -75,7 +73,7 @@ impl Session {
     /// The I/O is handed back with
     /// - `EAGAIN`: the connection's queue is full, try again later;
     /// - `ENOMEM`: the RDMA device has no space left to map the data; try again later;
-    /// - `ESTALE`: the request was built for an earlier generation, see [`Submit::generation`];
+    /// - `ESTALE`: the request was built for an earlier generation;
     /// - `ETIMEDOUT`: no path has been connected for longer than requests may wait
     ///   (`queue_timeout_s`);
     /// - `ENOTCONN`: the session is closed;
@@ -87,33 +85,26 @@ impl Session {
     pub fn submit(
         self: &Arc<Self>,
         queue: u32,
-        submit: Submit<'_>,
+        generation: Generation,
+        request: Descriptor,
+        user_hdr: &[u8],
+        io: IoHandle,
     ) -> Result<(), (Error, IoHandle)> {
-        let Submit { generation, io, .. } = submit;
         let Some(cid) = cid_of(queue) else {
             return Err((EINVAL, io));
         };
-        let req = Req {
-            info: Info {
-                cid,
-                usr_len: submit.user_hdr.len(),
-                tag: submit.tag,
-                dir: submit.dir,
-                bytes: submit.bytes,
-                entry: Entry::NEW,
-            },
-            user_hdr: submit.user_hdr,
-            last: submit.last,
-            counted: false,
-            avoid: submit.avoid,
+        let req = Descriptor {
+            cid,
+            usr_len: user_hdr.len(),
+            ..request
         };
-        if req.user_hdr.len() > MAX_USER_HDR || submit.bytes > self.max_io_bytes() {
+        if user_hdr.len() > MAX_USER_HDR || req.bytes > self.max_io_bytes() {
             return Err((EMSGSIZE, io));
         }
-        let alone = match self.submit_or_requeue(generation, &req, io) {
+        let alone = match self.submit_or_requeue(generation, &req, user_hdr, io) {
             // The send queue may be full of unpolled completions.
             Err((EAGAIN, io)) if self.poll(queue) > 0 => {
-                self.submit_or_requeue(generation, &req, io)?
+                self.submit_or_requeue(generation, &req, user_hdr, io)?
             }
             result => result?,
         };
@@ -129,7 +120,8 @@ impl Session {
     fn submit_or_requeue(
         self: &Arc<Self>,
         generation: Generation,
-        req: &Req<'_>,
+        req: &Descriptor,
+        user_hdr: &[u8],
         mut io: IoHandle,
     ) -> Result<bool, (Error, IoHandle)> {
         let multipath = self.multipath.read();
@@ -138,7 +130,7 @@ impl Session {
                 PhaseCheck::Stale => return Err((ESTALE, io)),
                 PhaseCheck::Requeue => {}
                 PhaseCheck::Submit => {
-                    match multipath.submit(self.policy(), &self.round_robin, *req, io) {
+                    match multipath.submit(self.policy(), &self.round_robin, *req, user_hdr, io) {
                         Ok(_) => return Ok(multipath.paths.len() == 1),
                         Err((ENOTCONN, back)) => io = back,
                         Err(refused) => return Err(refused),
@@ -147,8 +139,8 @@ impl Session {
             }
         }
         drop(multipath);
-        self.failover.lock().put(generation, req, io)?;
-        trace::client_requeue(|| (self.name(), req.info.tag, 0));
+        self.failover.lock().put(generation, req, user_hdr, io)?;
+        trace::client_requeue(|| (self.name(), req.tag, 0));
         self.kick_requeue();
         Ok(false)
     }
@@ -166,7 +158,7 @@ impl Session {
     }
 
     /// Rings the doorbell of connection `queue` on all paths, for requests submitted without
-    /// [`Submit::last`].
+    /// [`Descriptor::last`].
     ///
     /// # Context
     ///
@@ -255,19 +247,10 @@ impl Session {
             let _reserve = Reserve::enter();
             SyncIo::new(reply.len())?
         };
-        let req = Req {
-            info: Info {
-                cid: 0,
-                usr_len: user_hdr.len(),
-                tag: permit.tag(),
-                dir,
-                bytes: u32::try_from(reply.len())?,
-                entry: Entry::ADMIN,
-            },
-            user_hdr,
-            last: true,
-            counted: false,
-            avoid: None,
+        let req = Descriptor {
+            usr_len: user_hdr.len(),
+            entry: Entry::ADMIN,
+            ..Descriptor::new(permit.tag(), dir, u32::try_from(reply.len())?)
         };
         let handle = io.handle()?;
         let multipath = self.multipath.read();
@@ -278,7 +261,7 @@ impl Session {
             }
             // If its path is lost, the message is sent again in the same generation or not at all.
             Some(multipath) => multipath
-                .submit(self.policy(), &self.round_robin, req, handle)
+                .submit(self.policy(), &self.round_robin, req, user_hdr, handle)
                 .map(|_| multipath.generation),
             None => Err((ENOTCONN, handle)),
         };
