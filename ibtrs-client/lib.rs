@@ -14,7 +14,7 @@
 //! | Layer | Purpose |
 //! |---|---|
 //! | [`types`], [`text`], [`wait_queue`] | types that belong to none of their users |
-//! | [`env`] | what a session shares with its paths: names, network, settings, queues |
+//! | [`mod@env`] | what a session shares with its paths: names, network, settings, queues |
 //! | [`data`] | the data plane: requests in flight and the connections that they use |
 //! | [`path`] | a path, its state, and its connection attempts |
 //! | [`session`] | the paths of a session, the choice of one, failover; requests and messages |

@@ -181,7 +181,8 @@ pub struct Session {
     paths: Mutex<Paths>,
     #[pin]
     pub(crate) failover: SpinLockIrq<FailoverState>,
-    /// The bits of the current [`Generation`], for readers that do not lock `failover`.
+    /// The bits of the current [`Generation`](crate::Generation), for readers that do not lock
+    /// `failover`.
     generation: Atomic<u32>,
     limits: SetOnce<Limits>,
     /// The path selection policy.

@@ -19,9 +19,11 @@ use rdma::device::Device;
 /// Maximum number of scatter elements of one message.
 pub(crate) const MAX_SGES: u32 = 33;
 
-/// Receives of a connection with a window for the server's own [`Imm::Nop`]s. It sends one when those
+/// Receives of a connection with a window for the server's own [`Nop`]s. It sends one when those
 /// before are acknowledged, which does not mean that they are handled: hundreds of milliseconds may pass
 /// until a polled connection is polled.
+///
+/// [`Nop`]: ibtrs_proto::imm::Imm::Nop
 const OWN_NOPS: u32 = 128;
 
 /// The sizes and features that both sides agreed on when they connected.
@@ -145,8 +147,10 @@ impl Wire {
         (self.window < i32::MAX).then(|| self.requests_of_connection())
     }
 
-    /// Returns the number of receives of an I/O connection for [`Imm::Nop`]s of the server's own. Only
+    /// Returns the number of receives of an I/O connection for [`Nop`]s of the server's own. Only
     /// servers with extensions send them; without a window, the many receives suffice.
+    ///
+    /// [`Nop`]: ibtrs_proto::imm::Imm::Nop
     pub(crate) fn own_nops(&self) -> u32 {
         match (self.rsp.ext, self.window()) {
             (Some(_), Some(_)) => OWN_NOPS,

@@ -166,7 +166,7 @@ pub(crate) struct Attempt {
     pub(crate) progress: CondVar,
     #[pin]
     pub(crate) cons: Mutex<Resources>,
-    /// When the probe that is under way began, by [`PathHeartbeat::now_ns`], but at least 1; 0 without
+    /// When the probe that is under way began, by the clock of the heartbeat, but at least 1; 0 without
     /// one. See [`crate::path::probe`].
     pub(crate) probe_began: Atomic<u64>,
     /// The resources are not kept for the next attempt, because their device goes away or the

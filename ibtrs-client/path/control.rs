@@ -296,7 +296,7 @@ mod tests {
             SessionConfig,
             SessionEvents, //
         }, //
-        types::PathSpec,
+        types::PathSpec, //
     };
     use ibtrs_proto::{
         addr::PathAddr,

@@ -98,7 +98,7 @@ impl Multipath {
     /// # Errors
     ///
     /// The I/O is handed back with `ENOTCONN` if no path takes it; other errors are those of
-    /// [`PathIo::submit`].
+    /// [`PathIo::submit`](crate::data::submit::PathIo::submit).
     pub(crate) fn submit(
         &self,
         policy: Policy,

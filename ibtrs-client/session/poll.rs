@@ -5,8 +5,8 @@
 //! Their completions raise no interrupt. The task that waits for a request handles them. Such a
 //! task does not always exist: the task may be stopped while its requests are in flight, no task
 //! polls for a flush, and the submitter of a request that failed over may be gone. So the session
-//! polls these connections too, a few times a second. When a path is torn down, a worker
-//! [drains](crate::path::drain) them.
+//! polls these connections too, a few times a second. When a path is torn down, a worker of
+//! the path drains them.
 //!
 //! Nothing else depends on them: heartbeats, fences and administrative messages use
 //! the service connection, and so does the notification that the peer has left.
