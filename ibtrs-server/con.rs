@@ -399,6 +399,8 @@ impl Handler for Con {
             | Imm::FenceDone(_)
             | Imm::Notice(_)
             | Imm::Durable(_)
+            | Imm::Downtime(_)
+            | Imm::DowntimeSeen(_)
             | Imm::Nop
             | Imm::Unknown(_) => {}
         }

@@ -220,7 +220,12 @@ impl Handler for Con {
             Imm::Notice(number) => self.control().noticed(number),
             Imm::Durable(number) => self.control().durable(number),
             // Refused above.
-            Imm::IoReq { .. } | Imm::Fence(_) | Imm::DurableSeen(_) | Imm::Unknown(_) => {}
+            Imm::IoReq { .. }
+            | Imm::Fence(_)
+            | Imm::DurableSeen(_)
+            | Imm::Downtime(_)
+            | Imm::DowntimeSeen(_)
+            | Imm::Unknown(_) => {}
         }
         Repost::Yes
     }

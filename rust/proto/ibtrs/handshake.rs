@@ -14,8 +14,9 @@ use crate::slots::{MAX_SLOT_IO, SLOT_UNIT};
 
 /// Flag of the response: a new key comes with every answer.
 const FLAG_NEW_RKEY: u32 = 1 << 1;
-/// Bit of the request's byte 44.
+/// Bits of the request's byte 44. The second one is that of an extension.
 const FIRST_CONN: u8 = 1;
+const EXT_DOWNTIME: u8 = 2;
 
 /// Why private data was refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -90,12 +91,32 @@ pub struct ReqExt {
     pub slots: bool,
     /// The client sends [capsules](crate::capsule), if it may.
     pub capsules: bool,
+    /// The client takes the time for which the server expects to be away, see
+    /// [`Imm::Downtime`](crate::imm::Imm::Downtime).
+    pub downtime: bool,
     /// The failover time of the session in milliseconds, which the server's heartbeats follow; 0: not
     /// told. Any number is possible, see [`Plan::of_server`](crate::failover_time::Plan::of_server).
     pub failover_time_ms: u32,
 }
 
 impl ReqExt {
+    /// The extensions of a client that asks for none of those that have a bit.
+    pub const fn plain(epoch: u32) -> Self {
+        Self {
+            epoch,
+            send_imm: false,
+            notices: false,
+            same_key: false,
+            durable: false,
+            more_answers: false,
+            inv_answers: false,
+            slots: false,
+            capsules: false,
+            downtime: false,
+            failover_time_ms: 0,
+        }
+    }
+
     /// Whether the server sends several answers in a message.
     pub const fn wants_more_answers(&self) -> bool {
         self.same_key && self.more_answers
@@ -178,7 +199,9 @@ impl ConnReq {
             w.u16(self.recon_cnt);
             w.put(&self.path_uuid);
             w.put(&self.session_uuid);
-            w.u8(u8::from(self.first_conn));
+            let downtime = self.ext.is_some_and(|ext| ext.downtime);
+            let first_conn = if self.first_conn { FIRST_CONN } else { 0 };
+            w.u8(first_conn | if downtime { EXT_DOWNTIME } else { 0 });
             if let Some(ext) = &self.ext {
                 w.u8(EXT_VERSION);
                 let send_imm = if ext.send_imm { EXT_SEND_IMM } else { 0 };
@@ -221,14 +244,17 @@ impl ConnReq {
         r.skip(2)?;
         let magic = r.u16()?;
         let version = r.u16()?;
+        let (cid, cid_num, recon_cnt) = (r.u16()?, r.u16()?, r.u16()?);
+        let (path_uuid, session_uuid) = (r.array()?, r.array()?);
+        let first = r.u8()?;
         let req = Self {
-            cid: r.u16()?,
-            cid_num: r.u16()?,
-            recon_cnt: r.u16()?,
-            path_uuid: r.array()?,
-            session_uuid: r.array()?,
-            first_conn: r.u8()? & FIRST_CONN != 0,
-            ext: req_ext(&mut r)?,
+            cid,
+            cid_num,
+            recon_cnt,
+            path_uuid,
+            session_uuid,
+            first_conn: first & FIRST_CONN != 0,
+            ext: req_ext(first, &mut r)?,
         };
         Some(
             check_version(magic, version)
@@ -248,8 +274,9 @@ impl ConnReq {
     }
 }
 
-/// The extensions of a request; none if they are malformed or of an unknown version.
-fn req_ext(r: &mut Reader<'_>) -> Option<Option<ReqExt>> {
+/// The extensions of a request, whose byte 44 is `first`; none if they are malformed or of an unknown
+/// version.
+fn req_ext(first: u8, r: &mut Reader<'_>) -> Option<Option<ReqExt>> {
     let version = r.u8()?;
     let flags = r.u8()?;
     r.skip(1)?;
@@ -266,6 +293,7 @@ fn req_ext(r: &mut Reader<'_>) -> Option<Option<ReqExt>> {
         inv_answers: flags & EXT_INV_ANSWERS != 0,
         slots: flags & EXT_SLOTS != 0,
         capsules: flags & EXT_CAPSULES != 0,
+        downtime: first & EXT_DOWNTIME != 0,
         failover_time_ms,
     }))
 }

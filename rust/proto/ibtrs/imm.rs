@@ -24,8 +24,11 @@ const HB_ACK: u32 = 9;
 const DURABLE_SEEN: u32 = 10;
 const IO_RSP_MORE: u32 = 11;
 const NOP: u32 = 12;
+const DOWNTIME: u32 = 13;
 
 const FENCE_DRAIN: u32 = 1 << 27;
+/// The client's answer to [`Imm::Downtime`].
+const DOWNTIME_SEEN: u32 = 1 << 27;
 
 /// The connection attempts of a session that a fence closes (extension;
 /// Documentation/protocol.md).
@@ -130,6 +133,13 @@ pub enum Imm {
     Durable(u32),
     /// The answer to [`Imm::Durable`], with the same number: the client has taken note.
     DurableSeen(u32),
+    /// Server to client, connection 0: the server is about to be stopped, and expects to be away for
+    /// this number of seconds (27 bits), see [`Downtime::from_wire`]. Extension.
+    ///
+    /// [`Downtime::from_wire`]: crate::downtime::Downtime::from_wire
+    Downtime(u32),
+    /// The answer to [`Imm::Downtime`], with the same number: the client has taken note.
+    DowntimeSeen(u32),
     /// A heartbeat, both directions, connection 0.
     Heartbeat,
     /// The answer to [`Imm::Heartbeat`].
@@ -160,6 +170,10 @@ impl Imm {
             Imm::Notice(number) => typed(NOTICE, notice_number(number)),
             Imm::Durable(number) => typed(DURABLE, notice_number(number)),
             Imm::DurableSeen(number) => typed(DURABLE_SEEN, notice_number(number)),
+            Imm::Downtime(seconds) => typed(DOWNTIME, seconds & (DOWNTIME_SEEN - 1)),
+            Imm::DowntimeSeen(seconds) => {
+                typed(DOWNTIME, seconds & (DOWNTIME_SEEN - 1) | DOWNTIME_SEEN)
+            }
             Imm::Heartbeat => typed(HB_MSG, 0),
             Imm::HeartbeatAck => typed(HB_ACK, 0),
             Imm::Nop => typed(NOP, 0),
@@ -185,6 +199,8 @@ impl Imm {
             NOTICE => Imm::Notice(payload),
             DURABLE => Imm::Durable(payload),
             DURABLE_SEEN => Imm::DurableSeen(payload),
+            DOWNTIME if payload & DOWNTIME_SEEN == 0 => Imm::Downtime(payload),
+            DOWNTIME => Imm::DowntimeSeen(payload & (DOWNTIME_SEEN - 1)),
             HB_MSG => Imm::Heartbeat,
             HB_ACK => Imm::HeartbeatAck,
             NOP => Imm::Nop,

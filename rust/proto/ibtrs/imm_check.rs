@@ -90,7 +90,11 @@ impl ImmTerms {
                 self.uses(|ext| ext.durable)?;
                 service(cid)?;
             }
-            Imm::IoReq { .. } | Imm::Fence(_) | Imm::DurableSeen(_) => {
+            Imm::Downtime(_) => {
+                self.uses(|ext| ext.downtime)?;
+                service(cid)?;
+            }
+            Imm::IoReq { .. } | Imm::Fence(_) | Imm::DurableSeen(_) | Imm::DowntimeSeen(_) => {
                 return Err(ImmError::WrongSide)
             }
             Imm::Unknown(_) => return Err(ImmError::Unknown),
@@ -115,6 +119,10 @@ impl ImmTerms {
                 self.uses(|ext| ext.durable)?;
                 service(cid)?;
             }
+            Imm::DowntimeSeen(_) => {
+                self.uses(|ext| ext.downtime)?;
+                service(cid)?;
+            }
             Imm::IoRsp { .. }
             | Imm::IoRspInv { .. }
             | Imm::IoRspSameKey { .. }
@@ -122,6 +130,7 @@ impl ImmTerms {
             | Imm::FenceDone(_)
             | Imm::Notice(_)
             | Imm::Durable(_)
+            | Imm::Downtime(_)
             | Imm::Nop => return Err(ImmError::WrongSide),
             Imm::Unknown(_) => return Err(ImmError::Unknown),
         }

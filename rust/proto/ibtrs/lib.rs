@@ -36,6 +36,7 @@
 //! | [`keys`] | invalidation of a request's key |
 //! | [`hb`], [`backoff`] | heartbeat, reconnect delays |
 //! | [`failover_time`] | times that follow from the failover time of a session |
+//! | [`downtime`] | how long a server expects to be away after a planned stop |
 //! | [`permit`] | split of the queue depth between I/O and administrative messages |
 //! | [`settings`] | settings of a session |
 //! | [`stats`] | statistics and their texts |
@@ -63,6 +64,7 @@ pub mod bytes;
 pub mod capsule;
 pub mod chunk_owner;
 pub mod consts;
+pub mod downtime;
 pub mod errno;
 pub mod failover;
 pub mod failover_time;

@@ -131,16 +131,11 @@ fn request(epoch: u8) -> Message {
         session_uuid: [2; 16],
         first_conn: true,
         ext: Some(ReqExt {
-            epoch: u32::from(epoch) + 1,
-            send_imm: false,
             notices: true,
             same_key: true,
             durable: true,
             more_answers: true,
-            inv_answers: false,
-            slots: false,
-            capsules: false,
-            failover_time_ms: 0,
+            ..ReqExt::plain(u32::from(epoch) + 1)
         }),
     }
     .encode()

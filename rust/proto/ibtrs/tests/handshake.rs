@@ -83,7 +83,7 @@ fn a_client_uses_no_more_chunks_than_requests() {
 
 #[test]
 fn unknown_immediates_are_kept() {
-    for kind in [13u32, 14, 15] {
+    for kind in [14u32, 15] {
         let raw = (kind << 28) | 0x0123_4567;
         assert_eq!(Imm::decode(raw), Imm::Unknown(raw));
         assert_eq!(Imm::decode(raw).encode(), raw);
@@ -249,16 +249,8 @@ fn extensions_golden() {
         session_uuid: [2; 16],
         first_conn: true,
         ext: Some(ReqExt {
-            epoch: 0x0102_0304,
             send_imm: true,
-            notices: false,
-            same_key: false,
-            durable: false,
-            more_answers: false,
-            inv_answers: false,
-            slots: false,
-            capsules: false,
-            failover_time_ms: 0,
+            ..ReqExt::plain(0x0102_0304)
         }),
     };
     let b = req.encode();
@@ -286,6 +278,16 @@ fn extensions_golden() {
     told.ext.as_mut().unwrap().capsules = true;
     assert_eq!(told.encode()[44..48], [1, 1, 255, 0]);
     assert_eq!(ConnReq::decode(&told.encode()), Ok(told));
+    // The next one is in the byte before.
+    told.ext.as_mut().unwrap().downtime = true;
+    assert_eq!(told.encode()[44..48], [3, 1, 255, 0]);
+    assert_eq!(ConnReq::decode(&told.encode()), Ok(told));
+    let joins = ConnReq {
+        first_conn: false,
+        ..told
+    };
+    assert_eq!(joins.encode()[44..48], [2, 1, 255, 0]);
+    assert_eq!(ConnReq::decode(&joins.encode()), Ok(joins));
     told.ext.as_mut().unwrap().failover_time_ms = 5000;
     assert_eq!(told.encode()[48..], [4, 3, 2, 1, 0x88, 0x13, 0, 0]);
     assert_eq!(ConnReq::decode(&told.encode()), Ok(told));
@@ -448,6 +450,20 @@ fn notices_golden() {
     assert_eq!(Imm::DurableSeen(0xFABC_DEF1).encode(), 0xAABC_DEF1);
     assert_eq!(Imm::decode(0xAABC_DEF1), Imm::DurableSeen(0x0ABC_DEF1));
     assert_eq!(notice_number(0xFABC_DEF1), 0x0ABC_DEF1);
+}
+
+#[test]
+fn downtimes_golden() {
+    assert_eq!(Imm::Downtime(600).encode(), 0xD000_0258);
+    assert_eq!(Imm::DowntimeSeen(600).encode(), 0xD800_0258);
+    for seconds in [0, 1, 600, (1 << 27) - 1] {
+        for imm in [Imm::Downtime(seconds), Imm::DowntimeSeen(seconds)] {
+            assert_eq!(Imm::decode(imm.encode()), imm);
+        }
+    }
+    // A longer number leaves the kind as it is.
+    assert_eq!(Imm::Downtime(1 << 27 | 5).encode(), 0xD000_0005);
+    assert_eq!(Imm::DowntimeSeen(1 << 27 | 5).encode(), 0xD800_0005);
 }
 
 #[test]

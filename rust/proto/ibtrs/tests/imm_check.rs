@@ -10,18 +10,7 @@ use proptest::prelude::*;
 const EPOCH: u32 = 5;
 /// Sets the bit of an extension.
 type SetBit = fn(&mut ReqExt);
-const NONE: ReqExt = ReqExt {
-    epoch: EPOCH,
-    send_imm: false,
-    notices: false,
-    same_key: false,
-    durable: false,
-    more_answers: false,
-    inv_answers: false,
-    slots: false,
-    capsules: false,
-    failover_time_ms: 0,
-};
+const NONE: ReqExt = ReqExt::plain(EPOCH);
 const ALL: ReqExt = ReqExt {
     notices: true,
     same_key: true,
@@ -30,6 +19,7 @@ const ALL: ReqExt = ReqExt {
     inv_answers: true,
     slots: true,
     capsules: true,
+    downtime: true,
     ..NONE
 };
 /// A peer of mainline, one with extensions but none of those with a bit, and one with all.
@@ -49,7 +39,7 @@ const SAME_KEY: Imm = Imm::IoRspSameKey { id: 5, errno: 0 };
 const MORE: Imm = Imm::IoRspMore { id: 5, errno: 0 };
 const HEARTBEATS: [Imm; 2] = [Imm::Heartbeat, Imm::HeartbeatAck];
 const REQUEST: Imm = Imm::IoReq { payload: 1 };
-const SERVERS: [Imm; 8] = [
+const SERVERS: [Imm; 9] = [
     ANSWERS[0],
     ANSWERS[1],
     SAME_KEY,
@@ -57,9 +47,15 @@ const SERVERS: [Imm; 8] = [
     Imm::FenceDone(fence(4, false)),
     Imm::Notice(3),
     Imm::Durable(3),
+    Imm::Downtime(3),
     Imm::Nop,
 ];
-const CLIENTS: [Imm; 3] = [REQUEST, Imm::Fence(fence(4, false)), Imm::DurableSeen(3)];
+const CLIENTS: [Imm; 4] = [
+    REQUEST,
+    Imm::Fence(fence(4, false)),
+    Imm::DurableSeen(3),
+    Imm::DowntimeSeen(3),
+];
 
 #[test]
 fn a_mainline_peer_may_send_what_mainline_sends_and_nothing_else() {
@@ -100,11 +96,12 @@ fn a_peer_with_extensions_may_send_what_was_negotiated() {
 /// Each extension by itself permits its immediate, and no other extension does.
 #[test]
 fn each_extension_has_its_immediates() {
-    let bits: [(Imm, SetBit); 4] = [
+    let bits: [(Imm, SetBit); 5] = [
         (SAME_KEY, |ext| ext.same_key = false),
         (MORE, |ext| ext.more_answers = false),
         (Imm::Notice(3), |ext| ext.notices = false),
         (Imm::Durable(3), |ext| ext.durable = false),
+        (Imm::Downtime(3), |ext| ext.downtime = false),
     ];
     for (imm, clear) in bits {
         let mut ext = ALL;
@@ -127,15 +124,18 @@ fn each_extension_has_its_immediates() {
     let asked = ImmTerms::new(Some(ALL), false);
     let refused = asked.check_from_server(Imm::Nop, 1, false);
     assert_eq!(refused, Err(ImmError::NotNegotiated));
-    let terms = ImmTerms::new(
-        Some(ReqExt {
-            durable: false,
-            ..ALL
-        }),
-        true,
-    );
-    let refused = terms.check_from_client(Imm::DurableSeen(3), 0, false);
-    assert_eq!(refused, Err(ImmError::NotNegotiated));
+    let answers: [(Imm, SetBit); 2] = [
+        (Imm::DurableSeen(3), |ext| ext.durable = false),
+        (Imm::DowntimeSeen(3), |ext| ext.downtime = false),
+    ];
+    for (imm, clear) in answers {
+        let mut ext = ALL;
+        clear(&mut ext);
+        for terms in [ImmTerms::new(Some(ext), true), BARE] {
+            let refused = terms.check_from_client(imm, 0, false);
+            assert_eq!(refused, Err(ImmError::NotNegotiated), "{imm:?}");
+        }
+    }
 }
 
 #[test]
@@ -144,13 +144,18 @@ fn some_belong_on_the_service_connection() {
         Imm::FenceDone(fence(4, true)),
         Imm::Notice(3),
         Imm::Durable(3),
+        Imm::Downtime(3),
     ];
     for imm in of_server.into_iter().chain(HEARTBEATS) {
         assert_eq!(FULL.check_from_server(imm, 0, false), Ok(()), "{imm:?}");
         let refused = FULL.check_from_server(imm, 1, false);
         assert_eq!(refused, Err(ImmError::NotService), "{imm:?}");
     }
-    let of_client = [Imm::Fence(fence(4, true)), Imm::DurableSeen(3)];
+    let of_client = [
+        Imm::Fence(fence(4, true)),
+        Imm::DurableSeen(3),
+        Imm::DowntimeSeen(3),
+    ];
     for imm in of_client.into_iter().chain(HEARTBEATS) {
         assert_eq!(FULL.check_from_client(imm, 0, false), Ok(()), "{imm:?}");
         let refused = FULL.check_from_client(imm, 1, false);
@@ -202,7 +207,7 @@ fn unknown_types_and_those_of_the_other_side_are_refused_everywhere() {
     for terms in [MAINLINE, BARE, FULL] {
         for cid in [0, 1] {
             for content in [false, true] {
-                for kind in 13..16 {
+                for kind in 14..16 {
                     let unknown = Imm::decode(kind << 28 | 5);
                     let refused = terms.check_from_server(unknown, cid, content);
                     assert_eq!(refused, Err(ImmError::Unknown));
@@ -223,11 +228,10 @@ fn unknown_types_and_those_of_the_other_side_are_refused_everywhere() {
 }
 
 fn terms() -> impl Strategy<Value = ImmTerms> {
-    let ext = (any::<[bool; 8]>(), 1u32..1 << 27).prop_map(|(bits, epoch)| {
-        let [send_imm, notices, same_key, durable, more_answers, inv_answers, slots, capsules] =
+    let ext = (any::<[bool; 9]>(), 1u32..1 << 27).prop_map(|(bits, epoch)| {
+        let [send_imm, notices, same_key, durable, more_answers, inv_answers, slots, capsules, downtime] =
             bits;
         ReqExt {
-            epoch,
             send_imm,
             notices,
             same_key,
@@ -236,7 +240,8 @@ fn terms() -> impl Strategy<Value = ImmTerms> {
             inv_answers,
             slots,
             capsules,
-            failover_time_ms: 0,
+            downtime,
+            ..ReqExt::plain(epoch)
         }
     });
     (proptest::option::of(ext), any::<bool>()).prop_map(|(ext, slots)| ImmTerms::new(ext, slots))

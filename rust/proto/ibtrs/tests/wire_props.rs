@@ -54,15 +54,16 @@ proptest! {
     fn conn_req_round_trip(
         cid_num in 1u16..=4096, cid: u16, recon_cnt: u16,
         path_uuid: [u8; 16], session_uuid: [u8; 16], first_conn: bool,
-        ext in prop::option::of((1..=MAX_EPOCH, any::<[bool; 8]>(), any::<u32>())),
+        ext in prop::option::of((1..=MAX_EPOCH, any::<[bool; 9]>(), any::<u32>())),
         tail in prop::collection::vec(any::<u8>(), 0..140),
     ) {
         let cid = cid % cid_num;
         let ext = ext.map(|(epoch, flags, failover_time_ms)| {
-            let [send_imm, notices, same_key, durable, more_answers, inv_answers, slots, capsules] = flags;
+            let [send_imm, notices, same_key, durable, more_answers, inv_answers, slots, capsules, downtime] =
+                flags;
             ReqExt {
                 epoch, send_imm, notices, same_key, durable, more_answers, inv_answers, slots, capsules,
-                failover_time_ms,
+                downtime, failover_time_ms,
             }
         });
         let req = ConnReq { cid, cid_num, recon_cnt, path_uuid, session_uuid, first_conn, ext };

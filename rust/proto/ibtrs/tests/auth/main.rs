@@ -98,16 +98,11 @@ fn plain_request(cid: u16, epoch: u32) -> ConnReq {
         session_uuid: [0xb2; 16],
         first_conn: true,
         ext: Some(ReqExt {
-            epoch,
-            send_imm: false,
             notices: true,
             same_key: true,
             durable: true,
             more_answers: true,
-            inv_answers: false,
-            slots: false,
-            capsules: false,
-            failover_time_ms: 0,
+            ..ReqExt::plain(epoch)
         }),
     }
 }
