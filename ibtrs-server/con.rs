@@ -391,6 +391,10 @@ impl Handler for Con {
                 }
             }
             Imm::DurableSeen(_) => {}
+            Imm::DowntimeSeen(_) if self.path.charge.is_connected() => {
+                self.path.session.downtime_seen.complete_all();
+            }
+            Imm::DowntimeSeen(_) => {}
             // Refused above.
             Imm::IoRsp { .. }
             | Imm::IoRspInv { .. }
@@ -400,7 +404,6 @@ impl Handler for Con {
             | Imm::Notice(_)
             | Imm::Durable(_)
             | Imm::Downtime(_)
-            | Imm::DowntimeSeen(_)
             | Imm::Nop
             | Imm::Unknown(_) => {}
         }

@@ -2,7 +2,8 @@
 
 //! Drains the server before it is stopped, so that its clients lose nothing.
 //!
-//! The server refuses new sessions. Each existing session completes the requests in service, and
+//! The server refuses new sessions. It tells the clients for how long it expects to be away, if the
+//! operator has said so. Each existing session completes the requests in service, and
 //! the service makes the answered writes durable and tells the client so
 //! ([`ServiceSession::drain`]); then the server closes the paths of the session. The client treats
 //! that as the loss of all paths: it tries to connect again and quiesces its disks meanwhile. Its
@@ -11,12 +12,14 @@
 //! [`ServiceSession::drain`]: crate::ServiceSession::drain
 
 use crate::{
+    notices::Notices,
     server::{
         Server,
         Sessions, //
     },
     session::Session, //
 };
+use ibtrs_proto::downtime::Downtime;
 use kernel::{
     alloc::flags::GFP_NOWAIT,
     prelude::*,
@@ -38,6 +41,10 @@ use kx::sync::atomic::{
 const CHECK_MS: i64 = 10;
 /// Time for the paths to be closed after the limit has passed.
 const CLOSE_MS: u32 = 2000;
+/// Interval in milliseconds at which the server repeats an announcement without an answer.
+const AGAIN_MS: u32 = 200;
+/// Time in milliseconds that a client has to answer; its machine may be dead.
+const ANSWER_MS: u32 = 10_000;
 
 /// A time by which something must be done.
 #[derive(Clone, Copy)]
@@ -78,8 +85,9 @@ impl Drain {
         Self { server }
     }
 
-    /// Drains all sessions, and refuses new ones until [`Drain::resume`]. Returns when all sessions
-    /// are gone, or two seconds after `limit_ms` milliseconds.
+    /// Drains all sessions, and refuses new ones until [`Drain::resume`]. Tells the clients that the
+    /// server expects to be away for `downtime`, if that is known. Returns when all sessions are
+    /// gone, or two seconds after `limit_ms` milliseconds.
     ///
     /// # Context
     ///
@@ -89,7 +97,7 @@ impl Drain {
     ///
     /// `ETIMEDOUT`: a session was not gone in time, and its paths are being closed; or a session
     /// was gone before the service had flushed all of its devices.
-    pub fn drain(&self, limit_ms: u32) -> Result {
+    pub fn drain(&self, limit_ms: u32, downtime: Option<Downtime>) -> Result {
         let _one = self.server.draining.lock();
         let limit = Deadline::in_ms(limit_ms);
         let mut sessions = self.server.sessions.lock();
@@ -107,7 +115,7 @@ impl Drain {
             // Without memory, the session is closed as if its paths were lost: its client may be
             // left with unflushed writes.
             let spawned = self.server.slow.spawn(GFP_NOWAIT, move || {
-                this.drain(limit);
+                this.drain(limit, downtime);
                 this.server.finished_one();
             });
             if spawned.is_err() {
@@ -189,13 +197,43 @@ impl Server {
 
 impl Session {
     /// Makes the service finish with the session, and closes the session's paths.
-    fn drain(&self, limit: Deadline) {
+    fn drain(self: &Arc<Self>, limit: Deadline, downtime: Option<Downtime>) {
+        // The client has as long as the service needs, in any case.
+        let answer = Deadline::in_ms(limit.left_ms().min(ANSWER_MS));
+        let notices = Notices::new(self.clone());
+        let is_told = |downtime: &Downtime| !matches!(notices.downtime(*downtime), Err(ENOTCONN));
+        let downtime = downtime.filter(is_told);
         if let Some(upper) = self.upper.as_ref() {
             if upper.drain(limit).is_err() {
                 self.server.left_over.store(true, Relaxed);
             }
         }
+        // What follows makes no session late.
         self.is_served.store(true, Relaxed);
+        if let Some(downtime) = downtime {
+            self.announce(&notices, downtime, answer);
+        }
         self.close();
+    }
+
+    /// Repeats the announcement of a downtime until the client has acknowledged it, or until `limit`.
+    fn announce(&self, notices: &Notices, downtime: Downtime, limit: Deadline) {
+        loop {
+            let pause = limit.left_ms().min(AGAIN_MS);
+            if self.downtime_seen.wait_timeout(pause.max(1)).is_ok() {
+                break;
+            }
+            if limit.has_passed() {
+                kx::pr_warn_ratelimited!(
+                    "{}: the client has not acknowledged that the server is away for {} s\n",
+                    self.name(),
+                    downtime.seconds()
+                );
+                break;
+            }
+            if matches!(notices.downtime(downtime), Err(ENOTCONN)) {
+                break;
+            }
+        }
     }
 }

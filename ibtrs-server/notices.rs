@@ -7,7 +7,10 @@ use crate::{
     session::Session, //
 };
 use ibtrs_core::imm::send_imm;
-use ibtrs_proto::imm::Imm;
+use ibtrs_proto::{
+    downtime::Downtime,
+    imm::Imm, //
+};
 use kernel::{
     prelude::*,
     sync::Arc, //
@@ -63,6 +66,22 @@ impl Notices {
     pub fn durable(&self, number: u32) -> Result {
         self.send_by(Imm::Durable(number), |path| {
             path.durable && path.takes_requests()
+        })
+    }
+
+    /// Tells the client for how long the server expects to be away. May be lost like
+    /// [`Notices::send`]; the client's answer completes `Session::downtime_seen`.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    ///
+    /// # Errors
+    ///
+    /// Errors of [`Notices::durable`].
+    pub(crate) fn downtime(&self, downtime: Downtime) -> Result {
+        self.send_by(Imm::Downtime(downtime.seconds()), |path| {
+            path.downtime && path.takes_requests()
         })
     }
 

@@ -264,6 +264,8 @@ pub(crate) struct Path {
     pub(crate) same_key: bool,
     /// The client takes reports that writes are durable.
     pub(crate) durable: bool,
+    /// The client takes the time for which the server expects to be away.
+    pub(crate) downtime: bool,
     /// The client takes several answers in one message.
     pub(crate) more_answers: bool,
     /// The client takes the answer in the message that invalidates its key.
@@ -458,6 +460,7 @@ impl Path {
                 hears: AtomicFlag::new(false),
                 same_key: request.ext.is_some_and(|ext| ext.same_key),
                 durable: request.ext.is_some_and(|ext| ext.durable),
+                downtime: request.ext.is_some_and(|ext| ext.downtime),
                 more_answers: request.ext.is_some_and(|ext| ext.wants_more_answers()),
                 inv_answers: request.ext.is_some_and(|ext| ext.wants_inv_answers()),
                 remote_invalidation: request.ext.is_some() || config.remote_invalidation,

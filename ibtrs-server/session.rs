@@ -62,6 +62,7 @@ use kx::{
             AtomicFlag,
             Relaxed, //
         },
+        Completion,
         SetOnce, //
     },
     work::Work, //
@@ -96,6 +97,9 @@ pub(crate) struct Session {
     pub(crate) ending: AtomicFlag,
     /// The service has finished with the session, in a drain.
     pub(crate) is_served: AtomicFlag,
+    /// The client has acknowledged the downtime that a drain has announced.
+    #[pin]
+    pub(crate) downtime_seen: Completion,
     last_tag: Atomic<u32>,
     #[pin]
     pub(crate) owners: ChunkOwners,
@@ -163,6 +167,7 @@ impl Session {
                 gone: AtomicFlag::new(false),
                 ending: AtomicFlag::new(false),
                 is_served: AtomicFlag::new(false),
+                downtime_seen <- Completion::new(),
                 last_tag: Atomic::new(0),
                 owners <- ChunkOwners::new(server.config.queue_depth),
                 line <- new_spinlock_irq!(Line::new(server.config.queue_depth)?, "Session::line"),

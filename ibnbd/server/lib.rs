@@ -83,6 +83,10 @@ mod param {
         /// Time limit of a planned stop, in seconds.
         pub(crate) stop_timeout_s: IntParam = IntParam::new(30, 1..=600),
         "Seconds that requests and disks have to finish before the server is unloaded or the machine rebooted, 1 to 600 (default: 30)";
+
+        /// The time for which the server expects to be away after a planned stop, in seconds.
+        pub(crate) downtime_s: IntParam = IntParam::new(0, 0..=86400),
+        "Seconds for which the server expects to be away after a planned stop, which clients are told, 1 to 86400; 0 to tell nothing (default: 0)";
     }
 }
 

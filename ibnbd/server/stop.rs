@@ -9,6 +9,9 @@
 //! generation ([`ibnbd_proto::unflushed`]). The stop ends after `stop_timeout_s`; writes that were
 //! not reported durable by then count as lost, as after a power failure.
 //!
+//! The operator may say how long the server will be away: with the order to drain it, or for all
+//! planned stops in the parameter `downtime_s`. The transport tells the clients.
+//!
 //! Contexts: *may sleep*, unless stated otherwise.
 
 use crate::{
@@ -20,7 +23,10 @@ use crate::{
     },
 };
 use ibtrs_core::convert;
-use ibtrs_proto::imm::notice_number;
+use ibtrs_proto::{
+    downtime::Downtime,
+    imm::notice_number, //
+};
 use ibtrs_server::{
     Deadline,
     Drain, //
@@ -56,14 +62,21 @@ const AGAIN_MS: u32 = 200;
 /// Time in milliseconds that a client has to answer; its machine may be dead.
 const ANSWER_MS: u32 = 10_000;
 
-/// Drains the server, within `stop_timeout_s`; `why` is for the log.
+/// Returns the time for which the server expects to be away after a planned stop, unless the operator
+/// says something else.
+pub(crate) fn usual_downtime() -> Option<Downtime> {
+    Downtime::new(param::downtime_s.get())
+}
+
+/// Drains the server, within `stop_timeout_s`; `why` is for the log. Clients are told that the server
+/// expects to be away for `downtime`.
 ///
 /// # Errors
 ///
 /// Errors of [`Drain::drain`].
-pub(crate) fn stop(drain: &Drain, why: &'static str) -> Result {
+pub(crate) fn stop(drain: &Drain, why: &'static str, downtime: Option<Downtime>) -> Result {
     let limit_ms = param::stop_timeout_s.get().saturating_mul(1000);
-    drain.drain(limit_ms).inspect_err(|_| {
+    drain.drain(limit_ms, downtime).inspect_err(|_| {
         pr_warn!(
             "{}: not all disks are flushed, or not within stop_timeout_s: their clients may lose unflushed writes\n",
             why
@@ -77,7 +90,7 @@ pub(crate) struct Stop(pub(crate) Drain);
 impl Drop for Stop {
     fn drop(&mut self) {
         // Dropping the listener waits for the rest.
-        let _ = stop(&self.0, "unloading");
+        let _ = stop(&self.0, "unloading", usual_downtime());
     }
 }
 
@@ -86,7 +99,7 @@ pub(crate) struct BeforeReboot(pub(crate) Drain);
 
 impl RebootHandler for BeforeReboot {
     fn reboot(&self) {
-        let _ = stop(&self.0, "reboot");
+        let _ = stop(&self.0, "reboot", usual_downtime());
     }
 }
 

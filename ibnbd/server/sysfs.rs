@@ -14,7 +14,16 @@ use crate::{
 };
 use ibnbd_proto::access::Access;
 use ibtrs_core::convert;
-use ibtrs_proto::text;
+use ibtrs_proto::{
+    downtime::{
+        Downtime,
+        DrainOrder, //
+    },
+    text::{
+        self,
+        TextError, //
+    }, //
+};
 use ibtrs_server::Drain;
 use kernel::{
     prelude::*,
@@ -23,6 +32,7 @@ use kernel::{
 };
 use kx::{
     blk::BlockDevice,
+    pr_err_ratelimited,
     sync::SetOnce,
     sysfs::{
         Attr,
@@ -175,15 +185,35 @@ static CTL_FILES: [Attr<Arc<ServerControl>>; 1] = [Attr::rw(
 
 /// Drains the server, or lets it accept sessions again.
 fn store_drain(ctx: StoreCtx<'_, Arc<ServerControl>>, input: &[u8]) -> Result {
-    let on = text::decimal(input, 0, 1).map_err(|error| convert::error(error.errno()))?;
+    let order = DrainOrder::parse(input).map_err(refused)?;
     let drain = ctx.data().stop.as_ref().ok_or(EAGAIN)?;
-    if on == 1 {
-        pr_info!("draining: the server refuses sessions until 0 is written to drain\n");
-        return stop::stop(drain, "draining");
+    let downtime = match order {
+        DrainOrder::Undo => {
+            pr_info!("drain ended: the server accepts sessions again\n");
+            drain.resume();
+            return Ok(());
+        }
+        DrainOrder::Drain => stop::usual_downtime(),
+        DrainOrder::Away(downtime) => downtime,
+    };
+    match downtime {
+        Some(downtime) => pr_info!(
+            "draining: the server refuses sessions until 0 is written to drain; clients are told that it is away for {} s\n",
+            downtime.seconds()
+        ),
+        None => pr_info!("draining: the server refuses sessions until 0 is written to drain\n"),
     }
-    pr_info!("drain ended: the server accepts sessions again\n");
-    drain.resume();
-    Ok(())
+    stop::stop(drain, "draining", downtime)
+}
+
+/// Logs what is wrong with an order; returns the error.
+fn refused(error: TextError) -> Error {
+    pr_err_ratelimited!(
+        "drain: {}: 0, 1, or downtime=SECONDS, at most {}\n",
+        error.as_str(),
+        Downtime::MAX_S
+    );
+    convert::error(error.errno())
 }
 
 /// Attributes in `.../devices/<device>/sessions/<session>/`.

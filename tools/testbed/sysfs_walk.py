@@ -12,7 +12,7 @@ import random
 import re
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 ADDRESS = r"(ip:[0-9a-f.:]+|gid:[0-9a-f:]+)"
 COUNT = r"\d+"
@@ -200,8 +200,11 @@ DISK = {
     "checksum_errors": _stats(r"0 0\n"),
 }
 
+DRAIN = _number(0, 1, 0)
 SERVER_CONTROL = {
-    "drain": _number(0, 1, 0),
+    "drain": replace(DRAIN, bad=(*DRAIN.bad, *((text, errno.EINVAL) for text in (
+        "downtime", "downtime=", "downtime=x", "downtime=10m", "uptime=1", "0 downtime=1", "downtime=1 2", "downtime=0x1")),
+        ("downtime=86401", errno.ERANGE), ("downtime=-1", errno.ERANGE))),
 }
 
 EXPORT = {
@@ -275,7 +278,7 @@ KINDS: dict[str, tuple[dict[str, File], dict[str, File]]] = {
         max_chunk_memory_mib=COUNT, hb_interval_ms=COUNT, hb_missed_max=COUNT, auth=AUTH, auth_suites=SUITES), {}),
     "ibnbd_server": (_parameters(
         port_nr=COUNT, dev_search_path=r"/[^\n]*", max_devices=COUNT, allow_rt_prio="[YN]",
-        stop_timeout_s=COUNT), {}),
+        stop_timeout_s=COUNT, downtime_s=COUNT), {}),
 }
 
 # How the documents call the folder of each kind, and those of its paths.

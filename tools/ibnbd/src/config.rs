@@ -76,7 +76,7 @@ pub use read::parse;
 pub const FOLDER: &str = "/etc/ibtrs";
 
 /// The parameters that a file may set: module, name, and the value where nothing is set.
-const PARAMETERS: [(&str, &str, &str); 26] = [
+const PARAMETERS: [(&str, &str, &str); 27] = [
     ("ibtrs_client", "ack_timeout", "0"),
     ("ibtrs_client", "auth", "auto"),
     ("ibtrs_client", "auth_suites", "any"),
@@ -103,6 +103,7 @@ const PARAMETERS: [(&str, &str, &str); 26] = [
     ("ibnbd_server", "max_devices", "256"),
     ("ibnbd_server", "allow_rt_prio", "N"),
     ("ibnbd_server", "stop_timeout_s", "30"),
+    ("ibnbd_server", "downtime_s", "0"),
 ];
 
 /// The configuration that a machine should have.

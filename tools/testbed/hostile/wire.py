@@ -14,7 +14,9 @@ MAX_EPOCH = (1 << 27) - 1
 INFO_REQ, INFO_RSP, WRITE_HDR, READ_HDR, RKEY_RSP = range(5)
 FETCH_HDR = 12
 IMM_REQUEST, IMM_ANSWER, IMM_ANSWER_INV, IMM_FENCE, IMM_FENCE_DONE, IMM_NOTICE, IMM_ANSWER_SAME_KEY = range(7)
-IMM_DURABLE, IMM_HEARTBEAT, IMM_HEARTBEAT_ACK, IMM_DURABLE_SEEN, IMM_ANSWERS, IMM_NOP = range(7, 13)
+IMM_DURABLE, IMM_HEARTBEAT, IMM_HEARTBEAT_ACK, IMM_DURABLE_SEEN, IMM_ANSWERS, IMM_NOP, IMM_DOWNTIME = range(7, 14)
+# In an immediate of the type DOWNTIME: it is the client's answer.
+DOWNTIME_SEEN = 1 << 27
 NEED_INVAL, NEW_RKEY = 1, 2
 # Added to the type of a request that asks for times; says in an acceptance that requests may.
 TIMED, RSP_TIMES = 1 << 15, 1
@@ -24,6 +26,8 @@ RSP_SLOTS, SLOT_UNIT = 2, 4096
 # several in a message, and those in the message that invalidates its own; it takes slots; it sends capsules.
 EXT_SEND_IMM, EXT_SAME_KEY, EXT_MORE_ANSWERS, EXT_INV_ANSWERS, EXT_SLOTS = 1 << 0, 1 << 2, 1 << 4, 1 << 5, 1 << 6
 EXT_CAPSULES = 1 << 7
+# A flag of the byte before: the client takes DOWNTIME.
+FIRST_CONN, EXT_DOWNTIME = 1, 2
 # The data of a capsule begins here.
 CAPSULE_HEADERS = 64
 
@@ -185,6 +189,10 @@ def answer_imm(chunk: int, errno: int = 0, kind: int = IMM_ANSWER) -> int:
 
 def fence_imm(epoch: int, drain: bool = False) -> int:
     return imm(IMM_FENCE, drain << 27 | epoch)
+
+
+def downtime_imm(seconds: int, seen: bool = False) -> int:
+    return imm(IMM_DOWNTIME, seen * DOWNTIME_SEEN | seconds)
 
 
 @dataclass(frozen=True)

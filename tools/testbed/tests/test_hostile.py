@@ -111,6 +111,7 @@ def test_immediates():
     assert wire.answer_imm(5) == 0x10000005 and wire.answer_imm(5, kind=wire.IMM_ANSWER_INV) == 0x20000005
     assert wire.answer_imm(5, 5) == 0x10280005 and wire.answer_imm(7, 107) == 0x13580007
     assert wire.fence_imm(5) == 0x30000005 and wire.fence_imm(5, drain=True) == 0x38000005
+    assert wire.downtime_imm(600) == 0xD0000258 and wire.downtime_imm(600, seen=True) == 0xD8000258
     answer = Immediate.of(0x13580007)
     assert (answer.kind, answer.errno, answer.chunk) == (1, 107, 7)
     assert Immediate.of(0x00281020).request(512) == (5, 4128)

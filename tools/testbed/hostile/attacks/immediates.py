@@ -6,9 +6,12 @@ from ..client import Party
 from .table import attack, named
 
 
-def imms(closed: bool, *numbers: int, cid: int = 0, epoch: int = 0, message: bytes | None = None):
+def imms(closed: bool, *numbers: int, cid: int = 0, epoch: int = 0, message: bytes | None = None, first_conn: int = 0):
     def run():
-        with Party(epoch=epoch).set_up() as party:
+        party = Party(epoch=epoch)
+        if first_conn:
+            party.extensions["first_conn"] = first_conn
+        with party.set_up():
             for number in numbers:
                 pair = party.connections[cid].pair
                 pair.write_imm(b"", number) if message is None else pair.send_imm(message, number)
@@ -28,6 +31,15 @@ for kind in HEARTBEATS:
     attack(f"immediate of type {kind}, connection 1", imms(True, wire.imm(kind, 0), cid=1))
     attack(f"immediate of type {kind}, with content", imms(True, wire.imm(kind, 0), message=b"x"))
 attack("DURABLE_SEEN, not negotiated", imms(True, wire.imm(wire.IMM_DURABLE_SEEN, 1), epoch=5))
+SEEN = wire.downtime_imm(1, seen=True)
+TAKES_DOWNTIME = wire.FIRST_CONN | wire.EXT_DOWNTIME
+attack("DOWNTIME_SEEN, not negotiated", imms(True, SEEN, epoch=5))
+attack("DOWNTIME_SEEN without extensions", imms(True, SEEN, first_conn=TAKES_DOWNTIME))
+attack("DOWNTIME_SEEN unasked", imms(False, *[SEEN, wire.downtime_imm(wire.DOWNTIME_SEEN - 1, seen=True)] * 100,
+                                      epoch=5, first_conn=TAKES_DOWNTIME))
+attack("DOWNTIME_SEEN, connection 1", imms(True, SEEN, cid=1, epoch=5, first_conn=TAKES_DOWNTIME))
+attack("DOWNTIME_SEEN with content", imms(True, SEEN, message=b"x", epoch=5, first_conn=TAKES_DOWNTIME))
+attack("DOWNTIME of a client", imms(True, wire.downtime_imm(1), epoch=5, first_conn=TAKES_DOWNTIME))
 attack("immediate in a message that is too long", imms(True, wire.imm(12, 0), message=b"x" * 64))
 attack("fence without extensions", imms(True, wire.fence_imm(1)))
 attack("fence on a connection for I/O", imms(True, wire.fence_imm(1), cid=1, epoch=5))
