@@ -62,6 +62,7 @@ use kx::{
 };
 
 mod admin;
+mod downtime;
 mod events;
 mod failovers;
 mod multipath;

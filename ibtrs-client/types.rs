@@ -9,10 +9,18 @@ use ibtrs_proto::{
         Suite, //
     },
     consts::MAX_REQUEST_HDR_LEN,
+    downtime::{
+        Announced,
+        Downtime, //
+    },
     failover::{
         Entry,
         Phase, //
     }, //
+};
+use kernel::time::{
+    Instant,
+    Monotonic, //
 };
 
 pub use ibtrs_proto::msg::Direction as Dir;
@@ -89,6 +97,23 @@ impl Descriptor {
             usr_len: 0,
             counted: false,
             entry: Entry::NEW,
+        }
+    }
+}
+
+/// What the server has announced about a planned stop, and when.
+#[derive(Clone, Copy)]
+pub(crate) struct Announcement {
+    pub(crate) downtime: Downtime,
+    pub(crate) at: Instant<Monotonic>,
+}
+
+impl Announcement {
+    /// Returns what the announcement means now.
+    pub(crate) fn now(&self) -> Announced {
+        Announced {
+            downtime: self.downtime,
+            passed_ms: u64::try_from(self.at.elapsed().as_millis()).unwrap_or(0),
         }
     }
 }

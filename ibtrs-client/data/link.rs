@@ -82,6 +82,9 @@ pub(crate) trait Control: Send + Sync {
     /// Handles the report that object `number` is durable.
     fn durable(&self, number: u32);
 
+    /// Takes note of how long the server expects to be away, in seconds; returns whether to answer.
+    fn downtime_announced(&self, seconds: u32) -> bool;
+
     /// Records an answer to a request that a lost path had.
     fn moved_request_answered(&self);
 }

@@ -219,11 +219,16 @@ impl Handler for Con {
             Imm::FenceDone(fence) => self.control().fence_done(fence),
             Imm::Notice(number) => self.control().noticed(number),
             Imm::Durable(number) => self.control().durable(number),
+            Imm::Downtime(seconds) => {
+                if self.control().downtime_announced(seconds) {
+                    // Without an answer, the server asks again.
+                    let _ = send_imm(&qp, Imm::DowntimeSeen(seconds));
+                }
+            }
             // Refused above.
             Imm::IoReq { .. }
             | Imm::Fence(_)
             | Imm::DurableSeen(_)
-            | Imm::Downtime(_)
             | Imm::DowntimeSeen(_)
             | Imm::Unknown(_) => {}
         }

@@ -427,6 +427,11 @@ impl Control for Attempt {
         self.path.parent.clone().durable(self.epoch(), number);
     }
 
+    fn downtime_announced(&self, seconds: u32) -> bool {
+        let parent = self.path.parent.clone();
+        parent.downtime_announced(self, seconds)
+    }
+
     fn moved_request_answered(&self) {
         self.path.parent.clone().moved_request_answered();
     }

@@ -188,6 +188,15 @@ pub(crate) trait Parent: Send + Sync {
     /// Any.
     fn durable(self: Arc<Self>, epoch: u32, number: u32);
 
+    /// Takes note of how long the server that `attempt` has reached expects to be away, in seconds;
+    /// 0 if it has changed its mind. Returns `false` if the attempt is not connected yet, or if the
+    /// server has lost its session since.
+    ///
+    /// # Context
+    ///
+    /// Any.
+    fn downtime_announced(self: Arc<Self>, attempt: &Attempt, seconds: u32) -> bool;
+
     /// Removes a dead path from the path list.
     fn forget(&self, path: &Arc<Path>);
 }

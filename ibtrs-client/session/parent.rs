@@ -160,6 +160,10 @@ impl Parent for Session {
         Session::durable(&self, epoch, number);
     }
 
+    fn downtime_announced(self: Arc<Self>, attempt: &Attempt, seconds: u32) -> bool {
+        Session::downtime_announced(&self, attempt, seconds)
+    }
+
     fn forget(&self, path: &Arc<Path>) {
         let mut paths = self.paths.lock();
         let at = paths.list.iter().position(|p| Arc::ptr_eq(p, path));

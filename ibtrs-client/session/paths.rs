@@ -234,6 +234,7 @@ impl Session {
             return Err(auth::refused(&conn.attempt, AuthError::Mixed));
         }
         let mut failover = self.failover.lock();
+        let was_connected = failover.logic.is_connected();
         let result = failover.logic.offer(offer);
         let OfferResult::Publish(published) = result else {
             drop(failover);
@@ -246,6 +247,10 @@ impl Session {
             failover.set_list(list);
         }
         failover.outage = None;
+        if !was_connected {
+            // The server is back.
+            failover.announcement = None;
+        }
         self.publish_generation(&failover);
         drop(failover);
         paths.is_uuid_new = false;

@@ -19,6 +19,7 @@ use crate::{
 };
 use ibtrs_core::convert;
 use ibtrs_proto::{
+    downtime,
     errno::Errno,
     failover::{
         Call,
@@ -29,8 +30,7 @@ use ibtrs_proto::{
     imm::{
         Fence,
         Imm, //
-    },
-    settings, //
+    }, //
 };
 use kernel::{
     prelude::*,
@@ -249,7 +249,8 @@ impl Session {
             return;
         };
         let waited_ms = u64::try_from(since.elapsed().as_millis()).unwrap_or(0);
-        match settings::left_ms(limit_s, waited_ms) {
+        let planned = failover.announcement.map(|planned| planned.now());
+        match downtime::left_ms(limit_s, waited_ms, planned) {
             Some(0) => (),
             Some(left_ms) => {
                 drop(failover);
@@ -267,7 +268,7 @@ impl Session {
             pr_warn!(
                 "{}: no path for {} s: requests fail from now on\n",
                 self.name(),
-                limit_s
+                waited_ms / 1000
             );
             self.kick_requeue();
         }

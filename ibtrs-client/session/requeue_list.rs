@@ -7,6 +7,7 @@
 //! [`Session::kick_requeue`](crate::session::Session::kick_requeue) afterwards.
 
 use crate::types::{
+    Announcement,
     Descriptor,
     Dir,
     Generation,
@@ -62,6 +63,8 @@ pub(crate) struct FailoverState {
     pub(crate) outage: Option<(Outage, Instant<Monotonic>)>,
     /// Epoch of a fence that the server has answered, until the requeue handles the answer.
     pub(crate) answered: Option<u32>,
+    /// What the server has announced about a planned stop.
+    pub(crate) announcement: Option<Announcement>,
 }
 
 /// A copy of a user header.
@@ -133,6 +136,7 @@ impl FailoverState {
             list: RequeueList::EMPTY,
             outage: None,
             answered: None,
+            announcement: None,
         }
     }
 

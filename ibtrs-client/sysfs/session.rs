@@ -39,7 +39,7 @@ use kx::sysfs::{
 
 type Ctx<'a> = StoreCtx<'a, Arc<Session>>;
 
-pub(super) static FILES: [Attr<Arc<Session>>; 14] = [
+pub(super) static FILES: [Attr<Arc<Session>>; 15] = [
     Attr::rw(c"add_path", show_add_path, store_add_path),
     Attr::rw(
         c"max_reconnect_attempts",
@@ -122,6 +122,13 @@ pub(super) static FILES: [Attr<Arc<Session>>; 14] = [
             session
                 .data()
                 .set_queue_timeout_s(number(&session, &settings::QUEUE_TIMEOUT_S, input)?)
+        },
+    ),
+    Attr::ro(
+        c"server_back_in_s",
+        |session: &Session, buf| match session.server_back_in_s() {
+            Some(left_s) => buf.line(fmt!("{}", left_s)),
+            None => buf.line(fmt!("")),
         },
     ),
     Attr::rw(

@@ -92,6 +92,7 @@ CLIENT = {
     "hb_missed_max": _number(1, 100, 5),
     "reconnect_delay_ms": _number(10, 30_000, 1000),
     "queue_timeout_s": _number(-1, 86_400, 600),
+    "server_back_in_s": File(0o444, r"\d*\n"),
     "reauth_interval_s": _number(10, 2_592_000, 0),
     "key_id": File(0o644, r"[\w.@-]{1,32}\n", ("default", "default\n"), tuple(
         (text, errno.EINVAL) for text in ("", "\n", "a b", "a:b", "x" * 33, "\xff"))),

@@ -562,7 +562,7 @@ fn extensions(attempt: &Attempt, dev: &Device) -> ReqExt {
         inv_answers: dev.has_immediates(),
         slots: takes_slots(dev),
         capsules: sends_capsules(&attempt.path.env, dev),
-        downtime: false,
+        downtime: true,
         failover_time_ms: told_failover_time(&attempt.path.env),
     }
 }

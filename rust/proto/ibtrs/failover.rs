@@ -409,6 +409,11 @@ impl Failover {
         }
     }
 
+    /// Whether the session generation is still that in which this path came up.
+    pub const fn is_current(&self, path: &Published) -> bool {
+        path.generation == self.generation
+    }
+
     /// The present phase of the session generation.
     pub const fn phase(&self) -> Phase {
         Phase(

@@ -72,7 +72,8 @@ pub const RECONNECT_DELAY_MS: Setting = Setting {
 /// How long requests wait for a path when there is none, in seconds; 0: not at all.
 ///
 /// The default is longer than a server takes to boot: a file system whose writes fail stays
-/// read-only after the server is back.
+/// read-only after the server is back. A server that announces a longer [downtime](crate::downtime)
+/// corrects it.
 pub const QUEUE_TIMEOUT_S: Setting = Setting {
     name: "queue_timeout_s",
     min: 0,

@@ -145,6 +145,9 @@ class Honest:
     def durable_seen(self, server: "Server", number: int) -> None:
         """The client has confirmed that object `number` is durable."""
 
+    def downtime_seen(self, server: "Server", payload: int) -> None:
+        """The client has confirmed how long the server expects to be away."""
+
     def end_of_answer(self, request: Request, more: bytes) -> bytes:
         """The bytes after an answer and its key."""
         return more
@@ -330,6 +333,8 @@ class Server:
             return self._guarded(self.behaviour.fence, self, connection, imm.payload)
         if imm.kind == wire.IMM_DURABLE_SEEN:
             return self._guarded(self.behaviour.durable_seen, self, imm.payload)
+        if imm.kind == wire.IMM_DOWNTIME:
+            return self._guarded(self.behaviour.downtime_seen, self, imm.payload)
         return None
 
     @staticmethod

@@ -163,6 +163,11 @@ class Victim:
         with open(f"{SESSIONS}/{self.name}/{name}", "w") as file:
             file.write(str(value))
 
+    def shown(self, name: str) -> str:
+        """What a file of the session shows."""
+        with open(f"{SESSIONS}/{self.name}/{name}") as file:
+            return file.read().strip()
+
     def fail_fast(self) -> "Victim":
         """Makes I/O fail soon if no path carries it or the server does not answer it; without
         limits it waits forever."""

@@ -217,6 +217,104 @@ def test_a_server_is_drained_and_goes_on(pair, stack):
     assert server.run(f"cat {DRAIN}") == "0"
 
 
+BACK_IN = f"{SESSION}/server_back_in_s"
+READ = "dd if=/dev/ibnbd0 of=/dev/null bs=4k count=1 iflag=direct status=none"
+ANNOUNCED = "the server is about to be stopped, and expects to be back in {} s; requests {}"
+
+
+def back_in_s(client) -> int | None:
+    """When the client expects its server back."""
+    text = client.run(f"cat {BACK_IN}").strip()
+    return int(text) if text else None
+
+
+@pytest.mark.links(2)
+def test_clients_are_told_how_long_the_server_is_away(pair, stack):
+    server, client = pair
+    device = blockdev.map_two_paths(pair, stack)
+    client.run(f"cd {SESSION} && echo 200 > reconnect_delay_ms")
+    assert back_in_s(client) is None
+    for text in ("downtime", "downtime=", "downtime=x", "downtime=-1", "downtime=86401", "uptime=9", "1 downtime=9"):
+        server.run(f"! echo '{text}' > {DRAIN} 2> /dev/null && cat {DRAIN} | grep -qx 0")
+    server.wait_for_log("drain: number out of range: 0, 1, or downtime=SECONDS, at most 86400")
+    assert blockdev.connected(client) == 2
+
+    def comes_back() -> None:
+        server.run(f"echo 0 > {DRAIN}")
+        wait_for(lambda: blockdev.connected(client) == 2, 60, "both paths are connected")
+        assert back_in_s(client) is None
+
+    # It waits for the default, as that is longer; and for longer than that, but no longer than an hour.
+    for seconds, waits in ((300, 600), (700, 1050), (86400, 3600)):
+        began = client.uptime()
+        server.run(f"echo downtime={seconds} > {DRAIN} && cat {DRAIN} | grep -qx 1")
+        wait_for(lambda: blockdev.connected(client) == 0, 30, "the client has noticed")
+        left = back_in_s(client)
+        assert seconds - (client.uptime() - began) - 2 <= left <= seconds, left
+        client.wait_for_log(ANNOUNCED.format(seconds, f"wait for up to {waits} s"))
+        reader = client.start(READ)
+        client.run("sleep 2")
+        assert reader.running and back_in_s(client) < left
+        comes_back()
+        reader.wait(60)
+
+    # A server that says nothing, and one that is late.
+    for order, left in (("1", None), ("downtime=0", None), ("downtime=1", 0)):
+        server.run(f"echo {order} > {DRAIN}")
+        wait_for(lambda: blockdev.connected(client) == 0, 30, "the client has noticed")
+        wait_for(lambda expected=left: back_in_s(client) == expected, 20, "the time has passed")
+        comes_back()
+
+    # The operator's choice stands, before the stop and during it.
+    client.run(f"echo 2 > {SESSION}/queue_timeout_s")
+    server.run(f"echo downtime=400 > {DRAIN}")
+    wait_for(lambda: blockdev.connected(client) == 0, 30, "the client has noticed")
+    client.wait_for_log(ANNOUNCED.format(400, "wait for up to 2 s"))
+    client.wait_for_log("no path for [0-9]* s: requests fail from now on", 30)
+    client.run(f"! {READ} 2> /dev/null")
+    assert back_in_s(client) > 0
+    comes_back()
+    client.run(f"echo 600 > {SESSION}/queue_timeout_s")
+    server.run(f"echo downtime=500 > {DRAIN}")
+    wait_for(lambda: blockdev.connected(client) == 0, 30, "the client has noticed")
+    reader = client.start(f"! {READ} 2> /dev/null")
+    client.run(f"sleep 1; echo 0 > {SESSION}/queue_timeout_s")
+    reader.wait(30)
+    comes_back()
+    client.run(f"echo 600 > {SESSION}/queue_timeout_s && {stack.unmap()}")
+
+    # A client that only reads is told as well; here by the parameter, when the module is unloaded.
+    server.run(f"{SERVER_MODULES} && {stack.load_server()} downtime_s=120")
+    client.run(f'echo "sessname=demo path=ip:10.0.1.1 device_path={device} access_mode=ro" > {stack.map_file}')
+    assert server.run("cat /sys/module/ibnbd_server/parameters/downtime_s") == "120"
+    server.run(SERVER_MODULES)
+    wait_for(lambda: blockdev.connected(client) == 0, 30, "the client has noticed")
+    assert 60 < back_in_s(client) <= 120
+    client.wait_for_log(ANNOUNCED.format(120, "wait for up to 600 s"))
+    server.run(stack.load_server())
+    wait_for(lambda: blockdev.connected(client) == 1, 60, "the client is back")
+    assert back_in_s(client) is None
+    assert "has not acknowledged" not in server.run("dmesg")
+    client.run(stack.unmap())
+
+
+@pytest.mark.thorough
+def test_requests_wait_for_longer_if_the_server_says_so(pair, stack):
+    """Without the announcement they would fail after ten minutes."""
+    server, client = pair
+    blockdev.map_new(pair, stack, size_mb=16)
+    client.run(f"cd {SESSION} && echo 200 > reconnect_delay_ms && cat queue_timeout_s | grep -qx 600")
+    server.run(f"echo downtime=660 > {DRAIN}")
+    wait_for(lambda: blockdev.connected(client) == 0, 30, "the client has noticed")
+    reader = client.start(READ)
+    client.run("sleep 640", timeout=900)
+    assert reader.running and 0 < back_in_s(client) < 60
+    server.run(f"echo 0 > {DRAIN}")
+    reader.wait(60)
+    assert "requests fail from now on" not in client.run("dmesg")
+    client.run(stack.unmap())
+
+
 @pytest.mark.links(2)
 def test_a_disk_that_hangs_does_not_hold_the_server_up(pair, stack):
     server, client = pair
