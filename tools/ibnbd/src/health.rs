@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::family::Side;
 use crate::host;
 use crate::model::{Machine, SessionState};
+use crate::planned;
 use crate::root::Root;
 
 /// How things are, as monitoring systems call it.
@@ -89,7 +90,8 @@ impl Health {
             );
         }
         for disk in disks() {
-            if !disk.is_open() {
+            // What its session says below is the cause.
+            if !disk.is_open() && disk.server_back_in_s.is_none() {
                 let state = disk.state.as_deref().unwrap_or("of unknown state");
                 health.add(Level::Critical, format!("{} is {state}", disk.name));
             }
@@ -125,7 +127,14 @@ impl Health {
             match session.state {
                 SessionState::Connected => {}
                 SessionState::Degraded => health.add(Level::Warning, text),
-                SessionState::Disconnected => health.add(Level::Critical, text),
+                SessionState::Disconnected => match session.server_back_in_s {
+                    Some(left) => {
+                        let back = planned::back(left);
+                        let text = format!("session {}: planned stop, server {back}", session.name);
+                        health.add(Level::Warning, text);
+                    }
+                    None => health.add(Level::Critical, text),
+                },
             }
         }
         health

@@ -31,6 +31,7 @@
 //! | [`trace`] | latency of each part of a request |
 //! | [`uevent`] | uevents of the kernel |
 //! | [`keyring`] | shared keys that the kernel has |
+//! | [`planned`] | what is said of a server that was stopped as planned |
 //! | [`kmsg`] | log lines of our modules |
 //! | [`advice`] | explanations of error numbers, and advice |
 //! | [`document`] | output as JSON and YAML, and its schema |
@@ -56,6 +57,7 @@ pub mod kmsg;
 pub mod mapping;
 pub mod metrics;
 pub mod model;
+pub mod planned;
 pub mod prefix;
 pub mod probe;
 mod program;

@@ -222,6 +222,16 @@ fn sessions(out: &mut Out, machine: &Machine) {
         "Paths that are connected.",
         all(|s| s.connected()),
     );
+    let planned = machine.sessions.iter().map(|s| {
+        let left = s.server_back_in_s.filter(|_| s.is_planned_stop());
+        (of_session(s), left)
+    });
+    out.metric(
+        "ibtrs_session_server_back_in_seconds",
+        "gauge",
+        "Time until the server expects to be back after a planned stop, 0 if it is late; only while it is away.",
+        planned,
+    );
 }
 
 fn of_session(session: &Session) -> Labels<'_> {

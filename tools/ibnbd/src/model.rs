@@ -145,7 +145,8 @@ fn count_paths(reader: &mut Reader<'_>, disks: &mut [Disk]) {
         };
         let counts = counted
             .entry((disk.family, session.clone()))
-            .or_insert_with(|| session::count_paths(reader, disk.family, session));
-        (disk.paths, disk.paths_connected) = *counts;
+            .or_insert_with(|| session::brief(reader, disk.family, session));
+        (disk.paths, disk.paths_connected) = (counts.paths, counts.connected);
+        disk.server_back_in_s = counts.server_back_in_s;
     }
 }

@@ -62,6 +62,21 @@ pub fn policy(text: &str) -> Option<String> {
     Some(word.to_owned())
 }
 
+/// A time in seconds as people write it: `90`, `90s`, `10m`, `2h`.
+pub fn seconds(text: &str) -> Option<u64> {
+    let digits = text
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let factor = match unit {
+        "" | "s" => 1,
+        "m" | "min" => 60,
+        "h" => 3600,
+        _ => return None,
+    };
+    number.parse::<u64>().ok()?.checked_mul(factor)
+}
+
 /// A size as people write it: `10G`, `512M`, `4096`, `2048s`; bytes, or sectors with `s`.
 ///
 /// K, M, G, T and P are powers of 1024, with or without `iB`.

@@ -395,6 +395,16 @@ fn commands_write_to_their_files() {
         ),
         (&["drain"], "/sys/class/ibnbd-server/ctl/drain", "1"),
         (
+            &["drain", "--downtime", "10m"],
+            "/sys/class/ibnbd-server/ctl/drain",
+            "downtime=600",
+        ),
+        (
+            &["drain", "--downtime", "0"],
+            "/sys/class/ibnbd-server/ctl/drain",
+            "downtime=0",
+        ),
+        (
             &["drain", "--undo"],
             "/sys/class/ibnbd-server/ctl/drain",
             "0",
@@ -827,6 +837,132 @@ fn a_server_that_is_drained_is_no_good_sign() {
         "{}",
         ran.out
     );
+}
+
+#[test]
+fn a_downtime_is_a_time() {
+    let tree = Tree::new();
+    tree.server("/exports");
+    let file = "/sys/class/ibnbd-server/ctl/drain";
+    for text in [
+        "",
+        "x",
+        "-1",
+        "10d",
+        "1.5h",
+        "25h",
+        "86401",
+        "99999999999999999999",
+        "10 m",
+    ] {
+        let ran = run(&tree, &["drain", "--downtime", text]);
+        assert_eq!(ran.code, 2, "{text}: {}", ran.err);
+        assert_eq!(tree.text(file), "0\n", "{text}");
+    }
+    let ran = run(&tree, &["drain", "--downtime=25h"]);
+    assert!(ran.err.contains("a time of at most a day"), "{}", ran.err);
+    let ran = run(&tree, &["drain", "--downtime", "10m", "--undo"]);
+    assert_eq!((ran.code, tree.text(file).as_str()), (2, "0\n"));
+    let ran = run(&tree, &["drain", "--downtime", "40m"]);
+    assert_eq!((ran.code, ran.err.as_str()), (0, ""));
+    // Clients do not wait that long by default.
+    let ran = run(&tree, &["drain", "--downtime", "2h"]);
+    assert_eq!((ran.code, tree.text(file).as_str()), (0, "downtime=7200"));
+    assert!(ran.err.contains("waits for 3600 s at most"), "{}", ran.err);
+}
+
+/// While the server that one of two sessions leads to is away as announced.
+#[test]
+fn a_planned_stop_is_no_failure() {
+    let tree = Tree::new();
+    tree.client()
+        .session("s", &[("10.0.1.2", "10.0.1.1", "disconnected")])
+        .session("t", &[("10.0.1.2", "10.0.3.1", "connected")])
+        .disk(0, "s", "disk1")
+        .disk(1, "t", "disk2");
+    let back_in = "/sys/class/ibtrs-client/s/server_back_in_s";
+    tree.file("/sys/block/ibnbd0/ibnbd/state", "closed\n");
+    for (left, said) in [("540\n", "back in 540 s"), ("0\n", "late")] {
+        tree.file(back_in, left);
+        let ran = run(&tree, &["status"]);
+        let text = format!(
+            "WARNING: session s: planned stop, server {said} (1 of 2 disks open, 1 of 2 paths connected, 0 clients)\n"
+        );
+        assert_eq!((ran.code, ran.out), (1, text));
+        let ran = run(&tree, &["check"]);
+        let text = format!(
+            "warning: session s: its server was stopped as planned, and is {said}: I/O waits for it, for an hour at most\n"
+        );
+        assert!(ran.out.contains(&text), "{}", ran.out);
+        for wrong in ["error: session", "error: ibnbd", "is not connected"] {
+            assert!(!ran.out.contains(wrong), "{}", ran.out);
+        }
+        let planned = format!("closed: planned stop, {said}");
+        assert!(good(&tree, &["list"]).contains(&planned));
+        assert!(!good(&tree, &["list", "--columns", "disk,paths"]).contains("planned"));
+        let planned = format!("disconnected: planned stop, {said}");
+        assert!(good(&tree, &["sessions"]).contains(&planned));
+        // Programs get states as they were.
+        assert!(!good(&tree, &["list", "-o", "csv"]).contains("planned"));
+        assert!(!good(&tree, &["sessions", "-o", "csv"]).contains("planned"));
+        let left = left.trim();
+        let shown = good(&tree, &["show", "s"]);
+        assert!(
+            rows(&shown).contains(&vec!["server_back_in_s", left]),
+            "{shown}"
+        );
+        for words in [
+            &["show", "s", "-o", "json"],
+            &["show", "ibnbd0", "-o", "json"],
+        ] {
+            let json = good(&tree, words);
+            assert!(
+                json.contains(&format!("\"server_back_in_s\": {left}")),
+                "{json}"
+            );
+        }
+        let metric = format!(
+            "ibtrs_session_server_back_in_seconds{{session=\"s\",side=\"client\"}} {left}\n"
+        );
+        let metrics = good(&tree, &["metrics"]);
+        assert!(metrics.contains(&metric), "{metrics}");
+        assert_eq!(
+            metrics
+                .matches("ibtrs_session_server_back_in_seconds{")
+                .count(),
+            1
+        );
+    }
+    // What waits, and for how long, is the operator's choice.
+    for (timeout, said) in [
+        ("0", "I/O fails until then"),
+        ("2", "I/O waits for it, for 2 s at most"),
+        ("-1", "I/O waits for it\n"),
+    ] {
+        tree.file("/sys/class/ibtrs-client/s/queue_timeout_s", timeout);
+        let text = run(&tree, &["check"]).out;
+        assert!(text.contains(said), "{text}");
+    }
+    // The server did not come back.
+    tree.file(back_in, "\n");
+    assert_eq!(run(&tree, &["status"]).code, 2);
+    let ran = run(&tree, &["check"]);
+    assert!(ran
+        .out
+        .contains("error: session s has no path to its server"));
+    assert!(ran
+        .out
+        .contains("error: ibnbd0 is closed: its server is out of reach"));
+    let metrics = good(&tree, &["metrics"]);
+    assert!(!metrics.contains("ibtrs_session_server_back_in_seconds"));
+    // The stop has been announced, and has not begun.
+    tree.file(back_in, "600\n").file(
+        "/sys/class/ibtrs-client/s/paths/ip:10.0.1.2@ip:10.0.1.1/state",
+        "connected\n",
+    );
+    tree.file("/sys/block/ibnbd0/ibnbd/state", "open\n");
+    assert_eq!(run(&tree, &["status"]).code, 0);
+    assert!(!good(&tree, &["list"]).contains("planned"));
 }
 
 #[test]

@@ -405,7 +405,11 @@ fn the_unit_starts_what_there_is() {
 /// The table of the documentation has each metric, its kind, its labels and its help.
 #[test]
 fn the_table_of_metrics_is_the_one_in_the_documentation() {
-    let text = printed(&full());
+    let tree = full();
+    // One that is only there while a server is away.
+    tree.session("away", &[("10.0.1.2", "10.0.9.1", "disconnected")])
+        .file("/sys/class/ibtrs-client/away/server_back_in_s", "60\n");
+    let text = printed(&tree);
     let documentation = include_str!("../../../Documentation/tool.md");
     let rows: Vec<&str> = documentation
         .lines()

@@ -20,6 +20,28 @@ fn texts_that_are_right() {
     assert_eq!(value::size("10G"), Some(10 << 30));
     assert_eq!(value::size("8s"), Some(4096));
     assert_eq!(value::size("1.5G"), None);
+    for (text, seconds) in [
+        ("0", 0),
+        ("90", 90),
+        ("90s", 90),
+        ("10m", 600),
+        ("10min", 600),
+        ("2h", 7200),
+    ] {
+        assert_eq!(value::seconds(text), Some(seconds), "{text}");
+    }
+    for text in [
+        "",
+        "m",
+        "-1",
+        "1d",
+        "1.5h",
+        "1 h",
+        "+1",
+        "9999999999999999999h",
+    ] {
+        assert_eq!(value::seconds(text), None, "{text}");
+    }
     assert_eq!(value::size("99999999999P"), None);
     assert_eq!(value::human(1536), "1.5 KiB");
     assert_eq!(value::traffic("1 2 3 4\n").unwrap().in_flight, None);
@@ -80,6 +102,7 @@ proptest! {
         let _ = value::nanoseconds(&text);
         let _ = value::policy(&text);
         let _ = value::size(&text);
+        let _ = value::seconds(&text);
         let _ = value::traffic(&text);
         let _ = value::disk_stat(&text);
         let found = value::latency(&text);

@@ -2,10 +2,13 @@
 
 //! Faults of disks and sessions of a client.
 
+use ibtrs_proto::settings::{Setting, QUEUE_TIMEOUT_S};
+
 use super::{Finding, Severity};
 use crate::family::Side;
 use crate::host;
 use crate::model::{Disk, Machine, Path, Session, SessionState};
+use crate::planned;
 use crate::root::Root;
 use crate::value::{self, ChecksumErrors};
 
@@ -38,7 +41,19 @@ pub(super) fn all(root: &Root, machine: &Machine) -> Vec<Finding> {
 fn of_session(root: &Root, session: &Session) -> Vec<Finding> {
     let name = &session.name;
     let mut found = Vec::new();
-    if session.state == SessionState::Disconnected {
+    if let Some(left) = session
+        .server_back_in_s
+        .filter(|_| session.is_planned_stop())
+    {
+        let (back, waits) = (planned::back(left), waits(session));
+        let what =
+            format!("session {name}: its server was stopped as planned, and is {back}: {waits}");
+        found.push(Finding::new(
+            Severity::Warning,
+            what,
+            "wait for the server; paths come back by themselves",
+        ));
+    } else if session.state == SessionState::Disconnected {
         let what = format!("session {name} has no path to its server: I/O waits or fails");
         found.push(Finding::new(
             Severity::Error,
@@ -59,6 +74,19 @@ fn of_session(root: &Root, session: &Session) -> Vec<Finding> {
     }
     found.extend(session.paths.iter().filter_map(|path| spread(root, path)));
     found
+}
+
+/// What I/O does while the server is away.
+fn waits(session: &Session) -> String {
+    match session.settings.queue_timeout_s {
+        Some(timeout) if timeout == Setting::number(QUEUE_TIMEOUT_S.default) => {
+            "I/O waits for it, for an hour at most".to_owned()
+        }
+        Some(0) => "I/O fails until then".to_owned(),
+        Some(-1) => "I/O waits for it".to_owned(),
+        Some(timeout) => format!("I/O waits for it, for {timeout} s at most"),
+        None => "I/O waits or fails".to_owned(),
+    }
 }
 
 /// Whether answers arrive on other CPUs than those whose connections they came on.
@@ -95,7 +123,7 @@ fn of_disk(disk: &Disk) -> Vec<Finding> {
             what,
             format!("ibnbd remap {name}"),
         ));
-    } else if disk.state.as_deref() == Some("closed") {
+    } else if disk.state.as_deref() == Some("closed") && disk.server_back_in_s.is_none() {
         let what = format!("{name} is closed: its server is out of reach");
         found.push(Finding::new(
             Severity::Error,

@@ -71,9 +71,11 @@ pub fn links(root: &Root, machine: &Machine) -> Vec<Link> {
     all.into_iter().collect()
 }
 
-/// Paths of our own modules and of the kernel's.
+/// Paths of our own modules and of the kernel's, but for those whose server was stopped as planned: that
+/// it does not answer is no fault of what is between.
 fn paths(machine: &Machine) -> impl Iterator<Item = &Path> {
-    machine.sessions.iter().flat_map(|session| &session.paths)
+    let sessions = machine.sessions.iter().filter(|s| !s.is_planned_stop());
+    sessions.flat_map(|session| &session.paths)
 }
 
 fn link(root: &Root, ports: &[Port], path: &Path) -> Option<Link> {

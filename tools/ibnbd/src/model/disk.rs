@@ -61,6 +61,10 @@ pub struct Disk {
     pub paths: usize,
     /// Those of them that are connected.
     pub paths_connected: usize,
+    /// Seconds until its server expects to be back, if its session has no path because the server was
+    /// stopped as planned; 0 if the server is late.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub server_back_in_s: Option<u64>,
     /// The disk's counters, where they were asked for.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub stat: Option<DiskStat>,
@@ -106,6 +110,9 @@ impl Disk {
         if let Some(session) = own {
             self.paths = session.paths.len();
             self.paths_connected = session.connected();
+            self.server_back_in_s = session
+                .server_back_in_s
+                .filter(|_| session.is_planned_stop());
         }
     }
 
@@ -175,6 +182,7 @@ fn disk(
         family,
         paths: 0,
         paths_connected: 0,
+        server_back_in_s: None,
         stat: None,
         latency: None,
     })

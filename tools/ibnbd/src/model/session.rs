@@ -70,6 +70,10 @@ pub struct Session {
     pub state: SessionState,
     /// The settings; clients only.
     pub settings: Settings,
+    /// Seconds until the server expects to be back, if it was stopped as planned and has said so; 0 if
+    /// it is late. Clients only.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub server_back_in_s: Option<u64>,
     /// The last failover, if there was one; clients only.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub last_failover: Option<Failover>,
@@ -199,6 +203,11 @@ impl Session {
         format!("{}/{}", self.family.sessions(self.side), self.name)
     }
 
+    /// Whether it has no path because its server was stopped as planned, and is expected back.
+    pub fn is_planned_stop(&self) -> bool {
+        self.state == SessionState::Disconnected && self.server_back_in_s.is_some()
+    }
+
     /// Paths that are connected.
     pub fn connected(&self) -> usize {
         let connected = |path: &&Path| path.state == PathState::Connected;
@@ -280,12 +289,14 @@ fn session(reader: &mut Reader<'_>, family: Family, side: Side, name: String) ->
         side,
         state: SessionState::Connected,
         settings,
+        server_back_in_s: None,
         last_failover: None,
         failover_times: None,
         paths,
     };
     if side == Side::Client && family == Family::Ibnbd {
         let file = |name: &str| format!("{folder}/{name}");
+        session.server_back_in_s = back_in_s(reader, &folder);
         session.last_failover = reader
             .get(&file("last_failover"), value::failover)
             .flatten();
@@ -299,14 +310,25 @@ fn session(reader: &mut Reader<'_>, family: Family, side: Side, name: String) ->
     Some(session)
 }
 
-/// How many paths a session of a client has, and how many of them are connected; one file is read
-/// of each.
-pub(super) fn count_paths(
-    reader: &mut Reader<'_>,
-    family: Family,
-    session: &str,
-) -> (usize, usize) {
-    let folder = format!("{}/{session}/paths", family.sessions(Side::Client));
+/// Seconds until the server of the session in `folder` expects to be back, if it has said so.
+fn back_in_s(reader: &mut Reader<'_>, folder: &str) -> Option<u64> {
+    let file = format!("{folder}/server_back_in_s");
+    reader.get(&file, value::optional).flatten()
+}
+
+/// What a list shows of a session of a client.
+#[derive(Clone, Copy)]
+pub(super) struct Brief {
+    pub(super) paths: usize,
+    pub(super) connected: usize,
+    pub(super) server_back_in_s: Option<u64>,
+}
+
+/// Counts the paths of a session of a client, and those of them that are connected; one file is read
+/// of each. Without any, it may be that the server was stopped as planned.
+pub(super) fn brief(reader: &mut Reader<'_>, family: Family, session: &str) -> Brief {
+    let own = format!("{}/{session}", family.sessions(Side::Client));
+    let folder = format!("{own}/paths");
     let mut counts = (0, 0);
     for path in reader.list(&folder) {
         let state = reader.get(&format!("{folder}/{path}/state"), value::word);
@@ -316,7 +338,13 @@ pub(super) fn count_paths(
             counts.1 += usize::from(state.as_deref() == Some("connected"));
         }
     }
-    counts
+    let (paths, connected) = counts;
+    let may_be_stopped = connected == 0 && family == Family::Ibnbd;
+    Brief {
+        paths,
+        connected,
+        server_back_in_s: may_be_stopped.then(|| back_in_s(reader, &own)).flatten(),
+    }
 }
 
 fn settings(reader: &mut Reader<'_>, folder: &str) -> Settings {

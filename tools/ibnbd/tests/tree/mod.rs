@@ -158,6 +158,7 @@ impl Tree {
                 ("hb_missed_max", "5\n"),
                 ("reconnect_delay_ms", "1000\n"),
                 ("queue_timeout_s", "600\n"),
+                ("server_back_in_s", "\n"),
                 ("reauth_interval_s", "0\n"),
                 ("key_id", "default\n"),
             ],
@@ -209,6 +210,7 @@ impl Tree {
                 ("max_devices", "256\n"),
                 ("allow_rt_prio", "N\n"),
                 ("stop_timeout_s", "30\n"),
+                ("downtime_s", "0\n"),
             ],
         );
         self.files(

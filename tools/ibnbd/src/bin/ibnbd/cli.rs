@@ -10,9 +10,11 @@ use ibnbd_host::configfs;
 use ibnbd_host::disk_name::DiskName;
 use ibnbd_host::family::Side;
 use ibnbd_host::prefix::Prefix;
+use ibnbd_host::value;
 use ibnbd_proto::checksum::DataChecksum;
 use ibnbd_proto::identity::IdentityCheck;
 use ibtrs_proto::auth::{KeyError, KeyId};
+use ibtrs_proto::downtime::Downtime;
 
 use crate::examples;
 
@@ -172,6 +174,9 @@ pub(crate) enum Command {
         /// Takes clients again
         #[arg(long)]
         undo: bool,
+        /// Tells clients for how long the server is away: seconds, or 10m, or 2h; 0 to tell them nothing
+        #[arg(long, value_name = "TIME", conflicts_with = "undo", value_parser = downtime)]
+        downtime: Option<u32>,
     },
     /// Says in one line how things are, for monitoring
     #[command(after_help = STATUS_HELP)]
@@ -304,8 +309,8 @@ Examples:
   ibnbd key load web1 --credential web1.cred  in a service with LoadCredentialEncrypted=web1.cred:...";
 
 const STATUS_HELP: &str = "\
-Exit status: 0 OK, 1 WARNING (a path is lost, requests take too long, the server is drained), 2 CRITICAL
-(I/O waits or fails), 3 UNKNOWN (no module).
+Exit status: 0 OK, 1 WARNING (a path is lost, requests take too long, the server here is drained, or
+that of a session was stopped as planned), 2 CRITICAL (I/O waits or fails), 3 UNKNOWN (no module).
 
 Example:
   ibnbd status";
@@ -347,6 +352,12 @@ pub(crate) struct Trace {
     /// Ends after that many
     #[arg(short = 'n', long)]
     pub(crate) count: Option<u64>,
+}
+
+fn downtime(text: &str) -> Result<u32, String> {
+    let seconds = value::seconds(text).and_then(|seconds| u32::try_from(seconds).ok());
+    let seconds = seconds.filter(|seconds| *seconds <= Downtime::MAX_S);
+    seconds.ok_or_else(|| "it is not a time of at most a day, such as 600, 10m or 2h".to_owned())
 }
 
 fn milliseconds(text: &str) -> Result<f64, String> {

@@ -71,6 +71,7 @@ Examples:
 pub(crate) const DRAIN: &str = "\
 Examples:
   ibnbd drain                                 before work on the server
+  ibnbd drain --downtime 10m                  the same; clients know how long to wait
   ibnbd drain --undo";
 
 pub(crate) const REPORT: &str = "\

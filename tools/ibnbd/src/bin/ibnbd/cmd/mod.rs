@@ -71,7 +71,7 @@ pub(crate) fn run(context: &Context, command: Command) -> Done {
             serve::disconnect(context, &session, path.as_deref())
         }
         Command::Close { device, session } => serve::close(context, &device, session.as_deref()),
-        Command::Drain { undo } => serve::drain(context, undo),
+        Command::Drain { undo, downtime } => serve::drain(context, undo, downtime),
         Command::Status => observe::status(context),
         Command::Check => observe::check(context),
         Command::Report { file } => observe::report(context, file.as_deref()),

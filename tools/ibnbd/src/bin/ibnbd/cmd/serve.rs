@@ -7,6 +7,7 @@ use ibnbd_host::document::{Client, Clients, FORMAT};
 use ibnbd_host::family::{Family, Side};
 use ibnbd_host::find::{self, Unclear};
 use ibnbd_host::model::{Machine, Path};
+use ibtrs_proto::downtime::{Downtime, MAX_WAIT_S};
 
 use super::Done;
 use crate::act;
@@ -110,13 +111,19 @@ pub(super) fn close(context: &Context, device: &str, session: Option<&str>) -> D
     Ok(0)
 }
 
-pub(super) fn drain(context: &Context, undo: bool) -> Done {
+pub(super) fn drain(context: &Context, undo: bool, downtime: Option<u32>) -> Done {
     context.need(Side::Server)?;
-    let (what, text) = match undo {
-        false => ("drain the server", "1"),
-        true => ("let clients come again", "0"),
+    let (what, text) = match (undo, downtime) {
+        (true, _) => ("let clients come again", "0".to_owned()),
+        (false, None) => ("drain the server", "1".to_owned()),
+        (false, Some(seconds)) => ("drain the server", format!("downtime={seconds}")),
     };
     let file = format!("{}/drain", Family::Ibnbd.control(Side::Server));
-    act::write(context, Task::Drain, what, &file, text)?;
+    act::write(context, Task::Drain, what, &file, &text)?;
+    if let Some(downtime) = downtime.and_then(Downtime::new) {
+        if downtime.waits_s() < downtime.seconds() {
+            note!("warning: I/O of clients waits for {MAX_WAIT_S} s at most, unless their queue_timeout_s is longer");
+        }
+    }
     Ok(0)
 }

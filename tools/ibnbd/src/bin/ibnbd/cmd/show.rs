@@ -5,6 +5,7 @@
 use ibnbd_host::document::{List, Paths, Sessions, Show, FORMAT};
 use ibnbd_host::find::{self, Found};
 use ibnbd_host::model::{Disk, Machine, Opened, Path, Session};
+use ibnbd_host::planned;
 use serde_json::Value;
 
 use super::Done;
@@ -17,7 +18,7 @@ pub(super) fn list(context: &Context) -> Done {
     let machine = Machine::read_list(&context.root, &|field| is_listed(context, field));
     context.warn(&machine.notes);
     context.explain_nothing(&machine);
-    let tables = vec![disks(&machine.disks), opened(&machine.opened)];
+    let tables = vec![disks(context, &machine.disks), opened(&machine.opened)];
     let document = List {
         format: FORMAT,
         disks: machine.disks,
@@ -29,8 +30,10 @@ pub(super) fn list(context: &Context) -> Done {
 }
 
 /// Which column shows a field of a disk, or of a device that is open.
-const COLUMNS: [(&str, &str); 7] = [
+const COLUMNS: [(&str, &str); 8] = [
     ("state", "state"),
+    // A planned stop is found with the paths.
+    ("state", "paths"),
     ("size", "size_bytes"),
     ("mode", "access_mode"),
     ("session", "session"),
@@ -53,14 +56,25 @@ fn is_listed(context: &Context, field: &str) -> bool {
         .any(|(column, shows)| *shows == field && wanted(column))
 }
 
-fn disks(disks: &[Disk]) -> Table {
+/// A state, and what a server that was stopped as planned has said. Programs that read CSV get the
+/// state alone.
+fn state(context: &Context, state: &str, left_s: Option<u64>) -> String {
+    match left_s {
+        Some(left) if context.format == Format::Table => {
+            format!("{state}: planned stop, {}", planned::back(left))
+        }
+        _ => state.to_owned(),
+    }
+}
+
+fn disks(context: &Context, disks: &[Disk]) -> Table {
     let mut table = Table::new([
         "disk", "state", "size", "mode", "session", "paths", "device",
     ]);
     for disk in disks {
         table.row([
             disk.name.clone(),
-            cell(&disk.state),
+            state(context, &cell(&disk.state), disk.server_back_in_s),
             out::size(disk.size_bytes),
             cell(&disk.access_mode),
             cell(&disk.session),
@@ -108,7 +122,13 @@ pub(super) fn sessions(context: &Context) -> Done {
         table.row([
             session.name.clone(),
             session.side.as_str().to_owned(),
-            session.state.as_str().to_owned(),
+            state(
+                context,
+                session.state.as_str(),
+                session
+                    .server_back_in_s
+                    .filter(|_| session.is_planned_stop()),
+            ),
             format!("{}/{}", session.connected(), session.paths.len()),
             cell(&session.settings.mp_policy),
             used.join(" "),
