@@ -138,6 +138,29 @@ fn a_failover_time_goes_with_the_mapping() {
     assert!(found.iter().any(|step| step == set), "{found:?}");
 }
 
+/// The client refuses a failover time that is impossible with the present heartbeats, whether the new
+/// values are larger or smaller than those.
+#[test]
+fn the_failover_time_follows_the_heartbeats() {
+    let tree = Tree::new();
+    tree.usual_client();
+    let heartbeats = [(100, 200, 30_000), (2, 100, 1000), (50, 0, 20_000)];
+    for (missed, interval, time) in heartbeats {
+        let wanted = format!(
+            "failover_time_ms = {time}\nhb_interval_ms = {interval}\nhb_missed_max = {missed}"
+        );
+        let config = good(&CLIENT.replace("queue_timeout_s = 600", &wanted));
+        let found = steps(&tree, &config, false);
+        let at = |key: &str| {
+            let begin = format!("~ set {key} of session s ");
+            found.iter().position(|step| step.starts_with(&begin))
+        };
+        let time = at("failover_time_ms");
+        assert!(time.is_some() && at("hb_missed_max") < time, "{found:?}");
+        assert!(at("hb_interval_ms") < time, "{found:?}");
+    }
+}
+
 /// A machine that is client and server has a unit for each.
 #[test]
 fn one_side_leaves_the_other_alone() {

@@ -592,7 +592,9 @@ fn of_session(
     // A session that is to be made has these from the first connection on.
     let at_once = [KEY_ID, FAILOVER_TIME_MS.name];
     let later = |(key, _): &&(String, String)| there.is_some() || !at_once.contains(&key.as_str());
-    for (key, value) in session.settings.iter().filter(later) {
+    let mut settings: Vec<_> = session.settings.iter().filter(later).collect();
+    settings.sort_by_key(|(key, _)| order(key));
+    for (key, value) in settings {
         let was = entries
             .iter()
             .find(|(name, _)| name == key)
@@ -613,6 +615,12 @@ fn of_queues(machine: &Machine, name: &str, session: &Session, steps: &mut Vec<S
         );
         steps.push(cannot(format!("queues of session {name}"), why));
     }
+}
+
+/// The sort key for settings of a session: the client refuses a failover time that is impossible with
+/// its present heartbeats, so the failover time comes last.
+pub fn order(key: &str) -> impl Ord {
+    key == FAILOVER_TIME_MS.name
 }
 
 const KEY_ID: &str = "key_id";

@@ -3,6 +3,7 @@
 //! `policy` and `set`.
 
 use ibnbd_host::advice::Task;
+use ibnbd_host::config::plan;
 use ibnbd_host::family::{Family, Side};
 use ibnbd_host::find::{self, Unclear};
 use ibnbd_host::model::Machine;
@@ -47,7 +48,8 @@ pub(super) fn set(context: &Context, name: &str, settings: &[String]) -> Done {
         .iter()
         .map(|text| super::setting(text, &known, &unknown));
     // All names and values are checked before the first one is set.
-    let pairs: Vec<_> = pairs.collect::<Result<_, _>>()?;
+    let mut pairs: Vec<_> = pairs.collect::<Result<_, _>>()?;
+    pairs.sort_by_key(|(key, _)| plan::order(key));
     for (key, value) in pairs {
         write(context, name, &folder, key, value)?;
     }
