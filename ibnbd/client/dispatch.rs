@@ -212,6 +212,12 @@ impl DiskQueue {
         dispatch::queue(self, rq.tag(), rq).map_err(|rq| (rq, Status::RESOURCE))
     }
 
+    /// Has the request with tag `tag` dispatched again if it waits for the queue state to change. A
+    /// cancelled request ends instead.
+    pub(crate) fn dispatch_again(&self, tag: u16) {
+        dispatch::Disk::requeue(self, tag.into());
+    }
+
     /// Sets the queue live for the device that the server calls `device_id`; with `write_through`,
     /// each write has to be durable before it ends.
     pub(crate) fn open(&self, device_id: u32, write_through: bool) {

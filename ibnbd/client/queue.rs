@@ -26,7 +26,10 @@ use crate::{
         Queue,
         MAX_SEGMENTS, //
     },
-    timeouts::Times, //
+    timeouts::{
+        Timeout,
+        Times, //
+    }, //
 };
 use ibnbd_proto::{
     dispatch::Disk as _,
@@ -140,15 +143,25 @@ impl Operations for Queue {
     }
 
     fn timeout(disk: &Arc<DiskQueue>, rq: TimedOut<'_, Self>) -> TimeoutAction {
-        let is_connected = disk.transport().is_connected();
         let timeouts = disk.timeouts();
-        let cancelled = timeouts.exceeded(rq.shared(), rq.after_ms(), is_connected);
+        let cancelled = timeouts.exceeded(
+            rq.shared(),
+            Timeout {
+                after_ms: rq.after_ms(),
+                is_connected: disk.transport().is_connected(),
+                is_read: rq.op() == Some(Op::Read),
+            },
+        );
         // The transport sees by itself whether the tag is still that of the request. If not, the
         // request is cancelled at its next timeout.
         if let Some(tag) = rq.tag().and_then(|tag| u16::try_from(tag).ok()) {
             disk.transport().request_timeout(tag);
             if cancelled {
                 disk.transport().cancel(tag);
+                if timeouts.is_scanning() {
+                    // It may wait for the device to be opened again.
+                    disk.dispatch_again(tag);
+                }
                 // Requests that wait for admission fail now.
                 submit_waiting(disk);
             }

@@ -10,7 +10,9 @@
 //! With a limit or without, the driver counts the requests that have timed out and not ended.
 //!
 //! A new disk has a limit even if the operator has set none, until the disk is opened for writing or
-//! exclusively: its first readers are the partition scan and udev, see [`ibnbd_proto::timeouts`].
+//! exclusively: its first readers are the partition scan and udev, see [`ibnbd_proto::timeouts`]. The
+//! limit counts only while the session has a path. Until the scan has ended, it counts for all reads,
+//! because the scan holds the disk's open mutex.
 //!
 //! Contexts: *any*, unless stated otherwise.
 
@@ -57,6 +59,16 @@ fn is_late(times: u32) -> bool {
     !matches!(times, 0 | ENDED)
 }
 
+/// A timeout of a request.
+#[derive(Clone, Copy)]
+pub(crate) struct Timeout {
+    /// The time after which the request has timed out, in milliseconds.
+    pub(crate) after_ms: u32,
+    /// The session has a path.
+    pub(crate) is_connected: bool,
+    pub(crate) is_read: bool,
+}
+
 /// The timeouts of a disk's requests.
 pub(crate) struct Timeouts {
     /// The timeout limit; 0 for none.
@@ -70,6 +82,8 @@ pub(crate) struct Timeouts {
     since: Instant<Monotonic>,
     /// The disk was opened for writing or exclusively.
     used: AtomicFlag,
+    /// The partition scan of the new disk has ended.
+    scanned: AtomicFlag,
 }
 
 impl Timeouts {
@@ -85,6 +99,7 @@ impl Timeouts {
             late: Atomic::new(0),
             since: Instant::now(),
             used: AtomicFlag::new(false),
+            scanned: AtomicFlag::new(false),
         }
     }
 
@@ -111,14 +126,19 @@ impl Timeouts {
         self.used.store(true, Relaxed);
     }
 
-    /// Returns the limit for a request that times out after `after_ms` milliseconds. That of a new disk
-    /// counts only while the session is connected: otherwise requests wait for a path.
-    fn limit_of(&self, after_ms: u32, is_connected: bool) -> u32 {
-        let age_ms = match self.used.load(Relaxed) || !is_connected {
-            true => None,
-            false => Some(self.since.elapsed().as_millis()),
-        };
-        timeouts::limit(self.limit(), age_ms, after_ms)
+    /// Returns the limit for a request that has timed out. The limit of a new disk counts only while the
+    /// session is connected, because otherwise requests wait for a path, or if the partition scan may
+    /// wait for the request.
+    fn limit_of(&self, timeout: Timeout) -> u32 {
+        let scans = timeout.is_read && self.is_scanning();
+        let is_new = scans || timeout.is_connected && !self.used.load(Relaxed);
+        let age_ms = is_new.then(|| self.since.elapsed().as_millis());
+        timeouts::limit(self.limit(), age_ms, timeout.after_ms)
+    }
+
+    /// Returns whether the partition scan of the new disk has not ended.
+    pub(crate) fn is_scanning(&self) -> bool {
+        !self.scanned.load(Relaxed)
     }
 
     /// Fails all new requests from now on.
@@ -128,8 +148,9 @@ impl Timeouts {
         }
     }
 
-    /// Undoes [`Self::stop`], if it was called.
-    pub(crate) fn resume(&self) {
+    /// Notes that the partition scan has ended, and undoes [`Self::stop`], if it was called.
+    pub(crate) fn scan_over(&self) {
+        self.scanned.store(true, Relaxed);
         if self.stopped.xchg(false, Full) {
             self.stuck.fetch_sub(1, Relaxed);
         }
@@ -145,10 +166,9 @@ impl Timeouts {
         request.0.store(so_far, Relaxed);
     }
 
-    /// Notes that a request has timed out once more, after `after_ms` milliseconds; returns whether it is
-    /// cancelled. `is_connected`: the session has a path.
-    pub(crate) fn exceeded(&self, request: &Times, after_ms: u32, is_connected: bool) -> bool {
-        let limit = self.limit_of(after_ms, is_connected);
+    /// Notes that a request has timed out once more; returns whether it is cancelled.
+    pub(crate) fn exceeded(&self, request: &Times, timeout: Timeout) -> bool {
+        let limit = self.limit_of(timeout);
         let times = request.0.load(Relaxed);
         let cancels = match times {
             ENDED => return false,
@@ -216,12 +236,21 @@ impl Timeouts {
 mod tests {
     use super::*;
 
-    /// The default of `io_timeout`.
-    const AFTER_MS: u32 = 30_000;
+    /// A timeout of a write, with the default of `io_timeout`, while there is a path.
+    const WRITE: Timeout = Timeout {
+        after_ms: 30_000,
+        is_connected: true,
+        is_read: false,
+    };
+    const READ: Timeout = Timeout {
+        is_read: true,
+        ..WRITE
+    };
 
     /// The state of a disk that is in use.
     fn in_use() -> Timeouts {
         let timeouts = Timeouts::new();
+        timeouts.scan_over();
         timeouts.used();
         timeouts
     }
@@ -233,9 +262,9 @@ mod tests {
         assert_eq!(timeouts.set_limit(Timeouts::MAX + 1), Err(EINVAL));
         assert_eq!(timeouts.set_limit(2), Ok(()));
         timeouts.begins(&request, 0);
-        assert!(!timeouts.exceeded(&request, AFTER_MS, true) && !request.is_cancelled());
+        assert!(!timeouts.exceeded(&request, WRITE) && !request.is_cancelled());
         assert!(timeouts.timed_out() == 1 && !timeouts.is_stuck());
-        assert!(timeouts.exceeded(&request, AFTER_MS, true) && request.is_cancelled());
+        assert!(timeouts.exceeded(&request, WRITE) && request.is_cancelled());
         assert!(timeouts.timed_out() == 1 && timeouts.is_stuck());
         assert_eq!(timeouts.ends(&request), None);
         assert!(timeouts.timed_out() == 0 && !timeouts.is_stuck() && !request.is_cancelled());
@@ -247,15 +276,15 @@ mod tests {
         let request = Times::default();
         timeouts.begins(&request, 0);
         assert!(
-            !timeouts.exceeded(&request, AFTER_MS, true)
-                && !timeouts.exceeded(&request, AFTER_MS, true)
+            !timeouts.exceeded(&request, WRITE)
+                && !timeouts.exceeded(&request, WRITE)
         );
         assert_eq!(timeouts.ends(&request), Some(2));
         assert_eq!(timeouts.timed_out(), 0);
         timeouts.begins(&request, 2);
         assert_eq!(timeouts.timed_out(), 1);
         assert_eq!(timeouts.set_limit(3), Ok(()));
-        assert!(timeouts.exceeded(&request, AFTER_MS, true));
+        assert!(timeouts.exceeded(&request, WRITE));
         assert_eq!(timeouts.ends(&request), None);
     }
 
@@ -268,19 +297,47 @@ mod tests {
         timeouts.begins(&returned, 0);
         assert_eq!(timeouts.ends(&returned), Some(0));
         timeouts.begins(&other, 0);
-        assert!(!timeouts.exceeded(&returned, AFTER_MS, true));
+        assert!(!timeouts.exceeded(&returned, WRITE));
         assert!(!other.is_cancelled() && !timeouts.is_stuck() && timeouts.timed_out() == 0);
         assert_eq!(timeouts.ends(&other), Some(0));
     }
 
+    /// Without a path, the requests of a new disk wait as those of other disks.
     #[test]
     fn a_new_disk_has_a_limit() {
         let timeouts = Timeouts::new();
-        let request = Times::default();
-        timeouts.begins(&request, 0);
-        // Without a path it waits as those of other disks.
-        assert!(!timeouts.exceeded(&request, AFTER_MS, false));
-        assert!(timeouts.exceeded(&request, AFTER_MS, true));
-        assert_eq!(timeouts.ends(&request), None);
+        timeouts.scan_over();
+        for timeout in [READ, WRITE] {
+            let request = Times::default();
+            let lost = Timeout {
+                is_connected: false,
+                ..timeout
+            };
+            timeouts.begins(&request, 0);
+            assert!(!timeouts.exceeded(&request, lost));
+            assert!(timeouts.exceeded(&request, timeout));
+            assert_eq!(timeouts.ends(&request), None);
+        }
+    }
+
+    /// Even without a path, and if a program has already opened the disk for writing.
+    #[test]
+    fn a_scan_has_a_limit() {
+        let timeouts = Timeouts::new();
+        timeouts.used();
+        let (read, write) = (Times::default(), Times::default());
+        let lost = |timeout| Timeout {
+            is_connected: false,
+            ..timeout
+        };
+        timeouts.begins(&read, 0);
+        timeouts.begins(&write, 0);
+        assert!(!timeouts.exceeded(&write, lost(WRITE)) && !timeouts.exceeded(&write, WRITE));
+        assert!(timeouts.exceeded(&read, lost(READ)) && timeouts.is_stuck());
+        assert_eq!(timeouts.ends(&read), None);
+        timeouts.begins(&read, 0);
+        timeouts.scan_over();
+        assert!(!timeouts.exceeded(&read, lost(READ)) && !timeouts.exceeded(&read, READ));
+        assert!(timeouts.ends(&read) == Some(2) && timeouts.ends(&write) == Some(2));
     }
 }

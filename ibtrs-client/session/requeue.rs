@@ -131,7 +131,8 @@ impl Session {
             let via = multipath.paths.first();
             let mut failover = self.failover.lock();
             let looked = failover.get_mut(tag);
-            let Some((entry, wanted)) = looked.map(|p| (p.request.entry, p.io.is_wanted())) else {
+            let looked = looked.map(|p| (p.request.entry, p.io.is_wanted(), p.is_to_end()));
+            let Some((entry, wanted, is_to_end)) = looked else {
                 return false;
             };
             if !wanted {
@@ -142,6 +143,21 @@ impl Session {
                 return false;
             }
             match failover.logic.next(&entry, via.map(|via| via.attempt.epoch())) {
+                Next::Wait if is_to_end => {
+                    let waiting = failover.take(tag, header);
+                    drop(failover);
+                    match waiting {
+                        // A fence that is answered meanwhile does not reach the request, which then
+                        // asks for that fence once more.
+                        Some(mut waiting) if entry.was_moved() => {
+                            waiting.make_noop(header);
+                            self.put_back(waiting);
+                        }
+                        // The server has never had it.
+                        waiting => self.abandon(waiting, ETIMEDOUT),
+                    }
+                    false
+                }
                 Next::Wait => false,
                 Next::Submit => {
                     let waiting = failover.take(tag, header);
@@ -224,10 +240,15 @@ impl Session {
             self.abandon(Some(waiting), error);
             return false;
         }
-        let back = failover.put_back(waiting);
         drop(failover);
-        self.abandon(back.err(), EIO);
+        self.put_back(waiting);
         decision == NotTaken::Later
+    }
+
+    /// Returns a request to the requeue list.
+    fn put_back(self: &Arc<Self>, waiting: Waiting) {
+        let back = self.failover.lock().put_back(waiting);
+        self.abandon(back.err(), EIO);
     }
 
     /// Ends a request that has left the requeue list and that no path takes, with `error`.

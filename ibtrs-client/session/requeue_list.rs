@@ -33,13 +33,22 @@ use kx::io::IoHandle;
 pub(crate) struct Waiting {
     pub(crate) request: Descriptor,
     pub(crate) io: IoHandle,
+    /// The request was cancelled, and has ended for its user.
+    pub(crate) ended: bool,
 }
 
 impl Waiting {
+    /// Returns whether the request was cancelled, and has yet to end for its user.
+    pub(crate) fn is_to_end(&self) -> bool {
+        !self.ended && self.io.is_cancelled()
+    }
+
     /// Ends a cancelled request for its user, and turns it into a message without effect. The
     /// server may still execute the request in the same chunk; it answers the message after that.
     pub(crate) fn make_noop(&mut self, header: &mut Header) {
-        self.io.end_early(ETIMEDOUT);
+        if !core::mem::replace(&mut self.ended, true) {
+            self.io.end_early(ETIMEDOUT);
+        }
         self.request.dir = Dir::Read;
         self.request.bytes = 0;
         self.request.usr_len = 0;
@@ -169,6 +178,7 @@ impl FailoverState {
                 ..*req
             },
             io,
+            ended: false,
         };
         self.list.put(waiting, user_hdr).map_err(|io| (EINVAL, io))
     }
@@ -186,7 +196,11 @@ impl FailoverState {
         io: IoHandle,
     ) -> Result<(), IoHandle> {
         request.entry.lost(path, loss);
-        let waiting = Waiting { request, io };
+        let waiting = Waiting {
+            request,
+            io,
+            ended: false,
+        };
         self.list.put(waiting, user_hdr)
     }
 

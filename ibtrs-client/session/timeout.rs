@@ -13,7 +13,10 @@ use crate::{
     data::slot,
     session::Session, //
 };
-use kernel::prelude::*;
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
 
 impl Session {
     /// Probes the paths that carry the request with tag `tag`, which has timed out. A path whose
@@ -36,9 +39,9 @@ impl Session {
 
     /// Cancels the request with tag `tag`, if
     /// [`IoHandle::is_cancelled`](kx::io::IoHandle::is_cancelled) is true for it: it ends for its users
-    /// with `ETIMEDOUT`. Its chunk stays in use until the server has answered. If the path is lost,
-    /// the request is sent again as a message without effect, as the server may still execute the
-    /// original in that chunk.
+    /// with `ETIMEDOUT`, also while it waits for a path. Its chunk stays in use until the server has
+    /// answered. If the path is lost, the request is sent again as a message without effect, as the
+    /// server may still execute the original in that chunk.
     ///
     /// Cancelling a read revokes the key of its memory. If the server answers later on, it uses
     /// that key, which fails the path; the path then reconnects.
@@ -46,7 +49,7 @@ impl Session {
     /// # Context
     ///
     /// Any but hardirq. I/Os end during this call: hold no lock that their completion needs.
-    pub fn cancel(&self, tag: u16) {
+    pub fn cancel(self: &Arc<Self>, tag: u16) {
         self.with_multipath(|multipath| {
             for path in &multipath.paths {
                 if let Some(slot) = path.io.slots.get(tag.into()) {
@@ -54,6 +57,8 @@ impl Session {
                 }
             }
         });
+        // It may be on the requeue list.
+        self.kick_requeue();
     }
 }
 

@@ -2,8 +2,8 @@
 
 //! The time limit of the partition scan of a new disk.
 //!
-//! The scan holds the disk's open mutex, on which udev's workers block. Each read has a limit, see
-//! [`crate::timeouts`]; this is the limit of the whole scan.
+//! The scan holds the disk's open mutex, on which udev's workers block. Each read has a limit, with a
+//! path or without one, see [`crate::timeouts`]; this is the limit of the whole scan.
 
 use super::Device;
 use crate::queue;
@@ -25,7 +25,7 @@ impl Device {
 impl Drop for ScanLimit<'_> {
     fn drop(&mut self) {
         self.0.scanning.cancel_sync();
-        self.0.io.timeouts().resume();
+        self.0.io.timeouts().scan_over();
     }
 }
 

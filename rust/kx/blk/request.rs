@@ -452,6 +452,13 @@ impl<'a, D: Operations> TimedOut<'a, D> {
         u32::try_from(tag).ok()
     }
 
+    /// Returns the operation, or [`None`] if this crate does not support it.
+    pub fn op(&self) -> Option<Op> {
+        // SAFETY: The request is live by the type invariant. The block layer may change other bits of
+        // the aligned integer meanwhile, but not the operation of a request that is not freed.
+        Op::from_opf(unsafe { (&raw const (*self.0.as_ptr()).cmd_flags).read_volatile() })
+    }
+
     /// Returns the time for which the timer of the request runs, in milliseconds.
     pub fn after_ms(&self) -> u32 {
         // SAFETY: The request is live by the type invariant; the callee reads an aligned integer of it.

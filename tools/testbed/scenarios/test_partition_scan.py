@@ -14,6 +14,7 @@ from testbed.paths import TOP
 pytestmark = pytest.mark.fast
 
 FILES = "/sys/block/ibnbd0/ibnbd"
+PATHS = "/sys/class/ibtrs-client/demo/paths"
 # Seconds: the limit of a read, and of a whole scan.
 A_REQUEST, A_SCAN = 30, 150
 # udev kills a worker that takes longer for an event.
@@ -148,6 +149,62 @@ def test_a_scan_with_slow_answers_ends(pair, stack):
     client.run(READ.format(number=0), timeout=60)
     client.run(stack.unmap(), timeout=120)
     server.wait_until(f"{blockdev.DMSETUP} remove slow", 60)
+
+
+def time_of_scan(client, mapping, started: float) -> float:
+    """Waits for the mapping, whose scan fails within its limit, and returns how long that took."""
+    mapping.wait(A_SCAN)
+    took = time.monotonic() - started
+    assert client.ok(f"dmesg | grep -q 'ibnbd0: {no_table(errno.ETIMEDOUT)}'")
+    # Exclusive opens no longer block.
+    client.run("python3 -c 'import os; os.open(\"/dev/ibnbd0\", os.O_RDONLY | os.O_EXCL)'", timeout=20)
+    return took
+
+
+def partitions_follow(client) -> None:
+    client.wait_until(READ.format(number=0), 60)
+    client.run("blockdev --rereadpt /dev/ibnbd0")
+    client.wait_until("[ -b /dev/ibnbd0p2 ]")
+
+
+def test_a_scan_without_a_path_ends(pair, stack):
+    """All paths are lost during the scan.  The server has yet to answer a read."""
+    server, client = pair
+    stuck = stuck_disk(server)
+    blockdev.load(pair, stack)
+    with stuck.suspended():
+        started = time.monotonic()
+        mapping = client.start(stack.map_device(stuck.device))
+        is_being_scanned(client)
+        client.run(f"for f in {PATHS}/*/disconnect; do echo 1 > $f; done")
+        took = time_of_scan(client, mapping, started)
+        assert A_REQUEST < took, f"{took:.0f} s"
+    client.run(f"for f in {PATHS}/*/reconnect; do echo 1 > $f; done", timeout=60)
+    partitions_follow(client)
+    client.run(stack.unmap())
+    stuck.remove()
+
+
+def test_a_scan_of_a_disk_that_is_opened_again_ends(pair, stack):
+    """The server loses the session during the scan, and then the disk."""
+    server, client = pair
+    device, name = server.null_blk(size_mb=16), "/dev/disk-of-a-scan"
+    server.run(TABLE.format(device=device))
+    server.run("modprobe dm_mod && modprobe dm_delay")
+    server.run(f"{blockdev.DMSETUP} create slow --table '0 32768 delay {device} 0 12000' && ln -s dm-0 {name}")
+    blockdev.load(pair, stack)
+    started = time.monotonic()
+    mapping = client.start(stack.map_device(name))
+    is_being_scanned(client)
+    server.run(f"{stack.unload('server')} && rm {name}", timeout=60)
+    server.run(stack.load_server())
+    client.wait_for_log(f"ibnbd0: {name} cannot be opened again yet", 60)
+    time_of_scan(client, mapping, started)
+    server.run(f"{blockdev.DMSETUP} remove slow && ln -s {os.path.basename(device)} {name}")
+    client.wait_until(f"echo 1 > {FILES}/remap_device; [ $(cat {FILES}/state) = open ]", 60)
+    partitions_follow(client)
+    client.run(stack.unmap())
+    server.run(f"rm {name}")
 
 
 def test_the_first_readers_do_not_wait_for_ever(pair, stack):
