@@ -143,6 +143,10 @@ pub trait SessionEvents: Send + Sync {
     /// Returns whether the users have taken note; the server repeats the report until they have. May be
     /// called several times, but never concurrently with [`SessionEvents::notice`].
     fn durable(&self, number: u32) -> bool;
+
+    /// An operator has changed `queue_timeout_s`. Called in the operator's task, perhaps concurrently with
+    /// the other functions.
+    fn queue_timeout_changed(&self) {}
 }
 
 /// The session's directory in sysfs.

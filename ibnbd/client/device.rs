@@ -535,8 +535,7 @@ impl Device {
 
     fn failed(&self, inner: &mut Inner, error: Error) {
         inner.attempts = inner.attempts.saturating_add(1);
-        let late = self.left_ms(inner) == 0;
-        let standing = inner.standing.failed(late);
+        let standing = inner.standing.failed(self.is_late(inner));
         if standing.is_retried() && inner.last_error != Some(error) {
             kx::pr_warn_ratelimited!(
                 "ibnbd{}: {} cannot be opened again yet: {} ({}); trying again\n",
@@ -547,15 +546,46 @@ impl Device {
             );
         }
         inner.last_error = Some(error);
-        if inner.standing != standing {
-            inner.standing = standing;
-            pr_err!(
-                "ibnbd{}: I/O fails until {} can be opened again\n",
-                self.number,
-                *self.name
-            );
-            self.io.set_queue_state(standing.queue_state());
+        self.end_wait(inner);
+    }
+
+    /// Fails the requests that wait for the device, if the queue timeout has passed.
+    fn end_wait(&self, inner: &mut Inner) {
+        let standing = inner.standing.failed(self.is_late(inner));
+        if inner.standing == standing {
+            return;
         }
+        inner.standing = standing;
+        pr_err!(
+            "ibnbd{}: I/O fails until {} can be opened again\n",
+            self.number,
+            *self.name
+        );
+        self.io.set_queue_state(standing.queue_state());
+    }
+
+    /// Applies a new queue timeout to the requests that wait for the device.
+    pub(crate) fn queue_timeout_changed(self: &Arc<Self>) {
+        let mut inner = self.inner.lock();
+        self.end_wait(&mut inner);
+        if inner.standing != Standing::Reopening {
+            return;
+        }
+        // An attempt schedules the next one, for the end of the wait at the latest. Without a path,
+        // none would succeed before that.
+        let delay = match self.io.transport().is_connected() {
+            true => 0,
+            false => self.left_ms(&inner).saturating_add(1),
+        };
+        drop(inner);
+        if delay != u32::MAX {
+            self.reopen.modify(self.clone(), delay);
+        }
+    }
+
+    /// Returns whether the queue timeout has passed.
+    fn is_late(&self, inner: &Inner) -> bool {
+        self.left_ms(inner) == 0
     }
 
     /// Returns how long requests may still wait for the device, in milliseconds; the maximum stands

@@ -148,6 +148,11 @@ impl SessionEvents for EventHandler {
         noted || !unknown
     }
 
+    fn queue_timeout_changed(&self) {
+        let _no_io = NoIo::enter();
+        self.for_each(|device| device.queue_timeout_changed());
+    }
+
     fn down(&self) {
         let _no_io = NoIo::enter();
         kx::pr_info_ratelimited!("{}: disconnected\n", *self.name);

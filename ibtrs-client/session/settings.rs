@@ -148,6 +148,10 @@ impl Session {
     /// Sets how long requests wait for a path, in seconds; also applies to requests that already
     /// wait.
     ///
+    /// # Context
+    ///
+    /// May sleep.
+    ///
     /// # Errors
     ///
     /// `EINVAL`: out of range.
@@ -155,6 +159,7 @@ impl Session {
         self.env.settings().queue_timeout_s.set(s)?;
         // The work item computes the remaining time again.
         self.expiry.modify(self.clone(), 0);
+        self.session_events.queue_timeout_changed();
         Ok(())
     }
 

@@ -5,6 +5,7 @@ disks."""
 import errno
 import os
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -140,6 +141,38 @@ def test_a_disk_that_was_put_right_is_remapped(pair, stack):
     assert state(pair) == "open"
     pair.client.run("dd if=/dev/ibnbd0 of=/dev/null bs=64k count=16 iflag=direct status=none")
     pair.client.run(stack.unmap())
+
+
+@pytest.mark.parametrize("connected", (True, False), ids=("connected", "disconnected"))
+def test_a_shorter_queue_timeout_applies_at_once(pair, stack, connected):
+    """The session is back, and the disk is not open yet."""
+    server, client = pair
+    session, name = "/sys/class/ibtrs-client/demo", "/dev/disk-to-wait-for"
+    paths = f"for f in {session}/paths/*/{{}}; do echo 1 > $f; done"
+    server.run(f"ln -s $(basename {server.null_blk(size_mb=16)}) {name}")
+    blockdev.load(pair, stack)
+    client.run(stack.map_device(name))
+    server.run(f"{stack.unload('server')} && rm {name}", timeout=60)
+    server.run(stack.load_server())
+    client.wait_for_log(f"ibnbd0: {name} cannot be opened again yet", 60)
+    read = client.start("dd if=/dev/ibnbd0 of=/dev/null bs=4k count=1 iflag=direct status=none")
+    if connected:
+        # Until the next attempt is some time ahead.
+        time.sleep(20)
+    else:
+        client.run(paths.format("disconnect"))
+    assert read.running
+    client.run(f"echo 1 > {session}/queue_timeout_s")
+    assert os.strerror(errno.EIO) in read.wait(5, check=False)
+    client.wait_for_log(f"ibnbd0: I/O fails until {name} can be opened again", 10)
+    client.run(f"echo 600 > {session}/queue_timeout_s")
+    if not connected:
+        client.run(paths.format("reconnect"), timeout=60)
+    server.run(f"ln -s nullb0 {name}")
+    client.wait_until(f"echo 1 > {STATE.replace('state', 'remap_device')}; [ $(cat {STATE}) = open ]", 60)
+    client.run("dd if=/dev/ibnbd0 of=/dev/null bs=4k count=1 iflag=direct status=none")
+    client.run(stack.unmap())
+    server.run(f"rm {name}")
 
 
 @pytest.mark.thorough
