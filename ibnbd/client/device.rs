@@ -188,6 +188,7 @@ impl Device {
         let traits = Traits {
             number,
             group: session.group().clone(),
+            devices: session.events().clone(),
             device_id: rsp.device_id,
             read_only: !access.writes(),
             prio: session.wants_prio(),
@@ -234,6 +235,11 @@ impl Device {
         in_reclaim(|| drop(this.asking.lock()));
         in_reclaim(|| drop(this.inner.lock()));
         Ok(this)
+    }
+
+    /// Returns the number of the disk.
+    pub(crate) fn number(&self) -> u32 {
+        self.number
     }
 
     /// Returns the name of the device on the server.
@@ -309,6 +315,8 @@ impl Device {
         let sectors = inner.rsp.nsectors;
         self.set_size(&mut inner, sectors);
         self.show_locked(&mut inner);
+        // During the partition scan, it counted as in use.
+        self.open_if_unused(&mut inner);
         drop(inner);
         self.uevents.flush();
         drop(old);
@@ -355,6 +363,38 @@ impl Device {
         if self.inner.lock().standing.is_retried() {
             self.reopen.modify(self.clone(), 0);
         }
+    }
+
+    /// Notes that the last user has closed the disk: a worker opens the device soon if that was refused
+    /// while the disk was in use.
+    ///
+    /// # Context
+    ///
+    /// May sleep, but not for the server or the disk: the caller holds the disk's open mutex.
+    pub(crate) fn unused(self: &Arc<Self>) {
+        let mut inner = self.inner.lock();
+        if inner.disk.is_some() {
+            self.retry_refused(&mut inner);
+        }
+    }
+
+    /// Does the same as [`Self::unused`], unless the disk is in use or unmapped.
+    fn open_if_unused(self: &Arc<Self>, inner: &mut Inner) {
+        if inner.disk.as_ref().is_some_and(|disk| !disk.is_open()) {
+            self.retry_refused(inner);
+        }
+    }
+
+    fn retry_refused(self: &Arc<Self>, inner: &mut Inner) {
+        let standing = inner.standing.unused();
+        if inner.closed || inner.standing == standing {
+            return;
+        }
+        inner.standing = standing;
+        inner.attempts = 0;
+        inner.last_error = None;
+        // Programs that probe disks may open and close it many times a second.
+        self.reopen.modify(self.clone(), RETRY.base_ms);
     }
 
     /// Reopens the device at an operator's request. If a signal ends the wait, a worker continues.
@@ -421,6 +461,11 @@ impl Device {
         self.log_refusal(difference);
         self.io.set_queue_state(inner.standing.queue_state());
         self.show_locked(&mut inner);
+        if difference == Difference::Unproven {
+            // The last user may have closed the disk before the queue state showed the refusal, see
+            // `DiskQueue::closed`.
+            self.open_if_unused(&mut inner);
+        }
         drop(inner);
         // So that this client does not keep the other disk from its users.
         self.close_on_server(&open);
@@ -457,13 +502,13 @@ impl Device {
 
     fn log_refusal(&self, difference: Difference) {
         match difference {
-            Difference::Unproven => pr_err!(
-                "ibnbd{}: {} may be another disk: {}; the disk is not used while it is open: unmount it, or write none to identity if it is the right one, then write 1 to remap_device\n",
+            Difference::Unproven => kx::pr_err_ratelimited!(
+                "ibnbd{}: {} may be another disk: {}; the disk is not used while it is open: unmount it, or, if it is the right one, write none to identity, then 1 to remap_device\n",
                 self.number,
                 *self.name,
                 difference.as_str()
             ),
-            _ => pr_err!(
+            _ => kx::pr_err_ratelimited!(
                 "ibnbd{}: the server now has another disk under this name: {}: {}; the disk is not used: restore the original disk on the server, then write 1 to remap_device\n",
                 self.number,
                 *self.name,

@@ -11,6 +11,7 @@
 use crate::{
     by_tag::ByTag,
     damage::Damage,
+    events::EventHandler,
     fair_share::{
         DiskGroup,
         FairShare, //
@@ -63,6 +64,8 @@ pub(crate) struct Traits {
     pub(crate) number: u32,
     /// The disk group of the session.
     pub(crate) group: Arc<DiskGroup>,
+    /// The devices of the session.
+    pub(crate) devices: Arc<EventHandler>,
     /// The server's id of the device.
     pub(crate) device_id: u32,
     /// The disk is read-only.
@@ -81,6 +84,7 @@ pub(crate) struct Traits {
 #[pin_data]
 pub(crate) struct DiskQueue {
     transport: Arc<Session>,
+    devices: Arc<EventHandler>,
     read_only: bool,
     prio: bool,
     device_id: Atomic<u32>,
@@ -115,6 +119,7 @@ impl DiskQueue {
         let (number, group) = (traits.number, traits.group.clone());
         let init = try_pin_init!(Self {
             transport,
+            devices: traits.devices.clone(),
             read_only: traits.read_only,
             prio: traits.prio,
             device_id: Atomic::new(traits.device_id),
@@ -305,11 +310,22 @@ impl dispatch::Disk for DiskQueue {
     }
 }
 
-/// Recovery from a loss of unflushed writes.
+/// The last close, and recovery from a loss of unflushed writes.
 impl DiskQueue {
     /// Notes that the last opener has closed the disk.
+    ///
+    /// # Context
+    ///
+    /// May sleep, but not for the server or the disk; with the disk's open mutex held.
     pub(crate) fn closed(&self) {
         self.say_whole(self.write_cache.closed());
+        // ORDERING: The device sets the queue state of a refusal, and then reads the number of openers,
+        // which the caller has changed: one of the two sees what the other one did.
+        dispatch::Disk::barrier(self);
+        let failing = dispatch::Disk::queue_state(self) == QueueState::Failing;
+        if failing && !dispatch::Disk::is_gone(self) {
+            self.devices.disk_closed(self.fair_share.number());
+        }
     }
 
     /// Acknowledges the loss at the operator's request.

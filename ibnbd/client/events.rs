@@ -117,6 +117,20 @@ impl EventHandler {
         drop(gone);
     }
 
+    /// Notes that the last user has closed the disk with that number.
+    ///
+    /// # Context
+    ///
+    /// May sleep, but not for the server or a disk: the caller holds the disk's open mutex.
+    pub(crate) fn disk_closed(&self, number: u32) {
+        let _no_io = NoIo::enter();
+        let inner = self.inner.lock();
+        let mut devices = inner.devices.iter();
+        if let Some(device) = devices.find(|device| device.number() == number) {
+            device.unused();
+        }
+    }
+
     /// Returns the devices that the server may have open for no disk.
     pub(crate) fn unclosed(&self) -> &Arc<Unclosed> {
         &self.unclosed

@@ -34,7 +34,8 @@
 //!
 //! # Lock order
 //!
-//! `Device::asking`, then `EventHandler::inner`, then `Device::inner` or `Unclosed::list`.
+//! The open mutex of a disk comes first: the last close takes `EventHandler::inner`. Then come
+//! `Device::asking`, `EventHandler::inner`, and `Device::inner` or `Unclosed::list`.
 //! `Registry::inner` is held only briefly, and nothing is locked under it. `Mapping::parts` and
 //! `Discoveries::inner` are taken alone.
 //!

@@ -83,10 +83,12 @@ pub enum Standing {
     Open,
     /// The server has lost the session, and the client reopens the device; requests wait.
     Reopening,
-    /// As [`Standing::Reopening`], but the queue timeout has passed; requests fail.
+    /// As [`Standing::Reopening`], but the queue timeout has passed, or the last user has closed a refused
+    /// disk; requests fail.
     TimedOut,
     /// The server has another disk under the name. The client reopens the device only when an
-    /// operator remaps it, or when the server has lost the session once more.
+    /// operator remaps it, when the last user closes the disk, or when the server has lost the session
+    /// once more.
     Refused,
     /// The server's operator has closed the device. The client reopens it only when an operator
     /// remaps it, or when the server has lost the session.
@@ -131,6 +133,16 @@ impl Standing {
     pub const fn failed(self, late: bool) -> Self {
         match self {
             Self::Reopening if late => Self::TimedOut,
+            other => other,
+        }
+    }
+
+    /// The standing after the last user has closed the disk: a disk that was refused because it was in
+    /// use may be used now.
+    #[must_use]
+    pub const fn unused(self) -> Self {
+        match self {
+            Self::Refused => Self::TimedOut,
             other => other,
         }
     }

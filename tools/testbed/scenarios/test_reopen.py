@@ -227,8 +227,8 @@ def test_a_blank_disk_of_the_name_is_not_written_to(pair, stack):
     refused = client.run("echo 1 > /sys/block/ibnbd0/ibnbd/remap_device", check=False)
     assert os.strerror(errno.ESTALE) in refused
     client.run("umount /mnt/disk", timeout=120)
+    wait_for_state(pair, "open", 30)
     assert is_blank(pair, device)
-    client.run("echo 1 > /sys/block/ibnbd0/ibnbd/remap_device")
     client.wait_for_log("ibnbd0: /dev/nullb0 is used without proof that it is the same disk: it is not open", 10)
     # Nothing of the disk before is in the page cache.
     assert client.ok(f"cmp -n {SIZE_MB << 20} /dev/ibnbd0 /dev/zero")

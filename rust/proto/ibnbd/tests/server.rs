@@ -239,12 +239,16 @@ fn standing() {
         assert_eq!(s.queue_state() == QueueState::Live, s == Open);
         // While requests wait, the device is retried.
         assert!(s.queue_state() != QueueState::Quiesced || s.is_retried());
-        // A decision that is left to the operator is not retried.
+        // A decision that is left to the operator, or to the users of the disk, is not retried.
         assert_eq!(s.is_retried(), matches!(s, Reopening | TimedOut), "{s:?}");
         assert_eq!(s.failed(false), s);
         assert_ne!(s.failed(true).queue_state(), QueueState::Quiesced);
         assert_eq!(s.failed(true).is_retried(), s.is_retried());
+        // A close changes nothing about the requests that are on their way.
+        assert_eq!(s.unused().queue_state(), s.queue_state());
+        assert_eq!(s.unused() == s, s != Refused);
     }
+    assert!(Refused.unused().is_retried());
     assert_eq!(Reopening.failed(true), TimedOut);
     assert_eq!(TimedOut.queue_state(), QueueState::Failing);
 }
