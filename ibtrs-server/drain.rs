@@ -198,8 +198,6 @@ impl Server {
 impl Session {
     /// Makes the service finish with the session, and closes the session's paths.
     fn drain(self: &Arc<Self>, limit: Deadline, downtime: Option<Downtime>) {
-        // The client has as long as the service needs, in any case.
-        let answer = Deadline::in_ms(limit.left_ms().min(ANSWER_MS));
         let notices = Notices::new(self.clone());
         let is_told = |downtime: &Downtime| !matches!(notices.downtime(*downtime), Err(ENOTCONN));
         let downtime = downtime.filter(is_told);
@@ -211,27 +209,26 @@ impl Session {
         // What follows makes no session late.
         self.is_served.store(true, Relaxed);
         if let Some(downtime) = downtime {
-            self.announce(&notices, downtime, answer);
+            self.announce(&notices, downtime, limit);
         }
         self.close();
     }
 
-    /// Repeats the announcement of a downtime until the client has acknowledged it, or until `limit`.
+    /// Repeats the announcement of a downtime until the client has acknowledged it, for what is left of
+    /// `limit` and [`ANSWER_MS`] at most. However long the service took, the announcement that it began with
+    /// may have been lost, so there is at least one more.
     fn announce(&self, notices: &Notices, downtime: Downtime, limit: Deadline) {
-        loop {
-            let pause = limit.left_ms().min(AGAIN_MS);
-            if self.downtime_seen.wait_timeout(pause.max(1)).is_ok() {
+        let limit = Deadline::in_ms(limit.left_ms().clamp(AGAIN_MS, ANSWER_MS));
+        while !self.downtime_seen.is_done() {
+            if matches!(notices.downtime(downtime), Err(ENOTCONN)) {
                 break;
             }
-            if limit.has_passed() {
+            if self.downtime_seen.wait_timeout(AGAIN_MS).is_err() && limit.has_passed() {
                 kx::pr_warn_ratelimited!(
                     "{}: the client has not acknowledged that the server is away for {} s\n",
                     self.name(),
                     downtime.seconds()
                 );
-                break;
-            }
-            if matches!(notices.downtime(downtime), Err(ENOTCONN)) {
                 break;
             }
         }

@@ -303,7 +303,12 @@ impl Session {
         let mut failover = self.failover.lock();
         let outage = failover.logic.path_lost(&published);
         if let Some(outage) = outage {
-            failover.outage = Some((outage, Instant::now()));
+            let now = Instant::now();
+            failover.outage = Some((outage, now));
+            // What the server wrote back before it went does not count as time away.
+            if let Some(announcement) = &mut failover.announcement {
+                announcement.at = now;
+            }
         }
         let closing = failover.logic.is_closed();
         drop(failover);
