@@ -80,6 +80,8 @@ pub struct Descriptor {
     pub(crate) usr_len: usize,
     /// Count the request among those in flight on the path.
     pub(crate) counted: bool,
+    /// The number of the failover that moved the request last; 0 if none did.
+    pub(crate) failover: u32,
     pub(crate) entry: Entry,
 }
 
@@ -96,6 +98,7 @@ impl Descriptor {
             cid: 0,
             usr_len: 0,
             counted: false,
+            failover: 0,
             entry: Entry::NEW,
         }
     }

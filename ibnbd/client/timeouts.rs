@@ -275,10 +275,7 @@ mod tests {
         let timeouts = in_use();
         let request = Times::default();
         timeouts.begins(&request, 0);
-        assert!(
-            !timeouts.exceeded(&request, WRITE)
-                && !timeouts.exceeded(&request, WRITE)
-        );
+        assert!(!timeouts.exceeded(&request, WRITE) && !timeouts.exceeded(&request, WRITE));
         assert_eq!(timeouts.ends(&request), Some(2));
         assert_eq!(timeouts.timed_out(), 0);
         timeouts.begins(&request, 2);

@@ -85,8 +85,12 @@ pub(crate) trait Control: Send + Sync {
     /// Takes note of how long the server expects to be away, in seconds; returns whether to answer.
     fn downtime_announced(&self, seconds: u32) -> bool;
 
-    /// Records an answer to a request that a lost path had.
-    fn moved_request_answered(&self);
+    /// Records an answer to a request that `failover` has moved.
+    fn moved_request_answered(&self, failover: u32);
+
+    /// Records that a request which `failover` has moved ends with the answer of a path that is lost as
+    /// well.
+    fn moved_request_ended(&self, failover: u32);
 }
 
 impl Link {

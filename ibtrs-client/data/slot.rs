@@ -321,8 +321,9 @@ impl Inner {
         qp.handler().leave();
         let stats = &link.stats;
         let ns = stats.ended(request.dir, &in_flight.timer, request.cid);
-        if request.entry.was_moved() {
-            qp.handler().control().moved_request_answered();
+        if request.failover != 0 {
+            let control = qp.handler().control();
+            control.moved_request_answered(request.failover);
         }
         trace::client_complete(|| {
             let error = result.err().map_or(0, Error::to_errno);
@@ -596,8 +597,9 @@ pub(crate) fn take(
         let stats = &link.stats;
         let request = &in_flight.request;
         stats.ended(request.dir, &in_flight.timer, request.cid);
-        if request.entry.was_moved() {
-            service.handler().control().moved_request_answered();
+        if request.failover != 0 {
+            let control = service.handler().control();
+            control.moved_request_ended(request.failover);
         }
         let result = in_flight.result.map_err(convert::error);
         return Some(ended(io, result, in_flight.trailer));

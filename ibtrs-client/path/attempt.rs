@@ -172,6 +172,9 @@ pub(crate) struct Attempt {
     /// The resources are not kept for the next attempt, because their device goes away or the
     /// attempt found no memory.
     pub(crate) disposable: AtomicFlag,
+    /// The number of the failover that began with the loss of the path, or that the path joined; unset
+    /// if there is none.
+    pub(crate) failover: SetOnce<u32>,
     /// Fences that the server has not answered.
     fences: Atomic<u32>,
 }
@@ -190,6 +193,7 @@ impl Attempt {
                 session_uuid,
                 proved: SetOnce::new(),
                 published: SetOnce::new(),
+                failover: SetOnce::new(),
                 published_at: SetOnce::new(),
                 setup <- new_spinlock_irq!(setup, "Attempt::setup"),
                 progress <- new_condvar!("Attempt::progress"),
@@ -337,11 +341,12 @@ impl Attempt {
         }
         let parent = &self.path.parent;
         let loss = self.loss();
+        let failover = self.failover.copy().unwrap_or(0);
         for slot in slots.iter() {
             let over = slot::take(&slot, service, |moved, user, io| {
-                let (request, since) = moved;
+                let (mut request, since) = moved;
                 self.link.stats.failed_over();
-                parent.request_moved(since, request.entry.was_moved());
+                request.failover = parent.request_moved(failover, request.failover, since);
                 trace::client_failover(|| (self.link.env.name(), request.tag, self.epoch()));
                 let parent = parent.clone();
                 parent.requeue_lost((&published, loss), request, user, io)
@@ -350,7 +355,7 @@ impl Attempt {
                 ended.end(&slot, service.pd());
             }
         }
-        parent.clone().requests_moved();
+        parent.clone().requests_moved(failover);
         resources
     }
 
@@ -432,7 +437,11 @@ impl Control for Attempt {
         parent.downtime_announced(self, seconds)
     }
 
-    fn moved_request_answered(&self) {
-        self.path.parent.clone().moved_request_answered();
+    fn moved_request_answered(&self, failover: u32) {
+        self.path.parent.clone().moved_request_answered(failover);
+    }
+
+    fn moved_request_ended(&self, failover: u32) {
+        self.path.parent.clone().moved_request_ended(failover);
     }
 }

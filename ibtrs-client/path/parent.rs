@@ -129,13 +129,13 @@ pub(crate) trait Parent: Send + Sync {
     /// May sleep.
     fn unpublish(self: Arc<Self>, attempt: &Attempt);
 
-    /// Records that a request which was submitted at `since` leaves a lost path. `again` tells that
-    /// another lost path had it before.
+    /// Records that a request which was submitted at `since`, and which the failover `request` has moved
+    /// before, leaves a lost path of the failover `path`; returns what takes the place of `request`.
     ///
     /// # Context
     ///
     /// Any.
-    fn request_moved(&self, since: Instant<Monotonic>, again: bool);
+    fn request_moved(&self, path: u32, request: u32, since: Instant<Monotonic>) -> u32;
 
     /// Puts a request of a lost path on the requeue list; returns its I/O if the list refuses it.
     fn requeue_lost(
@@ -146,19 +146,26 @@ pub(crate) trait Parent: Send + Sync {
         io: IoHandle,
     ) -> Option<IoHandle>;
 
-    /// Records that all requests have left a lost path.
+    /// Records that all requests have left a lost path of `failover`.
     ///
     /// # Context
     ///
     /// Any.
-    fn requests_moved(self: Arc<Self>);
+    fn requests_moved(self: Arc<Self>, failover: u32);
 
-    /// Records an answer to a request that a lost path had.
+    /// Records an answer to a request that `failover` has moved.
     ///
     /// # Context
     ///
     /// Any.
-    fn moved_request_answered(self: Arc<Self>);
+    fn moved_request_answered(self: Arc<Self>, failover: u32);
+
+    /// Records that a request which `failover` has moved ends otherwise.
+    ///
+    /// # Context
+    ///
+    /// Any.
+    fn moved_request_ended(self: Arc<Self>, failover: u32);
 
     /// Queues the work that resubmits or fails the requests on the requeue list.
     ///

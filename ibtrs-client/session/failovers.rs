@@ -106,49 +106,52 @@ impl Session {
         let now_ns = self.record.ns(Instant::now());
         let detect_ns = u64::from(attempt.plan().detect_ms()) * 1_000_000;
         let mut state = self.record.state.lock();
-        state.failovers.lost(now_ns, detect_ns);
+        let number = state.failovers.lost(now_ns, detect_ns);
         state.lost = Some(lost);
+        drop(state);
+        attempt.failover.populate(number);
     }
 
-    /// Records that a request which was submitted at `since` leaves a lost path. `again` tells that
-    /// another lost path had it before.
+    /// Records that a request which was submitted at `since`, and which the failover `request` has moved
+    /// before, leaves a lost path of the failover `path`; returns what takes the place of `request`.
     ///
     /// # Context
     ///
     /// Any.
-    pub(super) fn request_moved(&self, since: Instant<Monotonic>, again: bool) {
+    pub(super) fn request_moved(&self, path: u32, request: u32, since: Instant<Monotonic>) -> u32 {
         let since_ns = self.record.ns(since);
-        self.record.state.lock().failovers.moved(since_ns, again);
+        let mut state = self.record.state.lock();
+        state.failovers.moved(path, request, since_ns)
     }
 
-    /// Records that all requests have left a lost path.
+    /// Records that all requests have left a lost path of failover `number`.
     ///
     /// # Context
     ///
     /// Any.
-    pub(super) fn requests_moved(self: &Arc<Self>) {
-        self.failover_step(Failovers::all_moved);
+    pub(super) fn requests_moved(self: &Arc<Self>, number: u32) {
+        self.failover_step(|failovers| failovers.all_moved(number));
     }
 
-    /// Records an answer to a request that a lost path had.
+    /// Records an answer to a request that failover `number` has moved.
     ///
     /// # Context
     ///
     /// Any.
     #[cold]
-    pub(super) fn moved_request_answered(self: &Arc<Self>) {
+    pub(super) fn moved_request_answered(self: &Arc<Self>, number: u32) {
         let now_ns = self.record.ns(Instant::now());
-        self.failover_step(|failovers| failovers.answered(now_ns));
+        self.failover_step(|failovers| failovers.answered(number, now_ns));
     }
 
-    /// Records that a request which a lost path had ends without an answer.
+    /// Records that a request which failover `number` has moved ends otherwise.
     ///
     /// # Context
     ///
     /// Any.
     #[cold]
-    pub(crate) fn moved_request_abandoned(self: &Arc<Self>) {
-        self.failover_step(Failovers::abandoned);
+    pub(super) fn moved_request_ended(self: &Arc<Self>, number: u32) {
+        self.failover_step(|failovers| failovers.ended(number));
     }
 
     /// Records that the last path was lost.

@@ -117,8 +117,8 @@ impl Parent for Session {
         Session::unpublish(&self, attempt);
     }
 
-    fn request_moved(&self, since: Instant<Monotonic>, again: bool) {
-        Session::request_moved(self, since, again);
+    fn request_moved(&self, path: u32, request: u32, since: Instant<Monotonic>) -> u32 {
+        Session::request_moved(self, path, request, since)
     }
 
     fn requeue_lost(
@@ -131,17 +131,21 @@ impl Parent for Session {
         let waiting = self.failover.lock().put_lost(path, request, user_hdr, io);
         let refused = waiting.err();
         if refused.is_some() {
-            self.moved_request_abandoned();
+            Session::moved_request_ended(&self, request.failover);
         }
         refused
     }
 
-    fn requests_moved(self: Arc<Self>) {
-        Session::requests_moved(&self);
+    fn requests_moved(self: Arc<Self>, failover: u32) {
+        Session::requests_moved(&self, failover);
     }
 
-    fn moved_request_answered(self: Arc<Self>) {
-        Session::moved_request_answered(&self);
+    fn moved_request_answered(self: Arc<Self>, failover: u32) {
+        Session::moved_request_answered(&self, failover);
+    }
+
+    fn moved_request_ended(self: Arc<Self>, failover: u32) {
+        Session::moved_request_ended(&self, failover);
     }
 
     fn kick_requeue(self: Arc<Self>) {

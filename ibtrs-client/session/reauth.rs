@@ -220,6 +220,7 @@ impl Session {
             None => (PathStatus::Connecting, 0),
         }
     }
+
     /// Continues the current round, or begins one if a path is due. Returns the milliseconds until
     /// the next call; `None` for never.
     fn authenticate_again(self: &Arc<Self>) -> Option<u32> {

@@ -256,8 +256,8 @@ impl Session {
         let Some(waiting) = waiting else {
             return;
         };
-        if waiting.request.entry.was_moved() {
-            self.moved_request_abandoned();
+        if waiting.request.failover != 0 {
+            self.moved_request_ended(waiting.request.failover);
         }
         waiting.io.done(Err(error));
     }

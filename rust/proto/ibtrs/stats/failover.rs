@@ -4,8 +4,11 @@
 //!
 //! A failover begins when a path is lost while another one is connected. Paths that are lost before it
 //! is over belong to it. It is over once the requests of all these paths have been moved and one of
-//! the last has been answered; or none was in flight, or all have ended without an answer. Times
-//! are nanoseconds of one monotonic clock.
+//! the last has been answered; or none was in flight, or all have ended without an answer.
+//!
+//! Failovers have numbers, which the lost paths and the requests that were moved keep, so that those of an
+//! earlier failover, or of an outage, do not count in a later one. 0 is the number of none. Times are nanoseconds
+//! of one monotonic clock.
 
 use super::latency::{bucket, Latencies};
 use core::fmt::{Display, Formatter, Result};
@@ -40,22 +43,25 @@ pub struct Record {
 /// A failover that is not over.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Open {
+    number: u32,
     noticed_ns: u64,
     /// The earliest time from which a request may count.
     earliest_ns: u64,
     oldest_ns: Option<u64>,
     /// The first answer since the last request was moved.
     answered_ns: Option<u64>,
+    /// Lost paths whose requests have not all been moved.
+    lost_paths: u32,
+    /// Requests that were moved and have not ended.
+    unanswered: u32,
 }
 
 /// The failovers of a session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Failovers {
     open: Option<Open>,
-    /// Lost paths whose requests have not all been moved.
-    lost_paths: u32,
-    /// Requests that were moved and have not ended.
-    unanswered: u32,
+    /// The number of the last one.
+    number: u32,
     last: Record,
     times: Latencies,
 }
@@ -65,8 +71,7 @@ impl Failovers {
     pub const fn new() -> Self {
         Self {
             open: None,
-            lost_paths: 0,
-            unanswered: 0,
+            number: 0,
             last: Record {
                 moved: 0,
                 took: None,
@@ -75,74 +80,89 @@ impl Failovers {
         }
     }
 
-    /// Notes at `now_ns` that a path was lost and another one is connected. The heartbeats notice a
-    /// loss within `detect_ns`. If the last failover is not over, both become one.
-    pub fn lost(&mut self, now_ns: u64, detect_ns: u64) {
-        self.lost_paths = self.lost_paths.saturating_add(1);
-        if self.open.is_some() {
-            return;
+    /// Notes at `now_ns` that a path was lost and another one is connected; returns the number of the
+    /// failover to which the path belongs. The heartbeats notice a loss within `detect_ns`. If the last
+    /// failover is not over, both become one.
+    pub fn lost(&mut self, now_ns: u64, detect_ns: u64) -> u32 {
+        if let Some(open) = &mut self.open {
+            open.lost_paths = open.lost_paths.saturating_add(1);
+            return open.number;
         }
+        self.number = self.number.wrapping_add(1).max(1);
         self.open = Some(Open {
+            number: self.number,
             noticed_ns: now_ns,
             earliest_ns: now_ns.saturating_sub(detect_ns),
             oldest_ns: None,
             answered_ns: None,
+            lost_paths: 1,
+            unanswered: 0,
         });
         self.last = Record {
             moved: 0,
             took: None,
         };
+        self.number
     }
 
-    /// Notes that a request which was submitted at `since_ns` leaves the lost path. `again` tells
-    /// that another lost path had it before.
-    pub fn moved(&mut self, since_ns: u64, again: bool) {
+    /// The failover with that `number`, unless it is over.
+    fn open(&mut self, number: u32) -> Option<&mut Open> {
+        self.open.as_mut().filter(|open| open.number == number)
+    }
+
+    /// Notes that a request which was submitted at `since_ns` leaves a lost path of failover `path`;
+    /// `request` is the number that the request has. Returns its new number.
+    pub fn moved(&mut self, path: u32, request: u32, since_ns: u64) -> u32 {
+        let Some(open) = self.open(path) else {
+            return 0;
+        };
+        if request != path {
+            open.unanswered = open.unanswered.saturating_add(1);
+        }
+        let since_ns = since_ns.clamp(open.earliest_ns, open.noticed_ns);
+        let oldest_ns = open.oldest_ns.unwrap_or(since_ns);
+        open.oldest_ns = Some(oldest_ns.min(since_ns));
+        open.answered_ns = None;
         self.last.moved = self.last.moved.saturating_add(1);
-        if !again {
-            self.unanswered = self.unanswered.saturating_add(1);
-        }
-        if let Some(open) = &mut self.open {
-            let since_ns = since_ns.clamp(open.earliest_ns, open.noticed_ns);
-            let oldest_ns = open.oldest_ns.unwrap_or(since_ns);
-            open.oldest_ns = Some(oldest_ns.min(since_ns));
-            open.answered_ns = None;
-        }
+        path
     }
 
-    /// Notes that all requests have left a path that was [lost](Self::lost) or [the
-    /// last](Self::cut_off); returns whether the failover is over by that.
-    pub fn all_moved(&mut self) -> bool {
-        self.lost_paths = self.lost_paths.saturating_sub(1);
+    /// Notes that all requests have left a lost path of failover `path`; returns whether the failover is
+    /// over by that.
+    pub fn all_moved(&mut self, path: u32) -> bool {
+        if let Some(open) = self.open(path) {
+            open.lost_paths = open.lost_paths.saturating_sub(1);
+        }
         self.settle()
     }
 
-    /// Notes an answer at `now_ns` to a request that was moved; returns whether the failover is
-    /// over by that.
-    pub fn answered(&mut self, now_ns: u64) -> bool {
-        self.unanswered = self.unanswered.saturating_sub(1);
-        // An answer to a request of an earlier failover says nothing about this one.
-        if let Some(open) = self.open.as_mut().filter(|open| open.oldest_ns.is_some()) {
+    /// Notes that another path has brought the answer to a request with the number `request` at `now_ns`;
+    /// returns whether the failover is over by that.
+    pub fn answered(&mut self, request: u32, now_ns: u64) -> bool {
+        if let Some(open) = self.open(request) {
             open.answered_ns.get_or_insert(now_ns);
         }
+        self.ended(request)
+    }
+
+    /// Notes that a request with the number `request` has ended, maybe without an answer; returns
+    /// whether the failover is over by that.
+    pub fn ended(&mut self, request: u32) -> bool {
+        if let Some(open) = self.open(request) {
+            open.unanswered = open.unanswered.saturating_sub(1);
+        }
         self.settle()
     }
 
-    /// Notes that a request which was moved has ended without an answer; returns whether the
-    /// failover is over by that.
-    pub fn abandoned(&mut self) -> bool {
-        self.unanswered = self.unanswered.saturating_sub(1);
-        self.settle()
-    }
-
-    /// Notes that the last path was lost; returns whether a failover ends by that.
+    /// Notes that the last path was lost, which has the number 0; returns whether a failover ends by
+    /// that.
     pub fn cut_off(&mut self) -> bool {
-        self.lost_paths = self.lost_paths.saturating_add(1);
         self.open.take().is_some()
     }
 
     /// Ends the failover if there is nothing to wait for; returns whether it does.
     fn settle(&mut self) -> bool {
-        let Some(open) = self.open.filter(|_| self.lost_paths == 0) else {
+        let Some(open) = self.open.filter(|open| open.lost_paths == 0) else {
             return false;
         };
         match (open.oldest_ns, open.answered_ns) {
@@ -150,7 +170,7 @@ impl Failovers {
                 detect_ns: open.noticed_ns.saturating_sub(oldest_ns),
                 move_ns: answered_ns.saturating_sub(open.noticed_ns),
             }),
-            (Some(_), None) if self.unanswered > 0 => return false,
+            (Some(_), None) if open.unanswered > 0 => return false,
             _ => (),
         }
         self.open = None;
