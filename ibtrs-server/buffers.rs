@@ -9,6 +9,11 @@
 //! that takes a buffer, so it never waits for memory.
 //!
 //! A request that gets no buffer waits in the line of its session ([`waiting`]).
+//!
+//! A buffer that is given back while the device may still write to it is *late*: it stays mapped, and
+//! its session still holds it, until the connections of its path are closed. Nobody else gets it
+//! before. Nothing here gives a buffer back that early, but if something does, that costs a path, and
+//! neither memory nor another client's data.
 
 use crate::{
     server::Server,
@@ -77,6 +82,9 @@ const SHELF: usize = 8;
 /// milliseconds.
 const KEEP_MS: u32 = 5_000;
 
+/// Time between two looks whether late buffers can be taken back, in milliseconds.
+const LATE_MS: u32 = 100;
+
 /// The memory of a buffer.
 struct Memory {
     pieces: Arc<Pieces>,
@@ -86,8 +94,10 @@ struct Memory {
     is_reserve: bool,
     /// The mapping for the device of the request that has it.
     source: Option<Source>,
-    /// Room for the next mapping.
+    /// Room for the next mapping, unless there is one.
     room: DmaRoom,
+    /// The session that holds it, while it is late.
+    holder: Option<Arc<Session>>,
     /// The next one in a stack, or the one that the slot had before.
     next: Option<KBox<Memory>>,
 }
@@ -112,9 +122,18 @@ impl Memory {
         }
     }
 
-    fn unmap(&mut self) {
-        if let Some(source) = self.source.take() {
-            self.room = source.unmap();
+    /// Ends the mapping; returns false if it stays, as the device may still write to the memory.
+    fn unmap(&mut self) -> bool {
+        match self.source.take().map(Source::unmap) {
+            None => true,
+            Some(Ok(room)) => {
+                self.room = room;
+                true
+            }
+            Some(Err(source)) => {
+                self.source = Some(source);
+                false
+            }
         }
     }
 }
@@ -189,8 +208,10 @@ impl Drop for Buffer {
         while let Some(mut memory) = next {
             next = memory.next.take();
             // Before anyone else gets it.
-            memory.unmap();
-            self.session.take_back(memory);
+            match memory.unmap() {
+                true => self.session.take_back(memory),
+                false => self.session.leave_mapped(memory),
+            }
         }
     }
 }
@@ -234,6 +255,8 @@ struct Store {
     memory: buffers::Memory,
     /// The fewest free bytes since the last check: that much was not needed.
     least: u64,
+    /// The late ones, of all sizes, those in reserve among them. They are not free.
+    late: Stack,
 }
 
 /// All buffers of the server, but for those that sessions have in reserve.
@@ -276,6 +299,7 @@ impl Buffers {
                     stacks: Stacks::default(),
                     memory: buffers::Memory::default(),
                     least: 0,
+                    late: Stack::default(),
                 },
                 "Buffers::store"
             ),
@@ -488,6 +512,35 @@ impl Buffers {
         store.least = store.memory.free;
         store.memory.free > 0
     }
+
+    /// Takes back the late buffers to which no device writes any more, and has the paths of the
+    /// others closed. Returns whether there are others.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    pub(crate) fn take_late(&self) -> bool {
+        let mut late = core::mem::take(&mut self.store.lock().late);
+        let mut left = Stack::default();
+        while let Some(mut memory) = late.pop() {
+            // Each has one.
+            let Some(session) = memory.holder.take() else {
+                continue;
+            };
+            if memory.unmap() {
+                session.take_back(memory);
+                continue;
+            }
+            session.close_path_of(&memory);
+            memory.holder = Some(session);
+            left.push(memory);
+        }
+        let mut store = self.store.lock();
+        while let Some(memory) = left.pop() {
+            store.late.push(memory);
+        }
+        store.late.count > 0
+    }
 }
 
 /// Makes the memory of a buffer of number `size`, with what a mapping takes.
@@ -499,6 +552,7 @@ fn memory(pieces: Pieces, size: usize, is_reserve: bool, flags: Flags) -> Result
             size,
             is_reserve,
             source: None,
+            holder: None,
             next: None,
         },
         flags,
@@ -594,7 +648,33 @@ impl Session {
         self.is_waiting() || self.server.buffers.is_short()
     }
 
-    /// Takes back the memory of a buffer that a slot had.
+    /// Keeps the memory of a buffer that a slot had, and to which the device may still write, until it
+    /// can be [taken back](Self::take_back).
+    ///
+    /// # Context
+    ///
+    /// Any.
+    fn leave_mapped(self: &Arc<Self>, mut memory: KBox<Memory>) {
+        let server = &self.server;
+        memory.holder = Some(self.clone());
+        server.buffers.store.lock().late.push(memory);
+        server.tidy.modify(server.clone(), 0);
+    }
+
+    /// Closes the path for which a late buffer is mapped: only the end of its connections tells
+    /// that the device writes no more.
+    fn close_path_of(&self, memory: &Memory) {
+        let source = memory.source.as_ref();
+        for path in self.paths.lock().iter() {
+            if source.is_some_and(|source| source.is_of(&path.pd)) {
+                path.error(fmt!(
+                    "bug: a buffer is given back to which the device may still write; it is kept until the connections are closed"
+                ));
+            }
+        }
+    }
+
+    /// Takes back the memory of a buffer that a slot had; it is not mapped.
     ///
     /// # Context
     ///
@@ -627,13 +707,200 @@ impl Server {
     }
 }
 
-/// Frees buffers that were not needed for some time.
+/// Frees buffers that were not needed for some time, and looks after the late ones.
 impl WorkItem<{ crate::server::work::TIDY }> for Server {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
-        if this.buffers.expire() {
+        if this.buffers.take_late() {
+            this.tidy.enqueue_in(this.clone(), LATE_MS);
+        } else if this.buffers.expire() {
             this.tidy.enqueue_in(this.clone(), KEEP_MS);
         }
+    }
+}
+
+#[cfg(IBTRS_KUNIT)]
+#[kernel::macros::kunit_tests(ibtrs_server_buffers)]
+mod tests {
+    use super::*;
+    use crate::{
+        refusal::Refusal,
+        server::{
+            Joining,
+            Service,
+            ServiceSession,
+            SessionInfo, //
+        },
+    };
+    use ibtrs_proto::name::SessionName;
+    use rdma::{
+        device::Device,
+        mr::Mr, //
+    };
+
+    /// Has no sessions.
+    struct Nothing;
+
+    impl Service for Nothing {
+        fn session_up(&self, _info: SessionInfo<'_>) -> Result<Arc<dyn ServiceSession>, Refusal> {
+            Err(ENODEV.into())
+        }
+
+        fn check_name(&self, _name: SessionName<'_>, _authenticated: bool) -> Result<(), Refusal> {
+            Err(ENODEV.into())
+        }
+
+        fn authorize(&self, _joining: &Joining<'_>) -> Result<(), Refusal> {
+            Err(ENODEV.into())
+        }
+    }
+
+    /// A session of a server that nobody reaches, and the domain of a path.
+    struct Rig {
+        session: Arc<Session>,
+        pd: Arc<Pd>,
+    }
+
+    impl Rig {
+        fn new() -> Result<Self> {
+            let server = Server::new(Arc::new(Nothing, GFP_KERNEL)?)?;
+            // The tests do its work.
+            server.tidy.disable_sync();
+            Ok(Self {
+                session: Session::new(&server, [0; 16], false)?,
+                pd: Pd::new(&Device::nth(0)?)?,
+            })
+        }
+
+        fn buffers(&self) -> &Buffers {
+            &self.session.server.buffers
+        }
+
+        fn take(&self) -> Result<Buffer> {
+            let taken = self.buffers().take(&self.session, &self.pd, PAGE_SIZE);
+            taken.ok_or(ENOMEM)
+        }
+
+        /// Returns the bytes of all buffers, those that sessions hold, and those that this one holds.
+        fn counts(&self) -> (u64, u64, u64) {
+            let buffers = self.buffers();
+            let taken = buffers.store.lock().memory.taken;
+            (
+                taken,
+                buffers.used.load(Relaxed),
+                self.session.held.load(Relaxed),
+            )
+        }
+    }
+
+    /// As a read from the client that is pending: the device may write there as long as the domain has
+    /// a queue pair.
+    fn expose(buffer: &mut Buffer) -> Result<Mr> {
+        buffer.source_mut().ok_or(EINVAL)?.cover()
+    }
+
+    fn start(buffer: &Buffer) -> Result<usize> {
+        let source = buffer.source().ok_or(EINVAL)?;
+        let first = source.pieces().blocks().first().ok_or(EINVAL)?;
+        Ok(first.as_ptr().addr())
+    }
+
+    #[test]
+    fn a_buffer_that_is_given_back_is_the_next() -> Result {
+        let rig = Rig::new()?;
+        let buffer = rig.take()?;
+        let (bytes, place) = (rig.counts().0, start(&buffer)?);
+        assert_eq!(rig.counts(), (bytes, bytes, bytes));
+        drop(buffer);
+        assert_eq!(rig.counts(), (bytes, 0, 0));
+        assert_eq!(start(&rig.take()?)?, place);
+        assert!(!rig.buffers().take_late());
+        Ok(())
+    }
+
+    /// Nobody gets a buffer to which the device may still write, and all others can be used.
+    #[test]
+    fn a_buffer_comes_back_when_its_device_writes_no_more() -> Result {
+        let rig = Rig::new()?;
+        let mut buffer = rig.take()?;
+        let (bytes, place) = (rig.counts().0, start(&buffer)?);
+        let region = expose(&mut buffer)?;
+        drop((buffer, region));
+        // It counts as what it is: in use by its session.
+        assert_eq!(rig.counts(), (bytes, bytes, bytes));
+        for _ in 0..2 {
+            let others = [rig.take()?, rig.take()?];
+            for other in &others {
+                assert!(start(other)? != place);
+            }
+            assert_eq!(rig.counts(), (3 * bytes, 3 * bytes, 3 * bytes));
+            drop(others);
+            assert!(rig.buffers().take_late());
+            assert_eq!(rig.counts(), (3 * bytes, bytes, bytes));
+        }
+        rig.pd.end()?;
+        assert!(!rig.buffers().take_late());
+        assert_eq!(rig.counts(), (3 * bytes, 0, 0));
+        // It is as good as new.
+        let all = [rig.take()?, rig.take()?, rig.take()?];
+        assert_eq!(rig.counts(), (3 * bytes, 3 * bytes, 3 * bytes));
+        let mut places = all.iter().map(start);
+        assert!(places.any(|other| other == Ok(place)));
+        Ok(())
+    }
+
+    /// With a buffer come those that its slot had before.
+    #[test]
+    fn each_of_several_buffers_comes_back_on_its_own() -> Result {
+        let rig = Rig::new()?;
+        let (mut first, mut former) = (rig.take()?, rig.take()?);
+        let bytes = rig.counts().0 / 2;
+        let region = expose(&mut former)?;
+        first.keep_former(former);
+        drop((first, region));
+        assert_eq!(rig.counts(), (2 * bytes, bytes, bytes));
+        rig.pd.end()?;
+        assert!(!rig.buffers().take_late());
+        assert_eq!(rig.counts(), (2 * bytes, 0, 0));
+        Ok(())
+    }
+
+    /// A session whose reserve is late has none until then, and has it again afterwards.
+    #[test]
+    fn the_reserve_comes_back() -> Result {
+        let rig = Rig::new()?;
+        rig.session.make_reserve()?;
+        let reserve = || rig.session.take_reserve(&rig.pd);
+        let mut buffer = reserve().ok_or(ENOMEM)?;
+        let place = start(&buffer)?;
+        let region = expose(&mut buffer)?;
+        drop((buffer, region));
+        assert!(reserve().is_none());
+        assert!(rig.buffers().take_late());
+        rig.session.make_reserve()?;
+        assert!(reserve().is_none());
+        rig.pd.end()?;
+        assert!(!rig.buffers().take_late());
+        for _ in 0..2 {
+            assert_eq!(start(&reserve().ok_or(ENOMEM)?)?, place);
+        }
+        assert_eq!(rig.counts(), (0, 0, 0));
+        Ok(())
+    }
+
+    /// The server may go before it has looked after the late ones.
+    #[test]
+    fn a_server_that_ends_leaves_none() -> Result {
+        let rig = Rig::new()?;
+        let mut buffer = rig.take()?;
+        let pieces = buffer.source().ok_or(EINVAL)?.pieces().clone();
+        let region = expose(&mut buffer)?;
+        drop((buffer, region));
+        rig.pd.end()?;
+        rig.session.server.close();
+        drop(rig);
+        assert!(Arc::into_unique_or_drop(pieces).is_some());
+        Ok(())
     }
 }

@@ -114,7 +114,7 @@ pub(crate) fn retry(
 /// # Errors
 ///
 /// Hands the request back if the device has certainly not got it, unless the teardown of the path
-/// has taken it.
+/// has taken it; or if there is another in its place.
 fn post(
     qp: &QueuePair<Con>,
     slot: SlotRef<'_, Con>,
@@ -135,20 +135,22 @@ fn post(
             held = slot.put_pending(chunk).err();
         }
     });
-    let error = match posted {
-        Ok(()) => return Ok(()),
-        Err(error) => error,
+    // A request that is left although it was posted does not occur, as a number has one request. Its
+    // buffer would be late.
+    let left = match posted {
+        Ok(()) => held.map(|chunk| (EBUSY, chunk)),
+        Err(error) if respond::is_surely_unsent(error) => {
+            let chunk = held.or_else(|| slot.take_pending());
+            chunk.map(|chunk| (error, chunk))
+        }
+        Err(error) => {
+            // The request stays in its place until the connections are closed.
+            failed(&qp.handler().path, error);
+            let left = held.and_then(|chunk| slot.put_pending(chunk).err());
+            left.map(|chunk| (error, chunk))
+        }
     };
-    if !respond::is_surely_unsent(error) {
-        // The request stays in its place until the connections are closed.
-        let _ = held.map(|chunk| slot.put_pending(chunk));
-        failed(&qp.handler().path, error);
-        return Ok(());
-    }
-    match held.or_else(|| slot.take_pending()) {
-        Some(chunk) => Err((error, chunk)),
-        None => Ok(()),
-    }
+    left.map_or(Ok(()), Err)
 }
 
 /// Reads the data of a request; or flushes the connection, if there is none to read.

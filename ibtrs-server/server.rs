@@ -295,7 +295,7 @@ pub(crate) struct Sessions {
 }
 
 impl Server {
-    fn new(service: Arc<dyn Service>) -> Result<Arc<Self>> {
+    pub(crate) fn new(service: Arc<dyn Service>) -> Result<Arc<Self>> {
         // Without memory for another worker, clients must still learn that this server is there.
         let urgent = Options::unbound().high_priority().mem_reclaim();
         let urgent = Queue::new(urgent, fmt!("ibtrs-server-hb"))?;
@@ -371,7 +371,7 @@ impl Server {
     }
 
     /// Closes every session and waits until the last is gone.
-    fn close(&self) {
+    pub(crate) fn close(&self) {
         let mut sessions = self.sessions.lock();
         sessions.closing = true;
         for session in &sessions.list {
@@ -389,6 +389,8 @@ impl Server {
         self.expiry.disable_sync();
         self.feed.disable_sync();
         self.tidy.disable_sync();
+        // All connections are closed, so none stays: each refers to its session, and that to the server.
+        self.buffers.take_late();
     }
 }
 

@@ -106,9 +106,13 @@ impl Source {
         })
     }
 
-    /// Ends the mapping; returns the room for the next one.
-    pub(crate) fn unmap(self) -> DmaRoom {
-        self.dma.unmap()
+    /// Ends the mapping of memory without a region; returns the room for the next one.
+    ///
+    /// # Errors
+    ///
+    /// Hands the memory back: the device may still write there, see [`DmaPieces::unmap`].
+    pub(crate) fn unmap(self) -> Result<DmaRoom, Self> {
+        self.dma.unmap().map_err(|dma| Self { dma, ..self })
     }
 
     /// As [`Source::new`], but with a region of its own, if one is needed. It is still to be
@@ -139,6 +143,11 @@ impl Source {
         if let Some(region) = &self.region {
             chain.reg_mr(region, Access::Local);
         }
+    }
+
+    /// Returns whether the memory is mapped for queue pairs in `pd`.
+    pub(crate) fn is_of(&self, pd: &Arc<Pd>) -> bool {
+        Arc::ptr_eq(self.dma.pd(), pd)
     }
 
     /// Returns the memory.

@@ -166,7 +166,7 @@ impl Device {
 
     /// Returns one of the devices, which the guest that runs the suites has before the modules.
     #[cfg(IBTRS_KUNIT)]
-    pub(crate) fn nth(index: usize) -> Result<Arc<Self>> {
+    pub fn nth(index: usize) -> Result<Arc<Self>> {
         let devices = DEVICES.lock();
         devices
             .get(index)

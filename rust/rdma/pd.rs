@@ -215,6 +215,18 @@ impl Pd {
         }
     }
 
+    /// Does what the end of the domain's only queue pair does.
+    ///
+    /// # Errors
+    ///
+    /// `ESHUTDOWN`: it is over already.
+    #[cfg(IBTRS_KUNIT)]
+    pub fn end(&self) -> Result {
+        self.open()?.done();
+        self.close();
+        Ok(())
+    }
+
     /// Returns the number of mappings that the domain keeps.
     #[cfg(IBTRS_KUNIT)]
     pub(crate) fn kept(&self) -> usize {

@@ -25,7 +25,6 @@ use kx::{
         PageBlock,
         Pieces, //
     },
-    pr_err_ratelimited,
     sync::atomic::{
         Atomic,
         Relaxed, //
@@ -35,8 +34,8 @@ use kx::{
 /// Memory in pieces that is mapped for a device: each piece has a mapping of its own.
 ///
 /// It may be dropped while the device uses it: then the protection domain keeps it until all queue
-/// pairs are closed. [`DmaPieces::unmap`] does the same if a queue pair may still read from a peer
-/// into the memory.
+/// pairs are closed. [`DmaPieces::unmap`] fails if a queue pair may still read from a peer into the
+/// memory.
 ///
 /// # Invariants
 ///
@@ -174,7 +173,7 @@ impl DmaPieces {
         for block in this.pieces.blocks() {
             let Ok(addr) = map_block(&this.pd, block, dir) else {
                 // The device was told of none of them.
-                return Err(this.unmap());
+                return Err(this.end_now());
             };
             this.needs_sync |= pd.device().needs_sync(addr);
             // INVARIANT: The block with the next number was just mapped. The list has room.
@@ -186,20 +185,27 @@ impl DmaPieces {
     /// Ends the mappings; returns the room for the next ones.
     ///
     /// The device must no longer send from the memory, or it may send what the memory is used for
-    /// next. If it may still write there, because a [read](Self::end_reads) is pending or a region
-    /// covers the memory, the domain keeps the memory, and the room is empty.
+    /// next.
     ///
     /// # Context
     ///
     /// Any.
-    pub fn unmap(mut self) -> DmaRoom {
+    ///
+    /// # Errors
+    ///
+    /// Hands the memory back, still mapped: the device may write there until all queue pairs are
+    /// closed, because a [read](Self::end_reads) is pending or a region covers the memory. Until then
+    /// nobody else may use the memory. Dropped, it passes to the domain.
+    pub fn unmap(mut self) -> Result<DmaRoom, Self> {
         if self.reads.is_pending() && !self.pd.is_over() {
-            pr_err_ratelimited!(
-                "bug: {}: memory is unmapped to which the device may still write; it is kept until the connections are closed\n",
-                self.pd.device().name()
-            );
-            return DmaRoom::default();
+            return Err(self);
         }
+        Ok(self.end_now())
+    }
+
+    /// Ends the mappings, of which the device knows nothing any more; returns the room for the next
+    /// ones.
+    fn end_now(&mut self) -> DmaRoom {
         self.end_all();
         DmaRoom(take(&mut self.addrs))
     }
@@ -254,7 +260,7 @@ impl DmaPieces {
 
     /// Returns the domain.
     #[inline]
-    pub(crate) fn pd(&self) -> &Arc<Pd> {
+    pub fn pd(&self) -> &Arc<Pd> {
         &self.pd
     }
 
@@ -427,11 +433,11 @@ mod tests {
             assert!(dma.reads.is_pending());
         }
         dma.end_reads(at(1, 9));
-        let room = dma.unmap();
+        let room = dma.unmap().map_err(|_| EBUSY)?;
         assert_eq!(pd.kept(), 0);
         // The room is that of the next mapping.
         let dma = DmaPieces::new_in(&pd, pieces.clone(), Direction::FromDevice, room);
-        let room = dma.map_err(|_| ENOMEM)?.unmap();
+        let room = dma.map_err(|_| ENOMEM)?.unmap().map_err(|_| EBUSY)?;
         assert!(room.0.capacity() >= pieces.blocks().len());
         assert!(Arc::into_unique_or_drop(pieces).is_some());
         Ok(())
@@ -451,7 +457,9 @@ mod tests {
                 }
             };
             assert!(read(&mut dma, at(1, 1)));
-            assert_eq!(dma.unmap().0.capacity(), 0);
+            let dma = dma.unmap().err().ok_or(EINVAL)?;
+            assert_eq!(dma.mapped().count(), pieces.blocks().len());
+            drop(dma);
             assert_eq!(pd.kept(), 1);
             // The domain has the other reference.
             let again = pieces.clone();
@@ -459,6 +467,22 @@ mod tests {
             drop(pd);
             assert!(Arc::into_unique_or_drop(pieces).is_some());
         }
+        Ok(())
+    }
+
+    /// The completions of reads that are flushed do not count.
+    #[test]
+    fn memory_that_was_read_into_is_unmapped_with_the_last_queue_pair() -> Result {
+        let pd = Pd::new(&Device::nth(0)?)?;
+        let pieces = pieces()?;
+        let mut dma = DmaPieces::new(&pd, pieces.clone(), Direction::FromDevice)?;
+        assert!(read(&mut dma, at(1, 1)));
+        let dma = dma.unmap().err().ok_or(EINVAL)?;
+        pd.end()?;
+        let room = dma.unmap().map_err(|_| EBUSY)?;
+        assert!(room.0.capacity() >= pieces.blocks().len());
+        assert_eq!(pd.kept(), 0);
+        assert!(Arc::into_unique_or_drop(pieces).is_some());
         Ok(())
     }
 
@@ -486,7 +510,7 @@ mod tests {
         dma.keep();
         dma.end_reads(at(1, 5));
         assert!(!read(&mut dma, at(1, 6)));
-        dma.unmap();
+        drop(dma.unmap().err().ok_or(EINVAL)?);
         assert_eq!(pd.kept(), 1);
         Ok(())
     }

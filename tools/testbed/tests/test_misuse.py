@@ -32,7 +32,7 @@ pub fn good<D: Operations>(rq: Request<D>, io: MappedIo, pd: &Pd, ctx: StoreCtx<
 pub fn read<H: Handler>(chain: &mut Chain<'_, H>, mut to: DmaPieces, done: rdma::sendq::Position) {
     chain.rdma_read(Remote::default(), to.sinks(8), Signal::None);
     to.end_reads(done);
-    to.unmap();
+    drop(to.unmap());
 }
 struct Here;
 impl kernel::ModuleMetadata for Here {
