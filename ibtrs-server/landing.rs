@@ -23,7 +23,10 @@ use ibtrs_proto::{
 };
 use kernel::{
     prelude::*,
-    sync::Arc, //
+    sync::{
+        Arc,
+        UniqueArc, //
+    }, //
 };
 use kx::mm::Pieces;
 use rdma::{
@@ -164,6 +167,13 @@ impl Group {
     /// Returns the memory.
     pub(crate) fn pieces(&self) -> &Arc<Pieces> {
         self.dma.pieces()
+    }
+
+    /// Gives the memory of a group without slots back, as [`Landing::into_memory`] does.
+    pub(crate) fn take_memory(this: Pin<UniqueArc<Self>>) -> Option<ChunkMemory> {
+        let pieces = this.pieces().clone();
+        drop(this);
+        ChunkMemory::unmapped(pieces, None)
     }
 }
 
@@ -467,19 +477,59 @@ impl Landing {
         }
     }
 
-    /// Gives the memory of a chunk back; that of slots belongs to their group. No device uses it any
-    /// more: the connections are gone, and the mappings and the region are dropped here.
+    /// Gives the memory of a chunk back, for which the keys of its path are no longer good: once the
+    /// connections are closed, dropping the chunk ends its mappings. `None` if the domain of the path
+    /// still has it mapped, see [`ChunkMemory::unmapped`], and for a slot, whose memory belongs to its
+    /// group.
     ///
     /// # Context
     ///
     /// May sleep.
     pub(crate) fn into_memory(self) -> Option<ChunkMemory> {
         match self {
-            Self::Chunk(whole) => Some(ChunkMemory {
-                chunk: whole.memory.pieces().clone(),
-                private: whole.small.as_ref().map(|small| small.pieces().clone()),
-            }),
+            Self::Chunk(whole) => {
+                let chunk = whole.memory.pieces().clone();
+                let private = whole.small.as_ref().map(|small| small.pieces().clone());
+                drop(whole);
+                ChunkMemory::unmapped(chunk, private)
+            }
             Self::Slot(_) => None,
         }
+    }
+}
+
+#[cfg(IBTRS_KUNIT)]
+#[kernel::macros::kunit_tests(ibtrs_server_landing)]
+mod tests {
+    use super::*;
+    use crate::pool::Pool;
+    use kernel::page::PAGE_SIZE;
+    use kx::mm::Node;
+    use rdma::device::Device;
+
+    const LEN: usize = 2 * PAGE_SIZE;
+
+    fn chunk(pd: &Arc<Pd>, private_bytes: usize) -> Result<Landing> {
+        let pool = KBox::pin_init(Pool::new(), GFP_KERNEL)?;
+        let memory = pool.take(LEN, private_bytes, Node::ANY)?;
+        let whole = Whole::new(pd, memory, 1)?;
+        Ok(Landing::Chunk(KBox::new(whole, GFP_KERNEL)?))
+    }
+
+    /// With the key of a connection that is still open, a client could write to what the next one has.
+    #[test]
+    fn memory_is_given_back_when_it_is_not_mapped() -> Result {
+        for private_bytes in [0, SMALL_BYTES] {
+            let pd = Pd::new(&Device::nth(0)?)?;
+            let chunks = [chunk(&pd, private_bytes)?, chunk(&pd, private_bytes)?];
+            let [before, after] = chunks;
+            assert!(before.into_memory().is_none());
+            pd.end()?;
+            let memory = after.into_memory().ok_or(EINVAL)?;
+            assert_eq!(memory.chunk.len(), LEN);
+            let private = memory.private.as_ref().map(|pieces| pieces.len());
+            assert_eq!(private, (private_bytes > 0).then_some(private_bytes));
+        }
+        Ok(())
     }
 }

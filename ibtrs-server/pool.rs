@@ -50,6 +50,23 @@ impl ChunkMemory {
         })
     }
 
+    /// Returns the memory of a chunk whose mappings and regions were dropped.
+    ///
+    /// `None` if one of the protection domains still has it mapped, because it has a queue pair: then a
+    /// device may write there, and the end of the mapping may copy there what the device has written.
+    /// The memory is freed with the domain.
+    pub(crate) fn unmapped(chunk: Arc<Pieces>, private: Option<Arc<Pieces>>) -> Option<Self> {
+        // A domain has a reference to what it keeps.
+        let alone = |pieces| Arc::into_unique_or_drop(pieces).map(Arc::from);
+        Some(Self {
+            chunk: alone(chunk)?,
+            private: match private {
+                Some(private) => Some(alone(private)?),
+                None => None,
+            },
+        })
+    }
+
     fn all(&self) -> impl Iterator<Item = &Pieces> {
         Iterator::chain([&*self.chunk].into_iter(), self.private.as_deref())
     }

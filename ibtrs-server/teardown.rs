@@ -10,8 +10,8 @@ use crate::{
         Chunk,
         ChunkSlot, //
     },
+    landing::Group,
     path::Path,
-    pool::ChunkMemory,
     respond, //
 };
 use ibtrs_proto::fsm::server_path::{
@@ -142,17 +142,10 @@ impl Path {
         self.charge.chunks_back();
         server.keep(&server.pool, memory);
         let groups = core::mem::take(&mut *self.groups.lock());
-        // Memory is wiped only when it is no longer mapped: the end of a mapping may copy to it what
-        // the client had written.
-        let memory = groups.into_iter().filter_map(|group| {
-            let group = Arc::into_unique_or_drop(group)?;
-            let chunk = group.pieces().clone();
-            drop(group);
-            Some(ChunkMemory {
-                chunk,
-                private: None,
-            })
-        });
+        let memory = groups
+            .into_iter()
+            .filter_map(Arc::into_unique_or_drop)
+            .filter_map(Group::take_memory);
         server.keep(&server.slot_pool, memory);
     }
 }
