@@ -89,19 +89,23 @@ __rust_helper bool rust_helper_bdev_read_only(struct block_device *bdev)
 }
 
 /*
- * Returns whether the driver of a disk may sleep when it receives a request, or whether
- * nobody can tell now.  The tag set is the driver's, which frees it after its disk: a
- * reference to the queue delays that.
+ * Returns whether the driver of a disk may sleep when it receives a request, or -EAGAIN
+ * if nobody can tell now, as the queue is frozen.  @set gets the address of the tag set
+ * that tells.  It is the driver's, which frees it after its disk: a reference to the queue
+ * delays that.
  */
-__rust_helper bool rust_helper_kx_bdev_may_block(struct block_device *bdev)
+__rust_helper int rust_helper_kx_bdev_may_block(struct block_device *bdev, const void **set)
 {
 	struct request_queue *q = bdev_get_queue(bdev);
+	struct blk_mq_tag_set *tags;
 	bool may_block;
 
 	if (!percpu_ref_tryget_live(&q->q_usage_counter))
-		return true;
-	may_block = q->tag_set && (q->tag_set->flags & BLK_MQ_F_BLOCKING);
+		return -EAGAIN;
+	tags = READ_ONCE(q->tag_set);
+	may_block = tags && (tags->flags & BLK_MQ_F_BLOCKING);
 	percpu_ref_put(&q->q_usage_counter);
+	*set = tags;
 	return may_block;
 }
 

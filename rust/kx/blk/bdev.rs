@@ -12,6 +12,10 @@ use crate::{
     fs::{
         self,
         InitFs, //
+    },
+    sync::atomic::{
+        Atomic,
+        Relaxed, //
     }, //
 };
 use core::{
@@ -92,9 +96,48 @@ impl UniqueId {
 pub struct BlockDevice {
     bdev: NonNull<bindings::block_device>,
     file: NonNull<bindings::file>,
-    /// The driver may sleep when it receives a request.
-    may_block: bool,
+    blocking: Blocking,
 }
+
+/// What is known of whether the driver sleeps when it receives a request.
+///
+/// The driver decides that for a tag set, when it allocates that: the flag of the tag set never
+/// changes. But a queue that is frozen does not tell it, and a queue may get its tag set late: a device
+/// of device-mapper is there before its table. So the answer is kept with the address of the tag set
+/// that it is about, which is null if the driver has none. A tag set is freed after its disk, which
+/// takes no request any more then, so another one with its address has no say.
+struct Blocking(Atomic<usize>);
+
+impl Blocking {
+    /// The driver does not sleep. Tag sets are aligned, so this bit of their address, and the next one,
+    /// are free. Without both, nothing is known.
+    const NEVER: usize = 1;
+    /// The driver may sleep.
+    const MAY: usize = 2;
+
+    const fn unknown() -> Self {
+        Self(Atomic::new(0))
+    }
+
+    /// Returns whether the driver may sleep, if that is known for the tag set at `address`.
+    #[inline]
+    fn get(&self, address: usize) -> Option<bool> {
+        // ORDERING: The word says all that there is to say.
+        match self.0.load(Relaxed) ^ address {
+            Self::NEVER => Some(false),
+            Self::MAY => Some(true),
+            _ => None,
+        }
+    }
+
+    /// Notes the answer of the tag set at `address`.
+    fn set(&self, address: usize, may_block: bool) {
+        let answer = if may_block { Self::MAY } else { Self::NEVER };
+        self.0.store(address | answer, Relaxed);
+    }
+}
+
+const _: () = assert!(align_of::<bindings::blk_mq_tag_set>() > Blocking::NEVER | Blocking::MAY);
 
 // SAFETY: An open device has no thread affinity.
 unsafe impl Send for BlockDevice {}
@@ -193,14 +236,11 @@ impl BlockDevice {
         // SAFETY: `file` is the file of an open block device, as it is not an error pointer.
         let bdev = unsafe { bindings::file_bdev(file) };
         // INVARIANT: `bdev_file_open_by_dev` returned the file; the value takes over its reference.
-        let mut this = Self {
+        Ok(Self {
             bdev: NonNull::new(bdev).ok_or(ENXIO)?,
             file: NonNull::new(file).ok_or(ENXIO)?,
-            may_block: true,
-        };
-        // SAFETY: The device is open by the type invariant, so its queue is live.
-        this.may_block = unsafe { ours::kx_bdev_may_block(bdev) };
-        Ok(this)
+            blocking: Blocking::unknown(),
+        })
     }
 
     #[inline]
@@ -230,7 +270,7 @@ impl BlockDevice {
 
     /// Returns whether [`BioSpec::nowait`] keeps the submitter of this I/O from waiting: the device
     /// takes such I/O, its driver does not sleep, and writeback throttling, which makes even such I/O
-    /// wait, does not apply. All of this may change at any time, except what the driver does.
+    /// wait, does not apply. All of this may change at any time, so the answer is for this I/O only.
     ///
     /// A device above others may still wait for a driver below that sleeps, such as `nbd`.
     #[inline]
@@ -238,9 +278,35 @@ impl BlockDevice {
         let limits = self.raw_limits();
         // SAFETY: As for the fields in `limits`.
         let features = unsafe { (&raw const (*limits).features).read_volatile() };
-        !self.may_block
-            && features & ours::BLK_FEAT_NOWAIT != 0
+        features & ours::BLK_FEAT_NOWAIT != 0
+            && !self.may_block()
             && !(spec.may_be_throttled() && self.has_policies())
+    }
+
+    /// Returns whether the driver may sleep when it receives a request now, or whether it does not tell
+    /// now.
+    #[inline]
+    fn may_block(&self) -> bool {
+        // SAFETY: The device is open by the type invariant, so its queue is live. The pointer is only
+        // compared, and read once, as the queue may get its tag set now.
+        let set = unsafe { (&raw const (*(*self.as_raw()).bd_queue).tag_set).read_volatile() };
+        self.blocking.get(set.addr()).unwrap_or_else(|| self.ask())
+    }
+
+    /// Asks whether the driver may sleep, and keeps the answer.
+    #[cold]
+    fn ask(&self) -> bool {
+        let mut set = core::ptr::null();
+        // SAFETY: The device is open by the type invariant, so its queue is live. `set` is valid for
+        // writes.
+        match unsafe { ours::kx_bdev_may_block(self.as_raw(), &mut set) } {
+            // A frozen queue: the next request asks again.
+            error if error < 0 => true,
+            may_block => {
+                self.blocking.set(set.addr(), may_block != 0);
+                may_block != 0
+            }
+        }
     }
 
     /// Returns whether the disk has policies for the quality of service, such as writeback throttling.

@@ -709,7 +709,7 @@ mod suite {
 
         let mut rig = Rig {
             table: BioTable::new(4)?,
-            dev: Arc::new(open(plain)?, GFP_KERNEL)?,
+            dev: Arc::new(frozen(disk, || open(plain))?, GFP_KERNEL)?,
             pieces: Arc::new(Pieces::new(8 * PAGE_SIZE, Node::ANY)?, GFP_KERNEL)?,
         };
         assert_eq!(rig.dev.capacity_sectors(), CAPACITY);
@@ -721,7 +721,7 @@ mod suite {
         assert_eq!(rig.dev.unique_id(), None);
         assert_eq!((rig.dev.partition(), rig.dev.partition_uuid()), (0, None));
         drop(open(plain)?);
-        transfers(&rig, counts)?;
+        transfers(disk, &rig, counts)?;
         rig.pieces = Arc::new(Pieces::of_size(5 * PAGE_SIZE, PAGE_SIZE)?, GFP_KERNEL)?;
         in_pieces(&rig, counts)?;
         again(&rig, counts)?;
@@ -837,6 +837,17 @@ mod suite {
         Ok(())
     }
 
+    /// Calls `func` while the queue of the disk is frozen, as it is while limits or the scheduler
+    /// change.
+    fn frozen<T>(disk: &GenDisk<NullDriver>, func: impl FnOnce() -> T) -> T {
+        // SAFETY: The queue is live, as the disk is.
+        unsafe { bindings::blk_freeze_queue_start_non_owner(disk.queue()) };
+        let result = func();
+        // SAFETY: As above, and it was frozen once more than it was thawed.
+        unsafe { bindings::blk_mq_unfreeze_queue_non_owner(disk.queue()) };
+        result
+    }
+
     /// Waits until no request of the disk is in flight.
     fn wait_until_idle(disk: &GenDisk<NullDriver>) {
         // SAFETY: The queue is live, as the disk is. The thread that froze the queue thaws it, with
@@ -888,7 +899,7 @@ mod suite {
         Ok(())
     }
 
-    fn transfers(rig: &Rig, counts: &Counts) -> Result {
+    fn transfers(disk: &GenDisk<NullDriver>, rig: &Rig, counts: &Counts) -> Result {
         for sector in 0..20 {
             rig.io(BioSpec { sector, ..PLAIN })?;
         }
@@ -917,7 +928,11 @@ mod suite {
             nowait: true,
             ..write
         };
+        // The queue was frozen when the device was opened, and nobody could tell. Now it is known, and
+        // stays so.
+        frozen(disk, || assert!(!rig.dev.takes_nowait(&direct)));
         assert!(rig.dev.takes_nowait(&direct) && rig.dev.takes_nowait(&PLAIN));
+        frozen(disk, || assert!(rig.dev.takes_nowait(&direct)));
         rig.io(direct)?;
         assert_eq!(
             rig.io(BioSpec {
