@@ -11,6 +11,8 @@ REASONS = {
         "the same count, when the request has ended, on whichever processor that is",
     "ibtrs_server::con::Con::rdma::qp::Handler::received":
         "claims the request number for the path: another path may bring the same request again",
+    "ibtrs_server::con::Con::request":
+        "the same claim, where the compiler did not make it a part of the caller",
     "ibnbd_server::session::Handle::ibtrs_server::server::ServiceSession::request":
         "claims the bio of the request number; the processor on which the disk ended the last request gave it back",
     "ibnbd_client::queue::request::Queue::kx::blk::operations::Operations::queue_rq":
