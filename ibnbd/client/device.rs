@@ -365,8 +365,8 @@ impl Device {
         }
     }
 
-    /// Notes that the last user has closed the disk: a worker opens the device soon if that was refused
-    /// while the disk was in use.
+    /// Notes that the last user has closed the disk: a worker opens the device soon if nothing proved that
+    /// it is the disk that was in use.
     ///
     /// # Context
     ///

@@ -83,13 +83,15 @@ pub enum Standing {
     Open,
     /// The server has lost the session, and the client reopens the device; requests wait.
     Reopening,
-    /// As [`Standing::Reopening`], but the queue timeout has passed, or the last user has closed a refused
-    /// disk; requests fail.
+    /// As [`Standing::Reopening`], but the queue timeout has passed, or the last user has closed an
+    /// unproven disk; requests fail.
     TimedOut,
     /// The server has another disk under the name. The client reopens the device only when an
-    /// operator remaps it, when the last user closes the disk, or when the server has lost the session
-    /// once more.
+    /// operator remaps it, or when the server has lost the session once more.
     Refused,
+    /// Nothing proves that the server's disk is the one in use. As [`Standing::Refused`], but the client
+    /// also reopens the device when the last user closes the disk.
+    Unproven,
     /// The server's operator has closed the device. The client reopens it only when an operator
     /// remaps it, or when the server has lost the session.
     Revoked,
@@ -97,11 +99,12 @@ pub enum Standing {
 
 impl Standing {
     /// All standings.
-    pub const ALL: [Standing; 5] = [
+    pub const ALL: [Standing; 6] = [
         Standing::Open,
         Standing::Reopening,
         Standing::TimedOut,
         Standing::Refused,
+        Standing::Unproven,
         Standing::Revoked,
     ];
 
@@ -110,7 +113,7 @@ impl Standing {
         match self {
             Self::Open => QueueState::Live,
             Self::Reopening => QueueState::Quiesced,
-            Self::TimedOut | Self::Refused | Self::Revoked => QueueState::Failing,
+            Self::TimedOut | Self::Refused | Self::Unproven | Self::Revoked => QueueState::Failing,
         }
     }
 
@@ -124,6 +127,7 @@ impl Standing {
     pub const fn answered(same: Result<(), Difference>) -> Self {
         match same {
             Ok(()) => Self::Open,
+            Err(Difference::Unproven) => Self::Unproven,
             Err(_) => Self::Refused,
         }
     }
@@ -137,12 +141,12 @@ impl Standing {
         }
     }
 
-    /// The standing after the last user has closed the disk: a disk that was refused because it was in
-    /// use may be used now.
+    /// The standing after the last user has closed the disk: what was refused because nothing proved that
+    /// it is the disk in use may be used now.
     #[must_use]
     pub const fn unused(self) -> Self {
         match self {
-            Self::Refused => Self::TimedOut,
+            Self::Unproven => Self::TimedOut,
             other => other,
         }
     }

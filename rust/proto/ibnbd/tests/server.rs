@@ -235,6 +235,7 @@ fn standing() {
     use Standing::*;
     assert_eq!(Standing::answered(Ok(())), Open);
     assert_eq!(Standing::answered(Err(Difference::Smaller)), Refused);
+    assert_eq!(Standing::answered(Err(Difference::Unproven)), Unproven);
     for s in Standing::ALL {
         assert_eq!(s.queue_state() == QueueState::Live, s == Open);
         // While requests wait, the device is retried.
@@ -246,9 +247,9 @@ fn standing() {
         assert_eq!(s.failed(true).is_retried(), s.is_retried());
         // A close changes nothing about the requests that are on their way.
         assert_eq!(s.unused().queue_state(), s.queue_state());
-        assert_eq!(s.unused() == s, s != Refused);
+        assert_eq!(s.unused() == s, s != Unproven);
     }
-    assert!(Refused.unused().is_retried());
+    assert!(Unproven.unused().is_retried());
     assert_eq!(Reopening.failed(true), TimedOut);
     assert_eq!(TimedOut.queue_state(), QueueState::Failing);
 }
