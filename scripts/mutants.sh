@@ -18,5 +18,5 @@ install_mutants() {
 	with_progress "Building cargo-mutants $VERSION" 200 install_mutants
 cd "$TOP"
 mkdir -p "$IBTRS_CACHE/mutants"
-exec "$root/bin/cargo-mutants" mutants --package ibtrs_proto --package ibnbd_proto \
+exec "$root/bin/cargo-mutants" mutants --package ibtrs_proto --package ibnbd_proto --package ibmsg_proto \
 	--output "$IBTRS_CACHE/mutants" --jobs "${JOBS_MUTANTS:-1}" --no-shuffle "$@"

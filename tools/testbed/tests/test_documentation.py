@@ -18,8 +18,8 @@ OF_THE_KERNEL = ("drivers/", "include/", "lib/Kconfig", "rust/libkernel.rmeta", 
                  "rust/Makefile", "scripts/gendwarfksyms/", ".config")
 # Files that an operator writes, and those that the bench leaves behind.
 NOT_IN_THE_TREE = {"/etc/ibtrs/client.toml", "/etc/ibtrs/server.toml", "client.toml", "server.toml", "tables.md"}
-CRATES = ("kx", "rdma", "ibtrs_proto", "ibnbd_proto", "ibtrs_core", "ibtrs_client", "ibtrs_server", "ibnbd_client",
-          "ibnbd_server")
+CRATES = ("kx", "rdma", "ibtrs_proto", "ibnbd_proto", "ibmsg_proto", "ibtrs_core", "ibtrs_client", "ibtrs_server",
+          "ibnbd_client", "ibnbd_server")
 # Crates of others, and an address.
 FOREIGN = {"kernel", "core", "ibtrs_bindings", "fe80"}
 # Names of files that security.md shortens.
