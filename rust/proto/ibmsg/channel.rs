@@ -9,7 +9,7 @@
 //! |---|---|---|
 //! | opening | [`Channel::opening`], OPEN; [`Channel::accepted`] or [`Channel::rejected`] | [`Channel::offered`]; [`Channel::accept`] or [`Channel::reject`] |
 //! | connection lost | [`Channel::lost`] | the same |
-//! | moving | [`Channel::move_to`], OPEN or RESUME; [`Channel::resumed`]; LIVE when all have moved | [`Channel::open_again`], [`Channel::resume`], [`Channel::left_behind`] |
+//! | moving | [`Channel::move_to`], OPEN or RESUME; [`Channel::resumed`]; LIVE before that, and after it unless [`Channel::blocks_live`] | [`Channel::open_again`], [`Channel::resume`], [`Channel::left_behind`] |
 //! | closing | [`Channel::close`], [`Channel::close_due`], [`Channel::peer_closes`], [`Channel::closed`] | the same |
 //! | session lost | [`Channel::abandon`] | the same |
 
@@ -268,14 +268,15 @@ impl Channel {
     ///
     /// # Errors
     ///
-    /// When it was open already.
+    /// When the channel is over.
     pub fn accepted(
         &mut self,
         conn: Conn,
         moves: Seq,
         window: &Window,
     ) -> Result<bool, ChannelError> {
-        if !self.takes_from(conn) || moves != self.moves {
+        // A record that is repeated changes nothing.
+        if !self.takes_from(conn) || moves != self.moves || self.phase == Phase::Open {
             return Ok(false);
         }
         if self.phase != Phase::Opening {
@@ -365,6 +366,19 @@ impl Channel {
             (Phase::Opening, None) => Move::Open(self.moves),
             _ => Move::Resume(self.entry(false)),
         })
+    }
+
+    /// Whether the client may not send LIVE with `ends` by `conn` because of this channel: the server may not know
+    /// yet that it has left a lost connection, as the record that says so is on its way elsewhere, or
+    /// was not sent.
+    pub fn blocks_live(&self, conn: Conn) -> bool {
+        let is_listed = !self.peer_ended && !self.is_over();
+        is_listed
+            && match self.place {
+                Place::On(_) => false,
+                Place::Moving(to) => to != conn && self.moves != Seq::new(0),
+                Place::Adrift(_) => true,
+            }
     }
 
     fn entry(&mut self, gone: bool) -> ResumeEntry {
@@ -470,7 +484,7 @@ impl Channel {
     /// those of [`Channel::cause`].
     pub fn left_behind(&mut self, live: &Live<'_>) -> bool {
         let (Place::On(conn) | Place::Moving(conn) | Place::Adrift(conn)) = self.place;
-        let is_left = !self.is_over() && live.has_lost(conn.epoch);
+        let is_left = live.ends && !self.is_over() && live.has_lost(conn.epoch);
         if is_left && self.peer_ended {
             // Nothing is lost: the program may still take what has arrived.
             return false;
@@ -541,6 +555,13 @@ impl Channel {
         }
         match self.phase {
             Phase::Open if !self.peer_ended => {}
+            // Repeated.
+            Phase::Open => {
+                return Ok(match close.end {
+                    Some(_) => PeerCloses::Ends,
+                    None => PeerCloses::Stale,
+                })
+            }
             // The client has withdrawn. It sends the end at once, as it has sent nothing.
             Phase::Offered | Phase::Rejected if close.end.is_some() => {
                 self.phase = Phase::Over;

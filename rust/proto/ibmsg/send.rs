@@ -411,6 +411,11 @@ impl Sender {
         self.byte_limit
     }
 
+    /// The cost of all messages that have numbers.
+    pub const fn bytes(&self) -> Seq {
+        self.bytes
+    }
+
     /// Whether the peer's program takes no more messages.
     pub const fn is_stopped(&self) -> bool {
         self.stopped

@@ -332,7 +332,7 @@ fn the_longest_records_fit_the_smallest_frame() {
     assert_eq!(frame.finish(), FRAME_HDR_LEN + MAX_OPEN_LEN);
     let mut frame = FrameWriter::new(&mut buf, Seq::new(0)).unwrap();
     assert_eq!(
-        frame.record(|buf| Live::encode(buf, &[1; MAX_ATTEMPTS])),
+        frame.record(|buf| Live::encode(buf, true, 1, &[1; MAX_ATTEMPTS])),
         Some(())
     );
 }
@@ -476,19 +476,19 @@ fn resume_and_live() {
     assert_eq!(Resume::encode(&mut [0; 47], [entry].into_iter()), None);
     assert_eq!(Resume::encode(&mut [0; 48], [].into_iter()), None);
 
-    let bytes = hex("0c000000 18000000 00000000 00000000 05000000 02010000");
+    let bytes = hex("0c010000 18000000 00000000 02010000 05000000 01010000");
     let mut buf = [0; 32];
-    assert_eq!(Live::encode(&mut buf, &[5, 0x102]), Some(24));
+    assert_eq!(Live::encode(&mut buf, true, 0x102, &[5, 0x101]), Some(24));
     assert_eq!(buf[..24], bytes[..]);
     let frame = frame_of(&bytes);
     let Ok(Record::Live(live)) = record(&frame) else {
         panic!();
     };
-    assert!(live.epochs().eq([5, 0x102]));
+    assert!(live.ends && live.newest == 0x102 && live.epochs().eq([5, 0x101]));
     let lost: Vec<_> = [4, 5, 6, 0x101, 0x102, 0x103]
         .map(|epoch| live.has_lost(epoch))
         .into();
-    assert_eq!(lost, [true, false, true, true, false, false]);
+    assert_eq!(lost, [true, false, true, false, true, false]);
     for len in [16usize, 17, 19, 22, 23] {
         let mut short = bytes[..len].to_vec();
         short[4] = len as u8;
@@ -497,8 +497,11 @@ fn resume_and_live() {
             Err(WireError::Attempts(_))
         ));
     }
-    assert_eq!(Live::encode(&mut [0; 1024], &[1; MAX_ATTEMPTS + 1]), None);
-    assert_eq!(Live::encode(&mut buf, &[]), None);
+    assert_eq!(
+        Live::encode(&mut [0; 1024], false, 1, &[1; MAX_ATTEMPTS + 1]),
+        None
+    );
+    assert_eq!(Live::encode(&mut buf, false, 1, &[]), None);
 }
 
 #[test]

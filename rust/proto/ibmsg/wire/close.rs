@@ -57,8 +57,7 @@ impl Close {
     }
 }
 
-/// CLOSED: the answer to REJECT, to REDIRECT, and to CLOSE with an end, also for a channel that the
-/// sender does not know.
+/// CLOSED: the answer to REJECT, to REDIRECT, and to CLOSE with an end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Closed {
     /// The channel.

@@ -12,6 +12,8 @@ pub const ENTRY_LEN: usize = 32;
 /// Bytes of an attempt in LIVE.
 const EPOCH_LEN: usize = 4;
 
+/// LIVE: channels that are still on a lost attempt end.
+const ENDS: u8 = 1;
 /// The sender does not know the channel, or will not use it any more.
 const GONE: u32 = 1;
 
@@ -147,18 +149,25 @@ impl Iterator for Entries<'_> {
     }
 }
 
-/// LIVE: the connection attempts that the client has not given up. It has lost all others that are older
-/// than the newest of these, and has sent RESUME or OPEN for all channels of them that it still has. The
-/// server takes no more frames from those attempts, and ends the channels that are still on one.
+/// LIVE: the connection attempts that the client has not given up. It has lost all others up to the
+/// `newest`. The server takes no more frames from those.
+///
+/// The client sends it by a connection before it moves channels there, so that nothing that was sent
+/// before a move arrives after it. It sends it again, with `ends`, when all channels that it still has
+/// are on other attempts: the server has confirmed that, or learns it from a record before this one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Live<'a> {
+    /// The server ends the channels that are still on a lost attempt.
+    pub ends: bool,
+    /// The epoch of the latest attempt that the client has begun, whether or not it is in the list.
+    pub newest: u32,
     epochs: &'a [u8],
 }
 
 impl<'a> Live<'a> {
     /// Writes the record, and returns its length; `None` if it does not fit, or has no attempts or more
     /// than [`MAX_ATTEMPTS`].
-    pub fn encode(out: &mut [u8], epochs: &[u32]) -> Option<usize> {
+    pub fn encode(out: &mut [u8], ends: bool, newest: u32, epochs: &[u32]) -> Option<usize> {
         if epochs.is_empty() || epochs.len() > MAX_ATTEMPTS {
             return None;
         }
@@ -167,7 +176,9 @@ impl<'a> Live<'a> {
             .saturating_mul(EPOCH_LEN)
             .saturating_add(RECORD_HDR_LEN);
         let mut w = Writer::new(out);
-        Head::new(TYPE_LIVE, 0, Seq::new(0)).write(&mut w, len);
+        let mut head = Head::new(TYPE_LIVE, 0, Seq::new(newest));
+        head.flags = if ends { ENDS } else { 0 };
+        head.write(&mut w, len);
         for epoch in epochs {
             w.u32(*epoch);
         }
@@ -175,11 +186,15 @@ impl<'a> Live<'a> {
     }
 
     pub(crate) fn decode(head: &Head, body: &'a [u8]) -> Result<Self, WireError> {
-        head.flags_within(0)?;
+        head.flags_within(ENDS)?;
         let is_whole = body.len().checked_rem(EPOCH_LEN) == Some(0);
         let count = body.len().checked_div(EPOCH_LEN).unwrap_or(0);
         match is_whole && (1..=MAX_ATTEMPTS).contains(&count) {
-            true => Ok(Self { epochs: body }),
+            true => Ok(Self {
+                ends: head.flags & ENDS != 0,
+                newest: head.number,
+                epochs: body,
+            }),
             false => Err(WireError::Attempts(count)),
         }
     }
@@ -192,7 +207,6 @@ impl<'a> Live<'a> {
 
     /// Whether the client has lost the attempt `epoch`.
     pub fn has_lost(&self, epoch: u32) -> bool {
-        let is_older = self.epochs().any(|live| epoch < live);
-        is_older && self.epochs().all(|live| epoch != live)
+        epoch <= self.newest && self.epochs().all(|live| epoch != live)
     }
 }

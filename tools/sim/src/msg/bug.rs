@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Deliberate mistakes, which the simulator must find.
+
+/// A mistake of the driver around the state machines.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Bug {
+    /// A message counts as acknowledged before it is in the program's queue.
+    AckBeforeQueue,
+    /// A message is released when it was posted, not when the peer has acknowledged it.
+    ReleaseOnPost,
+    /// The program is told at the completion of the SEND that its message was delivered.
+    CompletionIsDelivery,
+    /// A message whose time is over counts as not delivered although it was sent.
+    SkipAfterSend,
+    /// A message whose time is over leaves the queue though it has a number.
+    ExpireWithoutSkip,
+    /// SKIP does not say what the message had cost.
+    SkipIsFree,
+    /// Credits are added up, not set.
+    AddCredits,
+    /// Credits are renewed when a message has arrived, not when the program has taken it.
+    EarlyCredits,
+    /// The server follows RESUME though it is older than the latest move.
+    OldResume,
+    /// Pieces from a former connection count.
+    KeepPieces,
+    /// A call whose request was not acknowledged when the path was lost is made again.
+    CallAgain,
+    /// The callee may answer a request twice.
+    AnswerTwice,
+    /// The client does not say which connection attempts it has given up.
+    NoLive,
+    /// The server still takes frames from the attempts that the client has given up.
+    NoFence,
+    /// The same, and a record counts by whichever connection it comes.
+    AnyConnection,
+    /// Channels end while they are on their way by another connection.
+    HastyLive,
+    /// CLOSE is sent before all messages.
+    EarlyEnd,
+    /// The end of a channel is not answered.
+    NoClosed,
+    /// Acknowledgements only travel with other frames.
+    NoAckTimer,
+    /// Credits in frames only travel with records.
+    NoCreditFrames,
+    /// A channel that moves is not moved again when that connection is lost, too.
+    MoveOnce,
+}
+
+impl Bug {
+    /// All of them.
+    pub const ALL: [Bug; 21] = [
+        Bug::AckBeforeQueue,
+        Bug::ReleaseOnPost,
+        Bug::CompletionIsDelivery,
+        Bug::SkipAfterSend,
+        Bug::ExpireWithoutSkip,
+        Bug::SkipIsFree,
+        Bug::AddCredits,
+        Bug::EarlyCredits,
+        Bug::OldResume,
+        Bug::AnyConnection,
+        Bug::KeepPieces,
+        Bug::CallAgain,
+        Bug::AnswerTwice,
+        Bug::NoLive,
+        Bug::NoFence,
+        Bug::HastyLive,
+        Bug::EarlyEnd,
+        Bug::NoClosed,
+        Bug::NoAckTimer,
+        Bug::NoCreditFrames,
+        Bug::MoveOnce,
+    ];
+}
