@@ -10,11 +10,12 @@
 
 mod auth;
 mod logic;
+mod messages;
 mod parsers;
 mod wire;
 
 /// The target that takes the bytes.
-const TARGETS: [fn(&[u8]); 20] = [
+const TARGETS: [fn(&[u8]); 23] = [
     wire::handshake,
     wire::messages,
     wire::requests,
@@ -35,6 +36,9 @@ const TARGETS: [fn(&[u8]); 20] = [
     auth::exchange,
     wire::discover,
     wire::checksums,
+    messages::frames,
+    messages::halves,
+    messages::channel,
 ];
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {

@@ -473,6 +473,24 @@ fn resume_and_live() {
             assert_eq!(record(&frame_of(&wrong)), Err(error));
         }
     }
+    // One entry, as on the page.
+    let one = |ty: &str, entry: ResumeEntry, fields: &str| {
+        let mut buf = [0; 48];
+        let list = [entry].into_iter();
+        let encoded = match ty {
+            "0a" => Resume::encode(&mut buf, list),
+            _ => Resume::encode_answer(&mut buf, list),
+        };
+        assert_eq!(encoded, Some((48, 1)));
+        assert_eq!(
+            buf[..],
+            hex(&format!(
+                "{ty}000000 30000000 00000000 00000000 {fields} {ACK}"
+            ))[..]
+        );
+    };
+    one("0a", entry, "07000000 02000000 00000000 00000000");
+    one("0b", other, "08000000 02000000 01000000 00000000");
     assert_eq!(Resume::encode(&mut [0; 47], [entry].into_iter()), None);
     assert_eq!(Resume::encode(&mut [0; 48], [].into_iter()), None);
 

@@ -28,7 +28,7 @@ pub enum What {
 
 /// An operation of a program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Op {
+pub struct Action {
     /// When, counted from when the channel is open.
     pub at: Time,
     /// What.
@@ -77,7 +77,7 @@ pub struct Chan {
     /// The terms of both sides.
     pub terms: [Terms; 2],
     /// What the programs of both sides do.
-    pub ops: [Vec<Op>; 2],
+    pub ops: [Vec<Action>; 2],
 }
 
 /// The faults.
@@ -247,10 +247,10 @@ fn channel(r: &mut Rng) -> Chan {
     }
 }
 
-fn ops(r: &mut Rng, most: u64) -> Vec<Op> {
+fn ops(r: &mut Rng, most: u64) -> Vec<Action> {
     let spread = [1, 10, 60][r.below(3) as usize] * MS;
     let mut ops: Vec<_> = (0..r.below(most + 1))
-        .map(|_| Op {
+        .map(|_| Action {
             at: r.below(spread),
             what: match r.below(3) {
                 0 => What::Call,
@@ -264,7 +264,7 @@ fn ops(r: &mut Rng, most: u64) -> Vec<Op> {
         })
         .collect();
     if r.below(3) == 0 {
-        ops.push(Op {
+        ops.push(Action {
             at: r.below(2 * spread),
             what: What::Close,
             len: 0,

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Messages between programs: frames, and what a peer may do to a channel.
+
+use std::collections::VecDeque;
+
+use ibmsg_proto::channel::{Channel, Conn};
+use ibmsg_proto::limits::{cost, FIRST};
+use ibmsg_proto::link::Link;
+use ibmsg_proto::receive::{Arrival, Receiver};
+use ibmsg_proto::send::{SendLimits, Sender};
+use ibmsg_proto::window::Window;
+use ibmsg_proto::wire::{
+    Ack, Close, FrameWriter, Live, Record, Records, Redirect, Resume, ResumeEntry,
+};
+use ibmsg_proto::Seq;
+
+use crate::wire::head;
+
+const LIMITS: SendLimits = SendLimits {
+    messages: 8,
+    bytes: 4000,
+};
+
+/// Decoders: a record that is read, written and read again is the same.
+pub(crate) fn frames(bytes: &[u8]) {
+    let Ok((limit, records)) = Records::parse(bytes) else {
+        return;
+    };
+    for record in records.map_while(Result::ok) {
+        let mut buf = [0; 1024];
+        let mut frame = FrameWriter::new(&mut buf, limit).expect("space for the header");
+        let written = frame.record(|out| match &record {
+            Record::Message(r) => r.encode(out),
+            Record::Skip(r) => r.encode(out),
+            Record::Ack(r) => r.encode(out),
+            Record::Open(r) => r.encode(out),
+            Record::Accept(r) => r.encode(out),
+            Record::Reject(r) => r.encode(out),
+            Record::Redirect(r) => {
+                let addresses: Vec<_> = r.addresses().collect();
+                Redirect::encode(out, r.channel, r.moves, &addresses)
+            }
+            Record::Close(r) => r.encode(out),
+            Record::Closed(r) => r.encode(out),
+            Record::Resume(r) => Some(Resume::encode(out, r.entries())?.0),
+            Record::Resumed(r) => Some(Resume::encode_answer(out, r.entries())?.0),
+            Record::Live(r) => {
+                let epochs: Vec<_> = r.epochs().collect();
+                Live::encode(out, r.ends, r.newest, &epochs)
+            }
+        });
+        written.expect("no longer than it was");
+        let len = frame.finish();
+        let (again, mut records) = Records::parse(&buf[..len]).expect("a frame");
+        assert_eq!((again, records.next()), (limit, Some(Ok(record))));
+    }
+}
+
+fn seq(byte: u8) -> Seq {
+    FIRST.plus(u32::from(byte % 16))
+}
+
+fn ack([a, b, c, d]: [u8; 4]) -> Ack {
+    Ack {
+        next: seq(a),
+        taken: seq(b),
+        msg_limit: seq(c),
+        byte_limit: FIRST.plus(u32::from(d) * 16),
+    }
+}
+
+/// A receiver is never overrun, and a sender never confused.
+pub(crate) fn halves(bytes: &[u8]) {
+    let ([messages, size, peer], mut rest) = head(bytes);
+    let window = |m: u8, b: u8| Window::new(u32::from(m % 8) + 1, u32::from(b) * 4 + 164, 100, 0);
+    let (Ok(own), Ok(other)) = (window(messages, size), window(peer, size)) else {
+        unreachable!("possible terms");
+    };
+    let mut rx = Receiver::new(own, FIRST);
+    let mut tx = Sender::new(LIMITS, FIRST);
+    tx.open(&other);
+    let mut link = Link::new(8, 8);
+    let mut inbox: VecDeque<(Seq, u32)> = VecDeque::new();
+    let mut items = VecDeque::new();
+    let mut first = FIRST;
+    while !rest.is_empty() {
+        let ([what, a, b, c, d], next) = head(rest);
+        rest = next;
+        let (total, offset, len) = (u32::from(b % 110), u32::from(c), u32::from(d));
+        match what % 12 {
+            0 | 1 => {
+                let number = if what & 16 == 0 { seq(a) } else { rx.next() };
+                let (offset, len) = if what & 32 == 0 {
+                    (offset, len)
+                } else {
+                    (0, total)
+                };
+                if rx.message(number, total, offset, len, a & 1 != 0) == Ok(Arrival::Queue) {
+                    inbox.push_back((number, total));
+                }
+            }
+            2 => {
+                let _ = rx.skip(seq(a), total);
+            }
+            3 => {
+                if let Some((_, len)) = inbox.pop_front() {
+                    rx.took(len, inbox.front().map(|(number, _)| *number));
+                }
+            }
+            4 => {
+                rx.announce();
+            }
+            5 => {
+                let _ = rx.due(u64::from(a));
+            }
+            6 => {
+                if let Ok(item) = tx.queue(total) {
+                    items.push_back(item);
+                }
+            }
+            7 => {
+                let at = tx.cursor().ahead_of(first).unwrap_or(0) as usize;
+                if let Some(item) = items.get_mut(at) {
+                    let _ = tx.next(item);
+                }
+            }
+            8 => {
+                let _ = tx.acknowledged(&ack([a, b, c, d]));
+            }
+            9 => tx.lost(),
+            10 => {
+                let _ = tx.resumed(&ack([a, b, c, d]));
+            }
+            _ => {
+                let _ = (link.send(), link.received(Seq::new(u32::from(a))));
+                link.reposted();
+            }
+        }
+        while first.is_before(tx.acked()) {
+            tx.release(items.pop_front().expect("a message that was sent"));
+            first = first.plus(1);
+        }
+        assert!(inbox.len() <= own.messages() as usize);
+        assert!(inbox.iter().map(|(_, len)| cost(*len)).sum::<u32>() <= own.bytes());
+        assert!(!tx.cursor().is_before(tx.acked()) && !tx.high().is_before(tx.cursor()));
+    }
+}
+
+/// A channel answers any record in any phase, and does not come back when it is over.
+pub(crate) fn channel(bytes: &[u8]) {
+    let ([side], mut rest) = head(bytes);
+    let Ok(window) = Window::new(4, 1000, 100, 1) else {
+        unreachable!("possible terms");
+    };
+    let conn = |epoch: u8| Conn {
+        epoch: u32::from(epoch % 4),
+        cid: 0,
+    };
+    let none = Seq::new(0);
+    let mut ch = match side % 2 {
+        0 => Channel::opening(7, conn(1), window, LIMITS, FIRST),
+        _ => Channel::offered(7, conn(1), none, &window, window, LIMITS, FIRST),
+    };
+    while !rest.is_empty() {
+        let ([what, from, moves, a, b, c, d], next) = head(rest);
+        rest = next;
+        let (from, moves, flag) = (conn(from), Seq::new(u32::from(moves % 8)), a & 64 != 0);
+        let ack = ack([a, b, c, d]);
+        let entry = ResumeEntry {
+            channel: 7,
+            moves,
+            gone: flag,
+            ack,
+        };
+        let was_over = ch.is_over();
+        match what % 16 {
+            0 => drop(ch.accepted(from, moves, &window)),
+            1 => drop(ch.rejected(from, moves)),
+            2 => drop(ch.accept()),
+            3 => drop(ch.reject()),
+            4 => drop(ch.lost(from)),
+            5 => drop(ch.move_to(from)),
+            6 => drop(ch.open_again(from, moves)),
+            7 => drop(ch.resume(from, &entry)),
+            8 => drop(ch.resumed(from, &entry)),
+            9 => ch.close(1),
+            10 => drop(ch.close_due(flag)),
+            11 => {
+                let end = flag.then_some(seq(d));
+                drop(ch.peer_closes(
+                    from,
+                    &Close {
+                        channel: 7,
+                        end,
+                        ack,
+                        reason: 0,
+                    },
+                ));
+            }
+            12 => drop(ch.closed(from)),
+            13 => drop(ch.tx.acknowledged(&ack)),
+            14 => drop(ch.rx.message(seq(a), 5, 0, 5, flag)),
+            _ => drop((ch.check_open(), ch.conn(), ch.blocks_live(from), ch.cause())),
+        }
+        assert!(!was_over || ch.is_over());
+        assert!(!(ch.is_over() && ch.is_open()));
+    }
+}
