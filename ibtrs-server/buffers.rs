@@ -541,6 +541,18 @@ impl Buffers {
         }
         store.late.count > 0
     }
+
+    /// Leaves the late buffers to the domains for which they are mapped.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    pub(crate) fn forget_late(&self) {
+        let mut late = core::mem::take(&mut self.store.lock().late);
+        while let Some(memory) = late.pop() {
+            drop(memory);
+        }
+    }
 }
 
 /// Makes the memory of a buffer of number `size`, with what a mapping takes.
@@ -655,10 +667,26 @@ impl Session {
     ///
     /// Any.
     fn leave_mapped(self: &Arc<Self>, mut memory: KBox<Memory>) {
+        kx::pr_err_ratelimited!(
+            "{}: bug: a buffer is given back to which the device may still write; it is kept until the connections are closed\n",
+            self.name()
+        );
         let server = &self.server;
         memory.holder = Some(self.clone());
         server.buffers.store.lock().late.push(memory);
         server.tidy.modify(server.clone(), 0);
+    }
+
+    /// Has a worker look after the late buffers, if there are any.
+    ///
+    /// # Context
+    ///
+    /// Any.
+    pub(crate) fn look_after_late_buffers(&self) {
+        let server = &self.server;
+        if server.buffers.store.lock().late.count > 0 {
+            server.tidy.modify(server.clone(), 0);
+        }
     }
 
     /// Closes the path for which a late buffer is mapped: only the end of its connections tells
@@ -667,9 +695,7 @@ impl Session {
         let source = memory.source.as_ref();
         for path in self.paths.lock().iter() {
             if source.is_some_and(|source| source.is_of(&path.pd)) {
-                path.error(fmt!(
-                    "bug: a buffer is given back to which the device may still write; it is kept until the connections are closed"
-                ));
+                path.error(fmt!("the device may still write to a buffer"));
             }
         }
     }
@@ -713,7 +739,8 @@ impl WorkItem<{ crate::server::work::TIDY }> for Server {
 
     fn run(this: Arc<Self>) {
         if this.buffers.take_late() {
-            this.tidy.enqueue_in(this.clone(), LATE_MS);
+            // A buffer that came back may have queued the work for later.
+            this.tidy.modify(this.clone(), LATE_MS);
         } else if this.buffers.expire() {
             this.tidy.enqueue_in(this.clone(), KEEP_MS);
         }
@@ -814,6 +841,8 @@ mod tests {
         assert_eq!(rig.counts(), (bytes, bytes, bytes));
         drop(buffer);
         assert_eq!(rig.counts(), (bytes, 0, 0));
+        // They are of another processor if the test moves.
+        rig.buffers().clear_shelves();
         assert_eq!(start(&rig.take()?)?, place);
         assert!(!rig.buffers().take_late());
         Ok(())
@@ -830,6 +859,7 @@ mod tests {
         // It counts as what it is: in use by its session.
         assert_eq!(rig.counts(), (bytes, bytes, bytes));
         for _ in 0..2 {
+            rig.buffers().clear_shelves();
             let others = [rig.take()?, rig.take()?];
             for other in &others {
                 assert!(start(other)? != place);
@@ -843,6 +873,7 @@ mod tests {
         assert!(!rig.buffers().take_late());
         assert_eq!(rig.counts(), (3 * bytes, 0, 0));
         // It is as good as new.
+        rig.buffers().clear_shelves();
         let all = [rig.take()?, rig.take()?, rig.take()?];
         assert_eq!(rig.counts(), (3 * bytes, 3 * bytes, 3 * bytes));
         let mut places = all.iter().map(start);

@@ -44,7 +44,8 @@ use kernel::{
         Mutex,
         MutexGuard, //
     },
-    time::Jiffies, //
+    time::Jiffies,
+    warn_on, //
 };
 use kx::{
     sync::atomic::{
@@ -390,7 +391,9 @@ impl Server {
         self.feed.disable_sync();
         self.tidy.disable_sync();
         // All connections are closed, so none stays: each refers to its session, and that to the server.
-        self.buffers.take_late();
+        if warn_on!(self.buffers.take_late()) {
+            self.buffers.forget_late();
+        }
     }
 }
 

@@ -124,6 +124,7 @@ impl Path {
         drop(cons);
         drop(closed);
         drop(messages);
+        self.session.look_after_late_buffers();
         self.give_chunks_back();
         Ok(())
     }

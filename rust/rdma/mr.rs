@@ -176,7 +176,7 @@ impl Mr {
     }
 
     /// Allocates a region that covers all of `pieces` as one range, with a key. From then on
-    /// [`DmaPieces::unmap`] leaves the memory to the domain, and reads from a peer into it are refused.
+    /// [`DmaPieces::unmap`] fails while the domain has a queue pair, and reads from a peer into it are refused.
     ///
     /// # Context
     ///

@@ -172,8 +172,8 @@ impl DmaPieces {
         };
         for block in this.pieces.blocks() {
             let Ok(addr) = map_block(&this.pd, block, dir) else {
-                // The device was told of none of them.
-                return Err(this.end_now());
+                // SAFETY: The device was told of none of them: `this` is new.
+                return Err(unsafe { this.end_now() });
             };
             this.needs_sync |= pd.device().needs_sync(addr);
             // INVARIANT: The block with the next number was just mapped. The list has room.
@@ -200,13 +200,19 @@ impl DmaPieces {
         if self.reads.is_pending() && !self.pd.is_over() {
             return Err(self);
         }
-        Ok(self.end_now())
+        // SAFETY: No read into the memory is pending, which includes a region that covers it (`keep`), or the
+        // domain has no queue pair any more. The caller keeps the device from sending from it.
+        Ok(unsafe { self.end_now() })
     }
 
-    /// Ends the mappings, of which the device knows nothing any more; returns the room for the next
-    /// ones.
-    fn end_now(&mut self) -> DmaRoom {
-        self.end_all();
+    /// Ends the mappings at once; returns the room for the next ones.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Self::free`].
+    unsafe fn end_now(&mut self) -> DmaRoom {
+        // SAFETY: By the caller's contract.
+        unsafe { self.free() };
         DmaRoom(take(&mut self.addrs))
     }
 
@@ -238,12 +244,9 @@ impl DmaPieces {
     /// No work request that may not have completed, or may still be posted, and no registration may name
     /// the memory.
     pub(crate) unsafe fn free(&mut self) {
-        self.end_all();
-    }
-
-    fn end_all(&mut self) {
         for (addr, len) in self.mapped() {
-            // SAFETY: By the type invariant the piece is mapped with this length and direction.
+            // SAFETY: By the type invariant the piece is mapped with this length and direction, and by the
+            // caller's contract the device does not use it any more.
             unsafe {
                 bindings::ib_dma_unmap_single(self.pd.device().as_raw(), addr, len, self.dir.raw())
             };
