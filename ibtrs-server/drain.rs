@@ -223,7 +223,8 @@ impl Session {
             if matches!(notices.downtime(downtime), Err(ENOTCONN)) {
                 break;
             }
-            if self.downtime_seen.wait_timeout(AGAIN_MS).is_err() && limit.has_passed() {
+            let pause = limit.left_ms().clamp(1, AGAIN_MS);
+            if self.downtime_seen.wait_timeout(pause).is_err() && limit.has_passed() {
                 kx::pr_warn_ratelimited!(
                     "{}: the client has not acknowledged that the server is away for {} s\n",
                     self.name(),

@@ -48,7 +48,7 @@ impl Downtime {
         self.0
     }
 
-    /// Seconds from the announcement until the stop no longer counts as planned: the announced time,
+    /// Seconds from the loss of the last path until the stop no longer counts as planned: the announced time,
     /// and half as much again, at least a minute.
     pub const fn lasts_s(self) -> u32 {
         let part = self.0 / MARGIN_PART;
@@ -60,7 +60,7 @@ impl Downtime {
         self.0.saturating_add(margin)
     }
 
-    /// Seconds from the announcement for which I/O waits for the server by default.
+    /// Seconds from the loss of the last path for which I/O waits for the server by default.
     pub const fn waits_s(self) -> u32 {
         let lasts_s = self.lasts_s();
         if lasts_s < MAX_WAIT_S {
@@ -76,7 +76,7 @@ impl Downtime {
 pub struct Announced {
     /// The announced time.
     pub downtime: Downtime,
-    /// Milliseconds since the announcement.
+    /// Milliseconds since the last path was lost; before that, since the announcement.
     pub passed_ms: u64,
 }
 
