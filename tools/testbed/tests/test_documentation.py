@@ -148,7 +148,8 @@ def without_a_row(lib: str) -> list[str]:
     table = "".join(line for line in lib.splitlines() if line.startswith("//! |"))
     lib = re.sub(r"#\[cfg\(test\)\]\n(#\[.*\]\n)*mod \w+;", "", lib)
     modules = re.findall(r"(?m)^(?:pub(?:\(crate\))? )?mod (\w+);", lib)
-    return [module for module in modules if f"[`{module}`]" not in table]
+    # A macro may have the same name.
+    return [module for module in modules if f"[`{module}`]" not in table and f"[`mod@{module}`]" not in table]
 
 
 def test_tables_of_modules_are_whole():
