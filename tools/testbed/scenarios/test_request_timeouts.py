@@ -123,7 +123,8 @@ def test_with_a_scheduler_nothing_is_left_of_an_outage(pair, stack):
 
     def reopen() -> None:
         server.run(back)
-        client.run(f"echo 1 > {REMAP}")
+        # The client may open it by itself just before.
+        client.wait_until(f"echo 1 > {REMAP}; [ $(cat {os.path.dirname(REMAP)}/state) = open ]", 30)
 
     def all_have_timed_out() -> None:
         client.wait_until(f"[ $(cat {TIMED_OUT}) = {requests} ]", 60)
