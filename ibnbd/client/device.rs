@@ -62,7 +62,10 @@ use kernel::{
     }, //
 };
 use kx::{
-    blk::GenDisk,
+    blk::{
+        GenDisk,
+        Usage, //
+    },
     mm::{
         in_reclaim,
         NoIo, //
@@ -378,9 +381,11 @@ impl Device {
         }
     }
 
-    /// Does the same as [`Self::unused`], unless the disk is in use or unmapped.
+    /// Does the same as [`Self::unused`], unless the disk is open or unmapped. While a task opens or
+    /// closes it, the next attempt finds out.
     fn open_if_unused(self: &Arc<Self>, inner: &mut Inner) {
-        if inner.disk.as_ref().is_some_and(|disk| !disk.is_open()) {
+        let usage = inner.disk.as_ref().map(|disk| disk.usage());
+        if matches!(usage, Some(Usage::None | Usage::Changing)) {
             self.retry_refused(inner);
         }
     }
@@ -478,8 +483,10 @@ impl Device {
     ///
     /// The first difference.
     fn compare(&self, inner: &Inner, rsp: &OpenRsp) -> Result<(), Difference> {
-        // Until the disk is complete, the partition scan uses it.
-        let in_use = inner.disk.as_ref().is_none_or(|disk| disk.is_open());
+        // Until the disk is complete, the partition scan uses it. A task that closes it may be writing
+        // back data.
+        let usage = inner.disk.as_ref().map(|disk| disk.usage());
+        let in_use = usage != Some(Usage::None);
         let proof = inner.identity_check.wants_proof(in_use);
         rsp.same_disk(&inner.rsp, proof)?;
         if rsp.same_disk(&inner.rsp, true).is_err() {

@@ -64,7 +64,8 @@ pub use gen_disk::{
     DiskOwner,
     DiskSpec,
     GenDisk,
-    OpenMode, //
+    OpenMode,
+    Usage, //
 };
 pub use hctx::Hctx;
 pub use limits::Limits;

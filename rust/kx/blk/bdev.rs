@@ -502,6 +502,27 @@ impl BlockDevice {
         unsafe { Device::from_raw(&raw mut (*self.as_raw()).bd_device) }
     }
 
+    /// Writes to the page cache of the device.
+    #[cfg(IBTRS_KUNIT)]
+    pub(super) fn write_cached(&self, data: &[u8]) -> Result {
+        let mut pos = 0;
+        // SAFETY: By the type invariant the file is open; the callee checks its mode. The data is valid
+        // for reads of its length, and the position for writes.
+        let written = unsafe {
+            bindings::kernel_write(
+                self.file.as_ptr(),
+                data.as_ptr().cast(),
+                data.len(),
+                &mut pos,
+            )
+        };
+        match usize::try_from(written) {
+            Ok(written) if written == data.len() => Ok(()),
+            Ok(_) => Err(EIO),
+            Err(_) => Err(Error::from_errno(i32::try_from(written)?)),
+        }
+    }
+
     /// Returns the name of the device, such as `sda1`.
     pub fn name(&self) -> &CStr {
         self.device().name()

@@ -74,6 +74,19 @@ pub struct OpenMode {
     pub exclusive: bool,
 }
 
+/// The use of a disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Usage {
+    /// Neither the disk nor a partition is open.
+    None,
+    /// The disk or one of its partitions is open.
+    Open,
+    /// A task opens or closes the disk, which nobody else has open. The block layer does not count the
+    /// last opener any more while it writes back what that has written: usually this happens before, but not
+    /// if two openers close the disk at the same time.
+    Changing,
+}
+
 /// The owner of a module's disks.
 ///
 /// Dropping it waits until the last disk is freed and *may sleep*. After that, the block layer does
@@ -490,13 +503,18 @@ impl<D: Operations> GenDisk<D> {
         });
     }
 
-    /// Returns whether the disk or one of its partitions is open at the moment.
+    /// Returns the use of the disk at the moment.
     ///
     /// # Context
     ///
-    /// *any*.
-    pub fn is_open(&self) -> bool {
-        self.openers() > 0
+    /// *any* except interrupts.
+    pub fn usage(&self) -> Usage {
+        let openers = self.if_unlocked(|| self.openers());
+        match openers.unwrap_or_else(|| self.openers()) {
+            0 if openers.is_none() => Usage::Changing,
+            0 => Usage::None,
+            _ => Usage::Open,
+        }
     }
 
     /// Has the next opener of the disk or of a partition read the partition table again, as the disk
@@ -511,7 +529,7 @@ impl<D: Operations> GenDisk<D> {
     }
 
     /// Returns the number of openers of the disk and its partitions.
-    fn openers(&self) -> u32 {
+    pub(super) fn openers(&self) -> u32 {
         // SAFETY: The disk is live by the type invariant.
         unsafe { ours::disk_openers(self.disk.as_ptr()) }
     }
@@ -549,7 +567,7 @@ impl<D: Operations> GenDisk<D> {
     }
 
     /// Calls `func` under the open mutex; `None` if another task has that.
-    fn if_unlocked<T>(&self, func: impl FnOnce() -> T) -> Option<T> {
+    pub(super) fn if_unlocked<T>(&self, func: impl FnOnce() -> T) -> Option<T> {
         let disk = self.disk.as_ptr();
         // SAFETY: The disk is live by the type invariant.
         if unsafe { bindings::mutex_trylock(&raw mut (*disk).open_mutex) } == 0 {

@@ -628,12 +628,7 @@ mod suite {
                 let disk = disk.clone();
                 beside(&queue, move || disk.scan_partitions())?
             };
-            for _ in 0..1000 {
-                if counts.held.is_full() {
-                    break;
-                }
-                fsleep(Delta::from_millis(10));
-            }
+            wait_for_held(&counts)?;
             assert_eq!(disk.begin_removal(false), Err(EBUSY));
             assert_eq!(disk.begin_removal(true), Ok(()));
             disk.mark_dead();
@@ -653,6 +648,66 @@ mod suite {
         })?;
         queue.flush();
         assert_eq!(counts.opens.load(Relaxed), 0);
+        Ok(())
+    }
+
+    /// Waits until the driver holds back a request.
+    fn wait_for_held(counts: &Counts) -> Result {
+        for _ in 0..1000 {
+            if counts.held.is_full() {
+                return Ok(());
+            }
+            fsleep(Delta::from_millis(10));
+        }
+        Err(ETIMEDOUT)
+    }
+
+    /// If two openers close a disk at once, neither of them writes back its data while the block layer
+    /// still counts it. The disk is in use nevertheless.
+    #[test]
+    fn two_closers() -> Result {
+        let owner = DiskOwner::new()?;
+        let queue = work::Queue::new(work::Options::unbound(), fmt!("kxtest"))?;
+        let counts = Arc::new(Counts::zero(), GFP_KERNEL)?;
+        spec("kxtest6", LIMITS, |spec| {
+            let disk = GenDisk::add(spec, tag_set()?, counts.clone(), &owner)?;
+            disk.scan_partitions()?;
+            assert_eq!(disk.usage(), Usage::None);
+            let open = || {
+                let spec = OpenSpec {
+                    write: true,
+                    holder: None,
+                };
+                BlockDevice::open(BlockDevice::find(c"/dev", c"kxtest6")?, spec)
+            };
+            let (first, second) = (open()?, open()?);
+            first.write_cached(&[1; 4096])?;
+            assert_eq!(disk.usage(), Usage::Open);
+            counts.requeues.store(HOLD, Relaxed);
+            let closers = disk.if_unlocked(|| {
+                let closers = (
+                    beside(&queue, move || drop(first))?,
+                    beside(&queue, move || drop(second))?,
+                );
+                // Until both have found that they are not the last one, and wait for the mutex.
+                fsleep(Delta::from_millis(1000));
+                assert_eq!(disk.usage(), Usage::Open);
+                Ok::<_, Error>(closers)
+            });
+            let (first, second) = closers.ok_or(EBUSY)??;
+            wait_for_held(&counts)?;
+            assert_eq!((disk.openers(), disk.usage()), (0, Usage::Changing));
+            let rq = counts.held.take().ok_or(EINVAL)?;
+            assert_eq!(rq.op(), Some(Op::Write));
+            rq.end(Status::OK);
+            first.done.wait_timeout(10_000)?;
+            second.done.wait_timeout(10_000)?;
+            assert_eq!(disk.usage(), Usage::None);
+            Ok(())
+        })?;
+        queue.flush();
+        assert_eq!(counts.opens.load(Relaxed), 0);
+        assert_eq!(counts.miscounts.load(Relaxed), 0);
         Ok(())
     }
 
