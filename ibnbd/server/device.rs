@@ -106,7 +106,7 @@ impl Opened {
         }
         let exports = &session.exports;
         let user = exports.enter(&bdev, access)?;
-        let backlog = Backlog::new(&session.requests, session.depth, &session.backlogs)?;
+        let backlog = Backlog::new(&session.requests, session.depth, session.backlogs()?)?;
         let revoked = match &terms {
             Some(terms) => terms.revoked.clone(),
             None => Arc::new(AtomicFlag::new(false), GFP_KERNEL)?,

@@ -84,7 +84,8 @@ use kx::{
         },
         PercpuArc,
         PercpuOwner,
-        RcuPtr, //
+        RcuPtr,
+        SetOnce, //
     },
     sysfs::Dir,
     work::{
@@ -166,8 +167,6 @@ impl Service {
 
     fn new_session(&self, info: SessionInfo<'_>) -> Result<Arc<dyn ServiceSession>> {
         let (queue, line_queue) = (self.queue.clone(), self.limits.clone());
-        let options = Options::unbound().mem_reclaim();
-        let backlogs = Queue::new(options, fmt!("ibnbd-io-{}", info.name))?;
         let session = Arc::pin_init(
             try_pin_init!(Session {
                 name: CString::try_from(info.name)?,
@@ -185,7 +184,7 @@ impl Service {
                 closing: Atomic::new(0),
                 depth: info.queue_depth,
                 requests: Requests::new(info.queue_depth)?,
-                backlogs,
+                backlogs: SetOnce::new(),
                 limit_line <- LimitLine::new(info.queue_depth),
                 limit_line_work <- kx::new_delayed_work!(line_queue, "Session::limit_line_work"),
                 notices <- new_mutex!(info.notices, "Session::notices"),
@@ -441,8 +440,8 @@ pub(crate) struct Session {
     /// Number of chunks.
     pub(crate) depth: u16,
     pub(crate) requests: Arc<Requests>,
-    /// Runs the workers of the devices' backlogs.
-    pub(crate) backlogs: Arc<Queue>,
+    /// Runs the workers of the devices' backlogs, from the first opened device on.
+    backlogs: SetOnce<Arc<Queue>>,
     /// Requests that wait for a limit of the host.
     #[pin]
     pub(crate) limit_line: LimitLine,
@@ -474,6 +473,26 @@ kx::impl_has_work! {
 impl Session {
     pub(crate) fn name(&self) -> &CStr {
         &self.name
+    }
+
+    /// Returns the queue that runs the workers of the devices' backlogs. The first device creates it: it
+    /// has a thread of its own for memory reclaim, which a session without devices does not need.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub(crate) fn backlogs(&self) -> Result<&Arc<Queue>> {
+        if self.backlogs.as_ref().is_none() {
+            let options = Options::unbound().mem_reclaim();
+            let queue = Queue::new(options, fmt!("ibnbd-io-{}", &*self.name))?;
+            // OPEN messages of a session are handled one at a time, so nobody else sets it meanwhile.
+            self.backlogs.populate(queue);
+        }
+        self.backlogs.as_ref().ok_or(ENOMEM)
     }
 
     /// Returns whether the session is authenticated.

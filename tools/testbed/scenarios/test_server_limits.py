@@ -365,6 +365,24 @@ def test_paths_wait_for_a_name_no_longer_than_their_client(pair):
     stuck.remove()
 
 
+def test_a_session_without_devices_has_no_thread(pair):
+    """The thread that submits requests while there is no memory comes with the first device."""
+    server, client = pair
+    name, threads = "/dev/disk-of-a-thread", "cat /proc/[0-9]*/comm 2> /dev/null | grep -c ibnbd-io-one || true"
+    server.run(f"ln -s $(basename {server.null_blk(size_mb=16)}) {name}")
+    blockdev.load(pair, OURS)
+    client.run(OURS.map_device(name, session="one"))
+    assert server.run(threads) == "1"
+    server.run(f"{OURS.unload('server')} && rm {name}", timeout=60)
+    server.run(OURS.load_server())
+    client.wait_for_log(f"ibnbd0: {name} cannot be opened again yet", 60)
+    assert server.run("ls /sys/class/ibtrs-server") == "one" and server.run(threads) == "0"
+    server.run(f"ln -s nullb0 {name}")
+    client.wait_until("[ $(cat /sys/block/ibnbd0/ibnbd/state) = open ]", 60)
+    assert server.run(threads) == "1"
+    client.run(OURS.unmap())
+
+
 @pytest.mark.fast
 def test_the_memory_of_a_lost_path_is_kept_for_it(pair):
     """Programs take all memory while the only path is lost, and the client comes back all the same."""
