@@ -108,7 +108,9 @@ def says(*seconds: int):
 
 def confirmed(*seconds: int):
     def order(server: Server) -> str | None:
-        heard = server.behaviour.confirmed
+        heard, deadline = server.behaviour.confirmed, time.monotonic() + 20
+        while len(heard) < len(seconds) and time.monotonic() < deadline:
+            server.step()
         return None if heard == list(seconds) else f"confirmed: {heard}"
     return order
 
