@@ -500,7 +500,9 @@ impl Device {
                     "it is not open"
                 }
             );
-            if let Some(disk) = inner.disk.as_ref().filter(|_| !in_use) {
+            // A task that opens or closes the disk may be its only user.
+            let may_read = matches!(usage, Some(Usage::None | Usage::Changing));
+            if let Some(disk) = inner.disk.as_ref().filter(|_| may_read) {
                 disk.read_partitions_at_next_open();
             }
         }

@@ -368,7 +368,7 @@ def test_paths_wait_for_a_name_no_longer_than_their_client(pair):
 def test_a_session_without_devices_has_no_thread(pair):
     """The thread that submits requests while there is no memory comes with the first device."""
     server, client = pair
-    name, threads = "/dev/disk-of-a-thread", "cat /proc/[0-9]*/comm 2> /dev/null | grep -c ibnbd-io-one || true"
+    name, threads = "/dev/disk-of-a-thread", "cat /proc/[0-9]*/comm 2> /dev/null | grep -c kworker/R-ibnbd-io-one || true"
     server.run(f"ln -s $(basename {server.null_blk(size_mb=16)}) {name}")
     blockdev.load(pair, OURS)
     client.run(OURS.map_device(name, session="one"))
