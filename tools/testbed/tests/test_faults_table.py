@@ -49,7 +49,7 @@ wait_for_completion_killable
 # The devices of software RDMA have the processor's addresses: nothing is mapped. Only our suites
 # of KUnit call the others.
 NEVER_IN_A_GUEST = ["blk_freeze_queue_start_non_owner", "blk_mq_unfreeze_queue_non_owner", "ib_dma_map_single",
-                    "trace_set_clr_event"]
+                    "kernel_write", "trace_set_clr_event"]
 
 
 def called() -> set[str]:
