@@ -272,7 +272,7 @@ impl NewDisk {
         let limit = device.limit_scan();
         let scanned = disk.scan_partitions();
         // Some parsers take a table that cannot be read for an absent one.
-        let scanned = match device.io().timeouts().is_stuck() {
+        let scanned = match device.io().timeouts().is_scan_cut() {
             true => Err(ETIMEDOUT),
             false => scanned,
         };

@@ -84,6 +84,8 @@ pub(crate) struct Timeouts {
     used: AtomicFlag,
     /// The partition scan of the new disk has ended.
     scanned: AtomicFlag,
+    /// A request was cancelled before that.
+    cut: AtomicFlag,
 }
 
 impl Timeouts {
@@ -100,6 +102,7 @@ impl Timeouts {
             since: Instant::now(),
             used: AtomicFlag::new(false),
             scanned: AtomicFlag::new(false),
+            cut: AtomicFlag::new(false),
         }
     }
 
@@ -139,6 +142,12 @@ impl Timeouts {
     /// Returns whether the partition scan of the new disk has not ended.
     pub(crate) fn is_scanning(&self) -> bool {
         !self.scanned.load(Relaxed)
+    }
+
+    /// Returns whether the partition scan may lack what one of its reads was to bring: it was cancelled, or
+    /// all requests fail.
+    pub(crate) fn is_scan_cut(&self) -> bool {
+        self.cut.load(Relaxed) || self.is_stuck()
     }
 
     /// Fails all new requests from now on.
@@ -187,6 +196,10 @@ impl Timeouts {
             true => CANCELLED,
             false => (times + 1).min(CANCELLED - 1),
         };
+        if cancels && self.is_scanning() {
+            // ORDERING: Before the exchange, after which the request may end and the scan look.
+            self.cut.store(true, Relaxed);
+        }
         if request.0.cmpxchg(times, next, Full).is_ok() {
             return cancels;
         }
@@ -330,8 +343,11 @@ mod tests {
         timeouts.begins(&read, 0);
         timeouts.begins(&write, 0);
         assert!(!timeouts.exceeded(&write, lost(WRITE)) && !timeouts.exceeded(&write, WRITE));
+        assert!(!timeouts.is_scan_cut());
         assert!(timeouts.exceeded(&read, lost(READ)) && timeouts.is_stuck());
         assert_eq!(timeouts.ends(&read), None);
+        // The read has ended, and its data is missing all the same.
+        assert!(!timeouts.is_stuck() && timeouts.is_scan_cut());
         timeouts.begins(&read, 0);
         timeouts.scan_over();
         assert!(!timeouts.exceeded(&read, lost(READ)) && !timeouts.exceeded(&read, READ));
