@@ -23,7 +23,8 @@ use crate::{
     refusal::Refusal,
     server::Server,
     session::Session,
-    source::MAX_SGES, //
+    source::MAX_SGES,
+    upper::Purpose, //
 };
 use ibtrs_core::auth::Crypto;
 use ibtrs_proto::{
@@ -306,13 +307,13 @@ pub(crate) fn find(
 fn join_plain(session: &Session, path: &Arc<Path>) -> Result<(), Refusal> {
     let source = path.ends.src;
     let mut add = || Ok(session.add_path(path.clone())?);
-    if let Some(upper) = session.upper.as_ref() {
-        return upper.join(source, &mut add);
+    if let Some(uppers) = session.uppers.as_ref() {
+        return uppers.join(source, &mut add);
     }
     // The service has granted the session nothing yet, unless it learns of the session meanwhile.
     add()?;
-    match session.upper.as_ref() {
-        Some(upper) => upper.join(source, &mut || Ok(())),
+    match session.uppers.as_ref() {
+        Some(uppers) => uppers.join(source, &mut || Ok(())),
         None => Ok(()),
     }
 }
@@ -550,7 +551,7 @@ impl Incomer<'_> {
             // Nothing could be fetched over this connection, and its requests would keep buffers.
             return Err(EPROTO);
         }
-        let con = Con::new(path.clone(), request.cid)?;
+        let con = Con::new(path.clone(), request.cid, Purpose::Blocks)?;
         let service = request.cid == 0;
         let (send_depth, send_reserve, recv_depth) = match service {
             true => (config.service_sends(terms), 0, config.service_recvs(terms)),

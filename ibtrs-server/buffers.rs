@@ -753,11 +753,15 @@ mod tests {
     use super::*;
     use crate::{
         refusal::Refusal,
-        server::{
+        service::{
             Joining,
             Service,
-            ServiceSession,
+            Services,
             SessionInfo, //
+        },
+        upper::{
+            Purpose,
+            ServiceSession, //
         },
     };
     use ibtrs_proto::name::SessionName;
@@ -791,7 +795,8 @@ mod tests {
 
     impl Rig {
         fn new() -> Result<Self> {
-            let server = Server::new(Arc::new(Nothing, GFP_KERNEL)?)?;
+            let service = Arc::new(Nothing, GFP_KERNEL)?;
+            let server = Server::new(Services::new(Purpose::Blocks, service))?;
             // The tests do its work.
             server.tidy.disable_sync();
             Ok(Self {

@@ -22,6 +22,10 @@ use crate::{
         self,
         Unsent, //
     },
+    upper::{
+        Purpose,
+        ServiceSession, //
+    },
 };
 use ibtrs_core::{
     convert,
@@ -80,6 +84,7 @@ pub(crate) const RECV_AUTH: usize = 2;
 pub(crate) struct Con {
     pub(crate) path: Arc<Path>,
     pub(crate) cid: u16,
+    purpose: Purpose,
     /// Answers, fetches and a flush that wait for SQ space.
     pub(crate) unsent: Pin<KBox<Unsent>>,
     /// Answers that wait to be sent in one message.
@@ -87,13 +92,19 @@ pub(crate) struct Con {
 }
 
 impl Con {
-    pub(crate) fn new(path: Arc<Path>, cid: u16) -> Result<Self> {
+    pub(crate) fn new(path: Arc<Path>, cid: u16, purpose: Purpose) -> Result<Self> {
         Ok(Self {
             unsent: KBox::pin_init(Unsent::new(path.layout.queue_depth()), GFP_KERNEL)?,
             batch: KBox::pin_init(Batch::new(), GFP_KERNEL)?,
             path,
             cid,
+            purpose,
         })
+    }
+
+    /// Returns what gets the requests of the connection.
+    fn upper(&self) -> Option<&dyn ServiceSession> {
+        self.path.session.upper(self.purpose)
     }
 
     /// Handles the arrival of a request.
@@ -144,7 +155,7 @@ impl Con {
             pr_warn!("{}: bad request: {}\n", *self.path, error.as_str());
         }
         let errno = convert::error(error.errno());
-        match (error, self.path.session.upper.as_ref()) {
+        match (error, self.upper()) {
             // The request may be a good one.
             (RequestError::NoMemory, _) | (_, None) => errno,
             (_, Some(upper)) => upper.bad_request(errno),
@@ -254,12 +265,13 @@ fn serve(path: &Path, qp: PercpuArc<QueuePair<Con>>, index: u32, mut chunk: KBox
         Some(kept) => qp.sync_payload(kept, chunk.request.data_len as usize),
         None => chunk.prepare_data(),
     };
+    let purpose = qp.handler().purpose;
     let op = Request::new(qp, index, chunk);
     if ready.is_err() {
         // Cannot happen, as the lengths were checked.
         return op.respond(Err(EINVAL));
     }
-    match path.session.upper.as_ref() {
+    match path.session.upper(purpose) {
         Some(upper) => upper.request(op),
         None => op.respond(Err(ENODEV)),
     }
@@ -386,7 +398,7 @@ impl Handler for Con {
             }
             // Until the path is connected, the client may not have proved itself.
             Imm::DurableSeen(number) if self.path.charge.is_connected() => {
-                if let Some(upper) = self.path.session.upper.as_ref() {
+                if let Some(upper) = self.upper() {
                     upper.durable_seen(number);
                 }
             }

@@ -201,8 +201,8 @@ impl Session {
         let notices = Notices::new(self.clone());
         let is_told = |downtime: &Downtime| !matches!(notices.downtime(*downtime), Err(ENOTCONN));
         let downtime = downtime.filter(is_told);
-        if let Some(upper) = self.upper.as_ref() {
-            if upper.drain(limit).is_err() {
+        if let Some(uppers) = self.uppers.as_ref() {
+            if uppers.drain(limit).is_err() {
                 self.server.left_over.store(true, Relaxed);
             }
         }

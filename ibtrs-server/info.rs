@@ -108,7 +108,7 @@ fn complete(path: &Arc<Path>, name: SessionName<'_>) -> Result<(), Refusal> {
     let session = &path.session;
     session
         .server
-        .service
+        .services
         .check_name(name, session.kind() == Kind::Authenticated)?;
     session.claim_name(name, path)?;
     if path.is_closing() {

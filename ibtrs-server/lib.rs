@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The server of IBTRS: accepts sessions and passes their requests to a
-//! [`Service`] above, such as the exports of IBNBD.
+//! The server of IBTRS: accepts sessions and passes their requests to the
+//! [`Services`] above, such as the exports of IBNBD.
 //!
 //! A session ([`session::Session`]) has paths ([`path::Path`]), and a path has
 //! connections ([`con::Con`]) and chunks of memory, into which its client writes
@@ -88,11 +88,13 @@ mod refusal;
 mod request;
 mod respond;
 mod server;
+mod service;
 mod session;
 mod source;
 mod stats;
 mod sysfs;
 mod teardown;
+mod upper;
 
 pub use audit::ClientLog;
 pub use clients::{
@@ -113,11 +115,17 @@ pub use refusal::Refusal;
 pub use request::Request;
 pub use server::{
     listen,
+    Listener, //
+};
+pub use service::{
     Joining,
-    Listener,
     Service,
-    ServiceSession,
+    Services,
     SessionInfo, //
+};
+pub use upper::{
+    Purpose,
+    ServiceSession, //
 };
 
 pub use ibtrs_proto::msg::Direction as Dir;

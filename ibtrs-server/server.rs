@@ -1,42 +1,26 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The interface for the service above, the server's state, and the listener.
+//! The server's state, and the listener.
 
 use crate::{
     accept::Backlog,
-    audit::{
-        Audit,
-        ClientLog, //
-    },
+    audit::Audit,
     authentication::FailureTable,
     buffers::Buffers,
-    clients::{
-        Clients,
-        Sources, //
-    },
+    clients::Clients,
     config::Config,
-    drain::{
-        Deadline,
-        Drain, //
-    },
+    drain::Drain,
     memory::Ledger,
-    notices::Notices,
     path::Path,
     pool::Pool,
     ports::Ports,
-    refusal::Refusal,
-    request::Request,
+    service::Services,
     session::Session, //
-};
-use ibtrs_proto::{
-    addr::Addr,
-    name::SessionName, //
 };
 use kernel::{
     new_condvar,
     new_mutex,
     prelude::*,
-    str::CStr,
     sync::{
         Arc,
         CondVar,
@@ -60,153 +44,10 @@ use kx::{
     }, //
 };
 
-/// A path that is about to join its session; its client has proved that it has the session's key.
-pub struct Joining<'a> {
-    /// The session's name.
-    pub name: SessionName<'a>,
-    /// The client's address.
-    pub source: Addr,
-    /// Number of paths of all sessions with this name, including this path.
-    pub paths: u32,
-    /// Number of connections that these paths have when they are complete.
-    pub connections: u32,
-    /// Bytes of the server's memory that these paths may take.
-    pub memory: u64,
-    /// Bytes that other paths of these sessions keep while they are being closed.
-    pub closing: u64,
-}
-
-/// The service that serves the requests of sessions.
-pub trait Service: Send + Sync + 'static {
-    /// A client's session has come up with its first path.
-    ///
-    /// # Context
-    ///
-    /// May sleep.
-    ///
-    /// # Errors
-    ///
-    /// The reason for refusing the session.
-    fn session_up(&self, info: SessionInfo<'_>) -> Result<Arc<dyn ServiceSession>, Refusal>;
-
-    /// A client is about to get `name` for its session; `authenticated` tells whether it has proved
-    /// that it has a key of that name.
-    ///
-    /// # Context
-    ///
-    /// May sleep.
-    ///
-    /// # Errors
-    ///
-    /// The reason for refusing the session, which has neither the name nor memory yet.
-    fn check_name(&self, name: SessionName<'_>, authenticated: bool) -> Result<(), Refusal>;
-
-    /// A client that has proved that it has a session's key is about to add a path to the session.
-    /// [`Clients::recheck`] asks again.
-    ///
-    /// # Context
-    ///
-    /// May sleep, but all other clients that connect wait meanwhile. So it must not wait for a disk
-    /// or a client.
-    ///
-    /// # Errors
-    ///
-    /// The reason for refusing the path, whose error the client gets.
-    fn authorize(&self, joining: &Joining<'_>) -> Result<(), Refusal>;
-}
-
-/// The service of one session.
-pub trait ServiceSession: Send + Sync + 'static {
-    /// A request has arrived, on any path. [`Request::respond`] answers it, later and in another
-    /// context if need be.
-    ///
-    /// # Context
-    ///
-    /// A work queue that also handles the completions of this connection and of all others: may sleep,
-    /// but must not wait for a disk or for a client. A request that waits does so elsewhere, until
-    /// [`Request::is_moot`].
-    fn request(&self, request: Request);
-
-    /// Returns the error for the answer to a request whose transport header is bad, `error` by
-    /// default. A service whose requests have checksums knows that the request was damaged.
-    ///
-    /// # Context
-    ///
-    /// As for [`Self::request`].
-    fn bad_request(&self, error: Error) -> Error;
-
-    /// A session without authentication is about to get a path from `source`: `add` puts the path
-    /// among its [`Sources`], unless `add` fails. The service must make no decision that depends on
-    /// the sources concurrently with `add`. If the path was there when the service learnt of the
-    /// session, `add` does nothing.
-    ///
-    /// # Context
-    ///
-    /// As for [`Service::authorize`].
-    ///
-    /// # Errors
-    ///
-    /// Those of `add`; the reason for refusing the path, whose error the client gets.
-    fn join(
-        &self,
-        source: Addr,
-        add: &mut dyn FnMut() -> Result<(), Refusal>,
-    ) -> Result<(), Refusal>;
-
-    /// The server is being drained: from here on the session ends its requests with
-    /// [`Request::abandon`], makes durable what it has answered, and tells its client so
-    /// ([`Notices::durable`]). Returns by `limit` at the latest; the paths are then closed.
-    ///
-    /// # Context
-    ///
-    /// May sleep. Called once for each drain of the server; called again for a session that is left
-    /// over from an earlier drain.
-    ///
-    /// # Errors
-    ///
-    /// `ETIMEDOUT`: something is not durable, or is still in service.
-    fn drain(&self, limit: Deadline) -> Result;
-
-    /// The client has received the report of [`Notices::durable`] about object `number`.
-    ///
-    /// # Context
-    ///
-    /// Any. The client chooses the number and the time.
-    fn durable_seen(&self, number: u32);
-
-    /// The session has gone with its last path: all of its requests have been answered, and no more
-    /// will arrive.
-    ///
-    /// # Context
-    ///
-    /// May sleep.
-    fn down(&self);
-}
-
-/// The description of a new session for the service.
-pub struct SessionInfo<'a> {
-    /// The name that the client gave.
-    pub name: &'a CStr,
-    /// Whether all of its clients prove that they have a key of that name.
-    pub authenticated: bool,
-    /// The source addresses of its paths.
-    pub sources: Sources,
-    /// The number of chunks; [`Request::buf_id`] is below it.
-    pub queue_depth: u16,
-    /// Whether the client knows the extensions of the protocol.
-    pub extensions: bool,
-    /// Bytes of a chunk, headers included.
-    pub chunk_bytes: u32,
-    /// Limits for the lines of the log that the client causes.
-    pub log: ClientLog,
-    /// Sends notices; `None` if the client takes none.
-    pub notices: Option<Notices>,
-}
-
-/// The server of a service: all sessions, and what they share.
+/// The server of some services: all sessions, and what they share.
 #[pin_data]
 pub(crate) struct Server {
-    pub(crate) service: Arc<dyn Service>,
+    pub(crate) services: Services,
     pub(crate) config: Config,
     /// The boot id of the server.
     pub(crate) boot_id: [u8; 16],
@@ -296,7 +137,7 @@ pub(crate) struct Sessions {
 }
 
 impl Server {
-    pub(crate) fn new(service: Arc<dyn Service>) -> Result<Arc<Self>> {
+    pub(crate) fn new(services: Services) -> Result<Arc<Self>> {
         // Without memory for another worker, clients must still learn that this server is there.
         let urgent = Options::unbound().high_priority().mem_reclaim();
         let urgent = Queue::new(urgent, fmt!("ibtrs-server-hb"))?;
@@ -314,7 +155,7 @@ impl Server {
         let failures = FailureTable::new()?;
         Arc::pin_init(
             try_pin_init!(Self {
-                service,
+                services,
                 config,
                 boot_id: kx::random::uuid(),
                 urgent,
@@ -431,7 +272,7 @@ impl Drop for Listener {
     }
 }
 
-/// Accepts sessions of `service` in the caller's network namespace, which the listener keeps. It
+/// Accepts sessions of `services` in the caller's network namespace, which the listener keeps. It
 /// listens on all local addresses at `port_nr` until there are [ports](Ports); with 0, on ports
 /// only.
 ///
@@ -442,8 +283,8 @@ impl Drop for Listener {
 /// # Errors
 ///
 /// `EADDRINUSE`: the port is in use; `EINVAL`: module parameters contradict each other; `ENOMEM`.
-pub fn listen(service: Arc<dyn Service>, port_nr: u16) -> Result<Listener> {
-    let server = Server::new(service)?;
+pub fn listen(services: Services, port_nr: u16) -> Result<Listener> {
+    let server = Server::new(services)?;
     // If this fails, dropping the listener ends what clients have begun meanwhile.
     let listener = Listener {
         ports: Ports::new(server.clone(), port_nr)?,

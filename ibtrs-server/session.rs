@@ -18,13 +18,19 @@ use crate::{
     },
     refusal::Refusal,
     server::{
-        Joining,
         Server,
-        ServiceSession,
-        SessionInfo,
         Sessions, //
     },
-    sysfs::SessionDir, //
+    service::{
+        Joining,
+        SessionInfo, //
+    },
+    sysfs::SessionDir,
+    upper::{
+        Purpose,
+        ServiceSession,
+        Uppers, //
+    }, //
 };
 use ibtrs_core::convert;
 use ibtrs_proto::{
@@ -82,8 +88,8 @@ pub(crate) struct Session {
     pub(crate) name: SetOnce<CString>,
     /// The name that the session's first client has proved; set under `Server::joining`.
     owner: SetOnce<CString>,
-    /// The service, once the first path is connected.
-    pub(crate) upper: SetOnce<Arc<dyn ServiceSession>>,
+    /// What the services have for the session, once its first path is connected.
+    pub(crate) uppers: SetOnce<Uppers>,
     #[pin]
     up: Mutex<()>,
     /// The session's directory in sysfs, from its first connected path on.
@@ -161,7 +167,7 @@ impl Session {
                 paths <- new_mutex!(KVec::new(), "Session::paths"),
                 name: SetOnce::new(),
                 owner: SetOnce::new(),
-                upper: SetOnce::new(),
+                uppers: SetOnce::new(),
                 up <- new_mutex!((), "Session::up"),
                 dir <- new_mutex!(None, "Session::dir"),
                 gone: AtomicFlag::new(false),
@@ -241,7 +247,7 @@ impl Session {
             paths.iter().for_each(|path| add(path, path.is_closing()));
         }
         drop(sessions);
-        self.server.service.authorize(&joining)
+        self.server.services.authorize(&joining)
     }
 
     /// Returns the session's kind, for authentication.
@@ -397,7 +403,7 @@ impl Session {
         }
     }
 
-    /// Brings up the service of the session, which has its name, with its first path. That path
+    /// Brings up the services of the session, which has its name, with its first path. That path
     /// tells whether the client knows the extensions.
     ///
     /// # Context
@@ -406,27 +412,32 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// The service's reason to refuse the session; `ENOMEM`.
+    /// A service's reason to refuse the session; `ENOMEM`.
     pub(crate) fn path_up(self: &Arc<Self>, path: &Path) -> Result<(), Refusal> {
         let _up = self.up.lock();
-        if self.upper.as_ref().is_some() {
+        if self.uppers.as_ref().is_some() {
             return Ok(());
         }
         let dir = SessionDir::new(self.name())?;
-        let notices = path.notices.then(|| Notices::new(self.clone()));
-        let upper = self.server.service.session_up(SessionInfo {
+        let uppers = self.server.services.session_up(|| SessionInfo {
             name: self.name(),
             authenticated: self.authenticated,
             sources: Sources::new(self.clone()),
             extensions: path.epoch.is_some(),
             log: ClientLog::new(self.server.audit.clone(), self.authenticated),
-            notices,
+            notices: path.notices.then(|| Notices::new(self.clone())),
             queue_depth: self.server.config.queue_depth,
             chunk_bytes: self.server.config.chunk_bytes,
         })?;
-        self.upper.populate(upper);
+        self.uppers.populate(uppers);
         *self.dir.lock() = Some(dir);
         Ok(())
+    }
+
+    /// Returns what the service of a purpose has for the session, once a path is connected.
+    #[inline]
+    pub(crate) fn upper(&self, purpose: Purpose) -> Option<&dyn ServiceSession> {
+        self.uppers.as_ref()?.of(purpose)
     }
 
     /// Returns the session's directory in sysfs.
@@ -572,8 +583,8 @@ impl Session {
         // All paths have left the session, so no other task uses the directory.
         let dir = self.dir.lock().take();
         drop(dir);
-        if let Some(upper) = self.upper.as_ref() {
-            upper.down();
+        if let Some(uppers) = self.uppers.as_ref() {
+            uppers.down();
             if path.may_log() {
                 pr_info!("{}: session closed\n", self.name());
             }

@@ -20,6 +20,10 @@
 
 #![deny(unsafe_code)]
 
+use ibtrs_server::{
+    Purpose,
+    Services, //
+};
 use kernel::{
     prelude::*,
     str::BStr,
@@ -152,7 +156,8 @@ impl kernel::Module for ServerModule {
         let config = config::Config::new(queue.clone())?;
         let service = session::Service::new(exports, config.clone(), queue.clone(), limits);
         let service = Arc::new(service, GFP_KERNEL)?;
-        let listener = ibtrs_server::listen(service, port).inspect_err(|error| {
+        let services = Services::new(Purpose::Blocks, service);
+        let listener = ibtrs_server::listen(services, port).inspect_err(|error| {
             let error = ibtrs_core::convert::errno(*error);
             pr_err!("cannot listen on port {} ({})\n", port, error.as_str());
         })?;

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The upper layers of a session, one for each purpose that connections have.
+
+use crate::{
+    drain::Deadline,
+    refusal::Refusal,
+    request::Request, //
+};
+use ibtrs_proto::addr::Addr;
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+
+/// What a connection is for, which tells to which service its requests go.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Purpose {
+    /// Requests for block devices.
+    Blocks,
+}
+
+impl Purpose {
+    /// All of them, in the order of their numbers.
+    const ALL: [Self; 1] = [Self::Blocks];
+}
+
+/// At most one entry for each purpose.
+pub(crate) struct Table<T>([Option<Arc<T>>; Purpose::ALL.len()])
+where
+    T: ?Sized;
+
+impl<T: ?Sized> Table<T> {
+    /// Without entries.
+    pub(crate) const fn new() -> Self {
+        Self([const { None }; Purpose::ALL.len()])
+    }
+
+    /// Sets the entry of a purpose.
+    pub(crate) fn set(&mut self, purpose: Purpose, entry: Arc<T>) {
+        // CAST: The number of the purpose.
+        if let Some(place) = self.0.get_mut(purpose as usize) {
+            *place = Some(entry);
+        }
+    }
+
+    /// Returns the entry of a purpose.
+    #[inline]
+    pub(crate) fn of(&self, purpose: Purpose) -> Option<&T> {
+        // CAST: The number of the purpose.
+        self.0.get(purpose as usize)?.as_deref()
+    }
+
+    /// Returns all entries.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Purpose, &T)> {
+        let purposes = Purpose::ALL.into_iter();
+        purposes.filter_map(|purpose| Some((purpose, self.of(purpose)?)))
+    }
+}
+
+/// The service of one session, an upper layer.
+pub trait ServiceSession: Send + Sync + 'static {
+    /// A request has arrived, on any path. [`Request::respond`] answers it, later and in another
+    /// context if need be.
+    ///
+    /// # Context
+    ///
+    /// A work queue that also handles the completions of this connection and of all others: may sleep,
+    /// but must not wait for a disk or for a client. A request that waits does so elsewhere, until
+    /// [`Request::is_moot`].
+    fn request(&self, request: Request);
+
+    /// Returns the error for the answer to a request whose transport header is bad, `error` by
+    /// default. A service whose requests have checksums knows that the request was damaged.
+    ///
+    /// # Context
+    ///
+    /// As for [`Self::request`].
+    fn bad_request(&self, error: Error) -> Error;
+
+    /// A session without authentication is about to get a path from `source`: `add` puts the path
+    /// among its [`Sources`], unless `add` fails. The service must make no decision that depends on
+    /// the sources concurrently with `add`. If the path was there when the service learnt of the
+    /// session, `add` does nothing.
+    ///
+    /// # Context
+    ///
+    /// As for [`Service::authorize`].
+    ///
+    /// # Errors
+    ///
+    /// Those of `add`; the reason for refusing the path, whose error the client gets.
+    fn join(
+        &self,
+        source: Addr,
+        add: &mut dyn FnMut() -> Result<(), Refusal>,
+    ) -> Result<(), Refusal>;
+
+    /// The server is being drained: from here on the session ends its requests with
+    /// [`Request::abandon`], makes durable what it has answered, and tells its client so
+    /// ([`Notices::durable`]). Returns by `limit` at the latest; the paths are then closed.
+    ///
+    /// # Context
+    ///
+    /// May sleep. Called once for each drain of the server; called again for a session that is left
+    /// over from an earlier drain.
+    ///
+    /// # Errors
+    ///
+    /// `ETIMEDOUT`: something is not durable, or is still in service.
+    fn drain(&self, limit: Deadline) -> Result;
+
+    /// The client has received the report of [`Notices::durable`] about object `number`.
+    ///
+    /// # Context
+    ///
+    /// Any. The client chooses the number and the time.
+    fn durable_seen(&self, number: u32);
+
+    /// The session has gone with its last path: all of its requests have been answered, and no more
+    /// will arrive.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    fn down(&self);
+}
+
+/// The upper layers of a session.
+pub(crate) type Uppers = Table<dyn ServiceSession>;
+
+impl Uppers {
+    /// As [`ServiceSession::join`], for all of them.
+    ///
+    /// # Errors
+    ///
+    /// Those of `add`; the first reason for refusing the path.
+    pub(crate) fn join(
+        &self,
+        source: Addr,
+        add: &mut dyn FnMut() -> Result<(), Refusal>,
+    ) -> Result<(), Refusal> {
+        join_all(&mut self.iter(), source, add)
+    }
+
+    /// As [`ServiceSession::drain`], for all of them, one after the other.
+    pub(crate) fn drain(&self, limit: Deadline) -> Result {
+        let drained = self.iter().map(|(_, upper)| upper.drain(limit));
+        drained.fold(Ok(()), Result::and)
+    }
+
+    /// As [`ServiceSession::down`], for all of them.
+    pub(crate) fn down(&self) {
+        self.iter().for_each(|(_, upper)| upper.down());
+    }
+}
+
+/// Has each of `uppers` decide about a path before `add` is called.
+fn join_all<'a>(
+    uppers: &mut dyn Iterator<Item = (Purpose, &'a dyn ServiceSession)>,
+    source: Addr,
+    add: &mut dyn FnMut() -> Result<(), Refusal>,
+) -> Result<(), Refusal> {
+    match uppers.next() {
+        Some((_, upper)) => upper.join(source, &mut || join_all(uppers, source, add)),
+        None => add(),
+    }
+}
