@@ -14,17 +14,18 @@ use crate::{
         Config,
         SHORTEST_SENDS, //
     },
-    path::{
-        Ends,
-        Path,
-        Shape,
-        Terms, //
-    },
+    ends::Ends,
+    path::Path,
     refusal::Refusal,
     server::Server,
     session::Session,
-    source::MAX_SGES,
-    upper::Purpose, //
+    types::{
+        Place,
+        Purpose,
+        Shape,
+        Terms,
+        MAX_SGES, //
+    },
 };
 use ibtrs_core::auth::Crypto;
 use ibtrs_proto::{
@@ -268,13 +269,6 @@ pub(crate) struct Incomer<'a> {
 
 /// The private data of an acceptance.
 type Acceptance = [u8; CONN_RSP_LEN];
-
-/// The place of a connection among the paths of its session.
-pub(crate) struct Place {
-    pub(crate) ends: Ends,
-    pub(crate) attempt: Attempt,
-    pub(crate) cid: u16,
-}
 
 /// Finds the path of a connection in its session: the one for which `is_own` returns true. Returns
 /// `None` if the path must be created.

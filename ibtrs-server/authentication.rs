@@ -7,12 +7,10 @@
 //! session may not be in any list yet.
 
 use crate::{
-    accept::{
-        self,
-        Place, //
-    },
+    accept,
     path::Path,
-    refusal::Refusal, //
+    refusal::Refusal,
+    types::Place, //
 };
 use ibtrs_core::{
     auth::{

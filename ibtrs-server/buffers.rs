@@ -759,10 +759,8 @@ mod tests {
             Services,
             SessionInfo, //
         },
-        upper::{
-            Purpose,
-            ServiceSession, //
-        },
+        types::Purpose,
+        upper::ServiceSession, //
     };
     use ibtrs_proto::name::SessionName;
     use rdma::{

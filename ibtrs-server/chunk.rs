@@ -6,7 +6,6 @@
 use crate::{
     answer_buf::AnswerBuf,
     buffers::Buffer,
-    idle::Round,
     landing::{
         InSlot,
         Landing,
@@ -18,6 +17,7 @@ use crate::{
         Parts,
         Source, //
     },
+    types::Round, //
 };
 use ibtrs_proto::{
     consts::WRITE_HDR_LEN,

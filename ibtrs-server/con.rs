@@ -22,10 +22,8 @@ use crate::{
         self,
         Unsent, //
     },
-    upper::{
-        Purpose,
-        ServiceSession, //
-    },
+    types::Purpose,
+    upper::ServiceSession, //
 };
 use ibtrs_core::{
     convert,

@@ -2,13 +2,11 @@
 
 //! Values of the module parameters, checked together.
 
-use crate::{
-    landing::SMALL_BYTES,
-    path::{
-        Shape,
-        Terms, //
-    },
-    source::MAX_SGES, //
+use crate::types::{
+    Shape,
+    Terms,
+    MAX_SGES,
+    SMALL_BYTES, //
 };
 use ibtrs_proto::{
     capsule::{

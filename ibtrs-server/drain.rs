@@ -17,7 +17,8 @@ use crate::{
         Server,
         Sessions, //
     },
-    session::Session, //
+    session::Session,
+    types::Deadline, //
 };
 use ibtrs_proto::downtime::Downtime;
 use kernel::{
@@ -26,9 +27,7 @@ use kernel::{
     sync::Arc,
     time::{
         delay::fsleep,
-        Delta,
-        Instant,
-        Monotonic, //
+        Delta, //
     }, //
 };
 use kx::sync::atomic::{
@@ -45,34 +44,6 @@ const CLOSE_MS: u32 = 2000;
 const AGAIN_MS: u32 = 200;
 /// Time in milliseconds that a client has to answer; its machine may be dead.
 const ANSWER_MS: u32 = 10_000;
-
-/// A time by which something must be done.
-#[derive(Clone, Copy)]
-pub struct Deadline {
-    from: Instant<Monotonic>,
-    limit_ms: u32,
-}
-
-impl Deadline {
-    /// Returns the deadline `limit_ms` milliseconds from now.
-    pub fn in_ms(limit_ms: u32) -> Self {
-        Self {
-            from: Instant::now(),
-            limit_ms,
-        }
-    }
-
-    /// Returns the milliseconds left; 0 if the deadline has passed.
-    pub fn left_ms(self) -> u32 {
-        let passed = u32::try_from(self.from.elapsed().as_millis()).unwrap_or(u32::MAX);
-        self.limit_ms.saturating_sub(passed)
-    }
-
-    /// Returns whether the deadline has passed.
-    pub fn has_passed(self) -> bool {
-        self.left_ms() == 0
-    }
-}
 
 /// Drains a server, or makes it accept sessions again.
 #[derive(Clone)]

@@ -17,7 +17,7 @@ use crate::{
     con::Con,
     path::Path,
     respond,
-    source::MAX_SGES, //
+    types::MAX_SGES, //
 };
 use ibtrs_proto::serving::Place;
 use kernel::{

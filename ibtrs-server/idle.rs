@@ -13,11 +13,12 @@
 use crate::{
     con::Con,
     landing::Spare,
-    path::{
-        Path,
+    path::Path,
+    respond,
+    types::{
+        Round,
         Shape, //
     },
-    respond, //
 };
 use kernel::{
     prelude::*,
@@ -37,19 +38,6 @@ use rdma::qp::QueuePair;
 
 /// Time between two rounds, in milliseconds.
 const ROUND_MS: u32 = 1_000;
-
-/// The number of a round of a path.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Round(u32);
-
-impl Round {
-    /// Returns whether this round began before `other`, one of the next 2^31.
-    #[inline]
-    pub(crate) fn is_before(self, other: Self) -> bool {
-        // CAST: The difference as a signed number.
-        (other.0.wrapping_sub(self.0) as i32) > 0
-    }
-}
 
 /// The state of the rounds of a path.
 pub(crate) struct Idle {

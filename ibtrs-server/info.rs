@@ -8,16 +8,18 @@ use crate::{
     landing::Whole,
     path::{
         Info,
-        Path,
-        Shape, //
+        Path, //
     },
     refusal::Refusal,
     session::CLOSED_MEANWHILE,
     source::{
         Source,
-        MAX_SGES,
         MESSAGE_PIECES, //
-    }, //
+    },
+    types::{
+        Shape,
+        MAX_SGES, //
+    },
 };
 use ibtrs_core::convert;
 use ibtrs_proto::{

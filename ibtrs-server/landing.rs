@@ -8,10 +8,12 @@
 
 use crate::{
     buffers::Buffer,
-    con::Con,
-    idle::Round,
     pool::ChunkMemory,
-    source::Source, //
+    source::Source,
+    types::{
+        Round,
+        SMALL_BYTES, //
+    },
 };
 use ibtrs_proto::{
     buffers::SMALLEST,
@@ -39,12 +41,9 @@ use rdma::{
         Mr, //
     },
     pd::Pd,
+    qp::Handler,
     sendq::Chain,
 };
-
-/// Data of up to this many bytes is copied through memory that no client can write to, which costs
-/// less than an invalidation.
-pub(crate) const SMALL_BYTES: usize = 16384;
 
 /// A chunk.
 pub(crate) struct Whole {
@@ -82,7 +81,7 @@ impl Whole {
     pub(crate) const REGIONS: u32 = 3;
 
     /// Registers the chunk for the client to write to, and what answers are sent from.
-    pub(crate) fn register(&self, chain: &mut Chain<'_, Con>) {
+    pub(crate) fn register<H: Handler>(&self, chain: &mut Chain<'_, H>) {
         chain.reg_mr(&self.mr, Access::RemoteWrite);
         self.memory.register(chain);
         if let Some(small) = &self.small {
@@ -155,7 +154,7 @@ impl Group {
     }
 
     /// Registers the slots for the client to write to.
-    pub(crate) fn register(&self, chain: &mut Chain<'_, Con>) {
+    pub(crate) fn register<H: Handler>(&self, chain: &mut Chain<'_, H>) {
         chain.reg_mr(&self.mr, Access::RemoteWrite);
     }
 

@@ -74,6 +74,7 @@ mod clients;
 mod con;
 mod config;
 mod drain;
+mod ends;
 mod fence;
 mod fetch;
 mod idle;
@@ -94,6 +95,7 @@ mod source;
 mod stats;
 mod sysfs;
 mod teardown;
+mod types;
 mod upper;
 
 pub use audit::ClientLog;
@@ -101,10 +103,7 @@ pub use clients::{
     Clients,
     Sources, //
 };
-pub use drain::{
-    Deadline,
-    Drain, //
-};
+pub use drain::Drain;
 pub use notices::Notices;
 pub use ports::{
     PortId,
@@ -123,10 +122,11 @@ pub use service::{
     Services,
     SessionInfo, //
 };
-pub use upper::{
-    Purpose,
-    ServiceSession, //
+pub use types::{
+    Deadline,
+    Purpose, //
 };
+pub use upper::ServiceSession;
 
 pub use ibtrs_proto::msg::Direction as Dir;
 

@@ -3,10 +3,7 @@
 //! A path: a pair of addresses, the connections between them, and the state.
 
 use crate::{
-    accept::{
-        Incomer,
-        Place, //
-    },
+    accept::Incomer,
     answer_buf::{
         AnswerBuf,
         AnswerBufs, //
@@ -21,6 +18,7 @@ use crate::{
         Con,
         RECV_REQUESTS, //
     },
+    ends::Ends,
     fence::Inbox,
     idle::Idle,
     info,
@@ -36,23 +34,23 @@ use crate::{
         Source, //
     },
     stats::Stats,
-    sysfs::PathDir, //
+    sysfs::PathDir,
+    types::{
+        Place,
+        Shape,
+        Terms, //
+    },
 };
 use ibtrs_core::{
-    convert::{
-        self,
-        Shown, //
-    },
+    convert,
     heartbeat::PathHeartbeat,
     imm::send_imm,
     message::Message,
     trace, //
 };
 use ibtrs_proto::{
-    addr::Addr,
     audit::Trust,
     auth::ServerAuth,
-    capsule::Window,
     chunk_owner::PathTag,
     consts::{
         HB_INTERVAL_MS,
@@ -76,7 +74,6 @@ use ibtrs_proto::{
         Known, //
     },
     msg::Bounds,
-    origin::Origin,
     setup::{
         self,
         SetupClock, //
@@ -116,7 +113,6 @@ use kx::{
     }, //
 };
 use rdma::{
-    cm::CmId,
     device::{
         Name,
         RemovalGuard,
@@ -134,23 +130,6 @@ use rdma::{
 /// Time between two checks of the key of a connected path. The kernel tells nobody that a key was
 /// removed or has expired.
 const KEY_CHECK_MS: u32 = 500;
-
-/// Where the requests of a path land.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Shape {
-    /// In chunks, which have room for the largest.
-    Chunks,
-    /// In slots, whose data is elsewhere if there is more than little.
-    Slots,
-}
-
-/// What the acceptances of a path say of it.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Terms {
-    pub(crate) shape: Shape,
-    /// How many requests may be in flight on an I/O connection, if the client sends capsules.
-    pub(crate) window: Option<Window>,
-}
 
 struct Fsm {
     state: State,
@@ -186,62 +165,6 @@ pub(crate) struct Resources {
     pub(crate) closed: KVVec<QpEnd<Con>>,
     /// Number of checks whether the `closed` connections have ended; `None` until they are closed.
     pub(crate) checks: Option<u32>,
-}
-
-/// The addresses of a path.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Ends {
-    /// The client's.
-    pub(crate) src: Addr,
-    /// The server's.
-    pub(crate) dst: Addr,
-}
-
-impl Ends {
-    /// Returns the addresses of a connection.
-    ///
-    /// # Errors
-    ///
-    /// `EAFNOSUPPORT`: an address is missing, or of a family that paths do not have.
-    pub(crate) fn of(id: &CmId) -> Result<Self> {
-        let addr = |addr: Option<_>| {
-            let addr = addr.and_then(|addr| convert::addr(&addr));
-            addr.ok_or(EAFNOSUPPORT)
-        };
-        Ok(Self {
-            src: addr(id.peer_addr())?,
-            dst: addr(id.local_addr())?,
-        })
-    }
-}
-
-impl Ends {
-    /// Returns whether the client can be at `src`, as far as the network shows. Over RoCE the
-    /// client only claims that address in its request, but answers go to the client's GID. Over
-    /// iWARP they go to the address itself; over InfiniBand a GID does not show an IP address.
-    pub(crate) fn is_credible(&self, id: &CmId) -> bool {
-        id.peer_roce_gid()
-            .is_none_or(|gid| gid == self.src.roce_gid())
-    }
-
-    /// Returns the origin of a connection with these addresses, which are
-    /// [credible](Self::is_credible).
-    pub(crate) fn origin(&self, id: &CmId) -> Origin {
-        match id.peer_port() {
-            Some(port) => Origin::Port {
-                lid: port.lid,
-                gid: port.gid,
-            },
-            None => Origin::Addr(self.src),
-        }
-    }
-}
-
-/// As in the log and in sysfs: `src@dst`.
-impl fmt::Display for Ends {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_fmt(fmt!("{}@{}", Shown(self.src), Shown(self.dst)))
-    }
 }
 
 /// A path of a session.

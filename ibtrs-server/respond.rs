@@ -8,14 +8,13 @@ use crate::{
     batch::Answered,
     chunk::Chunk,
     con::Con,
-    fetch,
-    idle,
+    fetch, idle,
     landing::Spare,
-    path::{
-        Path,
-        Shape, //
+    path::Path,
+    types::{
+        Shape,
+        MAX_SGES, //
     },
-    source::MAX_SGES, //
 };
 use ibtrs_core::{
     convert,

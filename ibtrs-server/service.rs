@@ -7,8 +7,8 @@ use crate::{
     clients::Sources,
     notices::Notices,
     refusal::Refusal,
+    types::Purpose,
     upper::{
-        Purpose,
         ServiceSession,
         Table,
         Uppers, //

@@ -10,12 +10,10 @@ use crate::{
     },
     chunk_owner::ChunkOwners,
     clients::Sources,
+    ends::Ends,
     fence::Fences,
     notices::Notices,
-    path::{
-        Ends,
-        Path, //
-    },
+    path::Path,
     refusal::Refusal,
     server::{
         Server,
@@ -26,8 +24,8 @@ use crate::{
         SessionInfo, //
     },
     sysfs::SessionDir,
+    types::Purpose,
     upper::{
-        Purpose,
         ServiceSession,
         Uppers, //
     }, //

@@ -11,7 +11,7 @@
 //! registered as long as the path lives: a device may send the data again after the client has
 //! received it, if the acknowledgement was lost, although the client's key is invalid by then.
 
-use crate::con::Con;
+use crate::types::MAX_SGES;
 use kernel::{
     prelude::*,
     sync::Arc, //
@@ -29,6 +29,7 @@ use rdma::{
         Mr, //
     },
     pd::Pd,
+    qp::Handler,
     sendq::Chain,
     sge::{
         Remote,
@@ -36,9 +37,6 @@ use rdma::{
     }, //
 };
 
-/// Maximum number of scatter elements of a work request. With more, rxe would take twice the memory
-/// for a send queue.
-pub(crate) const MAX_SGES: u32 = 3;
 /// Maximum number of pieces that the data of an answer is sent from, without a region. The longest
 /// answers have four work requests in all: the data, the registration of the chunk, and either one
 /// message that invalidates the client's key (`inv_answers`), or two for that and the answer.
@@ -139,7 +137,7 @@ impl Source {
     }
 
     /// Registers the region of this memory, if it has one.
-    pub(crate) fn register(&self, chain: &mut Chain<'_, Con>) {
+    pub(crate) fn register<H: Handler>(&self, chain: &mut Chain<'_, H>) {
         if let Some(region) = &self.region {
             chain.reg_mr(region, Access::Local);
         }

@@ -3,27 +3,18 @@
 //! The upper layers of a session, one for each purpose that connections have.
 
 use crate::{
-    drain::Deadline,
     refusal::Refusal,
-    request::Request, //
+    request::Request,
+    types::{
+        Deadline,
+        Purpose, //
+    },
 };
 use ibtrs_proto::addr::Addr;
 use kernel::{
     prelude::*,
     sync::Arc, //
 };
-
-/// What a connection is for, which tells to which service its requests go.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Purpose {
-    /// Requests for block devices.
-    Blocks,
-}
-
-impl Purpose {
-    /// All of them, in the order of their numbers.
-    const ALL: [Self; 1] = [Self::Blocks];
-}
 
 /// At most one entry for each purpose.
 pub(crate) struct Table<T>([Option<Arc<T>>; Purpose::ALL.len()])

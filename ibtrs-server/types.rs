@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Types that belong to none of their users, below all of them.
+
+use crate::ends::Ends;
+use ibtrs_proto::{
+    capsule::Window,
+    join::Attempt, //
+};
+use kernel::time::{
+    Instant,
+    Monotonic, //
+};
+
+/// Data of up to this many bytes is copied through memory that no client can write to, which costs
+/// less than an invalidation.
+pub(crate) const SMALL_BYTES: usize = 16384;
+
+/// Maximum number of scatter elements of a work request. With more, rxe would take twice the memory
+/// for a send queue.
+pub(crate) const MAX_SGES: u32 = 3;
+/// What a connection is for, which tells to which service its requests go.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Purpose {
+    /// Requests for block devices.
+    Blocks,
+}
+
+impl Purpose {
+    /// All of them, in the order of their numbers.
+    pub(crate) const ALL: [Self; 1] = [Self::Blocks];
+}
+
+/// A time by which something must be done.
+#[derive(Clone, Copy)]
+pub struct Deadline {
+    from: Instant<Monotonic>,
+    limit_ms: u32,
+}
+
+impl Deadline {
+    /// Returns the deadline `limit_ms` milliseconds from now.
+    pub fn in_ms(limit_ms: u32) -> Self {
+        Self {
+            from: Instant::now(),
+            limit_ms,
+        }
+    }
+
+    /// Returns the milliseconds left; 0 if the deadline has passed.
+    pub fn left_ms(self) -> u32 {
+        let passed = u32::try_from(self.from.elapsed().as_millis()).unwrap_or(u32::MAX);
+        self.limit_ms.saturating_sub(passed)
+    }
+
+    /// Returns whether the deadline has passed.
+    pub fn has_passed(self) -> bool {
+        self.left_ms() == 0
+    }
+}
+
+/// Where the requests of a path land.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Shape {
+    /// In chunks, which have room for the largest.
+    Chunks,
+    /// In slots, whose data is elsewhere if there is more than little.
+    Slots,
+}
+
+/// What the acceptances of a path say of it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Terms {
+    pub(crate) shape: Shape,
+    /// How many requests may be in flight on an I/O connection, if the client sends capsules.
+    pub(crate) window: Option<Window>,
+}
+
+/// The place of a connection among the paths of its session.
+pub(crate) struct Place {
+    pub(crate) ends: Ends,
+    pub(crate) attempt: Attempt,
+    pub(crate) cid: u16,
+}
+
+/// The number of a round of a path.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Round(pub(crate) u32);
+
+impl Round {
+    /// Returns whether this round began before `other`, one of the next 2^31.
+    #[inline]
+    pub(crate) fn is_before(self, other: Self) -> bool {
+        // CAST: The difference as a signed number.
+        (other.0.wrapping_sub(self.0) as i32) > 0
+    }
+}
