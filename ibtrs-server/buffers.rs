@@ -8,18 +8,14 @@
 //! which they became free, or, beyond a few, in the common store. Completions wait for the thread
 //! that takes a buffer, so it never waits for memory.
 //!
-//! A request that gets no buffer waits in the line of its session ([`waiting`]).
+//! A request that gets no buffer waits in the line of its session ([`Share`]).
 //!
 //! A buffer that is given back while the device may still write to it is *late*: it stays mapped, and
 //! its session still holds it, until the connections of its path are closed. Nobody else gets it
 //! before. Nothing here gives a buffer back that early, but if something does, that costs a path, and
 //! neither memory nor another client's data.
 
-use crate::{
-    server::Server,
-    session::Session,
-    source::Source, //
-};
+use crate::source::Source;
 use ibtrs_proto::buffers::{
     self,
     may_take,
@@ -34,30 +30,31 @@ use kernel::{
         nr_cpu_ids,
         CpuId, //
     },
-    new_mutex, new_spinlock_irq,
+    new_spinlock_irq,
     page::PAGE_SIZE,
     prelude::*,
     sync::{
         Arc,
-        Mutex,
         SpinLockIrq, //
     },
+    warn_on, //
 };
 use kx::{
     mm::{
         Node,
         Pieces, //
     },
-    sync::{
-        atomic::{
-            Atomic,
-            AtomicFlag,
-            Full,
-            Relaxed, //
-        },
-        TakeCell, //
+    sync::atomic::{
+        Atomic,
+        AtomicFlag,
+        Full,
+        Relaxed, //
     },
-    work::WorkItem, //
+    work::{
+        DelayedWork,
+        Queue,
+        WorkItem, //
+    }, //
 };
 use rdma::{
     dma::{
@@ -67,11 +64,10 @@ use rdma::{
     pd::Pd, //
 };
 
-mod waiting;
+mod share;
 
-pub(crate) use waiting::{
-    Line,
-    Look,
+pub(crate) use share::{
+    Share,
     Waiter, //
 };
 
@@ -85,6 +81,37 @@ const KEEP_MS: u32 = 5_000;
 /// Time between two looks whether late buffers can be taken back, in milliseconds.
 const LATE_MS: u32 = 100;
 
+/// The session that holds buffers.
+pub(crate) trait Holder: Send + Sync {
+    /// Returns its part of the buffers.
+    fn share(&self) -> &Share;
+
+    /// Has a worker serve its line.
+    ///
+    /// # Context
+    ///
+    /// Any.
+    fn serve_line(self: Arc<Self>);
+
+    /// Has a worker look after the lines of all sessions, at once if `is_urgent`.
+    ///
+    /// # Context
+    ///
+    /// Any.
+    fn look_after_lines(&self, is_urgent: bool);
+
+    /// Says in the log that a buffer is given back to which the device may still write.
+    fn is_late(&self);
+
+    /// Closes the path for which a late buffer is mapped: only the end of its connections tells that
+    /// the device writes no more.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    fn close_path_of(&self, memory: &Source);
+}
+
 /// The memory of a buffer.
 struct Memory {
     pieces: Arc<Pieces>,
@@ -96,8 +123,8 @@ struct Memory {
     source: Option<Source>,
     /// Room for the next mapping, unless there is one.
     room: DmaRoom,
-    /// The session that holds it, while it is late.
-    holder: Option<Arc<Session>>,
+    /// The session that holds it, while a slot has it, or it is late.
+    holder: Option<Arc<dyn Holder>>,
     /// The next one in a stack, or the one that the slot had before.
     next: Option<KBox<Memory>>,
 }
@@ -141,29 +168,44 @@ impl Memory {
 /// A buffer that a slot has. When it is dropped, it goes back to where it came from; by then no
 /// device uses it.
 pub(crate) struct Buffer {
-    /// Present until it is dropped; mapped.
+    /// Present until it is dropped; mapped, and with its holder.
     memory: Option<KBox<Memory>>,
-    /// The session that holds it.
-    session: Arc<Session>,
 }
 
 impl Buffer {
-    /// Maps the memory for a request of `session`.
+    /// Takes a buffer with room for `len` bytes, and maps it for the device of `pd`; `None` if `holder`
+    /// holds its share, or if there is no memory.
     ///
-    /// # Errors
+    /// # Context
     ///
-    /// Hands the memory back: the device has no mapping space.
-    fn new(
-        session: &Arc<Session>,
-        pd: &Arc<Pd>,
-        mut memory: KBox<Memory>,
-    ) -> Result<Self, KBox<Memory>> {
+    /// May sleep, but does not wait for memory.
+    pub(crate) fn take(holder: Arc<dyn Holder>, pd: &Arc<Pd>, len: u32) -> Option<Self> {
+        let share = holder.share();
+        let memory = share.buffers.take(share, len as usize)?;
+        Self::new(holder, pd, memory)
+    }
+
+    /// Takes the buffer that `holder` has in reserve, if it is there, and maps it for the device of `pd`.
+    pub(crate) fn take_reserve(holder: Arc<dyn Holder>, pd: &Arc<Pd>) -> Option<Self> {
+        let memory = holder.share().reserve.take()?;
+        Self::new(holder, pd, memory)
+    }
+
+    /// Maps the memory; `None` if the device has no mapping space.
+    fn new(holder: Arc<dyn Holder>, pd: &Arc<Pd>, mut memory: KBox<Memory>) -> Option<Self> {
         match memory.map(pd) {
-            Ok(()) => Ok(Self {
-                memory: Some(memory),
-                session: session.clone(),
-            }),
-            Err(_) => Err(memory),
+            Ok(()) => {
+                memory.holder = Some(holder);
+                Some(Self {
+                    memory: Some(memory),
+                })
+            }
+            Err(_) => {
+                let share = holder.share();
+                share.give_back(memory);
+                share.buffers.fail();
+                None
+            }
         }
     }
 
@@ -209,8 +251,8 @@ impl Drop for Buffer {
             next = memory.next.take();
             // Before anyone else gets it.
             match memory.unmap() {
-                true => self.session.take_back(memory),
-                false => self.session.leave_mapped(memory),
+                true => take_back(memory),
+                false => leave_mapped(memory),
             }
         }
     }
@@ -276,15 +318,20 @@ pub(crate) struct Buffers {
     short: AtomicFlag,
     /// There was no memory for a buffer since the last look after the lines.
     failed: AtomicFlag,
+    /// Frees buffers that were not needed for some time, and looks after the late ones.
     #[pin]
-    look: SpinLockIrq<Look>,
+    tidy: DelayedWork<Self>,
+}
+
+kx::impl_has_work! {
+    impl HasWork<DelayedWork<Self>> for Buffers { self.tidy }
 }
 
 impl Buffers {
     /// Creates no buffer yet: for requests of up to `max_io` bytes, which may take `limit` bytes.
-    pub(crate) fn new(max_io: u32, limit: u64) -> impl PinInit<Self, Error> {
+    pub(crate) fn new(max_io: u32, limit: u64, queue: Arc<Queue>) -> Result<Arc<Self>> {
         let sizes = Sizes::new(max_io as usize, PAGE_SIZE);
-        try_pin_init!(Self {
+        let this = try_pin_init!(Self {
             sizes,
             shelves: {
                 let mut shelves = KVVec::with_capacity(nr_cpu_ids() as usize, GFP_KERNEL)?;
@@ -307,30 +354,40 @@ impl Buffers {
             limit: Atomic::new(limit),
             short: AtomicFlag::new(false),
             failed: AtomicFlag::new(false),
-            look <- new_spinlock_irq!(Look::new(), "Buffers::look"),
-        }? Error)
+            tidy <- kx::new_delayed_work!(queue, "Buffers::tidy"),
+        }? Error);
+        Arc::pin_init(this, GFP_KERNEL)
+    }
+
+    /// Ends the work, when all connections are closed.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    pub(crate) fn close(&self) {
+        self.tidy.disable_sync();
+        // No late buffer stays: each refers to its session.
+        if warn_on!(self.take_late()) {
+            self.forget_late();
+        }
     }
 
     /// Returns whether no slot of any session is to keep a buffer for its next request.
     #[inline]
-    fn is_short(&self) -> bool {
+    pub(crate) fn is_short(&self) -> bool {
         // ORDERING: A slot that misses the change keeps its buffer for one more request.
         self.short.load(Relaxed)
     }
 
-    /// Takes a buffer with room for `len` bytes for a request of `session`, and maps it for the device
-    /// of `pd`; `None` if the session holds its share, or if there is no memory.
-    ///
-    /// # Context
-    ///
-    /// May sleep, but does not wait for memory.
-    fn take(&self, session: &Arc<Session>, pd: &Arc<Pd>, len: usize) -> Option<Buffer> {
+    /// Takes memory with room for `len` bytes; `None` if the session holds its share, or if there is no
+    /// memory.
+    fn take(&self, share: &Share, len: usize) -> Option<KBox<Memory>> {
         let size = self.sizes.of(len)?;
-        if !self.charge(session, self.bytes(size)) {
+        if !self.charge(share, self.bytes(size)) {
             return None;
         }
         let Some(memory) = self.take_memory(size) else {
-            self.release(session, self.bytes(size));
+            self.release(share, self.bytes(size));
             self.fail();
             return None;
         };
@@ -338,18 +395,9 @@ impl Buffers {
         let more = self.bytes(memory.size).saturating_sub(self.bytes(size));
         if more > 0 {
             self.used.add(more, Relaxed);
-            session.held.add(more, Relaxed);
+            share.held.add(more, Relaxed);
         }
-        match Buffer::new(session, pd, memory) {
-            Ok(buffer) => Some(buffer),
-            Err(memory) => {
-                let bytes = self.bytes(memory.size);
-                session.server.put(memory);
-                self.release(session, bytes);
-                self.fail();
-                None
-            }
-        }
+        Some(memory)
     }
 
     fn bytes(&self, size: usize) -> u64 {
@@ -362,24 +410,34 @@ impl Buffers {
         self.short.store(true, Relaxed);
     }
 
+    /// Takes note of whether nobody is to keep a buffer, as [`Self::is_short`] says.
+    pub(crate) fn set_short(&self, is_short: bool) {
+        self.short.store(is_short, Relaxed);
+    }
+
+    /// Returns whether there was no memory for a buffer since the last call.
+    pub(crate) fn take_failed(&self) -> bool {
+        self.failed.xchg(false, Relaxed)
+    }
+
     /// Counts `bytes` more for a session, unless that would be more than its share.
-    fn charge(&self, session: &Session, bytes: u64) -> bool {
+    fn charge(&self, share: &Share, bytes: u64) -> bool {
         // ORDERING: Counters; two that ask at a time may both be refused, and both look again.
         let used = self.used.fetch_add(bytes, Relaxed);
-        let held = session.held.fetch_add(bytes, Relaxed);
+        let held = share.held.fetch_add(bytes, Relaxed);
         let may = may_take(held, bytes, used, self.limit.load(Relaxed));
         if !may {
-            self.release(session, bytes);
+            self.release(share, bytes);
         }
         may
     }
 
     /// Counts `bytes` less for a session.
-    fn release(&self, session: &Session, bytes: u64) {
+    fn release(&self, share: &Share, bytes: u64) {
         self.used.fetch_sub(bytes, Relaxed);
         // ORDERING: Full, so that this comes before the look whether a request waits; pairs with
-        // `Session::wait_for_buffer`.
-        session.held.fetch_sub(bytes, Full);
+        // `Share::wait`.
+        share.held.fetch_sub(bytes, Full);
     }
 
     fn shelf(&self) -> Option<&SpinLockIrq<Stacks>> {
@@ -474,9 +532,16 @@ impl Buffers {
         }
     }
 
+    /// Puts memory among the free buffers, which are freed if nobody needs them.
+    fn put(self: &Arc<Self>, memory: KBox<Memory>) {
+        if self.shelve(memory) {
+            self.tidy.enqueue_in(self.clone(), KEEP_MS);
+        }
+    }
+
     /// Puts memory on the shelf of this CPU, or into the store. Returns whether the shelf had none
     /// of that size, or has too much.
-    fn put(&self, memory: KBox<Memory>) -> bool {
+    fn shelve(&self, memory: KBox<Memory>) -> bool {
         if let Some(shelf) = self.shelf() {
             let mut stacks = shelf.lock();
             match stacks.get_mut(memory.size) {
@@ -519,20 +584,17 @@ impl Buffers {
     /// # Context
     ///
     /// May sleep.
-    pub(crate) fn take_late(&self) -> bool {
+    fn take_late(&self) -> bool {
         let mut late = core::mem::take(&mut self.store.lock().late);
         let mut left = Stack::default();
         while let Some(mut memory) = late.pop() {
-            // Each has one.
-            let Some(session) = memory.holder.take() else {
-                continue;
-            };
             if memory.unmap() {
-                session.take_back(memory);
+                take_back(memory);
                 continue;
             }
-            session.close_path_of(&memory);
-            memory.holder = Some(session);
+            if let (Some(holder), Some(source)) = (&memory.holder, &memory.source) {
+                holder.close_path_of(source);
+            }
             left.push(memory);
         }
         let mut store = self.store.lock();
@@ -547,7 +609,7 @@ impl Buffers {
     /// # Context
     ///
     /// May sleep.
-    pub(crate) fn forget_late(&self) {
+    fn forget_late(&self) {
         let mut late = core::mem::take(&mut self.store.lock().late);
         while let Some(memory) = late.pop() {
             drop(memory);
@@ -598,26 +660,7 @@ impl Store {
     }
 }
 
-/// The buffer that a session has in reserve.
-#[pin_data]
-pub(crate) struct Reserve {
-    /// There is one, here or in use.
-    #[pin]
-    is_made: Mutex<bool>,
-    memory: TakeCell<KBox<Memory>>,
-}
-
-impl Reserve {
-    /// There is none until the session has a path with slots.
-    pub(crate) fn new() -> impl PinInit<Self> {
-        pin_init!(Self {
-            is_made <- new_mutex!(false, "Reserve::is_made"),
-            memory: TakeCell::empty(),
-        })
-    }
-}
-
-impl Session {
+impl Share {
     /// Allocates the buffer that the session has in reserve, unless it has one.
     ///
     /// # Context
@@ -628,120 +671,95 @@ impl Session {
     ///
     /// `ENOMEM`.
     pub(crate) fn make_reserve(&self) -> Result {
-        let sizes = &self.server.buffers.sizes;
-        let mut is_made = self.reserve.is_made.lock();
-        if *is_made {
+        let sizes = &self.buffers.sizes;
+        let mut has_reserve = self.has_reserve.lock();
+        if *has_reserve {
             return Ok(());
         }
         let pieces = Pieces::new(sizes.bytes(sizes.last()), Node::ANY)?;
         let memory = memory(pieces, sizes.last(), true, GFP_KERNEL)?;
-        *is_made = self.reserve.memory.put(memory).is_ok();
+        *has_reserve = self.reserve.put(memory).is_ok();
         Ok(())
     }
 
-    /// Takes the buffer in reserve, if it is there, and maps it for the device of `pd`.
-    fn take_reserve(self: &Arc<Self>, pd: &Arc<Pd>) -> Option<Buffer> {
-        let memory = self.reserve.memory.take()?;
-        match Buffer::new(self, pd, memory) {
-            Ok(buffer) => Some(buffer),
-            Err(memory) => {
-                // Its place was just emptied.
-                let _ = self.reserve.memory.put(memory);
-                self.server.buffers.fail();
-                None
-            }
+    /// Puts memory, which is not mapped, where it came from.
+    fn give_back(&self, memory: KBox<Memory>) {
+        if memory.is_reserve {
+            // There is one, so its place is free.
+            let _ = self.reserve.put(memory);
+        } else {
+            let bytes = self.buffers.bytes(memory.size);
+            self.buffers.put(memory);
+            self.buffers.release(self, bytes);
         }
     }
+}
 
-    /// Returns whether no slot of the session is to keep a buffer for its next request, as a request
-    /// waits for memory.
-    #[inline]
-    pub(crate) fn is_short(&self) -> bool {
-        self.is_waiting() || self.server.buffers.is_short()
+/// Appends a request of `holder`, which is pending in its place, to the line.
+///
+/// # Context
+///
+/// May sleep.
+///
+/// # Errors
+///
+/// `ENOSPC`: too many requests of closing paths are still in the line.
+pub(crate) fn wait(holder: Arc<dyn Holder>, waiter: Waiter) -> Result {
+    holder.share().wait(waiter)?;
+    holder.clone().serve_line();
+    holder.look_after_lines(false);
+    Ok(())
+}
+
+/// Takes back the memory of a buffer that a slot had; it is not mapped.
+fn take_back(mut memory: KBox<Memory>) {
+    // Each has one.
+    let Some(holder) = memory.holder.take() else {
+        return;
+    };
+    let share = holder.share();
+    share.give_back(memory);
+    if share.is_waiting_after_all() {
+        holder.clone().serve_line();
     }
-
-    /// Keeps the memory of a buffer that a slot had, and to which the device may still write, until it
-    /// can be [taken back](Self::take_back).
-    ///
-    /// # Context
-    ///
-    /// Any.
-    fn leave_mapped(self: &Arc<Self>, mut memory: KBox<Memory>) {
-        kx::pr_err_ratelimited!(
-            "{}: bug: a buffer is given back to which the device may still write; it is kept until the connections are closed\n",
-            self.name()
-        );
-        let server = &self.server;
-        memory.holder = Some(self.clone());
-        server.buffers.store.lock().late.push(memory);
-        server.tidy.modify(server.clone(), 0);
+    if share.buffers.is_short() {
+        holder.look_after_lines(true);
     }
+}
 
+/// Keeps the memory of a buffer that a slot had, and to which the device may still write, until it
+/// can be [taken back](take_back).
+fn leave_mapped(memory: KBox<Memory>) {
+    if let Some(holder) = memory.holder.clone() {
+        holder.is_late();
+        let buffers = &holder.share().buffers;
+        buffers.store.lock().late.push(memory);
+        buffers.tidy.modify(buffers.clone(), 0);
+    }
+}
+
+impl Buffers {
     /// Has a worker look after the late buffers, if there are any.
     ///
     /// # Context
     ///
     /// Any.
-    pub(crate) fn look_after_late_buffers(&self) {
-        let server = &self.server;
-        if server.buffers.store.lock().late.count > 0 {
-            server.tidy.modify(server.clone(), 0);
-        }
-    }
-
-    /// Closes the path for which a late buffer is mapped: only the end of its connections tells
-    /// that the device writes no more.
-    fn close_path_of(&self, memory: &Memory) {
-        let source = memory.source.as_ref();
-        for path in self.paths.lock().iter() {
-            if source.is_some_and(|source| source.is_of(&path.pd)) {
-                path.error(fmt!("the device may still write to a buffer"));
-            }
-        }
-    }
-
-    /// Takes back the memory of a buffer that a slot had; it is not mapped.
-    ///
-    /// # Context
-    ///
-    /// Any.
-    fn take_back(self: &Arc<Self>, memory: KBox<Memory>) {
-        let server = &self.server;
-        if memory.is_reserve {
-            // There is one, so its place is free.
-            let _ = self.reserve.memory.put(memory);
-        } else {
-            let bytes = server.buffers.bytes(memory.size);
-            server.put(memory);
-            server.buffers.release(self, bytes);
-        }
-        if self.is_waiting_after_all() {
-            self.line_work.enqueue(self.clone());
-        }
-        if server.buffers.is_short() {
-            server.feed.modify(server.clone(), 0);
-        }
-    }
-}
-
-impl Server {
-    /// Puts memory among the free buffers, which are freed if nobody needs them.
-    fn put(self: &Arc<Self>, memory: KBox<Memory>) {
-        if self.buffers.put(memory) {
-            self.tidy.enqueue_in(self.clone(), KEEP_MS);
+    pub(crate) fn look_after_late(self: &Arc<Self>) {
+        if self.store.lock().late.count > 0 {
+            self.tidy.modify(self.clone(), 0);
         }
     }
 }
 
 /// Frees buffers that were not needed for some time, and looks after the late ones.
-impl WorkItem<{ crate::server::work::TIDY }> for Server {
+impl WorkItem for Buffers {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
-        if this.buffers.take_late() {
+        if this.take_late() {
             // A buffer that came back may have queued the work for later.
             this.tidy.modify(this.clone(), LATE_MS);
-        } else if this.buffers.expire() {
+        } else if this.expire() {
             this.tidy.enqueue_in(this.clone(), KEEP_MS);
         }
     }
@@ -751,76 +769,66 @@ impl WorkItem<{ crate::server::work::TIDY }> for Server {
 #[kernel::macros::kunit_tests(ibtrs_server_buffers)]
 mod tests {
     use super::*;
-    use crate::{
-        refusal::Refusal,
-        service::{
-            Joining,
-            Service,
-            Services,
-            SessionInfo, //
-        },
-        types::Purpose,
-        upper::ServiceSession, //
-    };
-    use ibtrs_proto::name::SessionName;
+    use kx::work::Options;
     use rdma::{
         device::Device,
         mr::Mr, //
     };
 
-    /// Has no sessions.
-    struct Nothing;
-
-    impl Service for Nothing {
-        fn session_up(&self, _info: SessionInfo<'_>) -> Result<Arc<dyn ServiceSession>, Refusal> {
-            Err(ENODEV.into())
-        }
-
-        fn check_name(&self, _name: SessionName<'_>, _authenticated: bool) -> Result<(), Refusal> {
-            Err(ENODEV.into())
-        }
-
-        fn authorize(&self, _joining: &Joining<'_>) -> Result<(), Refusal> {
-            Err(ENODEV.into())
-        }
+    /// A session that nobody reaches.
+    #[pin_data]
+    struct Nobody {
+        #[pin]
+        share: Share,
     }
 
-    /// A session of a server that nobody reaches, and the domain of a path.
+    impl Holder for Nobody {
+        fn share(&self) -> &Share {
+            &self.share
+        }
+
+        fn serve_line(self: Arc<Self>) {}
+
+        fn look_after_lines(&self, _is_urgent: bool) {}
+
+        fn is_late(&self) {}
+
+        fn close_path_of(&self, _memory: &Source) {}
+    }
+
+    /// Buffers, their holder, and the domain of a path.
     struct Rig {
-        session: Arc<Session>,
+        holder: Arc<dyn Holder>,
         pd: Arc<Pd>,
     }
 
     impl Rig {
         fn new() -> Result<Self> {
-            let service = Arc::new(Nothing, GFP_KERNEL)?;
-            let server = Server::new(Services::new(Purpose::Blocks, service))?;
+            let queue = Queue::new(Options::unbound(), fmt!("ibtrs-server-test"))?;
+            let buffers = Buffers::new(4 * PAGE_SIZE as u32, u64::MAX, queue)?;
             // The tests do its work.
-            server.tidy.disable_sync();
+            buffers.tidy.disable_sync();
+            let nobody = try_pin_init!(Nobody { share <- Share::new(buffers, 4) }? Error);
             Ok(Self {
-                session: Session::new(&server, [0; 16], false)?,
+                holder: Arc::pin_init(nobody, GFP_KERNEL)?,
                 pd: Pd::new(&Device::nth(0)?)?,
             })
         }
 
         fn buffers(&self) -> &Buffers {
-            &self.session.server.buffers
+            &self.holder.share().buffers
         }
 
         fn take(&self) -> Result<Buffer> {
-            let taken = self.buffers().take(&self.session, &self.pd, PAGE_SIZE);
-            taken.ok_or(ENOMEM)
+            Buffer::take(self.holder.clone(), &self.pd, PAGE_SIZE as u32).ok_or(ENOMEM)
         }
 
         /// Returns the bytes of all buffers, those that sessions hold, and those that this one holds.
         fn counts(&self) -> (u64, u64, u64) {
             let buffers = self.buffers();
             let taken = buffers.store.lock().memory.taken;
-            (
-                taken,
-                buffers.used.load(Relaxed),
-                self.session.held.load(Relaxed),
-            )
+            let used = buffers.used.load(Relaxed);
+            (taken, used, self.holder.share().held())
         }
     }
 
@@ -904,15 +912,15 @@ mod tests {
     #[test]
     fn the_reserve_comes_back() -> Result {
         let rig = Rig::new()?;
-        rig.session.make_reserve()?;
-        let reserve = || rig.session.take_reserve(&rig.pd);
+        rig.holder.share().make_reserve()?;
+        let reserve = || Buffer::take_reserve(rig.holder.clone(), &rig.pd);
         let mut buffer = reserve().ok_or(ENOMEM)?;
         let place = start(&buffer)?;
         let region = expose(&mut buffer)?;
         drop((buffer, region));
         assert!(reserve().is_none());
         assert!(rig.buffers().take_late());
-        rig.session.make_reserve()?;
+        rig.holder.share().make_reserve()?;
         assert!(reserve().is_none());
         rig.pd.end()?;
         assert!(!rig.buffers().take_late());
@@ -932,7 +940,7 @@ mod tests {
         let region = expose(&mut buffer)?;
         drop((buffer, region));
         rig.pd.end()?;
-        rig.session.server.close();
+        rig.buffers().close();
         drop(rig);
         assert!(Arc::into_unique_or_drop(pieces).is_some());
         Ok(())

@@ -7,7 +7,11 @@ use crate::{
         self,
         Batch, //
     },
-    buffers::Waiter,
+    buffers::{
+        self,
+        Buffer,
+        Waiter, //
+    },
     chunk::{
         Chunk,
         ChunkSlot,
@@ -181,7 +185,11 @@ pub(crate) fn proceed(
         return Request::new(qp, slot.index(), chunk).respond(Err(error));
     }
     if chunk.lacks_buffer() {
-        match path.session.take_buffer(path, chunk.request.data_len) {
+        let session = &path.session;
+        // Those that wait come first.
+        let take = || Buffer::take(session.clone(), &path.pd, chunk.request.data_len);
+        let buffer = (!session.share.is_waiting()).then(take).flatten();
+        match buffer {
             Some(buffer) => path.grant(&mut chunk, buffer),
             None => return wait_for_buffer(path, slot, chunk),
         }
@@ -213,7 +221,7 @@ fn wait_for_buffer(path: &Arc<Path>, slot: SlotRef<'_, Con>, chunk: KBox<Chunk>)
         if !path.takes_requests_after_all() {
             return false;
         }
-        let queued = session.wait_for_buffer(waiter);
+        let queued = buffers::wait(session.clone(), waiter);
         if queued.is_err() {
             path.error(fmt!("too many requests of closing paths wait for memory"));
         }

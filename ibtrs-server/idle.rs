@@ -117,7 +117,7 @@ impl Path {
     pub(crate) fn shortage(&self) -> Option<Round> {
         // ORDERING: Pairs with `Idle::end`.
         let done = || Round(self.idle.done.load(Acquire));
-        self.session.is_short().then(done)
+        self.session.share.is_short().then(done)
     }
 
     /// Gives back the buffers that the end of a round has made free.

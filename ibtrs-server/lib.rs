@@ -80,6 +80,7 @@ mod fetch;
 mod idle;
 mod info;
 mod landing;
+mod lines;
 mod memory;
 mod notices;
 mod path;

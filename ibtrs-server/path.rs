@@ -546,7 +546,7 @@ impl Path {
     /// Creates the slots, in groups.
     fn make_slots(&self, answers: &Arc<AnswerBufs>) -> Result {
         let server = &self.session.server;
-        self.session.make_reserve()?;
+        self.session.share.make_reserve()?;
         let config = &server.config;
         let (count, slot_bytes) = (usize::from(config.group()), self.layout.chunk_size());
         let mut groups = KVVec::new();

@@ -10,6 +10,7 @@ use crate::{
     clients::Clients,
     config::Config,
     drain::Drain,
+    lines::Look,
     memory::Ledger,
     path::Path,
     pool::Pool,
@@ -20,16 +21,17 @@ use crate::{
 use kernel::{
     new_condvar,
     new_mutex,
+    new_spinlock_irq,
     prelude::*,
     sync::{
         Arc,
         CondVar,
         CondVarTimeoutResult,
         Mutex,
-        MutexGuard, //
+        MutexGuard,
+        SpinLockIrq, //
     },
-    time::Jiffies,
-    warn_on, //
+    time::Jiffies, //
 };
 use kx::{
     sync::atomic::{
@@ -73,8 +75,7 @@ pub(crate) struct Server {
     /// Groups of slots of lost paths.
     #[pin]
     pub(crate) slot_pool: Pool,
-    #[pin]
-    pub(crate) buffers: Buffers,
+    pub(crate) buffers: Arc<Buffers>,
     /// Held while the pools and the buffers are limited.
     #[pin]
     pub(crate) limits: Mutex<()>,
@@ -105,7 +106,7 @@ pub(crate) struct Server {
     #[pin]
     pub(crate) feed: DelayedWork<Self, { work::FEED }>,
     #[pin]
-    pub(crate) tidy: DelayedWork<Self, { work::TIDY }>,
+    pub(crate) look: SpinLockIrq<Look>,
 }
 
 /// Ids of the work items of a server.
@@ -113,14 +114,12 @@ pub(crate) mod work {
     pub(crate) const ACCEPT: u64 = 0;
     pub(crate) const EXPIRY: u64 = 1;
     pub(crate) const FEED: u64 = 2;
-    pub(crate) const TIDY: u64 = 3;
 }
 
 kx::impl_has_work! {
     impl HasWork<Work<Self, { work::ACCEPT }>> for Server { self.accept }
     impl HasWork<DelayedWork<Self, { work::EXPIRY }>> for Server { self.expiry }
     impl HasWork<DelayedWork<Self, { work::FEED }>> for Server { self.feed }
-    impl HasWork<DelayedWork<Self, { work::TIDY }>> for Server { self.tidy }
 }
 
 /// The sessions, and whether new ones are accepted.
@@ -148,9 +147,13 @@ impl Server {
         let slow = Queue::new(Options::unbound(), fmt!("ibtrs-server-end"))?;
         let wakes = Queue::new(Options::unbound(), fmt!("ibtrs-server-io"))?;
         let (accept_queue, expiry_queue) = (queue.clone(), slow.clone());
-        let (feed_queue, tidy_queue) = (queue.clone(), slow.clone());
+        let feed_queue = queue.clone();
         let config = Config::from_params()?;
-        let buffers = Buffers::new(config.max_io(), config.max_memory.min(config.max_buffers));
+        let buffers = Buffers::new(
+            config.max_io(),
+            config.max_memory.min(config.max_buffers),
+            slow.clone(),
+        )?;
         let backlog = Backlog::new()?;
         let failures = FailureTable::new()?;
         Arc::pin_init(
@@ -166,7 +169,7 @@ impl Server {
                 ledger <- Ledger::new(),
                 pool <- Pool::new(),
                 slot_pool <- Pool::new(),
-                buffers <- buffers,
+                buffers,
                 joining <- new_mutex!((), "Server::joining"),
                 failures <- failures,
                 audit: Audit::new()?,
@@ -189,7 +192,7 @@ impl Server {
                 accept <- kx::new_work!(accept_queue, "Server::accept"),
                 expiry <- kx::new_delayed_work!(expiry_queue, "Server::expiry"),
                 feed <- kx::new_delayed_work!(feed_queue, "Server::feed"),
-                tidy <- kx::new_delayed_work!(tidy_queue, "Server::tidy"),
+                look <- new_spinlock_irq!(Look::new(), "Server::look"),
             }? Error),
             GFP_KERNEL,
         )
@@ -230,11 +233,7 @@ impl Server {
         self.queue.flush();
         self.expiry.disable_sync();
         self.feed.disable_sync();
-        self.tidy.disable_sync();
-        // All connections are closed, so none stays: each refers to its session, and that to the server.
-        if warn_on!(self.buffers.take_late()) {
-            self.buffers.forget_late();
-        }
+        self.buffers.close();
     }
 }
 

@@ -4,10 +4,7 @@
 
 use crate::{
     audit::ClientLog,
-    buffers::{
-        Line,
-        Reserve, //
-    },
+    buffers::Share,
     chunk_owner::ChunkOwners,
     clients::Sources,
     ends::Ends,
@@ -44,14 +41,12 @@ use ibtrs_proto::{
 };
 use kernel::{
     new_mutex,
-    new_spinlock_irq,
     prelude::*,
     str::CString,
     sync::{
         Arc,
         Mutex,
-        MutexGuard,
-        SpinLockIrq, //
+        MutexGuard, //
     },
     time::{
         msecs_to_jiffies,
@@ -107,16 +102,8 @@ pub(crate) struct Session {
     last_tag: Atomic<u32>,
     #[pin]
     pub(crate) owners: ChunkOwners,
-    /// Requests that wait for buffers.
     #[pin]
-    pub(crate) line: SpinLockIrq<Line>,
-    /// Number of those; written under the lock.
-    pub(crate) waiting: Atomic<u32>,
-    /// Bytes of the buffers that the slots of all paths have. Larger requests write this, so it is
-    /// apart from what all requests read.
-    pub(crate) held: KBox<Atomic<u64>>,
-    #[pin]
-    pub(crate) reserve: Reserve,
+    pub(crate) share: Share,
     #[pin]
     pub(crate) fences: Fences,
     /// Serves requests that had to wait for another path.
@@ -174,10 +161,7 @@ impl Session {
                 downtime_seen <- Completion::new(),
                 last_tag: Atomic::new(0),
                 owners <- ChunkOwners::new(server.config.queue_depth),
-                line <- new_spinlock_irq!(Line::new(server.config.queue_depth)?, "Session::line"),
-                waiting: Atomic::new(0),
-                held: KBox::new(Atomic::new(0), GFP_KERNEL)?,
-                reserve <- Reserve::new(),
+                share <- Share::new(server.buffers.clone(), server.config.queue_depth),
                 fences <- Fences::new(),
                 wake <- kx::new_work!(wakes, "Session::wake"),
                 line_work <- kx::new_work!(line_queue, "Session::line_work"),

@@ -65,7 +65,7 @@ impl Path {
             let _ = closed.push_within_capacity(qp.end());
         }
         // Others need not wait until the last request in service is over.
-        self.session.leave_line(self.tag);
+        self.session.share.leave_line(self.tag);
         self.give_buffers_back();
         let mut cons = self.cons.lock();
         cons.closed = closed;
@@ -124,7 +124,7 @@ impl Path {
         drop(cons);
         drop(closed);
         drop(messages);
-        self.session.look_after_late_buffers();
+        self.session.server.buffers.look_after_late();
         self.give_chunks_back();
         Ok(())
     }

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Who looks after the requests that wait for buffers.
+//!
+//! The work item of a session takes buffers for the first requests of its line. It runs when a
+//! request joins the line and when the session gives back a buffer. What other sessions do, and the
+//! machine, is the business of a work item of the server: it runs from time to time as long as
+//! requests wait, and has the sessions try again. If one of them is behind, it also runs whenever a
+//! buffer comes back, and has the rich give back what they keep.
+
+use crate::{
+    buffers::{
+        Buffer,
+        Holder,
+        Share, //
+    },
+    server::Server,
+    session::{
+        Session,
+        LINE, //
+    },
+    source::Source, //
+};
+use ibtrs_proto::{
+    buffers::{
+        is_behind,
+        Pace, //
+    },
+    chunk_owner::PathTag, //
+};
+use kernel::{
+    prelude::*,
+    sync::Arc,
+    time::{
+        Instant,
+        Monotonic, //
+    },
+};
+use kx::work::WorkItem;
+
+/// When the server looked after the lines last.
+pub(crate) struct Look {
+    /// The beginning of time.
+    since: Instant<Monotonic>,
+    pace: Pace,
+}
+
+impl Look {
+    pub(crate) fn new() -> Self {
+        Self {
+            since: Instant::now(),
+            pace: Pace::default(),
+        }
+    }
+
+    fn now_ms(&self) -> u64 {
+        u64::try_from(self.since.elapsed().as_millis()).unwrap_or(0)
+    }
+}
+
+impl Holder for Session {
+    fn share(&self) -> &Share {
+        &self.share
+    }
+
+    fn serve_line(self: Arc<Self>) {
+        self.line_work.enqueue(self.clone());
+    }
+
+    fn look_after_lines(&self, is_urgent: bool) {
+        let server = &self.server;
+        match is_urgent {
+            true => server.feed.modify(server.clone(), 0),
+            false => server.feed.enqueue_in(server.clone(), Pace::SHORTEST_MS),
+        };
+    }
+
+    fn is_late(&self) {
+        kx::pr_err_ratelimited!(
+            "{}: bug: a buffer is given back to which the device may still write; it is kept until the connections are closed\n",
+            self.name()
+        );
+    }
+
+    fn close_path_of(&self, memory: &Source) {
+        for path in self.paths.lock().iter() {
+            if memory.is_of(&path.pd) {
+                path.error(fmt!("the device may still write to a buffer"));
+            }
+        }
+    }
+}
+
+/// Has the requests in the line go on, as far as there are buffers: if there is no other, the first
+/// gets the one in reserve.
+impl WorkItem<LINE> for Session {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        while let Some(first) = this.share.first_in_line() {
+            let path = PathTag::new(first.tag).and_then(|tag| this.path(tag));
+            let Some(path) = path.filter(|path| path.takes_requests()) else {
+                // The teardown of the path drops the request, unless it already has.
+                this.share.leave_first(first);
+                continue;
+            };
+            let buffer = Buffer::take(this.clone(), &path.pd, first.bytes);
+            let reserve = || Buffer::take_reserve(this.clone(), &path.pd);
+            let Some(buffer) = buffer.or_else(reserve) else {
+                return;
+            };
+            // Otherwise the path has just left the line.
+            if this.share.leave_first(first) {
+                path.go_on(first, buffer);
+            }
+        }
+    }
+}
+
+/// Looks after the requests that wait for buffers, as long as there are some.
+impl WorkItem<{ crate::server::work::FEED }> for Server {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        let mut look = this.look.lock();
+        let now_ms = look.now_ms();
+        let is_due = look.pace.is_over(now_ms);
+        let left_ms = look.pace.left_ms(now_ms);
+        drop(look);
+        if this.look_after_lines(is_due) {
+            this.feed.enqueue_in(this.clone(), left_ms);
+        } else {
+            this.look.lock().pace = Pace::default();
+        }
+    }
+}
+
+impl Server {
+    /// Has all sessions whose requests wait try again. If `is_due`, these give back what idle slots
+    /// have, and if one of them is behind, the rich as well. Returns whether requests wait.
+    fn look_after_lines(&self, is_due: bool) -> bool {
+        let failed = self.buffers.take_failed();
+        let sessions = self.sessions.lock();
+        let held = |session: &Arc<Session>| session.share.held();
+        let most = sessions.list.iter().map(held).max().unwrap_or(0);
+        let (mut some, mut short) = (false, failed);
+        for session in &sessions.list {
+            if let Some(first) = session.share.first_in_line() {
+                some = true;
+                short |= is_behind(held(session), first.bytes.into(), most);
+                session.line_work.enqueue(session.clone());
+            }
+        }
+        self.buffers.set_short(short && some);
+        if some && is_due {
+            let rich = |session: &&Arc<Session>| short && held(session) > most / 2;
+            let gives = |session: &&Arc<Session>| session.share.is_waiting() || rich(session);
+            for session in sessions.list.iter().filter(gives) {
+                for path in session.paths.lock().iter() {
+                    path.reclaim_soon();
+                }
+            }
+        }
+        some
+    }
+}
