@@ -4,6 +4,10 @@
 
 use crate::{
     authentication,
+    backlog::{
+        Asked,
+        PendingConn, //
+    },
     con::{
         Con,
         RECV_AUTH,
@@ -15,10 +19,12 @@ use crate::{
         SHORTEST_SENDS, //
     },
     ends::Ends,
+    env::Env,
     path::Path,
     refusal::Refusal,
     server::Server,
     session::Session,
+    sessions::Sessions,
     types::{
         Place,
         Purpose,
@@ -45,16 +51,14 @@ use ibtrs_proto::{
     fsm::server_path::Event,
     handshake::{
         reject_encode,
-        ConnReq,
-        HandshakeError, //
+        ConnReq, //
     },
     join::{
         self,
         Attempt,
         Decision, //
     },
-    origin::Origin,
-    setup, //
+    origin::Origin, //
 };
 use kernel::{
     fmt,
@@ -97,98 +101,15 @@ impl Incoming {
     }
 }
 
-/// A decoded connection request.
-#[derive(Clone, Copy)]
-struct Asked {
-    request: ConnReq,
-    /// The request as received.
-    bytes: [u8; CONN_REQ_LEN],
-}
-
-impl Asked {
-    fn decode(private_data: &[u8]) -> Result<Self, HandshakeError> {
-        Ok(Self {
-            request: ConnReq::decode(private_data)?,
-            bytes: *private_data.first_chunk().ok_or(HandshakeError::Short)?,
-        })
-    }
-
-    /// Returns whether the request is for a connection of `path`.
-    fn is_of(&self, path: &Path) -> bool {
-        self.request.session_uuid == path.session.uuid && path.owns(&self.bytes)
-    }
-}
-
-/// A connection request that waits to be accepted.
-pub(crate) struct PendingConn {
-    id: CmId,
-    asked: Result<Asked, HandshakeError>,
-    came: Instant<Monotonic>,
-}
-
-impl PendingConn {
-    /// Returns the decoded request, unless it is malformed.
-    fn asked(&self) -> Option<&Asked> {
-        self.asked.as_ref().ok()
-    }
-
-    /// Returns whether the request is for a further connection of a path, not its first.
-    fn is_further(&self) -> bool {
-        self.asked().is_some_and(|asked| asked.request.cid > 0)
-    }
-}
-
-/// Connection requests that wait to be accepted, the oldest first.
-pub(crate) struct Backlog {
-    pending: KVVec<PendingConn>,
-    /// The request being accepted.
-    now: Option<Asked>,
-}
-
-impl Backlog {
-    pub(crate) fn new() -> Result<Self> {
-        Ok(Self {
-            pending: KVVec::with_capacity(setup::WAITING_MAX, GFP_KERNEL)?,
-            now: None,
-        })
-    }
-
-    /// Adds a request; returns it if the backlog is full.
-    fn push(&mut self, pending: PendingConn) -> Result<(), CmId> {
-        if !setup::may_wait(self.pending.len(), pending.is_further()) {
-            return Err(pending.id);
-        }
-        self.pending
-            .push_within_capacity(pending)
-            .map_err(|full| full.0.id)
-    }
-
-    /// Takes the next request to be accepted; the accept of the previous one must have ended.
-    fn next(&mut self) -> Option<PendingConn> {
-        let next = self.pending.remove(0).ok();
-        self.now = next.as_ref().and_then(PendingConn::asked).copied();
-        next
-    }
-
-    /// Returns whether a connection of `path` waits to be accepted, or is being accepted.
-    pub(crate) fn has(&self, path: &Path) -> bool {
-        let waiting = self.pending.iter().filter_map(PendingConn::asked);
-        Iterator::chain(self.now.iter(), waiting).any(|asked| asked.is_of(path))
-    }
-}
-
 impl CmHandler for Incoming {
     fn event(&self, _event: &CmEvent<'_>) {}
 
     fn connect_request(&self, id: CmId, private_data: &[u8]) -> Result<(), CmId> {
-        let pending = PendingConn {
-            id,
-            asked: Asked::decode(private_data),
-            came: Instant::now(),
-        };
-        let pushed = self.server.backlog.lock().push(pending);
+        let env = &self.server.env;
+        let pending = PendingConn::new(id, private_data);
+        let pushed = env.backlog.lock().push(pending);
         pushed.inspect_err(|id| {
-            log_refusal(&self.server, &Ends::of(id), "the backlog is full");
+            log_refusal(env, &Ends::of(id), "the backlog is full");
         })?;
         self.server.accept.enqueue(self.server.clone());
         Ok(())
@@ -196,25 +117,25 @@ impl CmHandler for Incoming {
 }
 
 /// Accepts connection requests, one at a time.
-impl WorkItem<{ crate::server::work::ACCEPT }> for Server {
+impl WorkItem for Server {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
         loop {
-            let next = this.backlog.lock().next();
+            let next = this.env.backlog.lock().next();
             let Some(next) = next else {
                 return;
             };
-            next.accept(&this);
+            this.accept(next);
         }
     }
 }
 
-impl PendingConn {
-    /// Accepts the connection, or refuses it with a line in the log. Drops it silently if the
+impl Server {
+    /// Accepts a connection, or refuses it with a line in the log. Drops it silently if the
     /// client has ended it or memory is short.
-    fn accept(self, server: &Arc<Server>) {
-        let Ok(id) = Arc::new(self.id, GFP_KERNEL) else {
+    fn accept(&self, pending: PendingConn) {
+        let Ok(id) = Arc::new(pending.id, GFP_KERNEL) else {
             return;
         };
         if id.has_ended() {
@@ -222,7 +143,7 @@ impl PendingConn {
             return;
         }
         let ends = Ends::of(&id);
-        let result = match (self.asked, ends) {
+        let result = match (pending.asked, ends) {
             (_, Ok(ends)) if !ends.is_credible(&id) => Err(Refusal::new(
                 EACCES,
                 "the client claims an address that its GID does not have",
@@ -232,26 +153,26 @@ impl PendingConn {
                 ends,
                 request: &request,
                 bytes: &bytes,
-                came: self.came,
+                came: pending.came,
             }
-            .accept(server),
+            .accept(&self.sessions),
             (Err(error), _) => Err(error.into()),
             (_, Err(error)) => Err(error.into()),
         };
         let Err(refusal) = result else {
             return;
         };
-        log_refusal(server, &ends, &refusal);
+        log_refusal(&self.env, &ends, &refusal);
         // If the reject fails, dropping the id tells the client.
         let _ = id.reject(&reject_encode(refusal.errno()));
     }
 }
 
 /// Logs that a connection is refused.
-fn log_refusal(server: &Server, ends: &Result<Ends>, why: impl fmt::Display) {
+fn log_refusal(env: &Env, ends: &Result<Ends>, why: impl fmt::Display) {
     match ends {
         // The address is not verified yet, and may be forged.
-        Ok(ends) if !server.audit.may_log(Trust::Stranger, &ends.src) => {}
+        Ok(ends) if !env.audit.may_log(Trust::Stranger, &ends.src) => {}
         Ok(ends) => pr_warn!("{}: refused: {}\n", *ends, why),
         Err(_) => pr_warn_ratelimited!("connection refused: {}\n", why),
     }
@@ -318,15 +239,15 @@ impl Incomer<'_> {
     /// # Errors
     ///
     /// The reason for the refusal.
-    fn accept(&self, server: &Arc<Server>) -> Result<(), Refusal> {
-        if u32::from(self.request.cid_num) > server.config.max_connections {
+    fn accept(&self, sessions: &Arc<Sessions>) -> Result<(), Refusal> {
+        if u32::from(self.request.cid_num) > sessions.env.config.max_connections {
             return Err(Refusal::new(
                 ENOSPC,
                 "its session has more queues than max_connections allows: raise it, or map with fewer nr_queues",
             ));
         }
-        let joining = server.joining.lock();
-        let (path, acceptance) = self.find_path(server)?;
+        let joining = sessions.joining.lock();
+        let (path, acceptance) = self.find_path(sessions)?;
         drop(joining);
         let result = self.connect(&path, &acceptance);
         if result.is_err() {
@@ -354,7 +275,7 @@ impl Incomer<'_> {
     /// Returns the private data of the acceptance of a connection to a path with these terms.
     fn acceptance(&self, session: &Session, terms: Terms) -> Acceptance {
         let ext = self.request.ext.map(|_| session.rsp_ext());
-        session.server.config.rsp(terms, ext).encode()
+        session.env.config.rsp(terms, ext).encode()
     }
 
     /// Returns where the requests of a path land that begins with this connection.
@@ -388,8 +309,8 @@ impl Incomer<'_> {
 
     /// Finds the path of the connection, or creates it; also returns the private data of the
     /// acceptance.
-    fn find_path(&self, server: &Arc<Server>) -> Result<(Arc<Path>, Acceptance), Refusal> {
-        let found = self.find_session(server)?;
+    fn find_path(&self, sessions: &Arc<Sessions>) -> Result<(Arc<Path>, Acceptance), Refusal> {
+        let (env, found) = (&sessions.env, self.find_session(sessions)?);
         let found = found.filter(|session| !self.may_replace(session));
         let kind = found.as_ref().map_or(Kind::New, |session| session.kind());
         if let (Kind::Authenticated, Some(session), true) = (kind, &found, self.request.cid > 0) {
@@ -405,7 +326,7 @@ impl Incomer<'_> {
             origin: self.origin(),
             session: known.map(|session| session.uuid),
         };
-        if chosen.is_some() && server.failures.must_wait(&source) {
+        if chosen.is_some() && env.failures.must_wait(&source) {
             return Err(Refusal::new(
                 EBUSY,
                 "too many failed authentications from this address: wait a few seconds",
@@ -413,8 +334,8 @@ impl Incomer<'_> {
         }
         let session = match found {
             Some(session) => session,
-            None if chosen.is_some() => Session::new(server, self.request.session_uuid, true)?,
-            None => self.begin_session(server)?,
+            None if chosen.is_some() => Session::new(sessions, self.request.session_uuid, true)?,
+            None => self.begin_session(sessions)?,
         };
         let known = match chosen {
             Some(_) => Ok(None),
@@ -423,7 +344,7 @@ impl Incomer<'_> {
         let known = known.inspect_err(|_| session.forget_if_unused())?;
         let terms = match &known {
             Some(path) => path.terms,
-            None => self.terms(&server.config),
+            None => self.terms(&env.config),
         };
         let mut acceptance = self.acceptance(&session, terms);
         let nonce = kx::random::secret();
@@ -438,8 +359,8 @@ impl Incomer<'_> {
     }
 
     /// Finds the session of the connection; `None` if the connection begins a new session.
-    fn find_session(&self, server: &Server) -> Result<Option<Arc<Session>>, Refusal> {
-        let sessions = server.sessions.lock();
+    fn find_session(&self, sessions: &Sessions) -> Result<Option<Arc<Session>>, Refusal> {
+        let sessions = sessions.lock();
         sessions.check_open()?;
         let Some(session) = sessions.find(&self.request.session_uuid) else {
             return match self.request.first_conn {
@@ -467,9 +388,9 @@ impl Incomer<'_> {
     }
 
     /// Begins a session without authentication.
-    fn begin_session(&self, server: &Arc<Server>) -> Result<Arc<Session>, Refusal> {
-        let session = Session::new(server, self.request.session_uuid, false)?;
-        session.enlist(server.ledger.knows(self.origin()))?;
+    fn begin_session(&self, sessions: &Arc<Sessions>) -> Result<Arc<Session>, Refusal> {
+        let session = Session::new(sessions, self.request.session_uuid, false)?;
+        session.enlist(sessions.env.ledger.knows(self.origin()))?;
         Ok(session)
     }
 
@@ -515,10 +436,9 @@ impl Incomer<'_> {
         auth: ServerAuth,
         known: bool,
     ) -> Result<Arc<Path>, Refusal> {
-        let server = &session.server;
-        server.sessions.lock().reserve_candidate()?;
+        session.sessions.lock().reserve_candidate()?;
         let path = Path::new(session, self, auth, known)?;
-        let added = server.sessions.lock().add_candidate(path.clone());
+        let added = session.sessions.lock().add_candidate(path.clone());
         added.inspect_err(|_| {
             path.event(Event::Error);
         })?;
@@ -539,7 +459,7 @@ impl Incomer<'_> {
     }
 
     fn make_qp(&self, path: &Arc<Path>, acceptance: &Acceptance) -> Result {
-        let (config, request) = (&path.session.server.config, self.request);
+        let (config, request) = (&path.session.env.config, self.request);
         let terms = path.terms;
         if terms.shape == Shape::Slots && self.id.reads_allowed() == 0 {
             // Nothing could be fetched over this connection, and its requests would keep buffers.

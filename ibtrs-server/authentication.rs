@@ -24,7 +24,6 @@ use ibtrs_proto::{
     auth::{
         Auth1,
         AuthError,
-        Failures,
         Key,
         KeyId,
         Policy,
@@ -38,12 +37,8 @@ use ibtrs_proto::{
     name::SessionName, //
 };
 use kernel::{
-    new_mutex,
     prelude::*,
-    sync::{
-        Arc,
-        Mutex, //
-    },
+    sync::Arc,
     time::{
         Instant,
         Monotonic, //
@@ -57,40 +52,6 @@ use rdma::{
         SqSpace, //
     },
 };
-
-/// Number of sources whose failures are remembered.
-const SOURCES: usize = 64;
-
-/// Failures to authenticate, by source.
-#[pin_data]
-pub(crate) struct FailureTable {
-    #[pin]
-    failures: Mutex<KBox<Failures<SOURCES>>>,
-    since: Instant<Monotonic>,
-}
-
-impl FailureTable {
-    pub(crate) fn new() -> Result<impl PinInit<Self>> {
-        let failures = KBox::new(Failures::new(), GFP_KERNEL)?;
-        Ok(pin_init!(Self {
-            failures <- new_mutex!(failures, "FailureTable::failures"),
-            since: Instant::now(),
-        }))
-    }
-
-    fn now_ms(&self) -> u64 {
-        u64::try_from(self.since.elapsed().as_millis()).unwrap_or(0)
-    }
-
-    /// Returns whether clients of a source have to wait before they may try again.
-    pub(crate) fn must_wait(&self, source: &Source) -> bool {
-        self.failures.lock().wait_ms(source, self.now_ms()) > 0
-    }
-
-    fn failed(&self, source: &Source) {
-        self.failures.lock().failed(source, self.now_ms());
-    }
-}
 
 /// Returns the policy for a path of a session of kind `kind`, and whether there are keys.
 ///
@@ -161,7 +122,7 @@ impl Path {
                 true
             }
             Err(error) => {
-                self.session.server.failures.failed(&self.failure_source());
+                self.session.env.failures.failed(&self.failure_source());
                 if self.may_log() {
                     self.log_failure(message, error, missing);
                 }
@@ -173,7 +134,7 @@ impl Path {
     /// Returns the source for which a failure of this path counts.
     fn failure_source(&self) -> Source {
         let session = &self.session;
-        let is_known = session.server.sessions.lock().has_this(session);
+        let is_known = session.sessions.lock().has_this(session);
         Source {
             origin: self.charge.origin(),
             session: is_known.then_some(session.uuid),
@@ -211,7 +172,7 @@ impl Path {
         let session = &self.session;
         // Not under the next lock: this may wait.
         session.take_uuid(self)?;
-        let _joining = session.server.joining.lock();
+        let _joining = session.sessions.joining.lock();
         // The session was found before the client proved itself. If the session is gone, the client
         // may have begun one of its own under the UUID, and must not get `EKEYREJECTED`.
         session.check_present()?;

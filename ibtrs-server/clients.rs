@@ -3,8 +3,8 @@
 //! The service's access to its clients: their addresses, and closing their paths.
 
 use crate::{
-    server::Server,
-    session::Session, //
+    session::Session,
+    sessions::Sessions, //
 };
 use ibtrs_proto::{
     addr::Addr,
@@ -57,12 +57,12 @@ impl Sources {
 /// The clients of a server.
 #[derive(Clone)]
 pub struct Clients {
-    server: Arc<Server>,
+    sessions: Arc<Sessions>,
 }
 
 impl Clients {
-    pub(crate) fn new(server: Arc<Server>) -> Self {
-        Self { server }
+    pub(crate) fn new(sessions: Arc<Sessions>) -> Self {
+        Self { sessions }
     }
 
     /// Closes the paths of the authenticated session `name` for which `may_stay` returns false,
@@ -102,8 +102,8 @@ impl Clients {
         may_stay: impl Fn(&Addr) -> bool,
         why: &str,
     ) {
-        let _joining = self.server.joining.lock();
-        let sessions = self.server.sessions.lock();
+        let _joining = self.sessions.joining.lock();
+        let sessions = self.sessions.lock();
         for session in sessions.list.iter().filter(|session| is_meant(session)) {
             for path in session.paths.lock().iter() {
                 if may_stay(&path.ends.src) || !path.event(Event::UserDisconnect) {

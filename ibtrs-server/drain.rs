@@ -13,18 +13,20 @@
 
 use crate::{
     notices::Notices,
-    server::{
-        Server,
-        Sessions, //
-    },
+    server::Server,
     session::Session,
+    sessions::List,
     types::Deadline, //
 };
 use ibtrs_proto::downtime::Downtime;
 use kernel::{
     alloc::flags::GFP_NOWAIT,
+    new_mutex,
     prelude::*,
-    sync::Arc,
+    sync::{
+        Arc,
+        Mutex, //
+    },
     time::{
         delay::fsleep,
         Delta, //
@@ -32,6 +34,8 @@ use kernel::{
 };
 use kx::sync::atomic::{
     Acquire,
+    Atomic,
+    AtomicFlag,
     Full,
     Relaxed, //
 };
@@ -69,29 +73,30 @@ impl Drain {
     /// `ETIMEDOUT`: a session was not gone in time, and its paths are being closed; or a session
     /// was gone before the service had flushed all of its devices.
     pub fn drain(&self, limit_ms: u32, downtime: Option<Downtime>) -> Result {
-        let _one = self.server.draining.lock();
+        let draining = &self.server.draining;
+        let _one = draining.one.lock();
         let limit = Deadline::in_ms(limit_ms);
         let mut sessions = self.server.sessions.lock();
         if !sessions.drained {
             // Otherwise sessions of the drain before may still be in the list.
-            self.server.left_over.store(false, Relaxed);
+            draining.left_over.store(false, Relaxed);
         }
         // From here on, a look-up of a session under the lock is refused.
         sessions.drained = true;
         sessions.close_candidates();
         for session in &sessions.list {
             session.ending.store(true, Relaxed);
-            let (this, last) = (session.clone(), session.clone());
-            self.server.finishing.fetch_add(1, Relaxed);
+            let (server, this, last) = (self.server.clone(), session.clone(), session.clone());
+            draining.finishing.fetch_add(1, Relaxed);
             // Without memory, the session is closed as if its paths were lost: its client may be
             // left with unflushed writes.
-            let spawned = self.server.slow.spawn(GFP_NOWAIT, move || {
-                this.drain(limit, downtime);
-                this.server.finished_one();
+            let spawned = self.server.env.slow.spawn(GFP_NOWAIT, move || {
+                this.drain(&server.draining, limit, downtime);
+                server.draining.finished_one();
             });
             if spawned.is_err() {
-                self.server.left_over.store(true, Relaxed);
-                self.server.finished_one();
+                draining.left_over.store(true, Relaxed);
+                draining.finished_one();
                 last.close();
             }
         }
@@ -100,7 +105,7 @@ impl Drain {
         let mut is_late = false;
         loop {
             let sessions = self.server.sessions.lock();
-            if sessions.list.is_empty() && self.server.has_finished() {
+            if sessions.list.is_empty() && draining.has_finished() {
                 break;
             }
             if limit.has_passed() && !is_late {
@@ -114,7 +119,7 @@ impl Drain {
             fsleep(Delta::from_millis(CHECK_MS));
         }
         // ORDERING: Written before `finished_one`, which `has_finished` has seen.
-        match self.server.left_over.load(Relaxed) {
+        match draining.left_over.load(Relaxed) {
             true => Err(ETIMEDOUT),
             false => Ok(()),
         }
@@ -122,11 +127,11 @@ impl Drain {
 
     /// Begins to close the sessions that the service has not finished with: it waits for a disk, and
     /// their clients must not go on writing to the others.
-    fn close_late(&self, sessions: &Sessions) {
+    fn close_late(&self, sessions: &List) {
         // ORDERING: A flag that is set right now makes a session late that was just in time.
         let is_late = |session: &&Arc<Session>| !session.is_served.load(Relaxed);
         for session in sessions.list.iter().filter(is_late) {
-            self.server.left_over.store(true, Relaxed);
+            self.server.draining.left_over.store(true, Relaxed);
             session.close();
         }
     }
@@ -138,7 +143,7 @@ impl Drain {
     ///
     /// May sleep while the server is being drained.
     pub fn resume(&self) {
-        let _one = self.server.draining.lock();
+        let _one = self.server.draining.one.lock();
         self.server.sessions.lock().drained = false;
     }
 
@@ -152,7 +157,28 @@ impl Drain {
     }
 }
 
-impl Server {
+/// The drain of a server.
+#[pin_data]
+pub(crate) struct Draining {
+    /// Held while the server is being drained.
+    #[pin]
+    one: Mutex<()>,
+    /// The service did not finish in time with a drained session.
+    left_over: AtomicFlag,
+    /// Number of sessions that a drain has begun with and the service has not finished with. Such a
+    /// session may have left the list, because its last path was lost.
+    finishing: Atomic<u32>,
+}
+
+impl Draining {
+    pub(crate) fn new() -> impl PinInit<Self> {
+        pin_init!(Self {
+            one <- new_mutex!((), "Draining::one"),
+            left_over: AtomicFlag::new(false),
+            finishing: Atomic::new(0),
+        })
+    }
+
     /// Notes that the service has finished with a session that a drain has begun with.
     fn finished_one(&self) {
         // ORDERING: Pairs with `has_finished`.
@@ -168,13 +194,13 @@ impl Server {
 
 impl Session {
     /// Makes the service finish with the session, and closes the session's paths.
-    fn drain(self: &Arc<Self>, limit: Deadline, downtime: Option<Downtime>) {
+    fn drain(self: &Arc<Self>, draining: &Draining, limit: Deadline, downtime: Option<Downtime>) {
         let notices = Notices::new(self.clone());
         let is_told = |downtime: &Downtime| !matches!(notices.downtime(*downtime), Err(ENOTCONN));
         let downtime = downtime.filter(is_told);
         if let Some(uppers) = self.uppers.as_ref() {
             if uppers.drain(limit).is_err() {
-                self.server.left_over.store(true, Relaxed);
+                draining.left_over.store(true, Relaxed);
             }
         }
         // What follows makes no session late.

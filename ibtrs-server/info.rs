@@ -109,7 +109,7 @@ fn complete(path: &Arc<Path>, name: SessionName<'_>) -> Result<(), Refusal> {
     // The name is checked before the chunks are created, which costs the most.
     let session = &path.session;
     session
-        .server
+        .sessions
         .services
         .check_name(name, session.kind() == Kind::Authenticated)?;
     session.claim_name(name, path)?;
@@ -206,7 +206,7 @@ fn register_groups(
     space: &Space<'_>,
 ) -> Result<KVVec<SgDesc>> {
     let needed = SqSpace { wrs: 1, sges: 0 };
-    let bytes = u32::try_from(path.session.server.config.group_bytes(path.terms))?;
+    let bytes = u32::try_from(path.session.env.config.group_bytes(path.terms))?;
     let count = path.groups.lock().len();
     let mut descs = KVVec::with_capacity(count, GFP_KERNEL)?;
     for at in 0..count {

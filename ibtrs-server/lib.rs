@@ -32,8 +32,8 @@
 //! # Work queues
 //!
 //! Work that may wait because the queue of a disk is full, or because the devices of a session are
-//! being closed, runs on `Server::slow` and `Server::wakes`, where each path and each session has a
-//! work item of its own, and never on `Server::queue`. No work item waits for I/O to end:
+//! being closed, runs on `Env::slow` and `Env::wakes`, where each path and each session has a
+//! work item of its own, and never on `Env::queue`. No work item waits for I/O to end:
 //! [`teardown`] polls for that.
 //!
 //! # Memory of paths
@@ -48,15 +48,15 @@
 //!
 //! # Lock order
 //!
-//! The locks of the service's configuration, then `Ports::inner`, then `Server::backlog`;
-//! `Server::draining`, `Server::joining` or `Session::up`, then the locks of the service that
+//! The locks of the service's configuration, then `Ports::inner`, then `Env::backlog`;
+//! `Draining::one`, `Sessions::joining` or `Session::up`, then the locks of the service that
 //! [`Service::authorize`], [`Service::session_up`] and [`ServiceSession::join`] take, then
-//! `Server::sessions`, `Session::fences`, `Session::paths`, then `Path::shown` or `Path::auth`,
-//! `Path::cons`, `Unsent::queue`, `Path::fsm`; `Server::backlog`, `Path::auth`;
+//! `Sessions::list`, `Session::fences`, `Session::paths`, then `Path::shown` or `Path::auth`,
+//! `Path::cons`, `Unsent::queue`, `Path::fsm`; `Env::backlog`, `Path::auth`;
 //! `FailureTable::failures` and `Audit::limiters` are taken last; `Unsent::queue`,
-//! `ChunkSlot::idle`, `ChunkOwners::woken`, then the locks of the RDMA crate. `Ledger::accounts`,
-//! `Pool::kept`, `Path::groups`, `Session::line`, and the locks of `Buffers` are taken last, one at a
-//! time; those of `Buffers` are never taken under `ChunkSlot::idle`.
+//! `ChunkSlot::inner`, `ChunkOwners::woken`, then the locks of the RDMA crate. `Env::limits`, then
+//! `Ledger::accounts` and `Pool::kept`, `Path::groups`, `Share::line`, and the locks of `Buffers` are
+//! taken last, one at a time; those of `Buffers` are never taken under `ChunkSlot::inner`.
 
 #![deny(unsafe_code)]
 
@@ -66,6 +66,7 @@ mod accept;
 mod answer_buf;
 mod audit;
 mod authentication;
+mod backlog;
 mod batch;
 mod buffers;
 mod chunk;
@@ -75,6 +76,8 @@ mod con;
 mod config;
 mod drain;
 mod ends;
+mod env;
+mod failures;
 mod fence;
 mod fetch;
 mod idle;
@@ -92,6 +95,7 @@ mod respond;
 mod server;
 mod service;
 mod session;
+mod sessions;
 mod source;
 mod stats;
 mod sysfs;

@@ -14,11 +14,11 @@ use crate::{
         Holder,
         Share, //
     },
-    server::Server,
     session::{
         Session,
         LINE, //
     },
+    sessions::Sessions,
     source::Source, //
 };
 use ibtrs_proto::{
@@ -68,10 +68,12 @@ impl Holder for Session {
     }
 
     fn look_after_lines(&self, is_urgent: bool) {
-        let server = &self.server;
+        let sessions = &self.sessions;
         match is_urgent {
-            true => server.feed.modify(server.clone(), 0),
-            false => server.feed.enqueue_in(server.clone(), Pace::SHORTEST_MS),
+            true => sessions.feed.modify(sessions.clone(), 0),
+            false => sessions
+                .feed
+                .enqueue_in(sessions.clone(), Pace::SHORTEST_MS),
         };
     }
 
@@ -118,7 +120,7 @@ impl WorkItem<LINE> for Session {
 }
 
 /// Looks after the requests that wait for buffers, as long as there are some.
-impl WorkItem<{ crate::server::work::FEED }> for Server {
+impl WorkItem for Sessions {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
@@ -135,12 +137,13 @@ impl WorkItem<{ crate::server::work::FEED }> for Server {
     }
 }
 
-impl Server {
+impl Sessions {
     /// Has all sessions whose requests wait try again. If `is_due`, these give back what idle slots
     /// have, and if one of them is behind, the rich as well. Returns whether requests wait.
     fn look_after_lines(&self, is_due: bool) -> bool {
-        let failed = self.buffers.take_failed();
-        let sessions = self.sessions.lock();
+        let buffers = &self.env.buffers;
+        let failed = buffers.take_failed();
+        let sessions = self.lock();
         let held = |session: &Arc<Session>| session.share.held();
         let most = sessions.list.iter().map(held).max().unwrap_or(0);
         let (mut some, mut short) = (false, failed);
@@ -151,7 +154,7 @@ impl Server {
                 session.line_work.enqueue(session.clone());
             }
         }
-        self.buffers.set_short(short && some);
+        buffers.set_short(short && some);
         if some && is_due {
             let rich = |session: &&Arc<Session>| short && held(session) > most / 2;
             let gives = |session: &&Arc<Session>| session.share.is_waiting() || rich(session);

@@ -2,7 +2,7 @@
 
 //! Memory charges of paths and clients; [`ibtrs_proto::quota`] has the rules.
 
-use crate::server::Server;
+use crate::env::Env;
 use ibtrs_proto::{
     origin::Origin,
     quota::{
@@ -133,7 +133,7 @@ impl Ledger {
 
 /// The memory charge of a path, given back when this is dropped.
 pub(crate) struct Charge {
-    server: Arc<Server>,
+    env: Arc<Env>,
     origin: Origin,
     /// The client is known.
     known: AtomicFlag,
@@ -156,13 +156,13 @@ impl Charge {
     ///
     /// Those of [`Quota::begin`]; `None` if there is no memory for the account.
     pub(crate) fn begin(
-        server: &Arc<Server>,
+        env: &Arc<Env>,
         origin: Origin,
         known: bool,
         needs: &Needs,
     ) -> Result<Self, Option<Refusal>> {
-        let mut accounts = server.ledger.accounts.lock();
-        Self::quota(server).begin(&accounts.standing(origin, known), needs)?;
+        let mut accounts = env.ledger.accounts.lock();
+        Self::quota(env).begin(&accounts.standing(origin, known), needs)?;
         match accounts.find(origin) {
             Some(account) => {
                 account.paths += 1;
@@ -184,7 +184,7 @@ impl Charge {
             }
         }
         Ok(Self {
-            server: server.clone(),
+            env: env.clone(),
             origin,
             known: AtomicFlag::new(known),
             bytes: Atomic::new(0),
@@ -194,10 +194,10 @@ impl Charge {
         })
     }
 
-    fn quota(server: &Server) -> Quota {
+    fn quota(env: &Env) -> Quota {
         Quota {
-            bytes: server.config.for_paths(),
-            attempts: server.config.max_attempts,
+            bytes: env.config.for_paths(),
+            attempts: env.config.max_attempts,
         }
     }
 
@@ -227,12 +227,12 @@ impl Charge {
     ///
     /// Those of [`Quota::connect`].
     pub(crate) fn connect(&self, bytes: u64, total: u64) -> Result<(), Refusal> {
-        let mut accounts = self.server.ledger.accounts.lock();
+        let mut accounts = self.env.ledger.accounts.lock();
         let later = total
             .saturating_sub(self.bytes.load(Relaxed))
             .saturating_sub(bytes);
         let standing = accounts.standing(self.origin, self.known.load(Relaxed));
-        Self::quota(&self.server).connect(&accounts.taken, &standing, bytes, later)?;
+        Self::quota(&self.env).connect(&accounts.taken, &standing, bytes, later)?;
         self.bytes.add(bytes, Relaxed);
         accounts.taken.all += bytes;
         if !self.complete.load(Relaxed) {
@@ -242,7 +242,7 @@ impl Charge {
             }
         }
         drop(accounts);
-        self.server.leave_to_pool();
+        self.env.leave_to_pool();
         Ok(())
     }
 
@@ -252,9 +252,9 @@ impl Charge {
     ///
     /// Those of [`Quota::complete`].
     pub(crate) fn complete(&self, bytes: u64) -> Result<(), Refusal> {
-        let mut accounts = self.server.ledger.accounts.lock();
+        let mut accounts = self.env.ledger.accounts.lock();
         let standing = accounts.standing(self.origin, self.known.load(Relaxed));
-        Self::quota(&self.server).complete(&accounts.taken, &standing, bytes)?;
+        Self::quota(&self.env).complete(&accounts.taken, &standing, bytes)?;
         self.chunks.add(bytes, Relaxed);
         accounts.taken.all += bytes;
         self.leave_attempts(&mut accounts);
@@ -276,7 +276,7 @@ impl Charge {
 
     /// Records that the path is connected, which makes its origin known.
     pub(crate) fn connected(&self) {
-        let mut accounts = self.server.ledger.accounts.lock();
+        let mut accounts = self.env.ledger.accounts.lock();
         if self.connected.xchg(true, Relaxed) {
             return;
         }
@@ -287,7 +287,7 @@ impl Charge {
 
     /// Gives back the charge of the chunks.
     pub(crate) fn chunks_back(&self) {
-        let mut accounts = self.server.ledger.accounts.lock();
+        let mut accounts = self.env.ledger.accounts.lock();
         let bytes = self.chunks.xchg(0, Relaxed);
         accounts.taken.all = accounts.taken.all.saturating_sub(bytes);
     }
@@ -295,7 +295,7 @@ impl Charge {
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        let mut accounts = self.server.ledger.accounts.lock();
+        let mut accounts = self.env.ledger.accounts.lock();
         self.leave_attempts(&mut accounts);
         let bytes = self.bytes.load(Relaxed) + self.chunks.load(Relaxed);
         accounts.taken.all = accounts.taken.all.saturating_sub(bytes);
@@ -308,6 +308,6 @@ impl Drop for Charge {
         }
         accounts.forget();
         drop(accounts);
-        self.server.leave_to_pool();
+        self.env.leave_to_pool();
     }
 }

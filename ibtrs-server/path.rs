@@ -337,9 +337,9 @@ impl Path {
         auth: ServerAuth,
         known: bool,
     ) -> Result<Arc<Self>, Refusal> {
-        let config = &session.server.config;
+        let config = &session.env.config;
         let needs = config.path_needs(incomer.terms(config), incomer.request.cid_num);
-        let charge = Charge::begin(&session.server, incomer.origin(), known, &needs)?;
+        let charge = Charge::begin(&session.env, incomer.origin(), known, &needs)?;
         let path = Self::allocate(session, incomer, auth, charge);
         path.map_err(|error| Refusal::new(error, "the path cannot be created"))
     }
@@ -350,13 +350,13 @@ impl Path {
         auth: ServerAuth,
         charge: Charge,
     ) -> Result<Arc<Self>> {
-        let server = &session.server;
+        let env = &session.env;
         let (ends, request) = (incomer.ends, incomer.request);
         let pd = Pd::new(&incomer.id.device()?)?;
         let first_vector = pd
             .device()
             .next_vectors(u32::from(request.cid_num).saturating_sub(1));
-        let config = server.config;
+        let config = env.config;
         let terms = incomer.terms(&config);
         let (layout, bounds) = (config.layout(terms), config.bounds(terms));
         let slots = Slots::new(u32::from(layout.queue_depth()), |_| Ok(ChunkSlot::new()))?;
@@ -371,7 +371,7 @@ impl Path {
             config.hb_interval_ms,
             config.hb_missed_max,
         );
-        let (queue, setup, slow) = (&server.queue, &server.setup, &server.slow);
+        let (queue, setup, slow) = (&env.queue, &env.setup, &env.slow);
         let path = Arc::pin_init(
             try_pin_init!(Self {
                 session: session.clone(),
@@ -434,10 +434,10 @@ impl Path {
                 imm_in_messages: request.ext.is_some_and(|ext| ext.send_imm),
                 inbox <- Inbox::new(),
                 events <- kx::new_work!(setup.clone(), "Path::events"),
-                heartbeat_work <- kx::new_delayed_work!(server.urgent.clone(), "Path::heartbeat_work"),
+                heartbeat_work <- kx::new_delayed_work!(env.urgent.clone(), "Path::heartbeat_work"),
                 key_check <- kx::new_delayed_work!(queue.clone(), "Path::key_check"),
                 zombie <- kx::new_delayed_work!(queue.clone(), "Path::zombie"),
-                fences <- kx::new_delayed_work!(server.urgent.clone(), "Path::fences"),
+                fences <- kx::new_delayed_work!(env.urgent.clone(), "Path::fences"),
                 teardown <- kx::new_delayed_work!(slow.clone(), "Path::teardown"),
                 idle_work <- kx::new_delayed_work!(queue.clone(), "Path::idle_work"),
                 made: Instant::now(),
@@ -483,7 +483,7 @@ impl Path {
     ///
     /// Those of [`Charge::connect`].
     pub(crate) fn take_for_connection(&self, cid: u16) -> Result<(), Refusal> {
-        let config = &self.session.server.config;
+        let config = &self.session.env.config;
         let mut bytes = config.connection_bytes(self.terms, cid);
         if self.charge.is_empty() {
             bytes = bytes.saturating_add(config.numbers_bytes(self.terms));
@@ -493,7 +493,7 @@ impl Path {
 
     /// Returns the bytes that the path takes when it is complete.
     pub(crate) fn needs(&self) -> u64 {
-        let config = &self.session.server.config;
+        let config = &self.session.env.config;
         let needs = config.path_needs(self.terms, self.cid_num);
         needs.total()
     }
@@ -508,11 +508,11 @@ impl Path {
     ///
     /// Those of [`Charge::complete`]; `ENOMEM`, those of the driver.
     pub(crate) fn make_chunks(&self) -> Result<(), Refusal> {
-        let server = &self.session.server;
-        let bytes = server.config.chunks_bytes(self.terms, self.cid_num);
+        let env = &self.session.env;
+        let bytes = env.config.chunks_bytes(self.terms, self.cid_num);
         self.charge.complete(bytes)?;
         let result = self.fill_slots().and_then(|()| self.add_capsules());
-        server.leave_to_pool();
+        env.leave_to_pool();
         result.map_err(|error| Refusal::new(error, "its chunks cannot be allocated"))
     }
 
@@ -521,7 +521,7 @@ impl Path {
         if self.terms.window.is_none() {
             return Ok(());
         }
-        let class = self.session.server.config.capsules(self.terms);
+        let class = self.session.env.config.capsules(self.terms);
         for cid in 1..usize::from(self.cid_num) {
             let cons = self.cons.lock();
             let qp = cons.qps.get(cid).and_then(Option::as_ref).map(Qp::get);
@@ -545,16 +545,16 @@ impl Path {
 
     /// Creates the slots, in groups.
     fn make_slots(&self, answers: &Arc<AnswerBufs>) -> Result {
-        let server = &self.session.server;
+        let env = &self.session.env;
         self.session.share.make_reserve()?;
-        let config = &server.config;
+        let config = &env.config;
         let (count, slot_bytes) = (usize::from(config.group()), self.layout.chunk_size());
         let mut groups = KVVec::new();
         for (index, slot) in self.slots.iter().enumerate() {
             let place = index % count;
             if place == 0 {
                 let node = self.pd.device().node();
-                let memory = server
+                let memory = env
                     .slot_pool
                     .take(config.group_bytes(self.terms), 0, node)?;
                 let group = Group::new(&self.pd, memory.chunk)?;
@@ -577,13 +577,11 @@ impl Path {
     }
 
     fn make_chunk(&self, answer: AnswerBuf) -> Result<KBox<Chunk>> {
-        let server = &self.session.server;
-        let config = &server.config;
+        let env = &self.session.env;
+        let config = &env.config;
         let chunk_bytes = config.chunk_bytes as usize;
         let node = self.pd.device().node();
-        let memory = server
-            .pool
-            .take(chunk_bytes, config.private_bytes(), node)?;
+        let memory = env.pool.take(chunk_bytes, config.private_bytes(), node)?;
         let most_pieces = data_pieces(self.inv_answers);
         let chunk = Chunk::new(&self.pd, memory, most_pieces, answer)?;
         Ok(KBox::new(chunk, GFP_KERNEL)?)
@@ -645,7 +643,7 @@ impl Path {
         // moment.
         let age_ms = |at: Instant<_>| u64::try_from((at - self.made).as_millis()).unwrap_or(0);
         cons.clock.accepted(age_ms(came), age_ms(Instant::now()));
-        let limit_ms = self.session.server.config.setup_timeout_ms;
+        let limit_ms = self.session.env.config.setup_timeout_ms;
         self.zombie
             .modify(self.clone(), cons.clock.left_ms(limit_ms));
     }
@@ -672,7 +670,7 @@ impl Path {
             true => Trust::Authenticated,
             false => Trust::Connected,
         };
-        self.session.server.audit.may_log(trust, &self.ends.src)
+        self.session.env.audit.may_log(trust, &self.ends.src)
     }
 
     /// Returns whether the path is closing or closed.
@@ -861,7 +859,7 @@ impl Path {
                         self.failed("cannot send the session information", error);
                     }
                 }
-                // Both may take long, so they run on `Server::slow`.
+                // Both may take long, so they run on `Env::slow`.
                 Action::TearDown | Action::Release => {
                     self.teardown.enqueue(self.clone());
                 }
@@ -951,10 +949,15 @@ impl WorkItem<{ work::ZOMBIE }> for Path {
             // path or closes it.
             return;
         }
-        let limit_ms = this.session.server.config.setup_timeout_ms;
+        let limit_ms = this.session.env.config.setup_timeout_ms;
         let age_ms = u64::try_from(this.made.elapsed().as_millis()).unwrap_or(0);
         // The client's proof is being checked, or a connection of the client waits in the backlog.
-        let is_behind = || proving || this.session.server.backlog.lock().has(&this);
+        let is_behind = || {
+            proving
+                || this.session.env.backlog.lock().has(|asked| {
+                    asked.request.session_uuid == this.session.uuid && this.owns(&asked.bytes)
+                })
+        };
         if setup::may_be_behind(age_ms, limit_ms) && is_behind() {
             this.zombie.enqueue_in(this.clone(), setup::BEHIND_MS);
             return;

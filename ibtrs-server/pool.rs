@@ -8,7 +8,6 @@
 //! never exceed the limit for paths. The memory is wiped first, as another client may get it. That of
 //! receives is not kept: it comes in single pages if need be, of which there are few.
 
-use crate::server::Server;
 use kernel::{
     new_mutex,
     page::PAGE_SIZE,
@@ -18,17 +17,10 @@ use kernel::{
         Mutex, //
     },
 };
-use kx::{
-    mm::{
-        Node,
-        Pieces, //
-    },
-    work::WorkItem,
+use kx::mm::{
+    Node,
+    Pieces, //
 };
-
-/// Interval between checks, in milliseconds. Memory that was not needed between two checks is
-/// freed, so unused memory is kept for one to two intervals.
-const KEEP_MS: u32 = 120_000;
 
 /// The memory of one chunk.
 pub(crate) struct ChunkMemory {
@@ -141,7 +133,7 @@ impl Pool {
     /// # Context
     ///
     /// May sleep.
-    fn give(&self, memory: ChunkMemory, most: u64) {
+    pub(crate) fn give(&self, memory: ChunkMemory, most: u64) {
         let bytes = memory.bytes();
         if memory.wipe().is_err() {
             return;
@@ -156,7 +148,7 @@ impl Pool {
     }
 
     /// Frees memory until no more than `most` bytes are kept.
-    fn shrink(&self, most: u64) {
+    pub(crate) fn shrink(&self, most: u64) {
         loop {
             let mut kept = self.kept.lock();
             if kept.bytes <= most {
@@ -171,66 +163,18 @@ impl Pool {
     }
 
     /// Returns the number of bytes that are kept.
-    fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         self.kept.lock().bytes
     }
 
     /// Frees the memory that was not needed since the last check; returns whether any is left.
-    fn expire(&self) -> bool {
+    pub(crate) fn expire(&self) -> bool {
         let mut kept = self.kept.lock();
         let needed = kept.bytes.saturating_sub(kept.least);
         kept.least = needed;
         drop(kept);
         self.shrink(needed);
         self.kept.lock().bytes > 0
-    }
-}
-
-impl Server {
-    /// Limits the pools, and the buffers, to the memory that paths have not taken. The pools leave the
-    /// buffers what paths leave them.
-    ///
-    /// # Context
-    ///
-    /// May sleep.
-    pub(crate) fn leave_to_pool(&self) {
-        let _limits = self.limits.lock();
-        let left = self.left();
-        let mut kept = 0;
-        for pool in [&self.pool, &self.slot_pool] {
-            pool.shrink(self.config.for_pools(left).saturating_sub(kept));
-            kept += pool.bytes();
-        }
-        let buffers = left.saturating_sub(kept);
-        self.buffers.set_limit(buffers.min(self.config.max_buffers));
-    }
-
-    /// Returns the bytes that paths have not taken.
-    fn left(&self) -> u64 {
-        self.config.max_memory.saturating_sub(self.ledger.taken())
-    }
-
-    /// Keeps the memory that a path has given back in `pool`.
-    pub(crate) fn keep(self: &Arc<Self>, pool: &Pool, memory: impl Iterator<Item = ChunkMemory>) {
-        let most = self.config.for_pools(self.left());
-        memory.for_each(|memory| pool.give(memory, most));
-        // Other paths may have taken memory meanwhile.
-        self.leave_to_pool();
-        self.expiry.enqueue_in(self.clone(), KEEP_MS);
-    }
-}
-
-/// Frees memory that was not needed for some time.
-impl WorkItem<{ crate::server::work::EXPIRY }> for Server {
-    type Pointer = Arc<Self>;
-
-    fn run(this: Arc<Self>) {
-        let chunks = this.pool.expire();
-        let slots = this.slot_pool.expire();
-        if chunks || slots {
-            this.expiry.enqueue_in(this.clone(), KEEP_MS);
-        }
-        this.leave_to_pool();
     }
 }
 

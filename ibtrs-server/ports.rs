@@ -11,7 +11,7 @@
 //! which the removal waits, and listens again when the device is back.
 //!
 //! Contexts: *may sleep*. The lock of [`Ports`] is held while ids begin to listen or are destroyed,
-//! and destroying an id waits for handlers that take `Server::backlog`.
+//! and destroying an id waits for handlers that take `Env::backlog`.
 
 use crate::{
     accept::Incoming,
@@ -139,7 +139,7 @@ impl Ports {
     /// `ENOMEM`.
     pub(crate) fn new(server: Arc<Server>, port_nr: u16) -> Result<Arc<Self>> {
         // The removal of an RDMA device waits for it, so it must not wait for a disk.
-        let queue = server.queue.clone();
+        let queue = server.env.queue.clone();
         let incoming = Arc::new(Incoming::new(server), GFP_KERNEL)?;
         Arc::pin_init(
             pin_init!(Self {

@@ -452,7 +452,7 @@ fn post(
         Some(_) => Imm::IoRspInv { id: index, errno },
         None => Imm::IoRsp { id: index, errno },
     };
-    let key = if qp.handler().path.session.server.config.invalidate {
+    let key = if qp.handler().path.session.env.config.invalidate {
         if chunk.invalidated {
             chunk.next_key();
         }

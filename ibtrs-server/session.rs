@@ -8,17 +8,18 @@ use crate::{
     chunk_owner::ChunkOwners,
     clients::Sources,
     ends::Ends,
+    env::Env,
     fence::Fences,
     notices::Notices,
     path::Path,
     refusal::Refusal,
-    server::{
-        Server,
-        Sessions, //
-    },
     service::{
         Joining,
         SessionInfo, //
+    },
+    sessions::{
+        List,
+        Sessions, //
     },
     sysfs::SessionDir,
     types::Purpose,
@@ -31,13 +32,9 @@ use ibtrs_core::convert;
 use ibtrs_proto::{
     auth::Session as Kind,
     chunk_owner::PathTag,
-    fsm::server_path::{
-        Event,
-        State, //
-    },
+    fsm::server_path::Event,
     handshake::RspExt,
-    name::SessionName,
-    quota, //
+    name::SessionName, //
 };
 use kernel::{
     new_mutex,
@@ -70,7 +67,8 @@ use kx::{
 /// The session of a client.
 #[pin_data]
 pub(crate) struct Session {
-    pub(crate) server: Arc<Server>,
+    pub(crate) sessions: Arc<Sessions>,
+    pub(crate) env: Arc<Env>,
     pub(crate) uuid: [u8; 16],
     /// All of its clients have proved themselves.
     pub(crate) authenticated: bool,
@@ -79,7 +77,7 @@ pub(crate) struct Session {
     #[pin]
     pub(crate) paths: Mutex<KVec<Arc<Path>>>,
     pub(crate) name: SetOnce<CString>,
-    /// The name that the session's first client has proved; set under `Server::joining`.
+    /// The name that the session's first client has proved; set under `Sessions::joining`.
     owner: SetOnce<CString>,
     /// What the services have for the session, once its first path is connected.
     pub(crate) uppers: SetOnce<Uppers>,
@@ -137,15 +135,17 @@ impl Session {
     ///
     /// May sleep.
     pub(crate) fn new(
-        server: &Arc<Server>,
+        sessions: &Arc<Sessions>,
         uuid: [u8; 16],
         authenticated: bool,
     ) -> Result<Arc<Self>> {
-        let (wakes, line_queue) = (server.wakes.clone(), server.queue.clone());
-        let gen = server.sessions.lock().next_gen();
+        let env = &sessions.env;
+        let (wakes, line_queue) = (env.wakes.clone(), env.queue.clone());
+        let gen = sessions.lock().next_gen();
         Arc::pin_init(
             try_pin_init!(Self {
-                server: server.clone(),
+                sessions: sessions.clone(),
+                env: env.clone(),
                 uuid,
                 authenticated,
                 gen,
@@ -160,8 +160,8 @@ impl Session {
                 is_served: AtomicFlag::new(false),
                 downtime_seen <- Completion::new(),
                 last_tag: Atomic::new(0),
-                owners <- ChunkOwners::new(server.config.queue_depth),
-                share <- Share::new(server.buffers.clone(), server.config.queue_depth),
+                owners <- ChunkOwners::new(env.config.queue_depth),
+                share <- Share::new(env.buffers.clone(), env.config.queue_depth),
                 fences <- Fences::new(),
                 wake <- kx::new_work!(wakes, "Session::wake"),
                 line_work <- kx::new_work!(line_queue, "Session::line_work"),
@@ -193,7 +193,7 @@ impl Session {
     ///
     /// # Context
     ///
-    /// May sleep. Call under `Server::joining`.
+    /// May sleep. Call under `Sessions::joining`.
     ///
     /// # Errors
     ///
@@ -222,14 +222,14 @@ impl Session {
         };
         add(path, false);
         // A client may have begun several sessions; only INFO gives one of them the name.
-        let sessions = self.server.sessions.lock();
+        let sessions = self.sessions.lock();
         let of_client = |session: &&Arc<Session>| session.is_of_client(owner);
         for session in sessions.list.iter().filter(of_client) {
             let paths = session.paths.lock();
             paths.iter().for_each(|path| add(path, path.is_closing()));
         }
         drop(sessions);
-        self.server.services.authorize(&joining)
+        self.sessions.services.authorize(&joining)
     }
 
     /// Returns the session's kind, for authentication.
@@ -269,14 +269,14 @@ impl Session {
     ///
     /// # Context
     ///
-    /// May sleep. Call without `Server::joining`.
+    /// May sleep. Call without `Sessions::joining`.
     ///
     /// # Errors
     ///
-    /// Those of [`Sessions::check_open`]; `ECONNRESET`: it takes too long.
+    /// Those of [`List::check_open`]; `ECONNRESET`: it takes too long.
     pub(crate) fn take_uuid(&self, path: &Path) -> Result<(), Refusal> {
         let mut left = msecs_to_jiffies(GOING_TIMEOUT_MS);
-        let mut sessions = self.server.sessions.lock();
+        let mut sessions = self.sessions.lock();
         loop {
             sessions.check_open()?;
             let holder = sessions.find(&self.uuid);
@@ -301,14 +301,14 @@ impl Session {
     fn wait_for_other(
         &self,
         path: &Path,
-        sessions: &mut MutexGuard<'_, Sessions>,
+        sessions: &mut MutexGuard<'_, List>,
         left: Jiffies,
     ) -> Result<Jiffies, Refusal> {
         if path.is_closing() {
             return Err(Refusal::new(ECONNRESET, CLOSED_MEANWHILE));
         }
         let most = left.min(msecs_to_jiffies(GOING_LOOK_MS));
-        let unused = self.server.wait_for_end(sessions, most);
+        let unused = self.sessions.wait_for_end(sessions, most);
         Ok(left - most + unused)
     }
 
@@ -320,9 +320,9 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// Those of [`Sessions::has`].
+    /// Those of [`List::has`].
     pub(crate) fn check_present(&self) -> Result<(), Refusal> {
-        self.server.sessions.lock().has(self).map(drop)
+        self.sessions.lock().has(self).map(drop)
     }
 
     /// Adds the session to the list, unless it is there; `known` tells whether its client is known.
@@ -339,7 +339,7 @@ impl Session {
     pub(crate) fn enlist(self: &Arc<Self>, known: bool) -> Result<(), Refusal> {
         // Operators wait for this lock, so no allocation under it waits for I/O.
         let _no_io = NoIo::enter();
-        let mut sessions = self.server.sessions.lock();
+        let mut sessions = self.sessions.lock();
         sessions.check_open()?;
         if sessions.has(self)? {
             return Ok(());
@@ -348,7 +348,7 @@ impl Session {
             let why = "a client that has proved a key begins a session under its UUID";
             return Err(Refusal::new(ECONNRESET, why));
         }
-        sessions.check_room(self.server.config.max_sessions, known)?;
+        sessions.check_room(self.env.config.max_sessions, known)?;
         Ok(sessions
             .list
             .push(self.clone(), GFP_KERNEL)
@@ -358,7 +358,7 @@ impl Session {
     /// Returns the extensions' part of an acceptance.
     pub(crate) fn rsp_ext(&self) -> RspExt {
         RspExt {
-            server_run: self.server.boot_id,
+            server_run: self.env.boot_id,
             session_gen: self.gen,
         }
     }
@@ -401,15 +401,15 @@ impl Session {
             return Ok(());
         }
         let dir = SessionDir::new(self.name())?;
-        let uppers = self.server.services.session_up(|| SessionInfo {
+        let uppers = self.sessions.services.session_up(|| SessionInfo {
             name: self.name(),
             authenticated: self.authenticated,
             sources: Sources::new(self.clone()),
             extensions: path.epoch.is_some(),
-            log: ClientLog::new(self.server.audit.clone(), self.authenticated),
+            log: ClientLog::new(self.env.audit.clone(), self.authenticated),
             notices: path.notices.then(|| Notices::new(self.clone())),
-            queue_depth: self.server.config.queue_depth,
-            chunk_bytes: self.server.config.chunk_bytes,
+            queue_depth: self.env.config.queue_depth,
+            chunk_bytes: self.env.config.chunk_bytes,
         })?;
         self.uppers.populate(uppers);
         *self.dir.lock() = Some(dir);
@@ -432,7 +432,7 @@ impl Session {
     /// the former session, which had the same name, have ended.
     fn take_name(&self, name: CString, path: &Path) -> Result<(), Refusal> {
         let mut left = msecs_to_jiffies(GOING_TIMEOUT_MS);
-        let mut sessions = self.server.sessions.lock();
+        let mut sessions = self.sessions.lock();
         loop {
             // While an authenticated client waits for the name, no other session takes it, as it
             // would have to give the name up again.
@@ -491,7 +491,7 @@ impl Session {
     pub(crate) fn add_path(&self, path: Arc<Path>) -> Result {
         // As in `enlist`.
         let _no_io = NoIo::enter();
-        let mut sessions = self.server.sessions.lock();
+        let mut sessions = self.sessions.lock();
         let leaves = self.gone.load(Relaxed) || self.ending.load(Relaxed) || path.is_closing();
         if sessions.check_open().is_err() || leaves {
             return Err(ECONNRESET);
@@ -544,7 +544,7 @@ impl Session {
     /// May sleep, possibly for long.
     pub(crate) fn path_gone(self: &Arc<Self>, path: &Arc<Path>) {
         // Paths are added under the list's lock, so an empty session stays empty.
-        let mut sessions = self.server.sessions.lock();
+        let mut sessions = self.sessions.lock();
         sessions.drop_candidate(path);
         let mut paths = self.paths.lock();
         let before = paths.len();
@@ -559,7 +559,7 @@ impl Session {
         }
         if !last {
             // The path may have been the last candidate.
-            self.server.emptied.notify_all();
+            self.sessions.one_has_gone();
             return;
         }
         // All paths have left the session, so no other task uses the directory.
@@ -575,15 +575,15 @@ impl Session {
     }
 
     fn forget(self: &Arc<Self>) {
-        let mut sessions = self.server.sessions.lock();
+        let mut sessions = self.sessions.lock();
         sessions.list.retain(|other| !Arc::ptr_eq(other, self));
         drop(sessions);
-        self.server.emptied.notify_all();
+        self.sessions.one_has_gone();
     }
 
     /// Removes a session whose first path could not be created.
     pub(crate) fn forget_if_unused(self: &Arc<Self>) {
-        let sessions = self.server.sessions.lock();
+        let sessions = self.sessions.lock();
         let unused = self.paths.lock().is_empty() && !self.gone.xchg(true, Relaxed);
         drop(sessions);
         if unused {
@@ -594,108 +594,6 @@ impl Session {
     /// Begins to close all paths.
     pub(crate) fn close(&self) {
         for path in self.paths.lock().iter() {
-            path.event(Event::UserDisconnect);
-        }
-    }
-}
-
-impl Sessions {
-    /// Finds the session with `uuid`.
-    pub(crate) fn find(&self, uuid: &[u8; 16]) -> Option<&Arc<Session>> {
-        self.list.iter().find(|session| session.uuid == *uuid)
-    }
-
-    /// Returns whether the session in the list under the UUID of `session` is `session` itself.
-    pub(crate) fn has_this(&self, session: &Session) -> bool {
-        self.find(&session.uuid)
-            .is_some_and(|found| core::ptr::eq(&**found, session))
-    }
-
-    /// Returns whether `session` is in the list.
-    ///
-    /// # Errors
-    ///
-    /// `ECONNRESET`: the session is being closed, or its client has begun another one under its
-    /// UUID.
-    fn has(&self, session: &Session) -> Result<bool, Refusal> {
-        if session.gone.load(Relaxed) {
-            return Err(Refusal::new(ECONNRESET, "the session is being closed"));
-        }
-        match self.find(&session.uuid) {
-            None => Ok(false),
-            Some(found) if core::ptr::eq(&**found, session) => Ok(true),
-            Some(_) => Err(Refusal::new(ECONNRESET, "another path began the session")),
-        }
-    }
-
-    /// Returns whether a candidate whose client has proved a key is about to begin or to join a
-    /// session under this UUID.
-    fn is_claimed(&self, uuid: &[u8; 16]) -> bool {
-        let mut candidates = self.candidates.iter();
-        candidates.any(|path| path.session.uuid == *uuid && path.is_authenticated())
-    }
-
-    /// Returns the generation of a new session.
-    fn next_gen(&mut self) -> u32 {
-        self.made = self.made.wrapping_add(1);
-        self.made
-    }
-
-    /// Checks that the server accepts sessions and paths.
-    pub(crate) fn check_open(&self) -> Result<(), Refusal> {
-        let why = match (self.closing, self.drained) {
-            (true, _) => "the server is being unloaded",
-            (false, true) => "the server is drained",
-            (false, false) => return Ok(()),
-        };
-        Err(Refusal::new(ECONNREFUSED, why))
-    }
-
-    fn check_room(&self, max: usize, known: bool) -> Result<(), Refusal> {
-        let count = self.list.len();
-        if quota::has_room_for_session(count, max, known) {
-            return Ok(());
-        }
-        let why = match count < max {
-            true => "the last of max_sessions are reserved for known clients",
-            false => "the server already has max_sessions sessions",
-        };
-        Err(Refusal::new(ENOSPC, why))
-    }
-
-    /// Reserves capacity for a candidate.
-    pub(crate) fn reserve_candidate(&mut self) -> Result {
-        // As in `enlist`; the caller holds the lock.
-        let _no_io = NoIo::enter();
-        Ok(self.candidates.reserve(1, GFP_KERNEL)?)
-    }
-
-    /// Adds a candidate, for which capacity was reserved.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Sessions::check_open`]; `ECONNRESET`: the path is being closed. The server waits
-    /// for such a path nevertheless until it has gone.
-    pub(crate) fn add_candidate(&mut self, path: Arc<Path>) -> Result<(), Refusal> {
-        let closing = path.is_closing();
-        // A path that is closed may have been removed already.
-        if path.state() != State::Closed {
-            let _ = self.candidates.push_within_capacity(path);
-        }
-        self.check_open()?;
-        match closing {
-            true => Err(ECONNRESET.into()),
-            false => Ok(()),
-        }
-    }
-
-    fn drop_candidate(&mut self, path: &Arc<Path>) {
-        self.candidates.retain(|other| !Arc::ptr_eq(other, path));
-    }
-
-    /// Begins to close all candidates.
-    pub(crate) fn close_candidates(&self) {
-        for path in &self.candidates {
             path.event(Event::UserDisconnect);
         }
     }

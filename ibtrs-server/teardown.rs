@@ -124,7 +124,7 @@ impl Path {
         drop(cons);
         drop(closed);
         drop(messages);
-        self.session.server.buffers.look_after_late();
+        self.session.env.buffers.look_after_late();
         self.give_chunks_back();
         Ok(())
     }
@@ -137,17 +137,17 @@ impl Path {
     /// freed with the path, to which the thread has a reference. Their charge is given back a moment
     /// too early.
     fn give_chunks_back(&self) {
-        let server = &self.session.server;
+        let env = &self.session.env;
         let chunks = self.slots.iter().filter_map(|slot| slot.take_last());
         let memory = chunks.filter_map(|chunk| KBox::into_inner(chunk).into_memory());
         self.charge.chunks_back();
-        server.keep(&server.pool, memory);
+        env.keep(&env.pool, memory);
         let groups = core::mem::take(&mut *self.groups.lock());
         let memory = groups
             .into_iter()
             .filter_map(Arc::into_unique_or_drop)
             .filter_map(Group::take_memory);
-        server.keep(&server.slot_pool, memory);
+        env.keep(&env.slot_pool, memory);
     }
 }
 
