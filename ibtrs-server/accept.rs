@@ -10,6 +10,7 @@ use crate::{
     },
     con::{
         Con,
+        Control,
         RECV_AUTH,
         RECV_INFO,
         RECV_REQUESTS, //
@@ -20,7 +21,10 @@ use crate::{
     },
     ends::Ends,
     env::Env,
-    path::Path,
+    path::{
+        First,
+        Path, //
+    },
     refusal::Refusal,
     server::Server,
     session::Session,
@@ -53,11 +57,7 @@ use ibtrs_proto::{
         reject_encode,
         ConnReq, //
     },
-    join::{
-        self,
-        Attempt,
-        Decision, //
-    },
+    join::Attempt,
     origin::Origin, //
 };
 use kernel::{
@@ -191,43 +191,16 @@ pub(crate) struct Incomer<'a> {
 /// The private data of an acceptance.
 type Acceptance = [u8; CONN_RSP_LEN];
 
-/// Finds the path of a connection in its session: the one for which `is_own` returns true. Returns
-/// `None` if the path must be created.
-///
-/// # Errors
-///
-/// The reason for the refusal. The superseded path of an earlier attempt is then closed.
-pub(crate) fn find(
-    session: &Session,
-    place: &Place,
-    is_own: impl Fn(&Arc<Path>) -> bool,
-) -> Result<Option<Arc<Path>>, Refusal> {
-    let paths = session.paths.lock();
-    let known = paths
-        .iter()
-        .map(|path| (path, path.known(place, is_own(path))));
-    match join::decide(place.attempt, known) {
-        Decision::Join(path) => Ok(Some(path.clone())),
-        Decision::New => Ok(None),
-        Decision::Refuse(refusal, superseded) => {
-            if let Some(path) = superseded {
-                path.superseded();
-            }
-            Err(refusal.into())
-        }
-    }
-}
-
 /// Adds a path to a session without authentication, if the service allows it.
 fn join_plain(session: &Session, path: &Arc<Path>) -> Result<(), Refusal> {
-    let source = path.ends.src;
+    let source = path.io.ends.src;
     let mut add = || Ok(session.add_path(path.clone())?);
-    if let Some(uppers) = session.uppers.as_ref() {
+    if let Some(uppers) = session.io.uppers.as_ref() {
         return uppers.join(source, &mut add);
     }
     // The service has granted the session nothing yet, unless it learns of the session meanwhile.
     add()?;
-    match session.uppers.as_ref() {
+    match session.io.uppers.as_ref() {
         Some(uppers) => uppers.join(source, &mut || Ok(())),
         None => Ok(()),
     }
@@ -275,7 +248,7 @@ impl Incomer<'_> {
     /// Returns the private data of the acceptance of a connection to a path with these terms.
     fn acceptance(&self, session: &Session, terms: Terms) -> Acceptance {
         let ext = self.request.ext.map(|_| session.rsp_ext());
-        session.env.config.rsp(terms, ext).encode()
+        session.io.env.config.rsp(terms, ext).encode()
     }
 
     /// Returns where the requests of a path land that begins with this connection.
@@ -324,7 +297,7 @@ impl Incomer<'_> {
             .filter(|session| session.kind() == Kind::Authenticated);
         let source = Source {
             origin: self.origin(),
-            session: known.map(|session| session.uuid),
+            session: known.map(|session| session.io.uuid),
         };
         if chosen.is_some() && env.failures.must_wait(&source) {
             return Err(Refusal::new(
@@ -343,7 +316,7 @@ impl Incomer<'_> {
         };
         let known = known.inspect_err(|_| session.forget_if_unused())?;
         let terms = match &known {
-            Some(path) => path.terms,
+            Some(path) => path.io.terms,
             None => self.terms(&env.config),
         };
         let mut acceptance = self.acceptance(&session, terms);
@@ -404,9 +377,9 @@ impl Incomer<'_> {
             "it does not prove that it belongs to a path of the authenticated session",
         );
         let owner = owner.ok_or(stranger)?;
-        let path = find(session, &self.place(), |path| Arc::ptr_eq(path, &owner))?;
+        let path = session.find_path(&self.place(), |path| Arc::ptr_eq(path, &owner))?;
         let path = path.ok_or(Refusal::new(ECONNRESET, "its path has gone"))?;
-        let mut acceptance = self.acceptance(session, path.terms);
+        let mut acceptance = self.acceptance(session, path.io.terms);
         let auth = path.auth.lock();
         auth.further_accept(&Crypto, self.bytes, &mut acceptance);
         drop(auth);
@@ -416,7 +389,7 @@ impl Incomer<'_> {
     /// Finds the path of the connection in a session without authentication.
     fn known_path(&self, session: &Session) -> Result<Option<Arc<Path>>, Refusal> {
         let uuid = self.request.path_uuid;
-        find(session, &self.place(), |path| path.uuid == uuid)
+        session.find_path(&self.place(), |path| path.uuid == uuid)
     }
 
     /// Adds the path to a session without authentication.
@@ -437,7 +410,15 @@ impl Incomer<'_> {
         known: bool,
     ) -> Result<Arc<Path>, Refusal> {
         session.sessions.lock().reserve_candidate()?;
-        let path = Path::new(session, self, auth, known)?;
+        let tag = session.next_tag();
+        let tag = tag.ok_or(Refusal::new(ENOSPC, "the path cannot be created"))?;
+        let first = First {
+            id: self.id,
+            ends: self.ends,
+            request: self.request,
+            terms: self.terms(&session.io.env.config),
+        };
+        let path = Path::new(session.clone(), &session.io, tag, &first, auth, known)?;
         let added = session.sessions.lock().add_candidate(path.clone());
         added.inspect_err(|_| {
             path.event(Event::Error);
@@ -459,13 +440,13 @@ impl Incomer<'_> {
     }
 
     fn make_qp(&self, path: &Arc<Path>, acceptance: &Acceptance) -> Result {
-        let (config, request) = (&path.session.env.config, self.request);
-        let terms = path.terms;
+        let (config, request) = (&path.io.session.env.config, self.request);
+        let terms = path.io.terms;
         if terms.shape == Shape::Slots && self.id.reads_allowed() == 0 {
             // Nothing could be fetched over this connection, and its requests would keep buffers.
             return Err(EPROTO);
         }
-        let con = Con::new(path.clone(), request.cid, Purpose::Blocks)?;
+        let con = Con::new(path.io.clone(), path.clone(), request.cid, Purpose::Blocks)?;
         let service = request.cid == 0;
         let (send_depth, send_reserve, recv_depth) = match service {
             true => (config.service_sends(terms), 0, config.service_recvs(terms)),
@@ -484,12 +465,12 @@ impl Incomer<'_> {
             context: PollContext::WorkQueue,
             vector: path.vector(request.cid),
         };
-        let qp = qp_config.create(self.id.clone(), &path.pd, con)?;
+        let qp = qp_config.create(self.id.clone(), &path.io.pd, con)?;
         if terms.shape == Shape::Slots && qp.send_depth() < SHORTEST_SENDS {
             // The completion queue of the device is too short for more, beside the receives.
             return Err(E2BIG);
         }
-        qp.set_slots(path.slots.clone())?;
+        qp.set_slots(path.io.slots.clone())?;
         if request.ext.is_some_and(|ext| ext.send_imm) {
             qp.carry_imm_in_messages()?;
         }
@@ -513,7 +494,7 @@ impl Incomer<'_> {
             reads_by_peer: 0,
             reads: match terms.shape {
                 Shape::Chunks => 0,
-                Shape::Slots => path.pd.device().max_reads().min(self.id.reads_allowed()),
+                Shape::Slots => path.io.pd.device().max_reads().min(self.id.reads_allowed()),
             },
         })
     }
@@ -550,7 +531,7 @@ struct Events {
 impl CmHandler for Events {
     fn event(&self, event: &CmEvent<'_>) {
         if event.is_end() {
-            self.path.ended(self.cid, event.as_str());
+            self.path.clone().ended(self.cid, event.as_str());
         }
     }
 }

@@ -7,10 +7,8 @@
 //! session may not be in any list yet.
 
 use crate::{
-    accept,
     path::Path,
-    refusal::Refusal,
-    types::Place, //
+    refusal::Refusal, //
 };
 use ibtrs_core::{
     auth::{
@@ -91,7 +89,7 @@ impl Path {
             return;
         }
         // Before the answer, which the client's next connection may follow at once.
-        let entered = self.enter_session(came);
+        let entered = self.parent.clone().enter(self, came);
         if let Err(refusal) = &entered {
             if self.may_log() {
                 pr_warn!("{}: refused: {}\n", **self, refusal);
@@ -122,7 +120,7 @@ impl Path {
                 true
             }
             Err(error) => {
-                self.session.env.failures.failed(&self.failure_source());
+                self.io.session.env.failures.failed(&self.failure_source());
                 if self.may_log() {
                     self.log_failure(message, error, missing);
                 }
@@ -133,17 +131,15 @@ impl Path {
 
     /// Returns the source for which a failure of this path counts.
     fn failure_source(&self) -> Source {
-        let session = &self.session;
-        let is_known = session.sessions.lock().has_this(session);
         Source {
             origin: self.charge.origin(),
-            session: is_known.then_some(session.uuid),
+            session: self.parent.is_listed().then_some(self.io.session.uuid),
         }
     }
 
     /// Logs the reason for a failed proof; `missing` is the error of the key's look-up, if any.
     fn log_failure(&self, message: &Proof, error: AuthError, missing: Option<Error>) {
-        let ends = self.ends;
+        let ends = self.io.ends;
         let claim = Auth1::decode(message.bytes());
         let (Ok(claim), AuthError::Proof) = (claim, error) else {
             pr_warn!("{}: authentication failed: {}\n", ends, error.as_str());
@@ -167,47 +163,17 @@ impl Path {
         }
     }
 
-    /// Adds a path whose client has proved itself to its session, and the session to the list.
-    fn enter_session(self: &Arc<Self>, came: Instant<Monotonic>) -> Result<(), Refusal> {
-        let session = &self.session;
-        // Not under the next lock: this may wait.
-        session.take_uuid(self)?;
-        let _joining = session.sessions.joining.lock();
-        // The session was found before the client proved itself. If the session is gone, the client
-        // may have begun one of its own under the UUID, and must not get `EKEYREJECTED`.
-        session.check_present()?;
-        // Checked before anything in the session changes: the key may be another session's.
-        let auth = self.auth.lock();
-        session.belongs_to(auth.name().ok_or(EINVAL)?)?;
-        drop(auth);
-        session.enlist(true)?;
-        let joined = self.join(came);
-        if joined.is_err() {
-            session.forget_if_unused();
-        }
-        joined
-    }
-
-    fn join(self: &Arc<Self>, came: Instant<Monotonic>) -> Result<(), Refusal> {
-        let place = Place {
-            ends: self.ends,
-            attempt: self.attempt(),
-            cid: 0,
-        };
-        // An existing path already has a service connection.
-        if accept::find(&self.session, &place, |path| path.uuid == self.uuid)?.is_some() {
-            return Err(Refusal::new(ECONNRESET, "the path exists"));
-        }
-        // A path owns its tag while it is in the session's list, so the check belongs here.
-        if self.session.path(self.tag).is_some() {
-            return Err(Refusal::new(ECONNRESET, "another path has its tag"));
-        }
-        self.session.authorize(self)?;
-        self.session.add_path(self.clone())?;
-        self.client_has_answered(came);
+    /// Grants the client, whose path was added to its session, time for its next connection, after it
+    /// has proved itself with a message that arrived at `came`.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    pub(crate) fn has_entered(self: &Arc<Self>, came: Instant<Monotonic>) {
+        self.wait_for_client(&mut self.io.cons.lock(), came);
         let auth = self.auth.lock();
         if let (Some(name), Some(id), true) = (auth.name(), auth.key_id(), self.may_log()) {
-            let (name, ends) = (name.as_str(), self.ends);
+            let (name, ends) = (name.as_str(), self.io.ends);
             pr_info!(
                 "{}: {}: authenticated with key {}, suite {}\n",
                 name,
@@ -216,16 +182,15 @@ impl Path {
                 auth.suite().map_or("", Suite::as_str)
             );
         }
-        Ok(())
     }
 
     fn send_auth2(&self, refusal: Option<Refusal>) -> Result {
         let errno = refusal.map(|refusal| refusal.errno());
         let answer = self.auth.lock().auth2(&Crypto, errno);
         let answer = answer.map_err(|error| convert::error(error.errno()))?;
-        let message = DmaBuf::with(&self.pd, &answer)?;
+        let message = DmaBuf::with(&self.io.pd, &answer)?;
         let sge = message.sge(0, answer.len())?;
-        let mut cons = self.cons.lock();
+        let mut cons = self.io.cons.lock();
         let service = match cons.qps.first() {
             Some(Some(service)) => service.get(),
             _ => return Err(ENOTCONN),

@@ -7,11 +7,12 @@
 //! requests whose completion interrupted the batch. Answers of other CPUs do not wait, and no
 //! answer waits while the thread that handles the batch sleeps.
 
-use crate::{
-    chunk::Chunk,
-    con::Con,
-    respond, //
+use crate::chunk::{
+    Chunk,
+    ChunkSlot, //
 };
+use ibtrs_core::convert;
+use ibtrs_proto::imm::Answer;
 use kernel::{
     cpu::CpuId,
     new_spinlock_irq,
@@ -26,13 +27,25 @@ use kx::sync::atomic::{
     AtomicFlag,
     Relaxed, //
 };
-use rdma::qp::QueuePair;
 
 /// The answer to the request of chunk `index`, which is no longer in service.
 pub(crate) struct Answered {
     pub(crate) index: u32,
     pub(crate) chunk: KBox<Chunk>,
     pub(crate) result: Result,
+}
+
+impl Answered {
+    /// Returns the outcome of the request as answers carry it.
+    pub(crate) fn on_wire(&self) -> Answer {
+        answer_on_wire(self.index, self.result)
+    }
+}
+
+/// Returns the outcome of the request of chunk `index` as answers carry it: an error in nine bits.
+pub(crate) fn answer_on_wire(index: u32, result: Result) -> Answer {
+    let errno = result.map_or_else(|error| convert::errno(error).to_imm(), |()| 0);
+    Answer { id: index, errno }
 }
 
 /// No CPU.
@@ -60,26 +73,20 @@ impl Batch {
         })
     }
 
-    /// Records that this CPU begins a batch. The thread stays on the CPU until [`end`], unless the
+    /// Records that this CPU begins a batch. The thread stays on the CPU until [`Self::end`], unless the
     /// CPU goes offline.
     pub(crate) fn begin(&self) {
         // ORDERING: Meant for this CPU only; on others, their own number does not match.
         self.cpu.store(CpuId::current().as_u32(), Relaxed);
     }
 
-    /// Keeps an answer for the message of the batch. Returns an answer to send now, if any:
-    /// `answered` if it cannot wait, or the first one if the message is full.
+    /// Keeps an answer for the message of the batch; its chunk is that of `slot`. Returns an answer to
+    /// send now, if any: `answered` if it cannot wait, or the first one if the message is full.
     ///
     /// # Context
     ///
     /// Any.
-    pub(crate) fn add(&self, qp: &QueuePair<Con>, answered: Answered) -> Option<Answered> {
-        if !qp.handler().path.more_answers || !answered.chunk.is_bare() {
-            return Some(answered);
-        }
-        let Some(slot) = qp.slot(answered.index) else {
-            return Some(answered);
-        };
+    pub(crate) fn add(&self, slot: &ChunkSlot, answered: Answered) -> Option<Answered> {
         let mut waiting = self.first.lock();
         // ORDERING: A batch ends under the lock, and its end sends the waiting answers.
         if self.cpu.load(Relaxed) != CpuId::current().as_u32() {
@@ -90,8 +97,7 @@ impl Batch {
             self.some.store(true, Relaxed);
             return None;
         };
-        let answer = respond::answer_on_wire(answered.index, answered.result);
-        if !first.chunk.more.push(answer) {
+        if !first.chunk.more.push(answered.on_wire()) {
             return Some(answered);
         }
         let is_full = first.chunk.more.is_full();
@@ -106,38 +112,32 @@ impl Batch {
         };
         drop(waiting);
         drop(spare);
-        qp.handler().path.strip_if_drained(&slot);
         full
     }
-}
 
-/// Sends the waiting answers; the batch goes on.
-pub(crate) fn flush(qp: &QueuePair<Con>) {
-    let batch = &qp.handler().batch;
-    // ORDERING: An answer missed here is sent at the end of the batch.
-    if batch.some.load(Relaxed) {
-        send_waiting(qp, batch.first.lock());
+    /// Takes the waiting answers; the batch goes on.
+    pub(crate) fn take(&self) -> Option<Answered> {
+        // ORDERING: An answer missed here is sent at the end of the batch.
+        match self.some.load(Relaxed) {
+            true => self.take_from(self.first.lock()),
+            false => None,
+        }
     }
-}
 
-/// Ends the batch, when it is over or its thread goes to sleep: from here on answers are sent at
-/// once.
-///
-/// # Context
-///
-/// Any.
-pub(crate) fn end(qp: &QueuePair<Con>) {
-    let batch = &qp.handler().batch;
-    let waiting = batch.first.lock();
-    batch.cpu.store(NONE, Relaxed);
-    send_waiting(qp, waiting);
-}
+    /// Ends the batch, when it is over or its thread goes to sleep: from here on answers are sent at
+    /// once. Returns those that wait.
+    ///
+    /// # Context
+    ///
+    /// Any.
+    pub(crate) fn end(&self) -> Option<Answered> {
+        let waiting = self.first.lock();
+        self.cpu.store(NONE, Relaxed);
+        self.take_from(waiting)
+    }
 
-fn send_waiting(qp: &QueuePair<Con>, mut waiting: SpinLockIrqGuard<'_, Option<Answered>>) {
-    qp.handler().batch.some.store(false, Relaxed);
-    let first = waiting.take();
-    drop(waiting);
-    if let Some(answered) = first {
-        respond::answer(qp, answered);
+    fn take_from(&self, mut waiting: SpinLockIrqGuard<'_, Option<Answered>>) -> Option<Answered> {
+        self.some.store(false, Relaxed);
+        waiting.take()
     }
 }

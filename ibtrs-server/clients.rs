@@ -39,7 +39,7 @@ impl Sources {
     pub fn all(&self, mut func: impl FnMut(&Addr) -> bool) -> bool {
         let paths = self.session.paths.lock();
         let mut open = paths.iter().filter(|path| !path.is_closing());
-        open.all(|path| func(&path.ends.src))
+        open.all(|path| func(&path.io.ends.src))
     }
 
     /// Returns whether the session has a path that is not being closed.
@@ -106,7 +106,7 @@ impl Clients {
         let sessions = self.sessions.lock();
         for session in sessions.list.iter().filter(|session| is_meant(session)) {
             for path in session.paths.lock().iter() {
-                if may_stay(&path.ends.src) || !path.event(Event::UserDisconnect) {
+                if may_stay(&path.io.ends.src) || !path.event(Event::UserDisconnect) {
                     continue;
                 }
                 // An operator's act, so not limited: no client's lines may hide it.

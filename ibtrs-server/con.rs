@@ -1,77 +1,87 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! One connection of a path: receives requests.
+//! What a request finds on its way: its connection, its path and its session, as far as the data plane
+//! knows them. What is above them hears from it by [`Control`], in any context.
 
 use crate::{
-    batch::{
-        self,
-        Batch, //
-    },
+    batch::Batch,
     buffers::{
-        self,
-        Buffer,
-        Waiter, //
+        Holder,
+        Share, //
     },
     chunk::{
         Chunk,
-        ChunkSlot,
-        MAX_USER_HDR,
-        SHORT_USER_HDR, //
+        ChunkSlot, //
     },
-    chunk_owner::Claim,
-    fetch,
-    path::Path,
-    request::Request,
-    respond::{
-        self,
-        Unsent, //
+    chunk_owner::ChunkOwners,
+    ends::Ends,
+    env::Env,
+    idle::Idle,
+    source::Source,
+    stats::Stats,
+    types::{
+        Purpose,
+        Round,
+        Shape,
+        Terms, //
     },
-    types::Purpose,
-    upper::ServiceSession, //
+    unsent::Unsent, //
 };
 use ibtrs_core::{
     convert,
-    imm::send_imm,
-    trace, //
+    heartbeat::PathHeartbeat, //
 };
 use ibtrs_proto::{
-    consts::MAX_REQUEST_HDR_LEN,
-    imm::Imm,
-    msg::{
-        Bounds,
-        RequestError,
-        RequestHdr,
-        ServerRequest, //
+    chunk_owner::PathTag,
+    handshake::ConnReq,
+    imm::{
+        Fence,
+        ImmLayout, //
     },
-    serving::{
-        self,
-        Place, //
-    },
+    imm_check::ImmTerms,
+    msg::Bounds,
+    setup::SetupClock, //
 };
 use kernel::{
+    fmt,
+    new_mutex,
     prelude::*,
-    sync::Arc, //
+    str::CString,
+    sync::{
+        barrier::smp_mb,
+        Arc,
+        Mutex, //
+    }, //
 };
-use kx::sync::PercpuArc;
+use kx::sync::{
+    atomic::{
+        AtomicFlag,
+        Full,
+        Relaxed, //
+    },
+    PercpuArc,
+    SetOnce, //
+};
 use rdma::{
+    device::RemovalGuard,
+    dma::DmaBuf,
+    pd::Pd,
     qp::{
-        Handler,
-        QpRef,
+        Qp,
+        QpEnd,
         QueuePair, //
     },
-    recv::{
-        Received,
-        Repost, //
-    },
-    sendq::{
-        Position,
-        Signal, //
-    },
     slot::{
-        Kind,
-        SlotRef, //
-    },
-    wc::Wc,
+        SlotRef,
+        Slots, //
+    }, //
+};
+
+pub(crate) mod upper;
+
+use upper::{
+    ServiceSession,
+    Uppers, //
 };
 
 /// Receives for immediates: requests, fences and heartbeats.
@@ -82,11 +92,344 @@ pub(crate) const RECV_INFO: usize = 1;
 /// message arrives in it, whatever it is.
 pub(crate) const RECV_AUTH: usize = 2;
 
-/// The handler of a connection.
+/// What a path hears from its connections and requests, in any context.
+pub(crate) trait Control: Send + Sync {
+    /// Closes the path because of an error; `what` is logged as the reason.
+    fn error(self: Arc<Self>, what: fmt::Arguments<'_>);
+
+    /// Closes the path because the client ended connection `cid` or the connection was lost.
+    fn ended(self: Arc<Self>, cid: u16, why: &CStr);
+
+    /// Logs what the client has caused.
+    fn warn(&self, what: fmt::Arguments<'_>);
+
+    /// Takes AUTH1, to be handled by a work item.
+    fn auth1_received(self: Arc<Self>, message: &[u8]);
+
+    /// Takes the INFO request, to be handled by a work item.
+    fn info_received(self: Arc<Self>, message: &[u8]);
+
+    /// Takes a fence that the path may carry.
+    ///
+    /// # Errors
+    ///
+    /// A violation of the protocol, for the log.
+    fn fence_received(self: Arc<Self>, fence: Fence) -> Result<(), &'static str>;
+
+    /// Takes the confirmation that object `number` is durable.
+    fn durable_seen(&self, purpose: Purpose, number: u32);
+
+    /// Takes the confirmation of a downtime.
+    fn downtime_seen(&self);
+
+    /// Returns what holds the buffers of the path's requests: the session.
+    fn holder(&self) -> Arc<dyn Holder>;
+
+    /// Makes sure that there is a round, as a slot of the path has got a small buffer.
+    fn keeps_small(self: Arc<Self>);
+
+    /// Has a request of the session served that has waited for another path.
+    fn wake(&self);
+
+    /// Closes the path `tag` of the session, which the client has superseded. If a newer request has
+    /// taken the place of its `waiting` one, that is dropped.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    fn supersede(&self, tag: PathTag, waiting: Option<u16>);
+}
+
+/// A session as its requests know it.
+#[pin_data]
+pub(crate) struct SessionIo {
+    pub(crate) env: Arc<Env>,
+    pub(crate) uuid: [u8; 16],
+    pub(crate) name: SetOnce<CString>,
+    /// The name that the session's first client has proved; set under `Sessions::joining`.
+    pub(crate) owner: SetOnce<CString>,
+    /// What the services have for the session, once its first path is connected.
+    pub(crate) uppers: SetOnce<Uppers>,
+    #[pin]
+    pub(crate) owners: ChunkOwners,
+    #[pin]
+    pub(crate) share: Share,
+}
+
+impl SessionIo {
+    /// Creates a session without a name.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub(crate) fn new(env: &Arc<Env>, uuid: [u8; 16]) -> Result<Arc<Self>> {
+        let depth = env.config.queue_depth;
+        Arc::pin_init(
+            try_pin_init!(Self {
+                env: env.clone(),
+                uuid,
+                name: SetOnce::new(),
+                owner: SetOnce::new(),
+                uppers: SetOnce::new(),
+                owners <- ChunkOwners::new(depth),
+                share <- Share::new(env.buffers.clone(), depth),
+            }? Error),
+            GFP_KERNEL,
+        )
+    }
+
+    /// Returns the name. Until the first path is connected, that is the name that a client has
+    /// proved, or a placeholder.
+    pub(crate) fn name(&self) -> &CStr {
+        self.known_name().unwrap_or(c"(unnamed)")
+    }
+
+    /// Returns the name, if it is known already.
+    pub(crate) fn known_name(&self) -> Option<&CStr> {
+        self.name
+            .as_ref()
+            .or(self.owner.as_ref())
+            .map(|name| &**name)
+    }
+
+    /// Returns what the service of a purpose has for the session, once a path is connected.
+    #[inline]
+    pub(crate) fn upper(&self, purpose: Purpose) -> Option<&dyn ServiceSession> {
+        self.uppers.as_ref()?.of(purpose)
+    }
+}
+
+/// The RDMA resources of a path, which its teardown releases.
+pub(crate) struct Resources {
+    /// By connection number; connections arrive in any order.
+    pub(crate) qps: KVVec<Option<Qp<Con>>>,
+    /// AUTH2, the answer to the client's proof.
+    pub(crate) auth2: Option<DmaBuf>,
+    /// The answer to [`Info`].
+    pub(crate) info_rsp: Option<Source>,
+    pub(crate) removal: Option<RemovalGuard>,
+    /// The teardown has taken what was here.
+    pub(crate) is_taken: bool,
+    /// The setup time that the client has used.
+    pub(crate) clock: SetupClock,
+    /// Closed connections to which requests in service may still refer. Has capacity for all of
+    /// `qps`.
+    pub(crate) closed: KVVec<QpEnd<Con>>,
+    /// Number of checks whether the `closed` connections have ended; `None` until they are closed.
+    pub(crate) checks: Option<u32>,
+}
+
+/// A path as its requests know it.
+#[pin_data]
+pub(crate) struct PathIo {
+    pub(crate) session: Arc<SessionIo>,
+    /// Identifies the path among those of its session.
+    pub(crate) tag: PathTag,
+    /// The path epoch, if the client knows the extensions.
+    pub(crate) epoch: Option<u32>,
+    /// The immediates that the client may send.
+    pub(crate) imms: ImmTerms,
+    /// The client has sent a heartbeat: it has posted its receives. Over iWARP, what comes before that
+    /// ends the connection.
+    hears: AtomicFlag,
+    /// The client takes answers that consist of one message and leave the key as it was.
+    pub(crate) same_key: bool,
+    /// The client takes several answers in one message.
+    pub(crate) more_answers: bool,
+    /// The client takes the answer in the message that invalidates its key.
+    pub(crate) inv_answers: bool,
+    /// Answers invalidate the client's key if it asks for that.
+    pub(crate) remote_invalidation: bool,
+    pub(crate) terms: Terms,
+    pub(crate) layout: ImmLayout,
+    /// The place of a request.
+    pub(crate) bounds: Bounds,
+    pub(crate) idle: Idle,
+    /// The connections are closed, and no device uses the memory; see [`Self::put_back`].
+    pub(crate) is_drained: AtomicFlag,
+    pub(crate) ends: Ends,
+    /// The addresses as text, for traces.
+    pub(crate) name: CString,
+    /// The protection domain of this path alone: no other client can use its keys.
+    pub(crate) pd: Arc<Pd>,
+    pub(crate) slots: Arc<Slots<Con>>,
+    /// The path is connected, so its requests are served.
+    takes_requests: AtomicFlag,
+    pub(crate) stats: Stats,
+    #[pin]
+    pub(crate) cons: Mutex<Resources>,
+    #[pin]
+    pub(crate) heartbeat: PathHeartbeat,
+}
+
+impl PathIo {
+    /// Creates a path of `session` for its first connection, which `request` asks for.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`; those of the driver.
+    pub(crate) fn new(
+        session: &Arc<SessionIo>,
+        tag: PathTag,
+        ends: Ends,
+        request: &ConnReq,
+        terms: Terms,
+        pd: Arc<Pd>,
+        missed_max: u32,
+    ) -> Result<Arc<Self>> {
+        let config = &session.env.config;
+        let (layout, bounds) = (config.layout(terms), config.bounds(terms));
+        let slots = Slots::new(u32::from(layout.queue_depth()), |_| Ok(ChunkSlot::new()))?;
+        let mut qps = KVVec::with_capacity(usize::from(request.cid_num), GFP_KERNEL)?;
+        for _ in 0..request.cid_num {
+            qps.push(None, GFP_KERNEL)?;
+        }
+        let closed = KVVec::with_capacity(qps.len(), GFP_KERNEL)?;
+        let ext = request.ext;
+        Arc::pin_init(
+            try_pin_init!(Self {
+                session: session.clone(),
+                tag,
+                epoch: ext.map(|ext| ext.epoch),
+                imms: ImmTerms::new(ext, terms.shape == Shape::Slots),
+                hears: AtomicFlag::new(false),
+                same_key: ext.is_some_and(|ext| ext.same_key),
+                more_answers: ext.is_some_and(|ext| ext.wants_more_answers()),
+                inv_answers: ext.is_some_and(|ext| ext.wants_inv_answers()),
+                remote_invalidation: ext.is_some() || config.remote_invalidation,
+                terms,
+                layout,
+                bounds,
+                idle: Idle::new(),
+                is_drained: AtomicFlag::new(false),
+                name: CString::try_from_fmt(fmt!("{ends}"))?,
+                ends,
+                pd,
+                slots,
+                takes_requests: AtomicFlag::new(false),
+                stats: Stats::new()?,
+                cons <- new_mutex!(
+                    Resources {
+                        qps,
+                        auth2: None,
+                        info_rsp: None,
+                        removal: None,
+                        is_taken: false,
+                        clock: SetupClock::default(),
+                        closed,
+                        checks: None,
+                    },
+                    "PathIo::cons"
+                ),
+                heartbeat <- PathHeartbeat::new(missed_max),
+            }? Error),
+            GFP_KERNEL,
+        )
+    }
+
+    /// Returns the queue pair of a connection, if there is one.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    pub(crate) fn qp(&self, cid: u16) -> Option<PercpuArc<QueuePair<Con>>> {
+        let cons = self.cons.lock();
+        Some(cons.qps.get(usize::from(cid))?.as_ref()?.get())
+    }
+
+    /// Returns the queue pair of the service connection.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    ///
+    /// # Errors
+    ///
+    /// `ENOTCONN`: there is none, as the path is being closed.
+    pub(crate) fn service(&self) -> Result<PercpuArc<QueuePair<Con>>> {
+        self.qp(0).ok_or(ENOTCONN)
+    }
+
+    /// Returns whether requests of the path may be served.
+    ///
+    /// A thread that serves a request first claims the chunk number and then calls this. A thread
+    /// that stops the path first clears the flag and then visits the chunk numbers. So one of them
+    /// sees the other.
+    pub(crate) fn takes_requests(&self) -> bool {
+        self.takes_requests.load(Relaxed)
+    }
+
+    /// As [`Self::takes_requests`], for a thread that has put a request into its place instead of
+    /// claiming a number.
+    pub(crate) fn takes_requests_after_all(&self) -> bool {
+        // ORDERING: The request is put there before the flag is read; pairs with the full exchange
+        // in `Path::event`.
+        smp_mb(Full);
+        self.takes_requests()
+    }
+
+    /// Returns whether the client can be sent what it has not asked for.
+    pub(crate) fn hears(&self) -> bool {
+        self.hears.load(Relaxed)
+    }
+
+    /// Notes that the client has sent a heartbeat.
+    pub(crate) fn is_heard(&self) {
+        self.hears.store(true, Relaxed);
+    }
+
+    /// Notes whether the path is connected.
+    pub(crate) fn set_connected(&self, connected: bool) {
+        if self.takes_requests() != connected {
+            // ORDERING: Pairs with the exchange of the claim, see `takes_requests`.
+            self.takes_requests.xchg(connected, Full);
+        }
+    }
+
+    /// If memory is short, so that nobody is to keep a buffer for the next request, returns the last
+    /// round that is over.
+    #[inline]
+    pub(crate) fn shortage(&self) -> Option<Round> {
+        self.session.share.is_short().then(|| self.idle.done())
+    }
+
+    /// Puts back the chunk of a request that is over. If the connections of the path are closed, it
+    /// keeps no buffer.
+    ///
+    /// # Context
+    ///
+    /// Any.
+    #[inline]
+    pub(crate) fn put_back(&self, slot: &ChunkSlot, chunk: KBox<Chunk>) {
+        drop(slot.put(chunk));
+        self.strip_if_drained(slot);
+    }
+
+    /// Gives back the buffers of a slot, whose chunk was put back, if the connections of the path are
+    /// closed.
+    ///
+    /// # Context
+    ///
+    /// Any.
+    #[inline]
+    pub(crate) fn strip_if_drained(&self, slot: &ChunkSlot) {
+        // ORDERING: See `Path::give_buffers_back`.
+        if self.is_drained.load(Relaxed) {
+            slot.strip();
+        }
+    }
+}
+
+/// A connection: the state of its handler.
 pub(crate) struct Con {
-    pub(crate) path: Arc<Path>,
+    pub(crate) path: Arc<PathIo>,
+    pub(crate) control: Arc<dyn Control>,
     pub(crate) cid: u16,
-    purpose: Purpose,
+    pub(crate) purpose: Purpose,
     /// Answers, fetches and a flush that wait for SQ space.
     pub(crate) unsent: Pin<KBox<Unsent>>,
     /// Answers that wait to be sent in one message.
@@ -94,388 +437,72 @@ pub(crate) struct Con {
 }
 
 impl Con {
-    pub(crate) fn new(path: Arc<Path>, cid: u16, purpose: Purpose) -> Result<Self> {
+    pub(crate) fn new(
+        path: Arc<PathIo>,
+        control: Arc<dyn Control>,
+        cid: u16,
+        purpose: Purpose,
+    ) -> Result<Self> {
         Ok(Self {
             unsent: KBox::pin_init(Unsent::new(path.layout.queue_depth()), GFP_KERNEL)?,
             batch: KBox::pin_init(Batch::new(), GFP_KERNEL)?,
             path,
+            control,
             cid,
             purpose,
         })
     }
 
     /// Returns what gets the requests of the connection.
-    fn upper(&self) -> Option<&dyn ServiceSession> {
+    pub(crate) fn upper(&self) -> Option<&dyn ServiceSession> {
         self.path.session.upper(self.purpose)
     }
 
-    /// Handles the arrival of a request.
-    ///
-    /// # Errors
-    ///
-    /// A violation of the protocol that leaves no request to answer; for the log.
-    fn request(
-        &self,
-        qp: &QpRef<'_, Self>,
-        payload: u32,
-        message: &Received<'_>,
-    ) -> Result<(), &'static str> {
-        let path = &self.path;
-        if !path.takes_requests() {
-            return Err("request on a path that is not connected");
-        }
-        let (buf_id, offset) = path.layout.check(payload).map_err(|error| error.as_str())?;
-        let slot = qp.slot(buf_id.into());
-        let slot = slot.ok_or("no such chunk")?;
-        let Some(mut chunk) = slot.take() else {
-            return Err(IN_USE);
-        };
-        chunk.begin(self.cid);
-        let parsed = match path.terms.window {
-            Some(_) if !message.is_write && self.cid > 0 => {
-                parse_capsule(&mut chunk, offset, path.bounds, message)
-            }
-            // Clients that know the extensions may ask for times, and have their headers forgotten.
-            _ => parse(&mut chunk, offset, path.bounds, path.has_extensions()),
-        };
-        chunk.refused = parsed.err().map(|error| self.refuse(error));
-        match path.claim(&slot, buf_id, chunk) {
-            Ok(Claim::Serve(chunk)) => proceed(path, qp.get(), slot, chunk),
-            Ok(Claim::Later) => {}
-            Err(chunk) => {
-                drop(slot.put(chunk));
-                return Err(IN_USE);
-            }
-        }
-        Ok(())
-    }
-
-    /// Logs that a request is refused; returns the error for its answer.
+    /// See [`Control::error`].
     #[cold]
-    fn refuse(&self, error: RequestError) -> Error {
-        if self.path.may_log() {
-            pr_warn!("{}: bad request: {}\n", *self.path, error.as_str());
-        }
-        let errno = convert::error(error.errno());
-        match (error, self.upper()) {
-            // The request may be a good one.
-            (RequestError::NoMemory, _) | (_, None) => errno,
-            (_, Some(upper)) => upper.bad_request(errno),
+    pub(crate) fn error(&self, what: fmt::Arguments<'_>) {
+        self.control.clone().error(what);
+    }
+
+    /// Closes the path because of `error`; the log has `what` and the name of the error.
+    #[cold]
+    pub(crate) fn failed(&self, what: &str, error: Error) {
+        self.error(fmt!("{} ({})", what, convert::errno(error).as_str()));
+    }
+
+    /// As [`Self::failed`], unless the connection is closed anyway.
+    #[cold]
+    pub(crate) fn cannot_send(&self, what: &str, error: Error) {
+        if error != ENOTCONN {
+            self.failed(what, error);
         }
     }
 }
 
-const IN_USE: &str = "request for a chunk that is in use";
-
-/// Serves a request of `path` that has claimed its number, or refuses it: a client that sends one again
-/// believes the answer, so that must not come before the first attempt is over. Before a request is
-/// served, it gets a buffer if it needs one, its data is fetched, or the key of its chunk is
-/// invalidated. The reference to the queue pair becomes the request's.
-///
-/// # Context
-///
-/// May sleep.
-pub(crate) fn proceed(
-    path: &Arc<Path>,
-    qp: PercpuArc<QueuePair<Con>>,
-    slot: SlotRef<'_, Con>,
-    mut chunk: KBox<Chunk>,
-) {
-    if let Some(error) = chunk.refused {
-        return Request::new(qp, slot.index(), chunk).respond(Err(error));
-    }
-    if chunk.lacks_buffer() {
-        let session = &path.session;
-        // Those that wait come first.
-        let take = || Buffer::take(session.clone(), &path.pd, chunk.request.data_len);
-        let buffer = (!session.share.is_waiting()).then(take).flatten();
-        match buffer {
-            Some(buffer) => path.grant(&mut chunk, buffer),
-            None => return wait_for_buffer(path, slot, chunk),
-        }
-    }
-    if chunk.request.source().is_some() {
-        return fetch::begin(&qp, slot, chunk);
-    }
-    match chunk.chunk().map(|whole| whole.mr().rkey()) {
-        Some(rkey) if chunk.must_invalidate() => invalidate(path, &qp, slot, chunk, rkey),
-        _ => serve(path, qp, slot.index(), chunk),
-    }
-}
-
-/// Makes a request wait until there is a buffer for its data.
-fn wait_for_buffer(path: &Arc<Path>, slot: SlotRef<'_, Con>, chunk: KBox<Chunk>) {
-    let session = &path.session;
+/// Returns the request number of a slot.
+#[inline]
+pub(crate) fn buf_id(slot: SlotRef<'_, Con>) -> u16 {
     // CAST: A table has no more slots than numbers.
-    let buf_id = slot.index() as u16;
-    let waiter = Waiter {
-        tag: path.tag.get(),
-        buf_id,
-        cid: chunk.cid,
-        bytes: chunk.request.data_len,
-    };
-    let queue = || {
-        // The request is in its place, so either this sees that the path is being closed, or the
-        // teardown sees the request. Once it is in the line, it may go on at once, and is not this
-        // thread's to take back.
-        if !path.takes_requests_after_all() {
-            return false;
-        }
-        let queued = buffers::wait(session.clone(), waiter);
-        if queued.is_err() {
-            path.error(fmt!("too many requests of closing paths wait for memory"));
-        }
-        queued.is_ok()
-    };
-    if let Err(chunk) = serving::pend(&**slot, chunk, queue) {
-        session.drop_request(path, &slot, buf_id, chunk);
-    }
+    slot.index() as u16
 }
 
-/// Invalidates the key of the chunk of a request, which is served after that.
-fn invalidate(
-    path: &Arc<Path>,
-    qp: &QueuePair<Con>,
-    slot: SlotRef<'_, Con>,
-    mut chunk: KBox<Chunk>,
-    rkey: u32,
-) {
-    chunk.invalidated = true;
-    let post = || {
-        let posted = qp.invalidate(rkey, Signal::Slot(slot, Kind::Invalidate));
-        if let Err(error) = posted {
-            path.failed("cannot invalidate a key", error);
-        }
-        posted.is_ok()
-    };
-    if let Err(chunk) = serving::pend(&**slot, chunk, post) {
-        // CAST: A table has no more slots than numbers.
-        let buf_id = slot.index() as u16;
-        path.session.drop_request(path, &slot, buf_id, chunk);
-    }
+/// A request that the service has to answer.
+///
+/// The request owns its memory: until it is dropped, no other request uses that, and with
+/// `always_invalidate` the client cannot write to it. Dropping the request answers with `EIO`.
+pub struct Request {
+    pub(crate) qp: PercpuArc<QueuePair<Con>>,
+    pub(crate) index: u32,
+    /// Present until the request is answered.
+    pub(crate) chunk: Option<KBox<Chunk>>,
 }
 
-/// Hands a request of `path` to the service.
-fn serve(path: &Path, qp: PercpuArc<QueuePair<Con>>, index: u32, mut chunk: KBox<Chunk>) {
-    path.stats
-        .flow
-        .begun(chunk.request.direction, chunk.request_bytes());
-    chunk.counted = true;
-    trace::server_request(|| {
-        let write = chunk.request.direction == crate::Dir::Write;
-        let bytes = u32::try_from(chunk.request_bytes()).unwrap_or(u32::MAX);
-        // CAST: A table has no more slots than numbers.
-        (path.session.name(), &path.name, index as u16, write, bytes)
-    });
-    let ready = match &chunk.capsule {
-        Some(kept) => qp.sync_payload(kept, chunk.request.data_len as usize),
-        None => chunk.prepare_data(),
-    };
-    let purpose = qp.handler().purpose;
-    let op = Request::new(qp, index, chunk);
-    if ready.is_err() {
-        // Cannot happen, as the lengths were checked.
-        return op.respond(Err(EINVAL));
-    }
-    match path.session.upper(purpose) {
-        Some(upper) => upper.request(op),
-        None => op.respond(Err(ENODEV)),
-    }
-}
-
-/// Parses the headers of a request in its chunk, and copies the user header out of it. With
-/// `extensions`, a request may ask for times, and its transport header is overwritten.
-fn parse(
-    chunk: &mut Chunk,
-    offset: u32,
-    bounds: Bounds,
-    extensions: bool,
-) -> Result<(), RequestError> {
-    // The user header is right before the transport header. Both are read at once, unless it is long.
-    let mut bytes = [0; SHORT_USER_HDR + MAX_REQUEST_HDR_LEN];
-    let before = SHORT_USER_HDR.min(offset as usize);
-    let len = MAX_REQUEST_HDR_LEN.min((bounds.bytes() - offset) as usize);
-    let both = bytes.get_mut(SHORT_USER_HDR - before..SHORT_USER_HDR + len);
-    let copied = chunk.read(offset as usize - before, both.ok_or(RequestError::Short)?);
-    copied.map_err(|_| RequestError::Short)?;
-    let (usr_hdr, hdr) = bytes.split_first_chunk().ok_or(RequestError::Short)?;
-    let header = RequestHdr::parse(hdr.get(..len).ok_or(RequestError::Short)?, extensions)?;
-    let usr_len = begin(chunk, ServerRequest::parse(&header, offset, bounds)?)?;
-    let kept = chunk.keep_header(usr_hdr);
-    kept.map_err(|error| not_copied(error, usr_len))?;
-    if extensions {
-        let forgotten = chunk.forget_header();
-        forgotten.map_err(|_| RequestError::UserLen(usr_len))?;
-    }
-    Ok(())
-}
-
-/// As [`parse`], for a request in a capsule, whose data stays in the message.
-fn parse_capsule(
-    chunk: &mut Chunk,
-    offset: u32,
-    bounds: Bounds,
-    message: &Received<'_>,
-) -> Result<(), RequestError> {
-    let hdr = message.bytes.get(offset as usize..);
-    let header = RequestHdr::parse(hdr.ok_or(RequestError::Short)?, true)?;
-    // CAST: A capsule is not longer than its receive.
-    let bounds = bounds.capsule(message.bytes.len() as u32, message.payload as u32);
-    let usr_len = begin(chunk, ServerRequest::parse(&header, offset, bounds)?)?;
-    let copied = chunk.copy_header_from(message.bytes);
-    copied.map_err(|error| not_copied(error, usr_len))?;
-    chunk.capsule = message.keep();
-    match (message.payload, &chunk.capsule) {
-        (1.., None) => Err(RequestError::Short),
-        _ => Ok(()),
-    }
-}
-
-/// Begins a request that was parsed; returns the length of its user header.
-fn begin(chunk: &mut Chunk, request: ServerRequest) -> Result<u16, RequestError> {
-    if usize::from(request.usr_len) > MAX_USER_HDR {
-        return Err(RequestError::HeaderSize(request.usr_len));
-    }
-    chunk.request = request;
-    if request.timed {
-        chunk.begin_times();
-    }
-    Ok(request.usr_len)
-}
-
-fn not_copied(error: Error, usr_len: u16) -> RequestError {
-    match error {
-        ENOMEM => RequestError::NoMemory,
-        _ => RequestError::UserLen(usr_len),
-    }
-}
-
-impl Handler for Con {
-    type Slot = ChunkSlot;
-
-    fn received(&self, qp: QpRef<'_, Self>, message: Received<'_>) -> Repost {
-        self.path.heartbeat.received();
-        let imm = match (message.imm, message.class) {
-            (None, RECV_AUTH) => {
-                self.path.auth1_received(message.bytes);
-                return Repost::No;
-            }
-            (None, RECV_INFO) => {
-                self.path.info_received(message.bytes);
-                return Repost::No;
-            }
-            (None, _) | (Some(_), RECV_AUTH) => {
-                self.path.error(fmt!("unexpected message"));
-                return Repost::No;
-            }
-            (Some(imm), _) => imm,
-        };
-        let decoded = Imm::decode(imm);
-        let checked =
-            (self.path.imms).check_from_client(decoded, self.cid, !message.bytes.is_empty());
-        if let Err(error) = checked {
-            self.path.error(fmt!(
-                "connection {}: unexpected immediate {:#x}: {}",
-                self.cid,
-                imm,
-                error.as_str()
-            ));
-            return Repost::No;
-        }
-        match decoded {
-            Imm::IoReq { payload } => {
-                if let Err(what) = self.request(&qp, payload, &message) {
-                    self.path.error(fmt!("bad request: {}", what));
-                }
-            }
-            Imm::Fence(fence) => {
-                if let Err(what) = self.path.fence_received(fence) {
-                    self.path.error(fmt!("{}", what));
-                }
-            }
-            Imm::Heartbeat => {
-                self.path.is_heard();
-                if let Err(error) = send_imm(&qp, Imm::HeartbeatAck) {
-                    self.path.failed("cannot answer a heartbeat", error);
-                }
-            }
-            Imm::HeartbeatAck => {
-                self.path.heartbeat.answered();
-            }
-            // Until the path is connected, the client may not have proved itself.
-            Imm::DurableSeen(number) if self.path.charge.is_connected() => {
-                if let Some(upper) = self.upper() {
-                    upper.durable_seen(number);
-                }
-            }
-            Imm::DurableSeen(_) => {}
-            Imm::DowntimeSeen(_) if self.path.charge.is_connected() => {
-                self.path.session.downtime_seen.complete_all();
-            }
-            Imm::DowntimeSeen(_) => {}
-            // Refused above.
-            Imm::IoRsp { .. }
-            | Imm::IoRspInv { .. }
-            | Imm::IoRspSameKey { .. }
-            | Imm::IoRspMore { .. }
-            | Imm::FenceDone(_)
-            | Imm::Notice(_)
-            | Imm::Durable(_)
-            | Imm::Downtime(_)
-            | Imm::Nop
-            | Imm::Unknown(_) => {}
-        }
-        Repost::Yes
-    }
-
-    fn sent(&self, _qp: QpRef<'_, Self>, slot: SlotRef<'_, Self>) {
-        slot.end_use(self.path.shortage());
-    }
-
-    fn control_sent(&self, _qp: QpRef<'_, Self>) {
-        self.path.idle.flushed(self.cid);
-    }
-
-    fn invalidated(&self, qp: QpRef<'_, Self>, slot: SlotRef<'_, Self>, done: Position) {
-        let Some(chunk) = slot.take_pending() else {
-            return;
-        };
-        chunk.end_fetch(done);
-        if self.path.takes_requests() {
-            return serve(&self.path, qp.get(), slot.index(), chunk);
-        }
-        // CAST: A table has no more slots than numbers.
-        let buf_id = slot.index() as u16;
-        self.path
-            .session
-            .drop_request(&self.path, &slot, buf_id, chunk);
-    }
-
-    fn completes(&self, qp: &QueuePair<Self>, position: u32) {
-        self.path.stats.batches.completes(position);
-        if position == 0 {
-            // A batch can be long: do not keep answers until it ends.
-            batch::flush(qp);
-        }
-    }
-
-    fn batch_begins(&self) {
-        self.batch.begin();
-    }
-
-    fn batch_ends(&self, qp: &QueuePair<Self>) {
-        batch::end(qp);
-    }
-
-    fn sq_space_freed(&self, qp: QpRef<'_, Self>) {
-        respond::retry(&qp);
-    }
-
-    fn failed(&self, _qp: QpRef<'_, Self>, wc: &Wc) {
-        if wc.is_flush() {
-            self.path.ended(self.cid, c"flushed");
-        } else {
-            self.path.error(fmt!("connection {}: {}", self.cid, wc));
+impl Request {
+    pub(crate) fn new(qp: PercpuArc<QueuePair<Con>>, index: u32, chunk: KBox<Chunk>) -> Self {
+        Self {
+            qp,
+            index,
+            chunk: Some(chunk),
         }
     }
 }

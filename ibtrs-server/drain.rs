@@ -198,7 +198,7 @@ impl Session {
         let notices = Notices::new(self.clone());
         let is_told = |downtime: &Downtime| !matches!(notices.downtime(*downtime), Err(ENOTCONN));
         let downtime = downtime.filter(is_told);
-        if let Some(uppers) = self.uppers.as_ref() {
+        if let Some(uppers) = self.io.uppers.as_ref() {
             if uppers.drain(limit).is_err() {
                 draining.left_over.store(true, Relaxed);
             }
@@ -224,7 +224,7 @@ impl Session {
             if self.downtime_seen.wait_timeout(pause).is_err() && limit.has_passed() {
                 kx::pr_warn_ratelimited!(
                     "{}: the client has not acknowledged that the server is away for {} s\n",
-                    self.name(),
+                    self.io.name(),
                     downtime.seconds()
                 );
                 break;

@@ -11,7 +11,6 @@ use crate::{
         Path, //
     },
     refusal::Refusal,
-    session::CLOSED_MEANWHILE,
     source::{
         Source,
         MESSAGE_PIECES, //
@@ -23,14 +22,12 @@ use crate::{
 };
 use ibtrs_core::convert;
 use ibtrs_proto::{
-    auth::Session as Kind,
     consts::info_rsp_len,
     msg::{
         InfoReq,
         InfoRsp,
         SgDesc, //
-    },
-    name::SessionName, //
+    }, //
 };
 use kernel::{
     prelude::*,
@@ -56,9 +53,6 @@ use rdma::{
     },
 };
 
-const HIDE_TRIES: u32 = 500;
-const HIDE_PAUSE: Delta = Delta::from_millis(10);
-
 /// How long the answer may wait for space in the send queue. Only a client that acknowledges nothing keeps
 /// it full for longer.
 const SPACE_TIMEOUT_MS: i64 = 10_000;
@@ -68,7 +62,7 @@ const SPACE_TIMEOUT_MS: i64 = 10_000;
 pub(crate) fn check(path: &Arc<Path>, info: &Info) -> bool {
     let request = InfoReq::decode(info.bytes());
     let result = match &request {
-        Ok(request) => complete(path, request.name),
+        Ok(request) => path.parent.clone().complete(path, request.name),
         Err(error) => Err(Refusal::new(convert::error(error.errno()), error.as_str())),
     };
     let Err(refusal) = result else {
@@ -82,11 +76,11 @@ pub(crate) fn check(path: &Arc<Path>, info: &Info) -> bool {
         return completed;
     };
     if path.may_log() {
-        match (path.session.known_name(), request) {
+        match (path.io.session.known_name(), request) {
             (None, Ok(request)) => pr_warn!(
                 "{}: {}: session refused: {}\n",
                 request.name.as_str(),
-                path.ends,
+                path.io.ends,
                 refusal
             ),
             _ => pr_warn!("{}: session refused: {}\n", **path, refusal),
@@ -95,68 +89,21 @@ pub(crate) fn check(path: &Arc<Path>, info: &Info) -> bool {
     false
 }
 
-/// Completes a path whose client has given the session's name.
-///
-/// # Errors
-///
-/// The reason for the refusal.
-fn complete(path: &Arc<Path>, name: SessionName<'_>) -> Result<(), Refusal> {
-    path.auth.lock().introduced(name)?;
-    if path.cons.lock().qps.iter().any(Option::is_none) {
-        let why = "the client has not set up all connections";
-        return Err(Refusal::new(EPROTO, why));
-    }
-    // The name is checked before the chunks are created, which costs the most.
-    let session = &path.session;
-    session
-        .sessions
-        .services
-        .check_name(name, session.kind() == Kind::Authenticated)?;
-    session.claim_name(name, path)?;
-    if path.is_closing() {
-        return Err(Refusal::new(ECONNRESET, CLOSED_MEANWHILE));
-    }
-    path.make_chunks()?;
-    path.session.path_up(path)?;
-    wait_hidden(path)
-        .and_then(|()| path.show())
-        .map_err(|error| Refusal::new(error, "its files in sysfs cannot be created"))?;
-    Ok(())
-}
-
-/// Waits until no path with the same addresses is shown any more: such a path is being closed, as
-/// otherwise this one would not have been accepted.
-fn wait_hidden(path: &Arc<Path>) -> Result {
-    for _ in 0..HIDE_TRIES {
-        if !path.session.shows(path.ends) {
-            return Ok(());
-        }
-        fsleep(HIDE_PAUSE);
-    }
-    Err(EEXIST)
-}
-
 /// Registers the chunks and sends the client their addresses and keys.
 ///
 /// # Errors
 ///
 /// `ENOMEM`, `ENOTCONN`, those of the driver; `ETIMEDOUT`: the send queue stays full.
 pub(crate) fn answer(path: &Arc<Path>) -> Result {
-    let cons = path.cons.lock();
-    let service = match cons.qps.first() {
-        Some(Some(service)) => service.get(),
-        _ => return Err(ENOTCONN),
-    };
-    drop(cons);
-
+    let service = path.io.service()?;
     let space = Space::new(path);
-    let descs = match path.terms.shape {
+    let descs = match path.io.terms.shape {
         Shape::Chunks => register_chunks(path, &service, &space)?,
         Shape::Slots => register_groups(path, &service, &space)?,
     };
 
     let message = message(path, &descs)?;
-    path.cons.lock().info_rsp = Some(message);
+    path.io.cons.lock().info_rsp = Some(message);
     // CAST: With the greatest depth, 1 MiB and some bytes.
     let len = length(&descs) as u32;
     let needed = SqSpace {
@@ -164,7 +111,7 @@ pub(crate) fn answer(path: &Arc<Path>) -> Result {
         sges: MAX_SGES,
     };
     space.once_free(|| {
-        let cons = path.cons.lock();
+        let cons = path.io.cons.lock();
         let message = cons.info_rsp.as_ref().ok_or(ENOTCONN)?;
         service.send(needed, Doorbell::Now, |chain| {
             message.register(chain);
@@ -183,8 +130,8 @@ fn register_chunks(
         wrs: Whole::REGIONS,
         sges: 0,
     };
-    let mut descs = KVVec::with_capacity(usize::from(path.layout.queue_depth()), GFP_KERNEL)?;
-    for slot in path.slots.iter() {
+    let mut descs = KVVec::with_capacity(usize::from(path.io.layout.queue_depth()), GFP_KERNEL)?;
+    for slot in path.io.slots.iter() {
         let mut desc = space.once_free(|| {
             let registered = slot.with_idle(|chunk| {
                 let whole = chunk.chunk().ok_or(EINVAL)?;
@@ -193,7 +140,7 @@ fn register_chunks(
             });
             registered.ok_or(EBUSY)?
         })?;
-        desc.len = path.layout.chunk_size();
+        desc.len = path.io.layout.chunk_size();
         descs.push(desc, GFP_KERNEL)?;
     }
     Ok(descs)
@@ -206,7 +153,7 @@ fn register_groups(
     space: &Space<'_>,
 ) -> Result<KVVec<SgDesc>> {
     let needed = SqSpace { wrs: 1, sges: 0 };
-    let bytes = u32::try_from(path.session.env.config.group_bytes(path.terms))?;
+    let bytes = u32::try_from(path.io.session.env.config.group_bytes(path.io.terms))?;
     let count = path.groups.lock().len();
     let mut descs = KVVec::with_capacity(count, GFP_KERNEL)?;
     for at in 0..count {
@@ -271,7 +218,7 @@ fn message(path: &Path, descs: &[SgDesc]) -> Result<Source> {
     InfoRsp::write(&mut bytes, descs.iter().copied()).map_err(|_| EINVAL)?;
     let pieces = Arc::new(Pieces::new(len, Node::ANY)?, GFP_KERNEL)?;
     pieces.copy_in(0, &bytes)?;
-    let message = Source::complete(&path.pd, pieces, Direction::ToDevice, MESSAGE_PIECES)?;
+    let message = Source::complete(&path.io.pd, pieces, Direction::ToDevice, MESSAGE_PIECES)?;
     message.dma().sync_for_device(0, len)?;
     Ok(message)
 }

@@ -44,7 +44,7 @@
 //!
 //! A client that takes them gets slots in place of chunks ([`landing`]). The data of its requests is
 //! in buffers that all sessions share ([`buffers`]); the server fetches that of larger writes
-//! ([`fetch`]).
+//! ([`send::fetch`]).
 //!
 //! # Lock order
 //!
@@ -71,6 +71,8 @@ mod batch;
 mod buffers;
 mod chunk;
 mod chunk_owner;
+mod chunks;
+mod claims;
 mod clients;
 mod con;
 mod config;
@@ -79,19 +81,24 @@ mod ends;
 mod env;
 mod failures;
 mod fence;
-mod fetch;
+mod fences;
 mod idle;
 mod info;
+mod join;
 mod landing;
 mod lines;
 mod memory;
 mod notices;
+mod parent;
 mod path;
 mod pool;
 mod ports;
+mod receive;
 mod refusal;
 mod request;
-mod respond;
+mod rounds;
+mod send;
+mod serve;
 mod server;
 mod service;
 mod session;
@@ -101,12 +108,17 @@ mod stats;
 mod sysfs;
 mod teardown;
 mod types;
-mod upper;
+mod unsent;
+mod woken;
 
 pub use audit::ClientLog;
 pub use clients::{
     Clients,
     Sources, //
+};
+pub use con::{
+    upper::ServiceSession,
+    Request, //
 };
 pub use drain::Drain;
 pub use notices::Notices;
@@ -116,7 +128,6 @@ pub use ports::{
     Ports, //
 };
 pub use refusal::Refusal;
-pub use request::Request;
 pub use server::{
     listen,
     Listener, //
@@ -131,7 +142,6 @@ pub use types::{
     Deadline,
     Purpose, //
 };
-pub use upper::ServiceSession;
 
 pub use ibtrs_proto::msg::Direction as Dir;
 

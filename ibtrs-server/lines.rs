@@ -60,7 +60,7 @@ impl Look {
 
 impl Holder for Session {
     fn share(&self) -> &Share {
-        &self.share
+        &self.io.share
     }
 
     fn serve_line(self: Arc<Self>) {
@@ -80,13 +80,13 @@ impl Holder for Session {
     fn is_late(&self) {
         kx::pr_err_ratelimited!(
             "{}: bug: a buffer is given back to which the device may still write; it is kept until the connections are closed\n",
-            self.name()
+            self.io.name()
         );
     }
 
     fn close_path_of(&self, memory: &Source) {
         for path in self.paths.lock().iter() {
-            if memory.is_of(&path.pd) {
+            if memory.is_of(&path.io.pd) {
                 path.error(fmt!("the device may still write to a buffer"));
             }
         }
@@ -99,21 +99,21 @@ impl WorkItem<LINE> for Session {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
-        while let Some(first) = this.share.first_in_line() {
+        while let Some(first) = this.io.share.first_in_line() {
             let path = PathTag::new(first.tag).and_then(|tag| this.path(tag));
-            let Some(path) = path.filter(|path| path.takes_requests()) else {
+            let Some(path) = path.filter(|path| path.io.takes_requests()) else {
                 // The teardown of the path drops the request, unless it already has.
-                this.share.leave_first(first);
+                this.io.share.leave_first(first);
                 continue;
             };
-            let buffer = Buffer::take(this.clone(), &path.pd, first.bytes);
-            let reserve = || Buffer::take_reserve(this.clone(), &path.pd);
+            let buffer = Buffer::take(this.clone(), &path.io.pd, first.bytes);
+            let reserve = || Buffer::take_reserve(this.clone(), &path.io.pd);
             let Some(buffer) = buffer.or_else(reserve) else {
                 return;
             };
             // Otherwise the path has just left the line.
-            if this.share.leave_first(first) {
-                path.go_on(first, buffer);
+            if this.io.share.leave_first(first) {
+                path.io.go_on(first, buffer);
             }
         }
     }
@@ -144,11 +144,11 @@ impl Sessions {
         let buffers = &self.env.buffers;
         let failed = buffers.take_failed();
         let sessions = self.lock();
-        let held = |session: &Arc<Session>| session.share.held();
+        let held = |session: &Arc<Session>| session.io.share.held();
         let most = sessions.list.iter().map(held).max().unwrap_or(0);
         let (mut some, mut short) = (false, failed);
         for session in &sessions.list {
-            if let Some(first) = session.share.first_in_line() {
+            if let Some(first) = session.io.share.first_in_line() {
                 some = true;
                 short |= is_behind(held(session), first.bytes.into(), most);
                 session.line_work.enqueue(session.clone());
@@ -157,7 +157,7 @@ impl Sessions {
         buffers.set_short(short && some);
         if some && is_due {
             let rich = |session: &&Arc<Session>| short && held(session) > most / 2;
-            let gives = |session: &&Arc<Session>| session.share.is_waiting() || rich(session);
+            let gives = |session: &&Arc<Session>| session.io.share.is_waiting() || rich(session);
             for session in sessions.list.iter().filter(gives) {
                 for path in session.paths.lock().iter() {
                     path.reclaim_soon();

@@ -6,7 +6,6 @@ use crate::{
     path::Path,
     session::Session, //
 };
-use ibtrs_core::imm::send_imm;
 use ibtrs_proto::{
     downtime::Downtime,
     imm::Imm, //
@@ -65,7 +64,7 @@ impl Notices {
     /// `ENOTCONN`: no connected path has a client that takes this message; `EAGAIN`: not now.
     pub fn durable(&self, number: u32) -> Result {
         self.send_by(Imm::Durable(number), |path| {
-            path.durable && path.takes_requests()
+            path.durable && path.io.takes_requests()
         })
     }
 
@@ -81,7 +80,7 @@ impl Notices {
     /// Errors of [`Notices::durable`].
     pub(crate) fn downtime(&self, downtime: Downtime) -> Result {
         self.send_by(Imm::Downtime(downtime.seconds()), |path| {
-            path.downtime && path.takes_requests()
+            path.downtime && path.io.takes_requests()
         })
     }
 
@@ -101,18 +100,5 @@ impl Notices {
             result = Err(EAGAIN);
         }
         result
-    }
-}
-
-impl Path {
-    fn notify(&self, imm: Imm) -> Result {
-        if !self.hears() {
-            return Err(EAGAIN);
-        }
-        let cons = self.cons.lock();
-        match cons.qps.first() {
-            Some(Some(service)) => send_imm(service, imm),
-            _ => Err(ENOTCONN),
-        }
     }
 }

@@ -3,44 +3,18 @@
 //! Requests in service.
 
 use crate::{
-    chunk::{
-        Chunk,
-        Stages, //
-    },
-    con::Con,
-    respond, //
+    chunk::Stages,
+    con::Request,
+    send::answer, //
 };
 use ibtrs_proto::{
     addr::Addr,
     msg::Direction as Dir, //
 };
 use kernel::prelude::*;
-use kx::{
-    mm::Pieces,
-    sync::PercpuArc, //
-};
-use rdma::qp::QueuePair;
-
-/// A request that the service has to answer.
-///
-/// The request owns its memory: until it is dropped, no other request uses that, and with
-/// `always_invalidate` the client cannot write to it. Dropping the request answers with `EIO`.
-pub struct Request {
-    qp: PercpuArc<QueuePair<Con>>,
-    index: u32,
-    /// Present until the request is answered.
-    chunk: Option<KBox<Chunk>>,
-}
+use kx::mm::Pieces;
 
 impl Request {
-    pub(crate) fn new(qp: PercpuArc<QueuePair<Con>>, index: u32, chunk: KBox<Chunk>) -> Self {
-        Self {
-            qp,
-            index,
-            chunk: Some(chunk),
-        }
-    }
-
     /// Returns the direction of the data: into [`Request::buffer`] for a read.
     pub fn dir(&self) -> Dir {
         match &self.chunk {
@@ -166,13 +140,13 @@ impl Request {
     /// Any.
     pub fn abandon(mut self) {
         if let Some(chunk) = self.chunk.take() {
-            respond::abandon(&self.qp, self.index, chunk);
+            answer::abandon(&self.qp, self.index, chunk);
         }
     }
 
     fn answer(&mut self, result: Result) {
         if let Some(chunk) = self.chunk.take() {
-            respond::respond(&self.qp, self.index, chunk, result);
+            answer::respond(&self.qp, self.index, chunk, result);
         }
     }
 }

@@ -5,13 +5,15 @@
 use crate::{
     audit::ClientLog,
     clients::Sources,
+    con::upper::{
+        ServiceSession,
+        Uppers, //
+    },
     notices::Notices,
     refusal::Refusal,
-    types::Purpose,
-    upper::{
-        ServiceSession,
-        Table,
-        Uppers, //
+    types::{
+        Purpose,
+        Table, //
     },
 };
 use ibtrs_proto::{

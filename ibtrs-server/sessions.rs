@@ -158,12 +158,12 @@ impl Sessions {
 impl List {
     /// Finds the session with `uuid`.
     pub(crate) fn find(&self, uuid: &[u8; 16]) -> Option<&Arc<Session>> {
-        self.list.iter().find(|session| session.uuid == *uuid)
+        self.list.iter().find(|session| session.io.uuid == *uuid)
     }
 
     /// Returns whether the session in the list under the UUID of `session` is `session` itself.
     pub(crate) fn has_this(&self, session: &Session) -> bool {
-        self.find(&session.uuid)
+        self.find(&session.io.uuid)
             .is_some_and(|found| core::ptr::eq(&**found, session))
     }
 
@@ -177,7 +177,7 @@ impl List {
         if session.gone.load(Relaxed) {
             return Err(Refusal::new(ECONNRESET, "the session is being closed"));
         }
-        match self.find(&session.uuid) {
+        match self.find(&session.io.uuid) {
             None => Ok(false),
             Some(found) if core::ptr::eq(&**found, session) => Ok(true),
             Some(_) => Err(Refusal::new(ECONNRESET, "another path began the session")),
@@ -188,7 +188,7 @@ impl List {
     /// session under this UUID.
     pub(crate) fn is_claimed(&self, uuid: &[u8; 16]) -> bool {
         let mut candidates = self.candidates.iter();
-        candidates.any(|path| path.session.uuid == *uuid && path.is_authenticated())
+        candidates.any(|path| path.io.session.uuid == *uuid && path.is_authenticated())
     }
 
     /// Returns the generation of a new session.

@@ -91,12 +91,12 @@ impl PathDir {
     pub(crate) fn new(session: &Arc<SessionDir>, path: &Arc<Path>) -> Result<Self> {
         let dir = Dir::new(
             &session.paths,
-            fmt!("{}", path.ends),
+            fmt!("{}", path.ends()),
             path.clone(),
             &PATH_FILES,
         )?;
         let stats = Dir::new(&dir, fmt!("stats"), path.clone(), &STATS_FILES)?;
-        session.send_uevent(path.ends, c"IBTRS_STATE=connected");
+        session.send_uevent(path.ends(), c"IBTRS_STATE=connected");
         Ok(Self {
             _stats: stats,
             dir,
@@ -108,7 +108,7 @@ impl PathDir {
 impl Drop for PathDir {
     fn drop(&mut self) {
         self.session
-            .send_uevent(self.dir.data().ends, c"IBTRS_STATE=disconnected");
+            .send_uevent(self.dir.data().ends(), c"IBTRS_STATE=disconnected");
     }
 }
 
@@ -137,7 +137,7 @@ static PATH_FILES: [Attr<Arc<Path>>; 8] = [
         buf.line(fmt!("{}", path.suite().map_or("", Suite::as_str)))
     }),
     Attr::ro(c"extensions", |path: &Path, buf| {
-        let known = path.has_extensions();
+        let known = path.io.epoch.is_some();
         buf.line(fmt!("{}", if known { EXT_VERSION } else { 0 }))
     }),
     Attr::ro(c"hca_port", |path: &Path, buf| {

@@ -6,13 +6,9 @@
 //! item polls, so any number of paths can be in teardown.
 
 use crate::{
-    chunk::{
-        Chunk,
-        ChunkSlot, //
-    },
     landing::Group,
     path::Path,
-    respond, //
+    send, //
 };
 use ibtrs_proto::fsm::server_path::{
     Event,
@@ -41,7 +37,7 @@ impl Path {
         self.fences.disable_sync();
         self.idle_work.disable_sync();
         self.hide();
-        let mut cons = self.cons.lock();
+        let mut cons = self.io.cons.lock();
         let qps = core::mem::take(&mut cons.qps);
         let mut closed = core::mem::take(&mut cons.closed);
         let removal = cons.removal.take();
@@ -58,16 +54,16 @@ impl Path {
         // From here on nothing arrives, and no device uses the memory of the path.
         for qp in qps.iter().flatten() {
             // Answers that had waited for SQ space, and requests whose data was to be fetched.
-            respond::retry(qp);
+            send::retry(qp);
         }
         for qp in qps.into_iter().flatten() {
             // `closed` has capacity for all. If not, dropping the rest would wait here.
             let _ = closed.push_within_capacity(qp.end());
         }
         // Others need not wait until the last request in service is over.
-        self.session.share.leave_line(self.tag);
+        self.io.session.share.leave_line(self.io.tag);
         self.give_buffers_back();
-        let mut cons = self.cons.lock();
+        let mut cons = self.io.cons.lock();
         cons.closed = closed;
         cons.checks = Some(0);
     }
@@ -77,34 +73,8 @@ impl Path {
     fn give_buffers_back(&self) {
         // ORDERING: A thread that puts a chunk back under the lock of its slot either does so before
         // this visits the slot, or sees the flag after that.
-        self.is_drained.store(true, Relaxed);
-        for slot in self.slots.iter() {
-            slot.strip();
-        }
-    }
-
-    /// Puts back the chunk of a request that is over. If the connections of the path are closed, it
-    /// keeps no buffer.
-    ///
-    /// # Context
-    ///
-    /// Any.
-    #[inline]
-    pub(crate) fn put_back(&self, slot: &ChunkSlot, chunk: KBox<Chunk>) {
-        drop(slot.put(chunk));
-        self.strip_if_drained(slot);
-    }
-
-    /// Gives back the buffers of a slot, whose chunk was put back, if the connections of the path are
-    /// closed.
-    ///
-    /// # Context
-    ///
-    /// Any.
-    #[inline]
-    pub(crate) fn strip_if_drained(&self, slot: &ChunkSlot) {
-        // ORDERING: See `give_buffers_back`.
-        if self.is_drained.load(Relaxed) {
+        self.io.is_drained.store(true, Relaxed);
+        for slot in self.io.slots.iter() {
             slot.strip();
         }
     }
@@ -112,8 +82,8 @@ impl Path {
     /// Frees the connections and gives back the chunks, unless requests are still in service or
     /// about to be dropped; then returns after how many milliseconds to check again.
     fn finish(self: &Arc<Self>) -> Result<(), u32> {
-        let dropped = self.drop_waiting();
-        let mut cons = self.cons.lock();
+        let dropped = self.io.drop_waiting(&**self);
+        let mut cons = self.io.cons.lock();
         if !dropped || !cons.closed.iter().all(|qp| qp.is_over()) {
             let checks = cons.checks.unwrap_or(0);
             cons.checks = Some(checks.saturating_add(1));
@@ -124,7 +94,7 @@ impl Path {
         drop(cons);
         drop(closed);
         drop(messages);
-        self.session.env.buffers.look_after_late();
+        self.io.session.env.buffers.look_after_late();
         self.give_chunks_back();
         Ok(())
     }
@@ -133,12 +103,12 @@ impl Path {
     ///
     /// One chunk may be missing: a thread that takes a waiting request sees that the path is being
     /// closed, and puts the chunk back a moment after this checks for it (`Session::serve_woken`,
-    /// `Session::supersede`, `Path::go_on`). That chunk, and the group of a slot, are not kept but
+    /// `Session::close_superseded`, `PathIo::go_on`). That chunk, and the group of a slot, are not kept but
     /// freed with the path, to which the thread has a reference. Their charge is given back a moment
     /// too early.
     fn give_chunks_back(&self) {
-        let env = &self.session.env;
-        let chunks = self.slots.iter().filter_map(|slot| slot.take_last());
+        let env = &self.io.session.env;
+        let chunks = self.io.slots.iter().filter_map(|slot| slot.take_last());
         let memory = chunks.filter_map(|chunk| KBox::into_inner(chunk).into_memory());
         self.charge.chunks_back();
         env.keep(&env.pool, memory);
@@ -157,9 +127,9 @@ impl WorkItem<{ crate::path::work::TEARDOWN }> for Path {
 
     fn run(this: Arc<Self>) {
         if this.state() == State::Closed {
-            return this.session.path_gone(&this);
+            return this.parent.clone().path_gone(&this);
         }
-        if this.cons.lock().checks.is_none() {
+        if this.io.cons.lock().checks.is_none() {
             this.tear_down();
         }
         match this.finish() {

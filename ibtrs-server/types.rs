@@ -7,9 +7,12 @@ use ibtrs_proto::{
     capsule::Window,
     join::Attempt, //
 };
-use kernel::time::{
-    Instant,
-    Monotonic, //
+use kernel::{
+    sync::Arc,
+    time::{
+        Instant,
+        Monotonic, //
+    }, //
 };
 
 /// Data of up to this many bytes is copied through memory that no client can write to, which costs
@@ -28,7 +31,40 @@ pub enum Purpose {
 
 impl Purpose {
     /// All of them, in the order of their numbers.
-    pub(crate) const ALL: [Self; 1] = [Self::Blocks];
+    const ALL: [Self; 1] = [Self::Blocks];
+}
+
+/// At most one entry for each purpose.
+pub(crate) struct Table<T>([Option<Arc<T>>; Purpose::ALL.len()])
+where
+    T: ?Sized;
+
+impl<T: ?Sized> Table<T> {
+    /// Without entries.
+    pub(crate) const fn new() -> Self {
+        Self([const { None }; Purpose::ALL.len()])
+    }
+
+    /// Sets the entry of a purpose.
+    pub(crate) fn set(&mut self, purpose: Purpose, entry: Arc<T>) {
+        // CAST: The number of the purpose.
+        if let Some(place) = self.0.get_mut(purpose as usize) {
+            *place = Some(entry);
+        }
+    }
+
+    /// Returns the entry of a purpose.
+    #[inline]
+    pub(crate) fn of(&self, purpose: Purpose) -> Option<&T> {
+        // CAST: The number of the purpose.
+        self.0.get(purpose as usize)?.as_deref()
+    }
+
+    /// Returns all entries.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Purpose, &T)> {
+        let purposes = Purpose::ALL.into_iter();
+        purposes.filter_map(|purpose| Some((purpose, self.of(purpose)?)))
+    }
 }
 
 /// A time by which something must be done.

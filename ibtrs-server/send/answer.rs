@@ -4,42 +4,35 @@
 
 use core::mem::take;
 
+use super::{
+    is_surely_unsent,
+    wait_for_space, //
+};
 use crate::{
-    batch::Answered,
+    batch::{
+        answer_on_wire,
+        Answered, //
+    },
     chunk::Chunk,
-    con::Con,
-    fetch, idle,
+    con::{
+        Con,
+        PathIo, //
+    },
     landing::Spare,
-    path::Path,
     types::{
         Shape,
         MAX_SGES, //
     },
 };
-use ibtrs_core::{
-    convert,
-    trace, //
-};
+use ibtrs_core::trace;
 use ibtrs_proto::{
-    errno::Errno,
     imm::{
         Answer,
         Imm, //
     },
     msg::Direction as Dir, //
 };
-use kernel::{
-    new_spinlock_irq,
-    prelude::*,
-    sync::SpinLockIrq, //
-};
-use kx::{
-    ring::Ring,
-    sync::atomic::{
-        AtomicFlag,
-        Relaxed, //
-    }, //
-};
+use kernel::prelude::*;
 use rdma::{
     mr::Access,
     qp::QueuePair,
@@ -82,47 +75,6 @@ fn space(data: Option<Data>, chunk: &Chunk, others: u32) -> SqSpace {
     }
 }
 
-/// What a connection sends when there is SQ space.
-///
-/// Later answers and fetches wait behind it, so that a long chain finds space some time: shorter ones
-/// would take all that becomes free.
-#[pin_data]
-pub(crate) struct Unsent {
-    #[pin]
-    queue: SpinLockIrq<Queue>,
-    /// Whether something waits; apart from the queue, so that a connection with SQ space only reads
-    /// this. Written under the lock.
-    some: AtomicFlag,
-}
-
-struct Queue {
-    /// The chunk numbers of answers, and of requests whose data is to be fetched, oldest first.
-    indices: Ring<u32>,
-    /// A [flush](crate::idle): [`send_nothing`], before all that waits, which it need not report on.
-    flush: bool,
-}
-
-impl Unsent {
-    /// Creates the queue of a session with `depth` chunks.
-    pub(crate) fn new(depth: u16) -> impl PinInit<Self, Error> {
-        try_pin_init!(Self {
-            queue <- new_spinlock_irq!(
-                Queue { indices: Ring::new(usize::from(depth))?, flush: false },
-                "Unsent::queue"
-            ),
-            some: AtomicFlag::new(false),
-        }? Error)
-    }
-
-    /// Returns whether something waits for SQ space.
-    #[inline]
-    pub(crate) fn is_some(&self) -> bool {
-        // ORDERING: Who queues something tries again under the lock after it has set the flag, which
-        // makes up for a stale value.
-        self.some.load(Relaxed)
-    }
-}
-
 /// Takes the request of chunk `index` out of service, answers it, and puts its chunk back.
 ///
 /// # Context
@@ -142,7 +94,35 @@ pub(crate) fn respond(qp: &QueuePair<Con>, index: u32, mut chunk: KBox<Chunk>, r
         chunk,
         result,
     };
-    if let Some(answered) = qp.handler().batch.add(qp, answered) {
+    let con = qp.handler();
+    let can_wait = con.path.more_answers && answered.chunk.is_bare();
+    let now = match qp.slot(index).filter(|_| can_wait) {
+        Some(slot) => {
+            let now = con.batch.add(&slot, answered);
+            con.path.strip_if_drained(&slot);
+            now
+        }
+        None => Some(answered),
+    };
+    send_some(qp, now);
+}
+
+/// Sends the answers that wait for the end of the batch, which goes on.
+pub(crate) fn flush_batch(qp: &QueuePair<Con>) {
+    send_some(qp, qp.handler().batch.take());
+}
+
+/// Ends the batch, and sends the answers that wait for that.
+///
+/// # Context
+///
+/// Any.
+pub(crate) fn end_batch(qp: &QueuePair<Con>) {
+    send_some(qp, qp.handler().batch.end());
+}
+
+fn send_some(qp: &QueuePair<Con>, answered: Option<Answered>) {
+    if let Some(answered) = answered {
         answer(qp, answered);
     }
 }
@@ -152,7 +132,7 @@ pub(crate) fn respond(qp: &QueuePair<Con>, index: u32, mut chunk: KBox<Chunk>, r
 /// # Context
 ///
 /// Any.
-pub(crate) fn answer(qp: &QueuePair<Con>, answered: Answered) {
+fn answer(qp: &QueuePair<Con>, answered: Answered) {
     let Answered {
         index,
         chunk,
@@ -174,39 +154,6 @@ pub(crate) fn answer(qp: &QueuePair<Con>, answered: Answered) {
     }
 }
 
-/// Has the answer of `index`, or the data of its request, which is in its place, sent or fetched
-/// once there is SQ space.
-///
-/// # Context
-///
-/// Any.
-pub(crate) fn wait_for_space(qp: &QueuePair<Con>, index: u32) {
-    // A number either has an answer to send or data to fetch, so the ring has room.
-    queue(qp, |queue| {
-        queue.indices.push(index);
-    });
-}
-
-/// Has a flush posted, which reports to [`crate::idle`], before all that waits for SQ space.
-///
-/// # Context
-///
-/// Any.
-pub(crate) fn flush(qp: &QueuePair<Con>) {
-    queue(qp, |queue| queue.flush = true);
-}
-
-/// Queues something, and sends as much as there is SQ space for: completions may have freed some
-/// before.
-fn queue(qp: &QueuePair<Con>, add: impl FnOnce(&mut Queue)) {
-    let unsent = &qp.handler().unsent;
-    let mut queue = unsent.queue.lock();
-    add(&mut queue);
-    unsent.some.store(true, Relaxed);
-    drop(queue);
-    drain(qp);
-}
-
 /// Counts the request as ended, and releases its number.
 fn leave_service(qp: &QueuePair<Con>, index: u32, chunk: &mut Chunk, result: Result) {
     let path = &qp.handler().path;
@@ -225,7 +172,7 @@ fn leave_service(qp: &QueuePair<Con>, index: u32, chunk: &mut Chunk, result: Res
     // Before the answer, after which the client may use the number again.
     if take(&mut chunk.claimed) {
         // CAST: A table has no more slots than numbers.
-        path.session.release(path.tag, index as u16);
+        qp.handler().release(index as u16);
     }
 }
 
@@ -242,121 +189,16 @@ pub(crate) fn abandon(qp: &QueuePair<Con>, index: u32, mut chunk: KBox<Chunk>) {
     }
 }
 
-/// Sends what waits as far as there is SQ space.
-///
-/// # Context
-///
-/// Any.
-pub(crate) fn retry(qp: &QueuePair<Con>) {
-    if qp.handler().unsent.is_some() {
-        drain(qp);
-    }
-}
-
-/// What has left the queue of the unsent, and is to be dealt with without its lock, as it gives
-/// buffers back.
-enum Left<'a> {
-    /// A flush cannot be posted.
-    NotFlushed(Error),
-    /// An answer was sent.
-    Sent(Spare),
-    /// An answer cannot be sent.
-    Lost(u32, KBox<Chunk>, Error),
-    /// Data cannot be fetched.
-    NotFetched(SlotRef<'a, Con>, KBox<Chunk>, Error),
-}
-
-fn drain(qp: &QueuePair<Con>) {
-    loop {
-        let left = send_unsent(qp, &mut qp.handler().unsent.queue.lock());
-        match left {
-            Some(Left::NotFlushed(error)) => idle::not_flushed(qp, error),
-            Some(Left::Sent(spare)) => drop(spare),
-            Some(Left::Lost(index, chunk, error)) => lost(qp, index, chunk, error),
-            Some(Left::NotFetched(slot, chunk, error)) => fetch::give_up(qp, slot, chunk, error),
-            None => return,
-        }
-    }
-}
-
-/// Sends what is queued until there is no SQ space, or something to do without the lock.
-fn send_unsent<'a>(qp: &'a QueuePair<Con>, queue: &mut Queue) -> Option<Left<'a>> {
-    if queue.flush {
-        let space = SqSpace { wrs: 1, sges: 0 };
-        let posted = qp.send(space, Doorbell::Now, |chain| {
-            send_nothing(chain, Signal::Control)
-        });
-        if posted == Err(EAGAIN) {
-            return None;
-        }
-        queue.flush = false;
-        if let Err(error) = posted {
-            return Some(Left::NotFlushed(error));
-        }
-    }
-    while let Some(index) = queue.indices.first() {
-        let slot = qp.slot(index)?;
-        let left = match slot.unsent.take() {
-            Some((chunk, result)) => send_again(qp, slot, chunk, result),
-            // No answer, but a request whose data is to be fetched.
-            None => fetch_again(qp, slot),
-        };
-        // There is no SQ space.
-        let left = left.ok()?;
-        queue.indices.pop();
-        if left.is_some() {
-            return left;
-        }
-    }
-    qp.handler().unsent.some.store(false, Relaxed);
-    None
-}
-
-/// Sends an answer that has waited; `EAGAIN` if it has to wait longer.
-fn send_again<'a>(
-    qp: &QueuePair<Con>,
-    slot: SlotRef<'a, Con>,
-    chunk: KBox<Chunk>,
-    result: Result,
-) -> Result<Option<Left<'a>>> {
-    match send(qp, slot.index(), chunk, result) {
-        Ok(spare) => Ok(spare.some().map(Left::Sent)),
-        Err((error, chunk)) if error == EAGAIN => {
-            // Just taken out, so its place is free.
-            let _ = slot.unsent.put((chunk, result));
-            Err(EAGAIN)
-        }
-        Err((error, chunk)) => Ok(Some(Left::Lost(slot.index(), chunk, error))),
-    }
-}
-
-/// As [`send_again`], for data to fetch.
-fn fetch_again<'a>(qp: &QueuePair<Con>, slot: SlotRef<'a, Con>) -> Result<Option<Left<'a>>> {
-    match fetch::retry(qp, slot) {
-        Ok(()) => Ok(None),
-        Err((error, None)) => Err(error),
-        Err((error, Some(chunk))) => Ok(Some(Left::NotFetched(slot, chunk, error))),
-    }
-}
-
 /// Fails the path, because a response could not be sent and the client gets none.
-fn lost(qp: &QueuePair<Con>, index: u32, chunk: KBox<Chunk>, error: Error) {
-    let path = &qp.handler().path;
-    if error != ENOTCONN {
-        path.failed("cannot post an answer", error);
-    }
+pub(super) fn lost(qp: &QueuePair<Con>, index: u32, chunk: KBox<Chunk>, error: Error) {
+    let con = qp.handler();
+    con.cannot_send("cannot post an answer", error);
     if let Some(slot) = qp.slot(index) {
-        path.put_back(&slot, chunk);
+        con.path.put_back(&slot, chunk);
     }
 }
 
-/// Returns whether nothing of a chain that was refused with `error` was or will be sent; see
-/// [`QueuePair::send`].
-pub(crate) fn is_surely_unsent(error: Error) -> bool {
-    error == EAGAIN || error == EINVAL || error == ENOTCONN
-}
-
-fn send(
+pub(super) fn send(
     qp: &QueuePair<Con>,
     index: u32,
     chunk: KBox<Chunk>,
@@ -388,7 +230,7 @@ fn send(
 /// longer needed. Notes that data is sent.
 #[inline]
 fn sending<'a>(
-    path: &Path,
+    path: &PathIo,
     slot: SlotRef<'a, Con>,
     chunk: &mut Chunk,
     result: Result,
@@ -529,17 +371,6 @@ fn post_one(
     })
 }
 
-/// Sends a message of nothing on a connection with slots: when it completes, the client's device has
-/// acknowledged all that was sent before.
-///
-/// That is no RDMA write of 0 bytes, nor are the answers on such a connection. When soft-RoCE repeats
-/// the answer to an RDMA read, it goes by the length of the last write or read that it got. If that is
-/// 0, the read fails, and with it the connection, and the kernel warns (`read_reply()` in
-/// drivers/infiniband/sw/rxe/rxe_resp.c).
-pub(crate) fn send_nothing(chain: &mut Chain<'_, Con>, signal: Signal<'_, Con>) {
-    chain.send_imm([], Imm::Nop.encode(), signal);
-}
-
 /// Writes the data of a read to the client's memory, the last of it with `last`: an immediate and
 /// its signal.
 fn write_data(
@@ -585,19 +416,4 @@ fn post_more(qp: &QueuePair<Con>, more: Sge, imm: Imm) -> Result {
     qp.send(space, Doorbell::Now, |chain| {
         chain.send_imm([more], imm.encode(), Signal::None)
     })
-}
-
-/// Returns the outcome of the request of chunk `index` as answers carry it.
-pub(crate) fn answer_on_wire(index: u32, result: Result) -> Answer {
-    let errno = match result {
-        Ok(()) => 0,
-        Err(error) => errno_on_wire(error),
-    };
-    Answer { id: index, errno }
-}
-
-/// Returns an error as the nine bits of an answer.
-fn errno_on_wire(error: Error) -> u16 {
-    let errno: Errno = convert::errno(error);
-    errno.to_imm()
 }

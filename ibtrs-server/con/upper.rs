@@ -2,52 +2,17 @@
 
 //! The upper layers of a session, one for each purpose that connections have.
 
+use super::Request;
 use crate::{
     refusal::Refusal,
-    request::Request,
     types::{
         Deadline,
-        Purpose, //
-    },
+        Purpose,
+        Table, //
+    }, //
 };
 use ibtrs_proto::addr::Addr;
-use kernel::{
-    prelude::*,
-    sync::Arc, //
-};
-
-/// At most one entry for each purpose.
-pub(crate) struct Table<T>([Option<Arc<T>>; Purpose::ALL.len()])
-where
-    T: ?Sized;
-
-impl<T: ?Sized> Table<T> {
-    /// Without entries.
-    pub(crate) const fn new() -> Self {
-        Self([const { None }; Purpose::ALL.len()])
-    }
-
-    /// Sets the entry of a purpose.
-    pub(crate) fn set(&mut self, purpose: Purpose, entry: Arc<T>) {
-        // CAST: The number of the purpose.
-        if let Some(place) = self.0.get_mut(purpose as usize) {
-            *place = Some(entry);
-        }
-    }
-
-    /// Returns the entry of a purpose.
-    #[inline]
-    pub(crate) fn of(&self, purpose: Purpose) -> Option<&T> {
-        // CAST: The number of the purpose.
-        self.0.get(purpose as usize)?.as_deref()
-    }
-
-    /// Returns all entries.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (Purpose, &T)> {
-        let purposes = Purpose::ALL.into_iter();
-        purposes.filter_map(|purpose| Some((purpose, self.of(purpose)?)))
-    }
-}
+use kernel::prelude::*;
 
 /// The service of one session, an upper layer.
 pub trait ServiceSession: Send + Sync + 'static {

@@ -8,22 +8,21 @@
 //! A request that has waited for a buffer, but has nothing to fetch, comes here as well: a flush
 //! takes it back to its connection, where it may wait for a limit of its client.
 
+use super::{
+    is_surely_unsent,
+    send_nothing,
+    wait_for_space, //
+};
 use crate::{
-    buffers::{
-        Buffer,
-        Waiter, //
-    },
     chunk::Chunk,
-    con::Con,
-    path::Path,
-    respond,
+    con::{
+        buf_id,
+        Con, //
+    },
     types::MAX_SGES, //
 };
 use ibtrs_proto::serving::Place;
-use kernel::{
-    prelude::*,
-    sync::Arc, //
-};
+use kernel::prelude::*;
 use rdma::{
     qp::QueuePair,
     sendq::{
@@ -39,28 +38,8 @@ use rdma::{
     },
 };
 
-impl Path {
-    /// Has a request go on, on its connection, that has waited for `buffer`.
-    ///
-    /// # Context
-    ///
-    /// May sleep.
-    pub(crate) fn go_on(self: &Arc<Self>, waiter: Waiter, buffer: Buffer) {
-        let cons = self.cons.lock();
-        let qp = cons.qps.get(usize::from(waiter.cid));
-        let qp = qp.and_then(Option::as_ref).map(|qp| qp.get());
-        drop(cons);
-        // Without a connection or a slot, the teardown of the path drops the request.
-        let Some((qp, slot)) = qp.zip(self.slots.get(waiter.buf_id.into())) else {
-            return;
-        };
-        // Otherwise that has happened.
-        if let Some(mut chunk) = slot.take_pending() {
-            self.grant(&mut chunk, buffer);
-            begin(&qp, slot, chunk);
-        }
-    }
-}
+/// Why a path ends.
+const FAILED: &str = "cannot fetch the data of a write";
 
 /// Begins to fetch the data of a request, which has a buffer, if it has data to fetch. The request is
 /// served, on its connection, when that is done.
@@ -78,7 +57,7 @@ pub(crate) fn begin(qp: &QueuePair<Con>, slot: SlotRef<'_, Con>, chunk: KBox<Chu
         },
     };
     match slot.put_pending(chunk) {
-        Ok(()) => respond::wait_for_space(qp, slot.index()),
+        Ok(()) => wait_for_space(qp, slot.index()),
         // Does not happen: a number has one request.
         Err(chunk) => give_up(qp, slot, chunk, EBUSY),
     }
@@ -139,13 +118,13 @@ fn post(
     // buffer would be late.
     let left = match posted {
         Ok(()) => held.map(|chunk| (EBUSY, chunk)),
-        Err(error) if respond::is_surely_unsent(error) => {
+        Err(error) if is_surely_unsent(error) => {
             let chunk = held.or_else(|| slot.take_pending());
             chunk.map(|chunk| (error, chunk))
         }
         Err(error) => {
             // The request stays in its place until the connections are closed.
-            failed(&qp.handler().path, error);
+            qp.handler().failed(FAILED, error);
             let left = held.and_then(|chunk| slot.put_pending(chunk).err());
             left.map(|chunk| (error, chunk))
         }
@@ -156,7 +135,7 @@ fn post(
 /// Reads the data of a request; or flushes the connection, if there is none to read.
 fn read(chain: &mut Chain<'_, Con>, slot: SlotRef<'_, Con>, chunk: &mut Chunk) {
     let Some((from, reads)) = chunk.fetch() else {
-        return respond::send_nothing(chain, Signal::Slot(slot, Kind::Invalidate));
+        return send_nothing(chain, Signal::Slot(slot, Kind::Invalidate));
     };
     let from = Remote {
         addr: from.addr,
@@ -182,15 +161,6 @@ pub(crate) fn give_up(
     chunk: KBox<Chunk>,
     error: Error,
 ) {
-    let path = &qp.handler().path;
-    // CAST: A table has no more slots than numbers.
-    let buf_id = slot.index() as u16;
-    if error != ENOTCONN {
-        failed(path, error);
-    }
-    path.session.drop_request(path, &slot, buf_id, chunk);
-}
-
-fn failed(path: &Arc<Path>, error: Error) {
-    path.failed("cannot fetch the data of a write", error);
+    qp.handler().cannot_send(FAILED, error);
+    qp.handler().drop_request(&slot, buf_id(slot), chunk);
 }
