@@ -4,7 +4,6 @@
 
 use crate::{
     audit::ClientLog,
-    clients::Sources,
     notices::Notices,
     path::Path,
     refusal::Refusal,
@@ -14,6 +13,7 @@ use crate::{
     },
     session::Session,
     sessions::List,
+    sources::Sources,
     sysfs::{
         PathDir,
         SessionDir, //

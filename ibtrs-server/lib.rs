@@ -104,6 +104,7 @@ mod service;
 mod session;
 mod sessions;
 mod source;
+mod sources;
 mod stats;
 mod sysfs;
 mod teardown;
@@ -112,10 +113,7 @@ mod unsent;
 mod woken;
 
 pub use audit::ClientLog;
-pub use clients::{
-    Clients,
-    Sources, //
-};
+pub use clients::Clients;
 pub use con::{
     upper::ServiceSession,
     Request, //
@@ -138,6 +136,7 @@ pub use service::{
     Services,
     SessionInfo, //
 };
+pub use sources::Sources;
 pub use types::{
     Deadline,
     Purpose, //

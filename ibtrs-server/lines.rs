@@ -30,33 +30,9 @@ use ibtrs_proto::{
 };
 use kernel::{
     prelude::*,
-    sync::Arc,
-    time::{
-        Instant,
-        Monotonic, //
-    },
+    sync::Arc, //
 };
 use kx::work::WorkItem;
-
-/// When the server looked after the lines last.
-pub(crate) struct Look {
-    /// The beginning of time.
-    since: Instant<Monotonic>,
-    pace: Pace,
-}
-
-impl Look {
-    pub(crate) fn new() -> Self {
-        Self {
-            since: Instant::now(),
-            pace: Pace::default(),
-        }
-    }
-
-    fn now_ms(&self) -> u64 {
-        u64::try_from(self.since.elapsed().as_millis()).unwrap_or(0)
-    }
-}
 
 impl Holder for Session {
     fn share(&self) -> &Share {

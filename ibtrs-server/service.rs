@@ -4,13 +4,13 @@
 
 use crate::{
     audit::ClientLog,
-    clients::Sources,
     con::upper::{
         ServiceSession,
         Uppers, //
     },
     notices::Notices,
     refusal::Refusal,
+    sources::Sources,
     types::{
         Purpose,
         Table, //

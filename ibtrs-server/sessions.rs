@@ -4,13 +4,13 @@
 
 use crate::{
     env::Env,
-    lines::Look,
     path::Path,
     refusal::Refusal,
     service::Services,
     session::Session, //
 };
 use ibtrs_proto::{
+    buffers::Pace,
     fsm::server_path::{
         Event,
         State, //
@@ -30,7 +30,11 @@ use kernel::{
         MutexGuard,
         SpinLockIrq, //
     },
-    time::Jiffies, //
+    time::{
+        Instant,
+        Jiffies,
+        Monotonic, //
+    }, //
 };
 use kx::{
     mm::NoIo,
@@ -60,6 +64,26 @@ pub(crate) struct Sessions {
 
 kx::impl_has_work! {
     impl HasWork<DelayedWork<Self>> for Sessions { self.feed }
+}
+
+/// When the server looked after the lines last.
+pub(crate) struct Look {
+    /// The beginning of time.
+    since: Instant<Monotonic>,
+    pub(crate) pace: Pace,
+}
+
+impl Look {
+    fn new() -> Self {
+        Self {
+            since: Instant::now(),
+            pace: Pace::default(),
+        }
+    }
+
+    pub(crate) fn now_ms(&self) -> u64 {
+        u64::try_from(self.since.elapsed().as_millis()).unwrap_or(0)
+    }
 }
 
 /// The sessions, and whether new ones are accepted.
