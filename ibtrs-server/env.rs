@@ -4,15 +4,19 @@
 //! accounts of clients.
 
 use crate::{
-    audit::Audit,
-    backlog::Backlog,
-    buffers::Buffers,
-    config::Config,
-    failures::FailureTable,
-    memory::Ledger,
-    pool::{
-        ChunkMemory,
-        Pool, //
+    env::{
+        audit::Audit,
+        backlog::Backlog,
+        config::Config,
+        failures::FailureTable,
+        memory::Ledger, //
+    },
+    storage::{
+        buffers::Buffers,
+        pool::{
+            ChunkMemory,
+            Pool, //
+        }, //
     }, //
 };
 use kernel::{
@@ -29,6 +33,12 @@ use kx::work::{
     Queue,
     WorkItem, //
 };
+
+pub(crate) mod audit;
+pub(crate) mod backlog;
+pub(crate) mod config;
+pub(crate) mod failures;
+pub(crate) mod memory;
 
 /// Interval between checks, in milliseconds. Memory that was not needed between two checks is
 /// freed, so unused memory is kept for one to two intervals.

@@ -4,9 +4,22 @@
 //! [`Services`] above, such as the exports of IBNBD.
 //!
 //! A session ([`session::Session`]) has paths ([`path::Path`]), and a path has
-//! connections ([`con::Con`]) and chunks of memory, into which its client writes
-//! requests. A chunk ([`chunk::Chunk`]) is either idle in its slot or owned by the
+//! connections ([`data::con::Con`]) and chunks of memory, into which its client writes
+//! requests. A chunk ([`storage::chunk::Chunk`]) is either idle in its slot or owned by the
 //! request in service ([`Request`]), so it never has two users.
+//!
+//! Each layer uses only those above it in this table, and scripts/layers.py checks that:
+//!
+//! | Layer | Purpose |
+//! |---|---|
+//! | [`ends`], [`types`], [`refusal`] | types that belong to none of their users |
+//! | [`storage`] | the memory of requests |
+//! | [`mod@env`] | what sessions and paths share: settings, queues, memory, accounts of clients |
+//! | [`data`] | the data plane: requests, and the connections on which they arrive |
+//! | [`path`] | a path and its state: set-up, heartbeats, fences, teardown |
+//! | [`sysfs`] | sessions and paths in sysfs |
+//! | [`session`] | the paths of a session, the sessions of a server, and the services above |
+//! | [`server`] | accepts connections, listens on ports, drains |
 //!
 //! # Memory that a client can write
 //!
@@ -21,30 +34,30 @@
 //!
 //! Chunk numbers are common to all paths of a session: when a path fails, the client sends the
 //! request again over another path, with the same number. The server serves it when the first
-//! attempt has ended ([`chunk_owner`]), and closes the path of that attempt. A client with
-//! extensions sends a fence first ([`fence`]).
+//! attempt has ended ([`data::chunk_owner`]), and closes the path of that attempt. A client with
+//! extensions sends a fence first ([`session::fences`]).
 //!
 //! # Authentication
 //!
 //! The path of a client that authenticates changes nothing on the server until the client has
-//! proved itself: it is a candidate ([`authentication`]), in no session's list.
+//! proved itself: it is a candidate ([`path::auth`]), in no session's list.
 //!
 //! # Work queues
 //!
 //! Work that may wait because the queue of a disk is full, or because the devices of a session are
 //! being closed, runs on `Env::slow` and `Env::wakes`, where each path and each session has a
 //! work item of its own, and never on `Env::queue`. No work item waits for I/O to end:
-//! [`teardown`] polls for that.
+//! [`path::teardown`] polls for that.
 //!
 //! # Memory of paths
 //!
-//! A path is charged for memory step by step as it comes up ([`memory`]): a client that has only
+//! A path is charged for memory step by step as it comes up ([`env::memory`]): a client that has only
 //! asked for a connection gets little. The chunks are allocated when the client completes the
-//! path, and kept for a while after its end ([`pool`]).
+//! path, and kept for a while after its end ([`storage::pool`]).
 //!
-//! A client that takes them gets slots in place of chunks ([`landing`]). The data of its requests is
-//! in buffers that all sessions share ([`buffers`]); the server fetches that of larger writes
-//! ([`send::fetch`]).
+//! A client that takes them gets slots in place of chunks ([`storage::landing`]). The data of its requests is
+//! in buffers that all sessions share ([`storage::buffers`]); the server fetches that of larger writes
+//! ([`data::send::fetch`]).
 //!
 //! # Lock order
 //!
@@ -62,81 +75,44 @@
 
 use kernel::prelude::*;
 
-mod accept;
-mod answer_buf;
-mod audit;
-mod authentication;
-mod backlog;
-mod batch;
-mod buffers;
-mod chunk;
-mod chunk_owner;
-mod chunks;
-mod claims;
-mod clients;
-mod con;
-mod config;
-mod drain;
+mod data;
 mod ends;
 mod env;
-mod failures;
-mod fence;
-mod fences;
-mod idle;
-mod info;
-mod join;
-mod landing;
-mod lines;
-mod memory;
-mod notices;
-mod parent;
 mod path;
-mod pool;
-mod ports;
-mod receive;
 mod refusal;
-mod request;
-mod rounds;
-mod send;
-mod serve;
 mod server;
-mod service;
 mod session;
-mod sessions;
-mod source;
-mod sources;
-mod stats;
+mod storage;
 mod sysfs;
-mod teardown;
 mod types;
-mod unsent;
-mod woken;
 
-pub use audit::ClientLog;
-pub use clients::Clients;
-pub use con::{
+pub use data::con::{
     upper::ServiceSession,
     Request, //
 };
-pub use drain::Drain;
-pub use notices::Notices;
-pub use ports::{
-    PortId,
-    PortInfo,
-    Ports, //
-};
+pub use env::audit::ClientLog;
 pub use refusal::Refusal;
 pub use server::{
+    clients::Clients,
+    drain::Drain,
     listen,
+    ports::{
+        PortId,
+        PortInfo,
+        Ports, //
+    },
     Listener, //
 };
-pub use service::{
-    Joining,
-    Service,
-    Services,
-    SessionInfo, //
+pub use session::{
+    notices::Notices,
+    service::{
+        Joining,
+        Service,
+        Services,
+        SessionInfo, //
+    },
+    sources::Sources, //
 };
-pub use sources::Sources;
 pub use types::{
     Deadline,
     Purpose, //
@@ -228,7 +204,7 @@ struct ServerModule {
 
 impl kernel::Module for ServerModule {
     fn init(_module: &'static ThisModule) -> Result<Self> {
-        config::Config::from_params()?;
+        env::config::Config::from_params()?;
         Ok(Self {
             _sysfs: sysfs::CLASS.register()?,
         })

@@ -3,28 +3,33 @@
 //! A path: a pair of addresses, the connections between them, and the state.
 
 use crate::{
-    authentication::Proof,
-    buffers::Holder,
-    con::{
-        Con,
-        Control,
-        PathIo,
-        Resources,
-        SessionIo, //
+    data::{
+        con::{
+            Con,
+            Control,
+            PathIo,
+            Resources,
+            SessionIo, //
+        },
+        stats::Stats, //
     },
     ends::Ends,
-    fence::Inbox,
-    info,
-    landing::Group,
-    memory::Charge,
-    parent::Parent,
+    env::memory::Charge,
+    path::{
+        auth::Proof,
+        fence::Inbox,
+        parent::Parent, //
+    },
     refusal::Refusal,
-    stats::Stats,
+    storage::{
+        buffers::Holder,
+        landing::Group, //
+    },
     types::{
         Place,
         Purpose,
         Terms, //
-    },
+    }, //
 };
 use ibtrs_core::{
     convert,
@@ -99,6 +104,14 @@ use rdma::{
     pd::Pd,
     qp::Qp, //
 };
+
+mod auth;
+mod chunks;
+mod fence;
+mod info;
+pub(crate) mod parent;
+mod rounds;
+mod teardown;
 
 /// Time between two checks of the key of a connected path. The kernel tells nobody that a key was
 /// removed or has expired.

@@ -4,6 +4,7 @@
 
 use ibtrs_core::convert;
 use ibtrs_proto::{
+    auth::AuthError,
     errno::Errno,
     handshake::HandshakeError,
     join,
@@ -26,6 +27,18 @@ impl From<Error> for Refusal {
             error,
             why: "the connection cannot be created",
         }
+    }
+}
+
+impl From<AuthError> for Refusal {
+    fn from(error: AuthError) -> Self {
+        let why = match error {
+            AuthError::Required => {
+                "the client does not authenticate, but must: load the session's key there"
+            }
+            error => error.as_str(),
+        };
+        Self::new(convert::error(error.errno()), why)
     }
 }
 

@@ -3,21 +3,30 @@
 //! The server of some services, and the listener.
 
 use crate::{
-    clients::Clients,
-    drain::{
-        Drain,
-        Draining, //
-    },
     env::Env,
-    ports::Ports,
-    service::Services,
-    sessions::Sessions, //
+    server::{
+        clients::Clients,
+        drain::{
+            Drain,
+            Draining, //
+        },
+        ports::Ports, //
+    },
+    session::{
+        service::Services,
+        sessions::Sessions, //
+    }, //
 };
 use kernel::{
     prelude::*,
     sync::Arc, //
 };
 use kx::work::Work;
+
+mod accept;
+pub(crate) mod clients;
+pub(crate) mod drain;
+pub(crate) mod ports;
 
 /// What accepts sessions.
 #[pin_data]

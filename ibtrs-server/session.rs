@@ -3,13 +3,17 @@
 //! Sessions: the paths of one client, and what they share.
 
 use crate::{
-    buffers::Holder,
-    con::SessionIo,
-    fences::Fences,
-    parent::Parent,
-    path::Path,
+    data::con::SessionIo,
+    path::{
+        parent::Parent,
+        Path, //
+    },
     refusal::Refusal,
-    sessions::Sessions,
+    session::{
+        fences::Fences,
+        sessions::Sessions, //
+    },
+    storage::buffers::Holder,
     sysfs::SessionDir, //
 };
 use ibtrs_proto::{
@@ -44,6 +48,15 @@ use kx::{
     },
     work::Work, //
 };
+
+mod fences;
+mod join;
+mod lines;
+pub(crate) mod notices;
+pub(crate) mod service;
+pub(crate) mod sessions;
+pub(crate) mod sources;
+mod woken;
 
 /// The session of a client.
 #[pin_data]

@@ -8,8 +8,8 @@
 //! Contexts of the functions of files: *sysfs*.
 
 use crate::{
+    data::stats::Stats, //
     path::Path,
-    stats::Stats, //
 };
 use ibtrs_core::convert::{
     self,

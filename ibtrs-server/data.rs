@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The data plane: requests, and the connections on which they arrive.
+//!
+//! It knows a path as a [`con::PathIo`] and a session as a [`con::SessionIo`], reports to what is above
+//! by [`con::Control`], and hands requests to what is above that by [`con::upper::ServiceSession`].
+//!
+//! | Module | Purpose |
+//! |---|---|
+//! | [`stats`] | the counters of a path |
+//! | [`batch`], [`unsent`] | answers that wait for others, and what waits for space in a send queue |
+//! | [`idle`] | rounds after which nothing is sent any more from the small buffers of idle slots |
+//! | [`chunk_owner`] | which path has a request number in service |
+//! | [`con`] | a connection, its path and its session, as requests know them |
+//! | [`claims`] | claims request numbers, and releases them |
+//! | [`send`] | sends answers, and fetches data |
+//! | [`request`] | a request in service |
+//! | [`serve`] | the way of a request from its claim to the service |
+//! | [`receive`] | the handler of a connection's completions |
+
+pub(crate) mod batch;
+pub(crate) mod chunk_owner;
+pub(crate) mod claims;
+pub(crate) mod con;
+pub(crate) mod idle;
+mod receive;
+mod request;
+pub(crate) mod send;
+pub(crate) mod serve;
+pub(crate) mod stats;
+pub(crate) mod unsent;

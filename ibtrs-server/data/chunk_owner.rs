@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Chunk ownership: which path has a request number in service.
+//!
+//! [`ibtrs_proto::chunk_owner`] has the rules, [`ibtrs_proto::serving`] the order of the
+//! steps; this file provides the memory, and [`crate::data::claims`] carries them out.
+
+use crate::storage::chunk::{
+    Chunk,
+    ChunkSlot, //
+};
+use ibtrs_proto::{
+    chunk_owner::{
+        ChunkOwner, //
+    },
+    serving::{
+        self,
+        Place, //
+    },
+};
+use kernel::{
+    new_spinlock_irq,
+    prelude::*,
+    sync::SpinLockIrq, //
+};
+use kx::{
+    ring::Ring,
+    sync::atomic::{
+        Acquire,
+        Atomic,
+        Full, //
+    },
+    //
+};
+
+/// One word for each chunk number, as [`ChunkOwner::to_bits`].
+pub(crate) struct Words(KVVec<Atomic<u32>>);
+
+impl serving::Words for Words {
+    fn load(&self, buf_id: u16) -> Option<ChunkOwner> {
+        let word = self.0.get(usize::from(buf_id))?;
+        // ORDERING: Pairs with the exchanges in `replace`.
+        Some(ChunkOwner::from_bits(word.load(Acquire)))
+    }
+
+    fn replace(&self, buf_id: u16, old: ChunkOwner, new: ChunkOwner) -> bool {
+        let Some(word) = self.0.get(usize::from(buf_id)) else {
+            return false;
+        };
+        // ORDERING: Full, so that the exchange comes before the read in `PathIo::takes_requests` that
+        // follows; pairs with the full exchange in `Path::event`.
+        word.cmpxchg(old.to_bits(), new.to_bits(), Full).is_ok()
+    }
+}
+
+impl Place for ChunkSlot {
+    type Request = KBox<Chunk>;
+
+    fn put_waiting(&self, chunk: KBox<Chunk>) -> Result<(), KBox<Chunk>> {
+        self.waiting.put(chunk)
+    }
+
+    fn take_waiting(&self) -> Option<KBox<Chunk>> {
+        self.waiting.take()
+    }
+
+    fn has_waiting(&self) -> bool {
+        self.waiting.is_full()
+    }
+
+    fn put_pending(&self, chunk: KBox<Chunk>) -> Result<(), KBox<Chunk>> {
+        self.pending.put(chunk)
+    }
+
+    fn take_pending(&self) -> Option<KBox<Chunk>> {
+        self.pending.take()
+    }
+}
+
+/// Path tag and chunk number of a waiting request that may be served.
+pub(crate) type Woken = (u16, u16);
+
+/// The owners of the chunk numbers of a session.
+#[pin_data]
+pub(crate) struct ChunkOwners {
+    pub(crate) words: Words,
+    /// Waiting requests that may be served. A number is in the ring at most once, as it gets no
+    /// other owner before it is taken out.
+    #[pin]
+    pub(crate) woken: SpinLockIrq<Ring<Woken>>,
+}
+
+impl ChunkOwners {
+    /// Creates the words for `depth` numbers.
+    pub(crate) fn new(depth: u16) -> impl PinInit<Self, Error> {
+        try_pin_init!(Self {
+            words: {
+                let mut words = KVVec::with_capacity(usize::from(depth), GFP_KERNEL)?;
+                for _ in 0..depth {
+                    words.push(Atomic::new(ChunkOwner::FREE.to_bits()), GFP_KERNEL)?;
+                }
+                Words(words)
+            },
+            woken <- new_spinlock_irq!(Ring::new(usize::from(depth))?, "ChunkOwners::woken"),
+        }? Error)
+    }
+}

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Sends what requests need when there is space in the send queue: [answers](answer), and work requests
+//! that [fetch](fetch) their data.
+
+use crate::{
+    data::{
+        con::Con,
+        unsent::Queue, //
+    }, //
+    storage::{
+        chunk::Chunk,
+        landing::Spare, //
+    },
+};
+use ibtrs_proto::imm::Imm;
+use kernel::prelude::*;
+use kx::sync::atomic::Relaxed;
+use rdma::{
+    qp::QueuePair,
+    sendq::{
+        Chain,
+        Doorbell,
+        Signal,
+        SqSpace, //
+    },
+    slot::SlotRef, //
+};
+
+pub(crate) mod answer;
+pub(crate) mod fetch;
+
+/// Has the answer of `index`, or the data of its request, which is in its place, sent or fetched
+/// once there is SQ space.
+///
+/// # Context
+///
+/// Any.
+pub(crate) fn wait_for_space(qp: &QueuePair<Con>, index: u32) {
+    // A number either has an answer to send or data to fetch, so the ring has room.
+    queue(qp, |queue| {
+        queue.indices.push(index);
+    });
+}
+
+/// Has a flush posted, which reports to [`crate::data::idle`], before all that waits for SQ space.
+///
+/// # Context
+///
+/// Any.
+pub(crate) fn flush(qp: &QueuePair<Con>) {
+    queue(qp, |queue| queue.flush = true);
+}
+
+/// Queues something, and sends as much as there is SQ space for: completions may have freed some
+/// before.
+fn queue(qp: &QueuePair<Con>, add: impl FnOnce(&mut Queue)) {
+    let unsent = &qp.handler().unsent;
+    let mut queue = unsent.queue.lock();
+    add(&mut queue);
+    unsent.some.store(true, Relaxed);
+    drop(queue);
+    drain(qp);
+}
+
+/// Sends what waits as far as there is SQ space.
+///
+/// # Context
+///
+/// Any.
+pub(crate) fn retry(qp: &QueuePair<Con>) {
+    if qp.handler().unsent.is_some() {
+        drain(qp);
+    }
+}
+
+/// What has left the queue of the unsent, and is to be dealt with without its lock, as it gives
+/// buffers back.
+enum Left<'a> {
+    /// A flush cannot be posted.
+    NotFlushed(Error),
+    /// An answer was sent.
+    Sent(Spare),
+    /// An answer cannot be sent.
+    Lost(u32, KBox<Chunk>, Error),
+    /// Data cannot be fetched.
+    NotFetched(SlotRef<'a, Con>, KBox<Chunk>, Error),
+}
+
+fn drain(qp: &QueuePair<Con>) {
+    loop {
+        let left = send_unsent(qp, &mut qp.handler().unsent.queue.lock());
+        match left {
+            // The queue refuses all that follows, so it gives no report, and the round of `idle` never
+            // ends.
+            Some(Left::NotFlushed(error)) => {
+                qp.handler().cannot_send("cannot flush a send queue", error)
+            }
+            Some(Left::Sent(spare)) => drop(spare),
+            Some(Left::Lost(index, chunk, error)) => answer::lost(qp, index, chunk, error),
+            Some(Left::NotFetched(slot, chunk, error)) => fetch::give_up(qp, slot, chunk, error),
+            None => return,
+        }
+    }
+}
+
+/// Sends what is queued until there is no SQ space, or something to do without the lock.
+fn send_unsent<'a>(qp: &'a QueuePair<Con>, queue: &mut Queue) -> Option<Left<'a>> {
+    if queue.flush {
+        let space = SqSpace { wrs: 1, sges: 0 };
+        let posted = qp.send(space, Doorbell::Now, |chain| {
+            send_nothing(chain, Signal::Control)
+        });
+        if posted == Err(EAGAIN) {
+            return None;
+        }
+        queue.flush = false;
+        if let Err(error) = posted {
+            return Some(Left::NotFlushed(error));
+        }
+    }
+    while let Some(index) = queue.indices.first() {
+        let slot = qp.slot(index)?;
+        let left = match slot.unsent.take() {
+            Some((chunk, result)) => send_again(qp, slot, chunk, result),
+            // No answer, but a request whose data is to be fetched.
+            None => fetch_again(qp, slot),
+        };
+        // There is no SQ space.
+        let left = left.ok()?;
+        queue.indices.pop();
+        if left.is_some() {
+            return left;
+        }
+    }
+    qp.handler().unsent.some.store(false, Relaxed);
+    None
+}
+
+/// Sends an answer that has waited; `EAGAIN` if it has to wait longer.
+fn send_again<'a>(
+    qp: &QueuePair<Con>,
+    slot: SlotRef<'a, Con>,
+    chunk: KBox<Chunk>,
+    result: Result,
+) -> Result<Option<Left<'a>>> {
+    match answer::send(qp, slot.index(), chunk, result) {
+        Ok(spare) => Ok(spare.some().map(Left::Sent)),
+        Err((error, chunk)) if error == EAGAIN => {
+            // Just taken out, so its place is free.
+            let _ = slot.unsent.put((chunk, result));
+            Err(EAGAIN)
+        }
+        Err((error, chunk)) => Ok(Some(Left::Lost(slot.index(), chunk, error))),
+    }
+}
+
+/// As [`send_again`], for data to fetch.
+fn fetch_again<'a>(qp: &QueuePair<Con>, slot: SlotRef<'a, Con>) -> Result<Option<Left<'a>>> {
+    match fetch::retry(qp, slot) {
+        Ok(()) => Ok(None),
+        Err((error, None)) => Err(error),
+        Err((error, Some(chunk))) => Ok(Some(Left::NotFetched(slot, chunk, error))),
+    }
+}
+
+/// Returns whether nothing of a chain that was refused with `error` was or will be sent; see
+/// [`QueuePair::send`].
+pub(crate) fn is_surely_unsent(error: Error) -> bool {
+    error == EAGAIN || error == EINVAL || error == ENOTCONN
+}
+
+/// Sends a message of nothing on a connection with slots: when it completes, the client's device has
+/// acknowledged all that was sent before.
+///
+/// That is no RDMA write of 0 bytes, nor are the answers on such a connection. When soft-RoCE repeats
+/// the answer to an RDMA read, it goes by the length of the last write or read that it got. If that is
+/// 0, the read fails, and with it the connection, and the kernel warns (`read_reply()` in
+/// drivers/infiniband/sw/rxe/rxe_resp.c).
+pub(crate) fn send_nothing(chain: &mut Chain<'_, Con>, signal: Signal<'_, Con>) {
+    chain.send_imm([], Imm::Nop.encode(), signal);
+}

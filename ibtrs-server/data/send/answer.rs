@@ -1,0 +1,423 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Sends the responses to requests (Documentation/protocol.md, "Answers").
+
+use core::mem::take;
+
+use super::{
+    is_surely_unsent,
+    wait_for_space, //
+};
+use crate::{
+    data::{
+        batch::{
+            answer_on_wire,
+            Answered, //
+        },
+        con::{
+            Con,
+            PathIo, //
+        }, //
+    },
+    storage::{
+        chunk::Chunk,
+        landing::Spare, //
+    },
+    types::{
+        Shape,
+        MAX_SGES, //
+    }, //
+};
+use ibtrs_core::trace;
+use ibtrs_proto::{
+    imm::{
+        Answer,
+        Imm, //
+    },
+    msg::Direction as Dir, //
+};
+use kernel::prelude::*;
+use rdma::{
+    mr::Access,
+    qp::QueuePair,
+    sendq::{
+        Chain,
+        Doorbell,
+        Signal,
+        SqSpace, //
+    },
+    sge::{
+        Remote,
+        Sge, //
+    },
+    slot::{
+        Kind,
+        SlotRef, //
+    },
+};
+
+/// The data of a read that is answered.
+#[derive(Clone, Copy)]
+struct Data {
+    /// The client's memory.
+    to: Remote,
+    /// All of the data, if it takes one scatter element, as most does.
+    whole: Option<Sge>,
+}
+
+/// Returns the SQ space of an answer: the data, if there is any, and `others` work requests, of which
+/// one may have a scatter element.
+fn space(data: Option<Data>, chunk: &Chunk, others: u32) -> SqSpace {
+    let writes = match data {
+        None => 0,
+        Some(Data { whole: Some(_), .. }) => 1,
+        Some(_) => chunk.count_writes(),
+    };
+    SqSpace {
+        wrs: writes + others,
+        sges: writes * MAX_SGES + 1,
+    }
+}
+
+/// Takes the request of chunk `index` out of service, answers it, and puts its chunk back.
+///
+/// # Context
+///
+/// Any.
+pub(crate) fn respond(qp: &QueuePair<Con>, index: u32, mut chunk: KBox<Chunk>, result: Result) {
+    leave_service(qp, index, &mut chunk, result);
+    chunk.note_times();
+    let short = qp.handler().path.shortage();
+    if short.is_some() && chunk.request.direction == Dir::Write {
+        if let Some(slot) = qp.slot(index) {
+            slot.give_small(&mut chunk, short);
+        }
+    }
+    let answered = Answered {
+        index,
+        chunk,
+        result,
+    };
+    let con = qp.handler();
+    let can_wait = con.path.more_answers && answered.chunk.is_bare();
+    let now = match qp.slot(index).filter(|_| can_wait) {
+        Some(slot) => {
+            let now = con.batch.add(&slot, answered);
+            con.path.strip_if_drained(&slot);
+            now
+        }
+        None => Some(answered),
+    };
+    send_some(qp, now);
+}
+
+/// Sends the answers that wait for the end of the batch, which goes on.
+pub(crate) fn flush_batch(qp: &QueuePair<Con>) {
+    send_some(qp, qp.handler().batch.take());
+}
+
+/// Ends the batch, and sends the answers that wait for that.
+///
+/// # Context
+///
+/// Any.
+pub(crate) fn end_batch(qp: &QueuePair<Con>) {
+    send_some(qp, qp.handler().batch.end());
+}
+
+fn send_some(qp: &QueuePair<Con>, answered: Option<Answered>) {
+    if let Some(answered) = answered {
+        answer(qp, answered);
+    }
+}
+
+/// Sends an answer, with those that travel in its message, or keeps it until there is SQ space.
+///
+/// # Context
+///
+/// Any.
+fn answer(qp: &QueuePair<Con>, answered: Answered) {
+    let Answered {
+        index,
+        chunk,
+        result,
+    } = answered;
+    let unsent = &qp.handler().unsent;
+    let chunk = match unsent.is_some() {
+        true => chunk,
+        false => match send(qp, index, chunk, result) {
+            Ok(spare) => return drop(spare),
+            Err((error, chunk)) if error == EAGAIN => chunk,
+            Err((error, chunk)) => return lost(qp, index, chunk, error),
+        },
+    };
+    if let Some(slot) = qp.slot(index) {
+        if slot.unsent.put((chunk, result)).is_ok() {
+            wait_for_space(qp, index);
+        }
+    }
+}
+
+/// Counts the request as ended, and releases its number.
+fn leave_service(qp: &QueuePair<Con>, index: u32, chunk: &mut Chunk, result: Result) {
+    let path = &qp.handler().path;
+    if take(&mut chunk.counted) {
+        path.stats.flow.ended();
+        trace::server_response(|| {
+            let error = result.err().map_or(0, Error::to_errno);
+            // CAST: A table has no more slots than numbers.
+            (path.session.name(), &path.name, index as u16, error)
+        });
+    }
+    // Before the answer, after which the client may send the next capsule.
+    if let Some(kept) = chunk.capsule.take() {
+        qp.give_back(kept);
+    }
+    // Before the answer, after which the client may use the number again.
+    if take(&mut chunk.claimed) {
+        // CAST: A table has no more slots than numbers.
+        qp.handler().release(index as u16);
+    }
+}
+
+/// Puts back the chunk of a request that gets no answer: its session is about to be closed, and the
+/// client sends the request again in the next one.
+///
+/// # Context
+///
+/// Any.
+pub(crate) fn abandon(qp: &QueuePair<Con>, index: u32, mut chunk: KBox<Chunk>) {
+    leave_service(qp, index, &mut chunk, Err(ESHUTDOWN));
+    if let Some(slot) = qp.slot(index) {
+        qp.handler().path.put_back(&slot, chunk);
+    }
+}
+
+/// Fails the path, because a response could not be sent and the client gets none.
+pub(super) fn lost(qp: &QueuePair<Con>, index: u32, chunk: KBox<Chunk>, error: Error) {
+    let con = qp.handler();
+    con.cannot_send("cannot post an answer", error);
+    if let Some(slot) = qp.slot(index) {
+        con.path.put_back(&slot, chunk);
+    }
+}
+
+pub(super) fn send(
+    qp: &QueuePair<Con>,
+    index: u32,
+    chunk: KBox<Chunk>,
+    result: Result,
+) -> Result<Spare, (Error, KBox<Chunk>)> {
+    let Some(slot) = qp.slot(index) else {
+        return Err((EINVAL, chunk));
+    };
+    let path = &qp.handler().path;
+    let short = path.shortage();
+    slot.put_after(chunk, short, |chunk| {
+        let signal = sending(path, slot, chunk, result, short.is_some());
+        let is_signalled = !matches!(signal, Signal::None);
+        if is_signalled {
+            slot.begin_use();
+        }
+        let posted = post(qp, index, chunk, result, signal);
+        if let (true, Err(error)) = (is_signalled, posted) {
+            // Otherwise the device may have a part of the answer, until the connection is closed.
+            if is_surely_unsent(error) {
+                slot.cancel_use();
+            }
+        }
+        posted
+    })
+}
+
+/// Returns the signal for the last work request of an answer: when it completes, its buffer is no
+/// longer needed. Notes that data is sent.
+#[inline]
+fn sending<'a>(
+    path: &PathIo,
+    slot: SlotRef<'a, Con>,
+    chunk: &mut Chunk,
+    result: Result,
+    is_short: bool,
+) -> Signal<'a, Con> {
+    if result.is_err() || chunk.request.sink().is_none() {
+        return Signal::None;
+    }
+    let cid = chunk.cid;
+    let is_signalled = chunk
+        .slot()
+        .is_some_and(|slot| slot.sends(cid, path.idle.latest(), is_short));
+    match is_signalled {
+        true => Signal::Slot(slot, Kind::Send),
+        false => Signal::None,
+    }
+}
+
+/// Posts the work requests of an answer, the last of them with `signal`.
+fn post(
+    qp: &QueuePair<Con>,
+    index: u32,
+    chunk: &mut Chunk,
+    result: Result,
+    signal: Signal<'_, Con>,
+) -> Result {
+    let request = chunk.request;
+    let desc = request.desc;
+    if request.sink().is_some() {
+        chunk.leave_data()?;
+    }
+    let data = request.sink().filter(|_| result.is_ok());
+    let data = data.map(|desc| Data {
+        to: Remote {
+            addr: desc.addr,
+            rkey: desc.key,
+        },
+        whole: chunk.answer_sge(),
+    });
+    let inval = desc
+        .filter(|_| request.need_inval && qp.handler().path.remote_invalidation)
+        .map(|desc| desc.key);
+    let answer = answer_on_wire(index, result);
+    let errno = answer.errno;
+    if let (Some(rkey), true) = (inval, qp.handler().path.inv_answers) {
+        return post_inv(qp, data, rkey, chunk, answer, signal);
+    }
+    if qp.handler().path.same_key && inval.is_none() && !chunk.invalidated {
+        if !chunk.more.is_empty() {
+            let imm = Imm::IoRspMore { id: index, errno };
+            return post_more(qp, chunk.more_answers()?, imm);
+        }
+        let imm = Imm::IoRspSameKey { id: index, errno };
+        if chunk.has_trailer() {
+            let trailer = chunk.answer_body(None)?.ok_or(EINVAL)?;
+            return post_with_trailer(qp, data, chunk, (trailer, imm), signal);
+        }
+        return post_one(qp, data, chunk, imm, signal);
+    }
+    let imm = match inval {
+        Some(_) => Imm::IoRspInv { id: index, errno },
+        None => Imm::IoRsp { id: index, errno },
+    };
+    let key = if qp.handler().path.session.env.config.invalidate {
+        if chunk.invalidated {
+            chunk.next_key();
+        }
+        Some(chunk.key(index as u16))
+    } else {
+        None
+    };
+    let body = chunk.answer_body(key)?;
+    let chunk = &*chunk;
+    if body.is_none() && inval.is_none() {
+        return post_one(qp, data, chunk, imm, signal);
+    }
+    // Registration, invalidation, message.
+    qp.send(space(data, chunk, 3), Doorbell::Now, |chain| {
+        if let Some(data) = data {
+            write_data(chain, data, chunk, None);
+        }
+        if let Some(mr) = chunk.invalidated_mr() {
+            chain.reg_mr(mr, Access::RemoteWrite);
+        }
+        if let Some(rkey) = inval {
+            chain.send_inv(rkey, [], Signal::None);
+        }
+        let imm = imm.encode();
+        match body {
+            Some(body) => chain.send_imm([body], imm, signal),
+            None => chain.rdma_write_imm(Remote::default(), [] as [Sge; 0], imm, signal),
+        }
+    })
+}
+
+/// Posts an answer in the message that invalidates the client's key `rkey`.
+fn post_inv(
+    qp: &QueuePair<Con>,
+    data: Option<Data>,
+    rkey: u32,
+    chunk: &mut Chunk,
+    answer: Answer,
+    signal: Signal<'_, Con>,
+) -> Result {
+    if chunk.invalidated {
+        chunk.next_key();
+    }
+    let body = chunk.inv_answer(answer)?;
+    let chunk = &*chunk;
+    qp.send(space(data, chunk, 2), Doorbell::Now, |chain| {
+        if let Some(data) = data {
+            write_data(chain, data, chunk, None);
+        }
+        if let Some(mr) = chunk.invalidated_mr() {
+            chain.reg_mr(mr, Access::RemoteWrite);
+        }
+        chain.send_inv(rkey, [body], signal);
+    })
+}
+
+/// Posts an answer that is one message, with the data of a read if there is any.
+fn post_one(
+    qp: &QueuePair<Con>,
+    data: Option<Data>,
+    chunk: &Chunk,
+    imm: Imm,
+    signal: Signal<'_, Con>,
+) -> Result {
+    let imm = imm.encode();
+    let others = u32::from(data.is_none());
+    let shape = qp.handler().path.terms.shape;
+    qp.send(space(data, chunk, others), Doorbell::Now, |chain| {
+        match (data, shape) {
+            (Some(data), _) => write_data(chain, data, chunk, Some((imm, signal))),
+            (None, Shape::Chunks) => chain.rdma_write_imm(Remote::default(), [], imm, signal),
+            (None, Shape::Slots) => chain.send_imm([], imm, signal),
+        }
+    })
+}
+
+/// Writes the data of a read to the client's memory, the last of it with `last`: an immediate and
+/// its signal.
+fn write_data(
+    chain: &mut Chain<'_, Con>,
+    data: Data,
+    chunk: &Chunk,
+    mut last: Option<(u32, Signal<'_, Con>)>,
+) {
+    if let Some(sge) = data.whole {
+        return match last {
+            Some((imm, signal)) => chain.rdma_write_imm(data.to, [sge], imm, signal),
+            None => chain.rdma_write(data.to, [sge]),
+        };
+    }
+    for write in chunk.answer_data().into_iter().flatten() {
+        let to = write.place_in(data.to);
+        match last.take_if(|_| write.is_last) {
+            Some((imm, signal)) => chain.rdma_write_imm(to, write.sges(), imm, signal),
+            None => chain.rdma_write(to, write.sges()),
+        }
+    }
+}
+
+/// Posts the data of a read, if there is any, and then an answer with the trailer as a message.
+fn post_with_trailer(
+    qp: &QueuePair<Con>,
+    data: Option<Data>,
+    chunk: &Chunk,
+    (trailer, imm): (Sge, Imm),
+    signal: Signal<'_, Con>,
+) -> Result {
+    qp.send(space(data, chunk, 1), Doorbell::Now, |chain| {
+        if let Some(data) = data {
+            write_data(chain, data, chunk, None);
+        }
+        chain.send_imm([trailer], imm.encode(), signal);
+    })
+}
+
+/// Posts a message with several answers, all but the first in `more`.
+fn post_more(qp: &QueuePair<Con>, more: Sge, imm: Imm) -> Result {
+    let space = SqSpace { wrs: 1, sges: 1 };
+    qp.send(space, Doorbell::Now, |chain| {
+        chain.send_imm([more], imm.encode(), Signal::None)
+    })
+}

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Fetches the data of writes from the memory of clients (Documentation/protocol.md, "Slots").
+//!
+//! A request whose data is fetched is pending in its place, so that the teardown of its path finds
+//! it. By then the connections are closed, and the device writes to the buffer no more.
+//!
+//! A request that has waited for a buffer, but has nothing to fetch, comes here as well: a flush
+//! takes it back to its connection, where it may wait for a limit of its client.
+
+use super::{
+    is_surely_unsent,
+    send_nothing,
+    wait_for_space, //
+};
+use crate::{
+    data::con::{
+        buf_id,
+        Con, //
+    },
+    storage::chunk::Chunk,
+    types::MAX_SGES, //
+};
+use ibtrs_proto::serving::Place;
+use kernel::prelude::*;
+use rdma::{
+    qp::QueuePair,
+    sendq::{
+        Chain,
+        Doorbell,
+        Signal,
+        SqSpace, //
+    },
+    sge::Remote,
+    slot::{
+        Kind,
+        SlotRef, //
+    },
+};
+
+/// Why a path ends.
+const FAILED: &str = "cannot fetch the data of a write";
+
+/// Begins to fetch the data of a request, which has a buffer, if it has data to fetch. The request is
+/// served, on its connection, when that is done.
+///
+/// # Context
+///
+/// Any.
+pub(crate) fn begin(qp: &QueuePair<Con>, slot: SlotRef<'_, Con>, chunk: KBox<Chunk>) {
+    let chunk = match qp.handler().unsent.is_some() {
+        true => chunk,
+        false => match post(qp, slot, chunk) {
+            Ok(()) => return,
+            Err((error, chunk)) if error == EAGAIN => chunk,
+            Err((error, chunk)) => return give_up(qp, slot, chunk, error),
+        },
+    };
+    match slot.put_pending(chunk) {
+        Ok(()) => wait_for_space(qp, slot.index()),
+        // Does not happen: a number has one request.
+        Err(chunk) => give_up(qp, slot, chunk, EBUSY),
+    }
+}
+
+/// Tries again with the request of `slot`, for which there was no SQ space.
+///
+/// # Errors
+///
+/// `EAGAIN`: there still is none. With another error, the request is for [`give_up`].
+pub(crate) fn retry(
+    qp: &QueuePair<Con>,
+    slot: SlotRef<'_, Con>,
+) -> Result<(), (Error, Option<KBox<Chunk>>)> {
+    let Some(chunk) = slot.take_pending() else {
+        // The path is being closed, and the request was dropped.
+        return Ok(());
+    };
+    match post(qp, slot, chunk) {
+        Ok(()) => Ok(()),
+        Err((error, chunk)) if error == EAGAIN => match slot.put_pending(chunk) {
+            Ok(()) => Err((EAGAIN, None)),
+            // Does not happen: its place was just emptied.
+            Err(chunk) => Err((EBUSY, Some(chunk))),
+        },
+        Err((error, chunk)) => Err((error, Some(chunk))),
+    }
+}
+
+/// Posts the work requests, and keeps the request in its place until they have completed. It is
+/// there before the device knows of them, so that no completion comes too early.
+///
+/// # Errors
+///
+/// Hands the request back if the device has certainly not got it, unless the teardown of the path
+/// has taken it; or if there is another in its place.
+fn post(
+    qp: &QueuePair<Con>,
+    slot: SlotRef<'_, Con>,
+    chunk: KBox<Chunk>,
+) -> Result<(), (Error, KBox<Chunk>)> {
+    let wrs = chunk.count_reads().max(1);
+    let space = SqSpace {
+        wrs,
+        sges: wrs * MAX_SGES,
+    };
+    if let Err(error) = chunk.prepare_fetch() {
+        return Err((error, chunk));
+    }
+    let mut held = Some(chunk);
+    let posted = qp.send(space, Doorbell::Now, |chain| {
+        if let Some(mut chunk) = held.take() {
+            read(chain, slot, &mut chunk);
+            held = slot.put_pending(chunk).err();
+        }
+    });
+    // A request that is left although it was posted does not occur, as a number has one request. Its
+    // buffer would be late.
+    let left = match posted {
+        Ok(()) => held.map(|chunk| (EBUSY, chunk)),
+        Err(error) if is_surely_unsent(error) => {
+            let chunk = held.or_else(|| slot.take_pending());
+            chunk.map(|chunk| (error, chunk))
+        }
+        Err(error) => {
+            // The request stays in its place until the connections are closed.
+            qp.handler().failed(FAILED, error);
+            let left = held.and_then(|chunk| slot.put_pending(chunk).err());
+            left.map(|chunk| (error, chunk))
+        }
+    };
+    left.map_or(Ok(()), Err)
+}
+
+/// Reads the data of a request; or flushes the connection, if there is none to read.
+fn read(chain: &mut Chain<'_, Con>, slot: SlotRef<'_, Con>, chunk: &mut Chunk) {
+    let Some((from, reads)) = chunk.fetch() else {
+        return send_nothing(chain, Signal::Slot(slot, Kind::Invalidate));
+    };
+    let from = Remote {
+        addr: from.addr,
+        rkey: from.key,
+    };
+    for read in reads {
+        let signal = match read.is_last {
+            true => Signal::Slot(slot, Kind::Invalidate),
+            false => Signal::None,
+        };
+        chain.rdma_read(read.place_in(from), read.sges(), signal);
+    }
+}
+
+/// Drops a request whose data cannot be fetched, and closes its path.
+///
+/// # Context
+///
+/// Any.
+pub(crate) fn give_up(
+    qp: &QueuePair<Con>,
+    slot: SlotRef<'_, Con>,
+    chunk: KBox<Chunk>,
+    error: Error,
+) {
+    qp.handler().cannot_send(FAILED, error);
+    qp.handler().drop_request(&slot, buf_id(slot), chunk);
+}

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The way of a request from its claim to the service.
+
+use crate::{
+    data::{
+        con::{
+            buf_id,
+            Con,
+            PathIo,
+            Request, //
+        },
+        send::fetch, //
+    }, //
+    storage::{
+        buffers::{
+            self,
+            Buffer,
+            Waiter, //
+        },
+        chunk::Chunk, //
+    },
+};
+use ibtrs_core::trace;
+use ibtrs_proto::serving::{
+    self,
+    Place, //
+};
+use kernel::prelude::*;
+use kx::sync::PercpuArc;
+use rdma::{
+    qp::QueuePair,
+    sendq::Signal,
+    slot::{
+        Kind,
+        SlotRef, //
+    },
+};
+
+/// Serves a request of `path` that has claimed its number, or refuses it: a client that sends one again
+/// believes the answer, so that must not come before the first attempt is over. Before a request is
+/// served, it gets a buffer if it needs one, its data is fetched, or the key of its chunk is
+/// invalidated. The reference to the queue pair becomes the request's.
+///
+/// # Context
+///
+/// May sleep.
+pub(crate) fn proceed(
+    path: &PathIo,
+    qp: PercpuArc<QueuePair<Con>>,
+    slot: SlotRef<'_, Con>,
+    mut chunk: KBox<Chunk>,
+) {
+    if let Some(error) = chunk.refused {
+        return Request::new(qp, slot.index(), chunk).respond(Err(error));
+    }
+    if chunk.lacks_buffer() {
+        let con = qp.handler();
+        // Those that wait come first.
+        let take = || Buffer::take(con.control.holder(), &path.pd, chunk.request.data_len);
+        match (!path.session.share.is_waiting()).then(take).flatten() {
+            Some(buffer) => grant(con, &mut chunk, buffer),
+            None => return wait_for_buffer(con, slot, chunk),
+        }
+    }
+    if chunk.request.source().is_some() {
+        return fetch::begin(&qp, slot, chunk);
+    }
+    match chunk.chunk().map(|whole| whole.mr().rkey()) {
+        Some(rkey) if chunk.must_invalidate() => invalidate(&qp, slot, chunk, rkey),
+        _ => serve(path, qp, slot.index(), chunk),
+    }
+}
+
+/// Gives a request a buffer.
+fn grant(con: &Con, chunk: &mut Chunk, buffer: Buffer) {
+    if chunk.grant(buffer) {
+        con.control.clone().keeps_small();
+    }
+}
+
+/// Makes a request wait until there is a buffer for its data.
+fn wait_for_buffer(con: &Con, slot: SlotRef<'_, Con>, chunk: KBox<Chunk>) {
+    let waiter = Waiter {
+        tag: con.path.tag.get(),
+        buf_id: buf_id(slot),
+        cid: chunk.cid,
+        bytes: chunk.request.data_len,
+    };
+    let queue = || {
+        // The request is in its place, so either this sees that the path is being closed, or the
+        // teardown sees the request. Once it is in the line, it may go on at once, and is not this
+        // thread's to take back.
+        if !con.path.takes_requests_after_all() {
+            return false;
+        }
+        let queued = buffers::wait(con.control.holder(), waiter);
+        if queued.is_err() {
+            con.error(fmt!("too many requests of closing paths wait for memory"));
+        }
+        queued.is_ok()
+    };
+    if let Err(chunk) = serving::pend(&**slot, chunk, queue) {
+        con.drop_request(&slot, buf_id(slot), chunk);
+    }
+}
+
+/// Invalidates the key of the chunk of a request, which is served after that.
+fn invalidate(qp: &QueuePair<Con>, slot: SlotRef<'_, Con>, mut chunk: KBox<Chunk>, rkey: u32) {
+    chunk.invalidated = true;
+    let post = || {
+        let posted = qp.invalidate(rkey, Signal::Slot(slot, Kind::Invalidate));
+        if let Err(error) = posted {
+            qp.handler().failed("cannot invalidate a key", error);
+        }
+        posted.is_ok()
+    };
+    if let Err(chunk) = serving::pend(&**slot, chunk, post) {
+        qp.handler().drop_request(&slot, buf_id(slot), chunk);
+    }
+}
+
+/// Hands a request of `path` to the service.
+pub(crate) fn serve(
+    path: &PathIo,
+    qp: PercpuArc<QueuePair<Con>>,
+    index: u32,
+    mut chunk: KBox<Chunk>,
+) {
+    path.stats
+        .flow
+        .begun(chunk.request.direction, chunk.request_bytes());
+    chunk.counted = true;
+    trace::server_request(|| {
+        let write = chunk.request.direction == crate::Dir::Write;
+        let bytes = u32::try_from(chunk.request_bytes()).unwrap_or(u32::MAX);
+        // CAST: A table has no more slots than numbers.
+        (path.session.name(), &path.name, index as u16, write, bytes)
+    });
+    let ready = match &chunk.capsule {
+        Some(kept) => qp.sync_payload(kept, chunk.request.data_len as usize),
+        None => chunk.prepare_data(),
+    };
+    let purpose = qp.handler().purpose;
+    let op = Request::new(qp, index, chunk);
+    if ready.is_err() {
+        // Cannot happen, as the lengths were checked.
+        return op.respond(Err(EINVAL));
+    }
+    match path.session.upper(purpose) {
+        Some(upper) => upper.request(op),
+        None => op.respond(Err(ENODEV)),
+    }
+}
+
+impl PathIo {
+    /// Has a request go on, on its connection, that has waited for `buffer`.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    pub(crate) fn go_on(&self, waiter: Waiter, buffer: Buffer) {
+        let qp = self.qp(waiter.cid);
+        // Without a connection or a slot, the teardown of the path drops the request.
+        let Some((qp, slot)) = qp.zip(self.slots.get(waiter.buf_id.into())) else {
+            return;
+        };
+        // Otherwise that has happened.
+        if let Some(mut chunk) = slot.take_pending() {
+            grant(qp.handler(), &mut chunk, buffer);
+            fetch::begin(&qp, slot, chunk);
+        }
+    }
+}

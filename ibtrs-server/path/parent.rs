@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The session of a path, as the path sees it.
+
+use crate::{
+    path::Path,
+    refusal::Refusal, //
+    storage::buffers::Holder,
+};
+use ibtrs_proto::{
+    chunk_owner::PathTag,
+    imm::Fence,
+    name::SessionName, //
+};
+use kernel::{
+    prelude::*,
+    sync::Arc,
+    time::{
+        Instant,
+        Monotonic, //
+    }, //
+};
+
+/// What a path asks of its session, and tells it.
+pub(crate) trait Parent: Send + Sync {
+    /// Returns the session as buffers know it.
+    fn holder(self: Arc<Self>) -> Arc<dyn Holder>;
+
+    /// See [`Control::wake`](crate::data::con::Control::wake).
+    fn wake(self: Arc<Self>);
+
+    /// See [`Control::supersede`](crate::data::con::Control::supersede).
+    fn supersede(&self, tag: PathTag, waiting: Option<u16>);
+
+    /// The client has acknowledged the downtime that a drain has announced.
+    fn downtime_seen(&self);
+
+    /// Returns whether the session is the one in the list under its UUID.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    fn is_listed(&self) -> bool;
+
+    /// Adds a path, whose client has proved itself with a message that arrived at `came`, to the session,
+    /// and the session to the list.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    ///
+    /// # Errors
+    ///
+    /// The reason for refusing the path.
+    fn enter(self: Arc<Self>, path: &Arc<Path>, came: Instant<Monotonic>) -> Result<(), Refusal>;
+
+    /// Completes a path whose client has given the session's name, and brings up the session with its
+    /// first path.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    ///
+    /// # Errors
+    ///
+    /// The reason for the refusal.
+    fn complete(self: Arc<Self>, path: &Arc<Path>, name: SessionName<'_>) -> Result<(), Refusal>;
+
+    /// Closes the paths that a fence over `path` covers. Returns whether that completes the fence; if not,
+    /// [`Path::fence_done`] follows when they are gone.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    fn put_up(&self, path: &Arc<Path>, fence: Fence) -> Result<bool>;
+
+    /// Removes a closed path, and the session with its last path.
+    ///
+    /// # Context
+    ///
+    /// May sleep, possibly for long.
+    fn path_gone(self: Arc<Self>, path: &Arc<Path>);
+}

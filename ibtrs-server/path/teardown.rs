@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Teardown of a path.
+//!
+//! A backing device may keep requests in service without limit. No thread waits for them: a work
+//! item polls, so any number of paths can be in teardown.
+
+use crate::{
+    data::send, //
+    path::Path,
+    storage::landing::Group,
+};
+use ibtrs_proto::fsm::server_path::{
+    Event,
+    State, //
+};
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+use kx::{
+    sync::atomic::Relaxed,
+    work::WorkItem, //
+};
+
+/// Binary logarithm of the longest time between two checks, in milliseconds.
+const LONGEST_PAUSE: u32 = 8;
+
+impl Path {
+    /// Ends the connections; the requests in service continue.
+    ///
+    /// No other path, session or accept waits for this.
+    fn tear_down(self: &Arc<Self>) {
+        self.heartbeat_work.disable_sync();
+        self.key_check.disable_sync();
+        self.zombie.disable_sync();
+        self.fences.disable_sync();
+        self.idle_work.disable_sync();
+        self.hide();
+        let mut cons = self.io.cons.lock();
+        let qps = core::mem::take(&mut cons.qps);
+        let mut closed = core::mem::take(&mut cons.closed);
+        let removal = cons.removal.take();
+        cons.is_taken = true;
+        drop(cons);
+        drop(removal);
+        for qp in qps.iter().flatten() {
+            // The client learns of all disconnects at once; closing waits for each.
+            qp.disconnect();
+        }
+        for qp in qps.iter().flatten() {
+            qp.close();
+        }
+        // From here on nothing arrives, and no device uses the memory of the path.
+        for qp in qps.iter().flatten() {
+            // Answers that had waited for SQ space, and requests whose data was to be fetched.
+            send::retry(qp);
+        }
+        for qp in qps.into_iter().flatten() {
+            // `closed` has capacity for all. If not, dropping the rest would wait here.
+            let _ = closed.push_within_capacity(qp.end());
+        }
+        // Others need not wait until the last request in service is over.
+        self.io.session.share.leave_line(self.io.tag);
+        self.give_buffers_back();
+        let mut cons = self.io.cons.lock();
+        cons.closed = closed;
+        cons.checks = Some(0);
+    }
+
+    /// Gives back the buffers of all slots whose request is over; those of the others follow when
+    /// they are put back.
+    fn give_buffers_back(&self) {
+        // ORDERING: A thread that puts a chunk back under the lock of its slot either does so before
+        // this visits the slot, or sees the flag after that.
+        self.io.is_drained.store(true, Relaxed);
+        for slot in self.io.slots.iter() {
+            slot.strip();
+        }
+    }
+
+    /// Frees the connections and gives back the chunks, unless requests are still in service or
+    /// about to be dropped; then returns after how many milliseconds to check again.
+    fn finish(self: &Arc<Self>) -> Result<(), u32> {
+        let dropped = self.io.drop_waiting(&**self);
+        let mut cons = self.io.cons.lock();
+        if !dropped || !cons.closed.iter().all(|qp| qp.is_over()) {
+            let checks = cons.checks.unwrap_or(0);
+            cons.checks = Some(checks.saturating_add(1));
+            return Err(1 << checks.min(LONGEST_PAUSE));
+        }
+        let closed = core::mem::take(&mut cons.closed);
+        let messages = (cons.auth2.take(), cons.info_rsp.take());
+        drop(cons);
+        drop(closed);
+        drop(messages);
+        self.io.session.env.buffers.look_after_late();
+        self.give_chunks_back();
+        Ok(())
+    }
+
+    /// Keeps the memory of the chunks in the pool, for the next path.
+    ///
+    /// One chunk may be missing: a thread that takes a waiting request sees that the path is being
+    /// closed, and puts the chunk back a moment after this checks for it (`Session::serve_woken`,
+    /// `Session::close_superseded`, `PathIo::go_on`). That chunk, and the group of a slot, are not kept but
+    /// freed with the path, to which the thread has a reference. Their charge is given back a moment
+    /// too early.
+    fn give_chunks_back(&self) {
+        let env = &self.io.session.env;
+        let chunks = self.io.slots.iter().filter_map(|slot| slot.take_last());
+        let memory = chunks.filter_map(|chunk| KBox::into_inner(chunk).into_memory());
+        self.charge.chunks_back();
+        env.keep(&env.pool, memory);
+        let groups = core::mem::take(&mut *self.groups.lock());
+        let memory = groups
+            .into_iter()
+            .filter_map(Arc::into_unique_or_drop)
+            .filter_map(Group::take_memory);
+        env.keep(&env.slot_pool, memory);
+    }
+}
+
+/// Tears down the path, and then ends the session if this was its last path.
+impl WorkItem<{ crate::path::work::TEARDOWN }> for Path {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        if this.state() == State::Closed {
+            return this.parent.clone().path_gone(&this);
+        }
+        if this.io.cons.lock().checks.is_none() {
+            this.tear_down();
+        }
+        match this.finish() {
+            Ok(()) => {
+                this.event(Event::CloseDone);
+            }
+            Err(ms) => {
+                this.teardown.enqueue_in(this.clone(), ms);
+            }
+        }
+    }
+}

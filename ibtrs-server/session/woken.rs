@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Serves the requests of a session that have waited for another path ([`crate::data::chunk_owner`]).
+
+use crate::{
+    data::serve::proceed,
+    path::Path,
+    session::Session, //
+};
+use ibtrs_proto::{
+    chunk_owner::PathTag,
+    serving::Place, //
+};
+use kernel::{
+    sync::Arc,
+    warn_on, //
+};
+use kx::work::WorkItem;
+
+impl Session {
+    fn release(self: &Arc<Self>, tag: PathTag, buf_id: u16) {
+        let wake = || {
+            self.wake.enqueue(self.clone());
+        };
+        self.io.release(tag, buf_id, wake);
+    }
+
+    /// Closes the path `tag`, which the client has superseded. If a newer request has taken the place of
+    /// its `waiting` one, that is dropped.
+    pub(crate) fn close_superseded(&self, tag: PathTag, waiting: Option<u16>) {
+        let Some(path) = self.path(tag) else {
+            return;
+        };
+        let slots = &path.io.slots;
+        if let Some(slot) = waiting.and_then(|buf_id| slots.get(buf_id.into())) {
+            if let Some(chunk) = slot.take_waiting() {
+                path.io.put_back(&slot, chunk);
+            }
+        }
+        path.superseded();
+    }
+
+    /// Serves a request that has waited, or drops it if its path is being closed.
+    fn serve_woken(self: &Arc<Self>, path: &Arc<Path>, buf_id: u16) {
+        let io = &path.io;
+        let Some(slot) = io.slots.get(buf_id.into()) else {
+            return;
+        };
+        let Some(mut chunk) = slot.take_waiting() else {
+            // `put_waiting` has stored the request before the word names its path.
+            warn_on!(true);
+            return self.release(io.tag, buf_id);
+        };
+        chunk.claimed = true;
+        match io.qp(chunk.cid).filter(|_| io.takes_requests()) {
+            // The queue pair has the same table of slots.
+            Some(qp) => proceed(io, qp, slot, chunk),
+            None => io.drop_request(&**path, &slot, buf_id, chunk),
+        }
+    }
+}
+
+/// Serves requests that have waited for another path.
+impl WorkItem for Session {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        loop {
+            let woken = this.io.owners.woken.lock().pop();
+            let Some((tag, buf_id)) = woken else {
+                return;
+            };
+            // A path outlives its waiting requests.
+            let Some(tag) = PathTag::new(tag) else {
+                continue;
+            };
+            match this.path(tag) {
+                Some(path) => this.serve_woken(&path, buf_id),
+                None => {
+                    warn_on!(true);
+                    this.release(tag, buf_id);
+                }
+            }
+        }
+    }
+}
