@@ -65,7 +65,7 @@
 //! `Draining::one`, `Sessions::joining` or `Session::up`, then the locks of the service that
 //! [`Service::authorize`], [`Service::session_up`] and [`ServiceSession::join`] take, then
 //! `Sessions::list`, `Session::fences`, `Session::paths`, then `Path::shown` or `Path::auth`,
-//! `Path::cons`, `Unsent::queue`, `Path::fsm`; `Env::backlog`, `Path::auth`;
+//! `PathIo::cons`, `Unsent::queue`, `Path::fsm`; `Env::backlog`, `Path::auth`;
 //! `FailureTable::failures` and `Audit::limiters` are taken last; `Unsent::queue`,
 //! `ChunkSlot::inner`, `ChunkOwners::woken`, then the locks of the RDMA crate. `Env::limits`, then
 //! `Ledger::accounts` and `Pool::kept`, `Path::groups`, `Share::line`, and the locks of `Buffers` are

@@ -24,6 +24,17 @@ LAYERS = {
         ("sysfs",),
         ("open",),
     ],
+    "ibtrs-server": [
+        ("ends", "refusal"),
+        ("types",),
+        ("storage",),
+        ("env",),
+        ("data",),
+        ("path",),
+        ("sysfs",),
+        ("session",),
+        ("server",),
+    ],
 }
 
 Module = tuple[str, ...]

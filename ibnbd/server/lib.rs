@@ -10,12 +10,12 @@
 //!
 //! # Lock order
 //!
-//! The locks of configfs ([`kx::configfs`]), `Context::addresses`, `Server::joining` of
+//! The locks of configfs ([`kx::configfs`]), `Context::addresses`, `Sessions::joining` of
 //! `ibtrs_server`; `Context::exports`, then `Config::inner`; `Session::open`, then either
 //! `Exports::inner` and a disk's open mutex, or `Config::inner` and either `Session::sources` or
-//! `Server::sessions` of `ibtrs_server`, and `Session::paths` of that. A discovery takes
+//! `Sessions::list` of `ibtrs_server`, and `Session::paths` of that. A discovery takes
 //! `Config::ports`, then `Ports::inner` of `ibtrs_server`, then `Config::inner`, one at a time.
-//! `Session::open` is held while a disk is opened. So it is not taken under `Server::joining`, nor
+//! `Session::open` is held while a disk is opened. So it is not taken under `Sessions::joining`, nor
 //! by tasks that hold the locks of configfs; these leave that to work items.
 
 #![deny(unsafe_code)]

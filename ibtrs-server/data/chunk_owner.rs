@@ -48,7 +48,7 @@ impl serving::Words for Words {
             return false;
         };
         // ORDERING: Full, so that the exchange comes before the read in `PathIo::takes_requests` that
-        // follows; pairs with the full exchange in `Path::event`.
+        // follows; pairs with the full exchange in `PathIo::set_connected`.
         word.cmpxchg(old.to_bits(), new.to_bits(), Full).is_ok()
     }
 }

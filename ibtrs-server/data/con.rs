@@ -371,7 +371,7 @@ impl PathIo {
     /// claiming a number.
     pub(crate) fn takes_requests_after_all(&self) -> bool {
         // ORDERING: The request is put there before the flag is read; pairs with the full exchange
-        // in `Path::event`.
+        // in `set_connected`.
         smp_mb(Full);
         self.takes_requests()
     }

@@ -146,7 +146,7 @@ impl ChunkSlot {
     /// Sends an answer with `answer` and puts the chunk back. Both happen under the lock, as the
     /// next request may arrive as soon as the client has the answer. If `answer` fails, the chunk
     /// is handed back with the error. Otherwise returns what the slot gives back. For `short` see
-    /// [`Path::shortage`](crate::path::Path::shortage).
+    /// [`PathIo::shortage`](crate::data::con::PathIo::shortage).
     #[inline]
     pub(crate) fn put_after(
         &self,
@@ -181,7 +181,7 @@ impl ChunkSlot {
 
     /// Notes that a use is over. If it was the last one, the slot gives back what is leaving, and if
     /// the chunk is idle, what that does not need. For `short` see
-    /// [`Path::shortage`](crate::path::Path::shortage).
+    /// [`PathIo::shortage`](crate::data::con::PathIo::shortage).
     pub(crate) fn end_use(&self, short: Option<Round>) {
         self.cancel_use();
         let mut inner = self.inner.lock();

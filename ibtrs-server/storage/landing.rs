@@ -342,7 +342,7 @@ impl InSlot {
     }
 
     /// Takes what the slot does not need for its next request; no answer is being sent that was
-    /// signalled. For `short` see [`Path::shortage`](crate::path::Path::shortage).
+    /// signalled. For `short` see [`PathIo::shortage`](crate::data::con::PathIo::shortage).
     pub(crate) fn spare(&mut self, short: Option<Round>) -> Spare {
         let small = match self.has_spare_small(short) {
             true => self.small.take(),

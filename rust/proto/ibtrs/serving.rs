@@ -10,8 +10,8 @@
 //! # Where a request is
 //!
 //! A request is in one place at a time, or owned by one thread. It may be *waiting*, as another
-//! path has its number; or *invalidating* until the key of its chunk is invalidated, and then it
-//! has its number. A thread that owns a request and cannot continue drops the request itself, as no
+//! path has its number; or it has its number and is *pending*, until the key of its chunk is
+//! invalidated, there is a buffer for its data, or the data is fetched. A thread that owns a request and cannot continue drops the request itself, as no
 //! other thread looks for it. So the teardown of a path only visits the places, and repeats that
 //! until they are empty.
 

@@ -134,13 +134,24 @@ def test_a_broken_layer_is_found(tree, crate, line):
     assert f"{crate}/other.rs:1:" in done.stdout
 
 
+def with_crate(tree, name):
+    """A crate of this tree in that one."""
+    folder = tree / name
+    shutil.rmtree(folder)
+    shutil.copytree(os.path.join(os.path.dirname(LAYERS), "..", name), folder)
+    return folder
+
+
 @pytest.fixture
 def client(tree):
     """The client's transport in that tree."""
-    folder = tree / "ibtrs-client"
-    shutil.rmtree(folder)
-    shutil.copytree(os.path.join(os.path.dirname(LAYERS), "../ibtrs-client"), folder)
-    return folder
+    return with_crate(tree, "ibtrs-client")
+
+
+@pytest.fixture
+def server(tree):
+    """The server's transport in that tree."""
+    return with_crate(tree, "ibtrs-server")
 
 
 def check_modules(tree):
@@ -176,6 +187,40 @@ def test_a_use_of_a_module_that_is_not_below_is_found(tree, client, file, line, 
     done = check_modules(tree)
     assert done.returncode == 1
     assert f"ibtrs-client/{file}:{at}: " in done.stdout and why in done.stdout
+
+
+@pytest.mark.parametrize("file, line, why", [
+    ("types.rs", "use crate::data::con::Con;", "data is not below types"),
+    ("storage/source.rs", "use crate::data::con::Con;", "data is not below storage"),
+    ("storage/buffers.rs", "use crate::session::Session;", "session is not below storage"),
+    ("env/memory.rs", "use crate::server::Server;", "server is not below env"),
+    ("data/con.rs", "use crate::path::Path;", "path is not below data"),
+    ("data/send/answer.rs", "fn f(session: &crate::session::Session) {}", "session is not below data"),
+    ("path.rs", "use crate::sysfs::PathDir;", "sysfs is not below path"),
+    ("path/teardown.rs", "use crate::session::Session;", "session is not below path"),
+    ("session/lines.rs", "use crate::server::Server;", "server is not below session"),
+])
+def test_the_layers_of_the_server_are_checked(tree, server, file, line, why):
+    assert check_modules(tree).returncode == 0, check_modules(tree).stdout
+    with (server / file).open("a") as source:
+        source.write(f"{line}\n")
+    at = len((server / file).read_text().splitlines())
+    done = check_modules(tree)
+    assert done.returncode == 1
+    assert f"ibtrs-server/{file}:{at}: " in done.stdout and why in done.stdout
+
+
+@pytest.mark.parametrize("file, line", [
+    ("data/con.rs", "use crate::data::claims::Claim;"),
+    ("storage/landing.rs", "use super::chunk::Chunk;"),
+    ("session/service.rs", "use crate::session::sessions::Sessions;"),
+])
+def test_files_of_the_server_that_use_each_other_are_found(tree, server, file, line):
+    with (server / file).open("a") as source:
+        source.write(f"{line}\n")
+    done = check_modules(tree)
+    assert done.returncode == 1
+    assert "a circle of files:" in done.stdout and f"  ibtrs-server/{file}:" in done.stdout
 
 
 @pytest.mark.parametrize("file, line", [
