@@ -68,7 +68,7 @@
 //! `PathIo::cons`, `Unsent::queue`, `Path::fsm`; `Env::backlog`, `Path::auth`;
 //! `FailureTable::failures` and `Audit::limiters` are taken last; `Unsent::queue`,
 //! `ChunkSlot::inner`, `ChunkOwners::woken`, then the locks of the RDMA crate. `Env::limits`, then
-//! `Ledger::accounts` and `Pool::kept`, `Path::groups`, `Share::line`, and the locks of `Buffers` are
+//! `Ledger::accounts` and `Pool::kept`, `Path::groups`, `Holding::line`, and the locks of `Buffers` are
 //! taken last, one at a time; those of `Buffers` are never taken under `ChunkSlot::inner`.
 
 #![deny(unsafe_code)]

@@ -16,7 +16,7 @@ use crate::{
     storage::{
         buffers::{
             Holder,
-            Share, //
+            Holding, //
         },
         chunk::{
             Chunk,
@@ -157,7 +157,7 @@ pub(crate) struct SessionIo {
     #[pin]
     pub(crate) owners: ChunkOwners,
     #[pin]
-    pub(crate) share: Share,
+    pub(crate) holding: Holding,
 }
 
 impl SessionIo {
@@ -176,7 +176,7 @@ impl SessionIo {
                 owner: SetOnce::new(),
                 uppers: SetOnce::new(),
                 owners <- ChunkOwners::new(depth),
-                share <- Share::new(env.buffers.clone(), depth),
+                holding <- Holding::new(env.buffers.clone(), depth),
             }? Error),
             GFP_KERNEL,
         )
@@ -398,7 +398,7 @@ impl PathIo {
     /// round that is over.
     #[inline]
     pub(crate) fn shortage(&self) -> Option<Round> {
-        self.session.share.is_short().then(|| self.idle.done())
+        self.session.holding.is_short().then(|| self.idle.done())
     }
 
     /// Puts back the chunk of a request that is over. If the connections of the path are closed, it

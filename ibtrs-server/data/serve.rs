@@ -58,7 +58,7 @@ pub(crate) fn proceed(
         let con = qp.handler();
         // Those that wait come first.
         let take = || Buffer::take(con.control.holder(), &path.pd, chunk.request.data_len);
-        match (!path.session.share.is_waiting()).then(take).flatten() {
+        match (!path.session.holding.is_waiting()).then(take).flatten() {
             Some(buffer) => grant(con, &mut chunk, buffer),
             None => return wait_for_buffer(con, slot, chunk),
         }

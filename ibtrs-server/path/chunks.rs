@@ -93,7 +93,7 @@ impl Path {
     /// Creates the slots, in groups.
     fn make_slots(&self, answers: &Arc<AnswerBufs>) -> Result {
         let env = &self.io.session.env;
-        self.io.session.share.make_reserve()?;
+        self.io.session.holding.make_reserve()?;
         let config = &env.config;
         let (count, slot_bytes) = (usize::from(config.group()), self.io.layout.chunk_size());
         let mut groups = KVVec::new();

@@ -61,7 +61,7 @@ impl Path {
             let _ = closed.push_within_capacity(qp.end());
         }
         // Others need not wait until the last request in service is over.
-        self.io.session.share.leave_line(self.io.tag);
+        self.io.session.holding.leave_line(self.io.tag);
         self.give_buffers_back();
         let mut cons = self.io.cons.lock();
         cons.closed = closed;

@@ -18,7 +18,7 @@ use crate::{
         buffers::{
             Buffer,
             Holder,
-            Share, //
+            Holding, //
         },
         source::Source, //
     },
@@ -37,8 +37,8 @@ use kernel::{
 use kx::work::WorkItem;
 
 impl Holder for Session {
-    fn share(&self) -> &Share {
-        &self.io.share
+    fn holding(&self) -> &Holding {
+        &self.io.holding
     }
 
     fn serve_line(self: Arc<Self>) {
@@ -77,11 +77,11 @@ impl WorkItem<LINE> for Session {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
-        while let Some(first) = this.io.share.first_in_line() {
+        while let Some(first) = this.io.holding.first_in_line() {
             let path = PathTag::new(first.tag).and_then(|tag| this.path(tag));
             let Some(path) = path.filter(|path| path.io.takes_requests()) else {
                 // The teardown of the path drops the request, unless it already has.
-                this.io.share.leave_first(first);
+                this.io.holding.leave_first(first);
                 continue;
             };
             let buffer = Buffer::take(this.clone(), &path.io.pd, first.bytes);
@@ -90,7 +90,7 @@ impl WorkItem<LINE> for Session {
                 return;
             };
             // Otherwise the path has just left the line.
-            if this.io.share.leave_first(first) {
+            if this.io.holding.leave_first(first) {
                 path.io.go_on(first, buffer);
             }
         }
@@ -122,11 +122,11 @@ impl Sessions {
         let buffers = &self.env.buffers;
         let failed = buffers.take_failed();
         let sessions = self.lock();
-        let held = |session: &Arc<Session>| session.io.share.held();
+        let held = |session: &Arc<Session>| session.io.holding.held();
         let most = sessions.list.iter().map(held).max().unwrap_or(0);
         let (mut some, mut short) = (false, failed);
         for session in &sessions.list {
-            if let Some(first) = session.io.share.first_in_line() {
+            if let Some(first) = session.io.holding.first_in_line() {
                 some = true;
                 short |= is_behind(held(session), first.bytes.into(), most);
                 session.line_work.enqueue(session.clone());
@@ -135,7 +135,7 @@ impl Sessions {
         buffers.set_short(short && some);
         if some && is_due {
             let rich = |session: &&Arc<Session>| short && held(session) > most / 2;
-            let gives = |session: &&Arc<Session>| session.io.share.is_waiting() || rich(session);
+            let gives = |session: &&Arc<Session>| session.io.holding.is_waiting() || rich(session);
             for session in sessions.list.iter().filter(gives) {
                 for path in session.paths.lock().iter() {
                     path.reclaim_soon();

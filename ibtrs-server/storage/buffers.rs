@@ -8,7 +8,7 @@
 //! which they became free, or, beyond a few, in the common store. Completions wait for the thread
 //! that takes a buffer, so it never waits for memory.
 //!
-//! A request that gets no buffer waits in the line of its session ([`Share`]).
+//! A request that gets no buffer waits in the line of its session ([`Holding`]).
 //!
 //! A buffer that is given back while the device may still write to it is *late*: it stays mapped, and
 //! its session still holds it, until the connections of its path are closed. Nobody else gets it
@@ -64,10 +64,10 @@ use rdma::{
     pd::Pd, //
 };
 
-mod share;
+mod holding;
 
-pub(crate) use share::{
-    Share,
+pub(crate) use holding::{
+    Holding,
     Waiter, //
 };
 
@@ -84,7 +84,7 @@ const LATE_MS: u32 = 100;
 /// The session that holds buffers.
 pub(crate) trait Holder: Send + Sync {
     /// Returns its part of the buffers.
-    fn share(&self) -> &Share;
+    fn holding(&self) -> &Holding;
 
     /// Has a worker serve its line.
     ///
@@ -180,14 +180,14 @@ impl Buffer {
     ///
     /// May sleep, but does not wait for memory.
     pub(crate) fn take(holder: Arc<dyn Holder>, pd: &Arc<Pd>, len: u32) -> Option<Self> {
-        let share = holder.share();
-        let memory = share.buffers.take(share, len as usize)?;
+        let holding = holder.holding();
+        let memory = holding.buffers.take(holding, len as usize)?;
         Self::new(holder, pd, memory)
     }
 
     /// Takes the buffer that `holder` has in reserve, if it is there, and maps it for the device of `pd`.
     pub(crate) fn take_reserve(holder: Arc<dyn Holder>, pd: &Arc<Pd>) -> Option<Self> {
-        let memory = holder.share().reserve.take()?;
+        let memory = holder.holding().reserve.take()?;
         Self::new(holder, pd, memory)
     }
 
@@ -201,9 +201,9 @@ impl Buffer {
                 })
             }
             Err(_) => {
-                let share = holder.share();
-                share.give_back(memory);
-                share.buffers.fail();
+                let holding = holder.holding();
+                holding.give_back(memory);
+                holding.buffers.fail();
                 None
             }
         }
@@ -381,13 +381,13 @@ impl Buffers {
 
     /// Takes memory with room for `len` bytes; `None` if the session holds its share, or if there is no
     /// memory.
-    fn take(&self, share: &Share, len: usize) -> Option<KBox<Memory>> {
+    fn take(&self, holding: &Holding, len: usize) -> Option<KBox<Memory>> {
         let size = self.sizes.of(len)?;
-        if !self.charge(share, self.bytes(size)) {
+        if !self.charge(holding, self.bytes(size)) {
             return None;
         }
         let Some(memory) = self.take_memory(size) else {
-            self.release(share, self.bytes(size));
+            self.release(holding, self.bytes(size));
             self.fail();
             return None;
         };
@@ -395,7 +395,7 @@ impl Buffers {
         let more = self.bytes(memory.size).saturating_sub(self.bytes(size));
         if more > 0 {
             self.used.add(more, Relaxed);
-            share.held.add(more, Relaxed);
+            holding.held.add(more, Relaxed);
         }
         Some(memory)
     }
@@ -421,23 +421,23 @@ impl Buffers {
     }
 
     /// Counts `bytes` more for a session, unless that would be more than its share.
-    fn charge(&self, share: &Share, bytes: u64) -> bool {
+    fn charge(&self, holding: &Holding, bytes: u64) -> bool {
         // ORDERING: Counters; two that ask at a time may both be refused, and both look again.
         let used = self.used.fetch_add(bytes, Relaxed);
-        let held = share.held.fetch_add(bytes, Relaxed);
+        let held = holding.held.fetch_add(bytes, Relaxed);
         let may = may_take(held, bytes, used, self.limit.load(Relaxed));
         if !may {
-            self.release(share, bytes);
+            self.release(holding, bytes);
         }
         may
     }
 
     /// Counts `bytes` less for a session.
-    fn release(&self, share: &Share, bytes: u64) {
+    fn release(&self, holding: &Holding, bytes: u64) {
         self.used.fetch_sub(bytes, Relaxed);
         // ORDERING: Full, so that this comes before the look whether a request waits; pairs with
-        // `Share::wait`.
-        share.held.fetch_sub(bytes, Full);
+        // `Holding::wait`.
+        holding.held.fetch_sub(bytes, Full);
     }
 
     fn shelf(&self) -> Option<&SpinLockIrq<Stacks>> {
@@ -660,7 +660,7 @@ impl Store {
     }
 }
 
-impl Share {
+impl Holding {
     /// Allocates the buffer that the session has in reserve, unless it has one.
     ///
     /// # Context
@@ -705,7 +705,7 @@ impl Share {
 ///
 /// `ENOSPC`: too many requests of closing paths are still in the line.
 pub(crate) fn wait(holder: Arc<dyn Holder>, waiter: Waiter) -> Result {
-    holder.share().wait(waiter)?;
+    holder.holding().wait(waiter)?;
     holder.clone().serve_line();
     holder.look_after_lines(false);
     Ok(())
@@ -717,12 +717,12 @@ fn take_back(mut memory: KBox<Memory>) {
     let Some(holder) = memory.holder.take() else {
         return;
     };
-    let share = holder.share();
-    share.give_back(memory);
-    if share.is_waiting_after_all() {
+    let holding = holder.holding();
+    holding.give_back(memory);
+    if holding.is_waiting_after_all() {
         holder.clone().serve_line();
     }
-    if share.buffers.is_short() {
+    if holding.buffers.is_short() {
         holder.look_after_lines(true);
     }
 }
@@ -732,7 +732,7 @@ fn take_back(mut memory: KBox<Memory>) {
 fn leave_mapped(memory: KBox<Memory>) {
     if let Some(holder) = memory.holder.clone() {
         holder.is_late();
-        let buffers = &holder.share().buffers;
+        let buffers = &holder.holding().buffers;
         buffers.store.lock().late.push(memory);
         buffers.tidy.modify(buffers.clone(), 0);
     }
@@ -779,12 +779,12 @@ mod tests {
     #[pin_data]
     struct Nobody {
         #[pin]
-        share: Share,
+        holding: Holding,
     }
 
     impl Holder for Nobody {
-        fn share(&self) -> &Share {
-            &self.share
+        fn holding(&self) -> &Holding {
+            &self.holding
         }
 
         fn serve_line(self: Arc<Self>) {}
@@ -808,7 +808,7 @@ mod tests {
             let buffers = Buffers::new(4 * PAGE_SIZE as u32, u64::MAX, queue)?;
             // The tests do its work.
             buffers.tidy.disable_sync();
-            let nobody = try_pin_init!(Nobody { share <- Share::new(buffers, 4) }? Error);
+            let nobody = try_pin_init!(Nobody { holding <- Holding::new(buffers, 4) }? Error);
             Ok(Self {
                 holder: Arc::pin_init(nobody, GFP_KERNEL)?,
                 pd: Pd::new(&Device::nth(0)?)?,
@@ -816,7 +816,7 @@ mod tests {
         }
 
         fn buffers(&self) -> &Buffers {
-            &self.holder.share().buffers
+            &self.holder.holding().buffers
         }
 
         fn take(&self) -> Result<Buffer> {
@@ -828,7 +828,7 @@ mod tests {
             let buffers = self.buffers();
             let taken = buffers.store.lock().memory.taken;
             let used = buffers.used.load(Relaxed);
-            (taken, used, self.holder.share().held())
+            (taken, used, self.holder.holding().held())
         }
     }
 
@@ -912,7 +912,7 @@ mod tests {
     #[test]
     fn the_reserve_comes_back() -> Result {
         let rig = Rig::new()?;
-        rig.holder.share().make_reserve()?;
+        rig.holder.holding().make_reserve()?;
         let reserve = || Buffer::take_reserve(rig.holder.clone(), &rig.pd);
         let mut buffer = reserve().ok_or(ENOMEM)?;
         let place = start(&buffer)?;
@@ -920,7 +920,7 @@ mod tests {
         drop((buffer, region));
         assert!(reserve().is_none());
         assert!(rig.buffers().take_late());
-        rig.holder.share().make_reserve()?;
+        rig.holder.holding().make_reserve()?;
         assert!(reserve().is_none());
         rig.pd.end()?;
         assert!(!rig.buffers().take_late());

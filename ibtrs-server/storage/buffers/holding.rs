@@ -44,7 +44,7 @@ pub(crate) struct Waiter {
 
 /// The part of a session.
 #[pin_data]
-pub(crate) struct Share {
+pub(crate) struct Holding {
     pub(crate) buffers: Arc<Buffers>,
     /// Bytes of the buffers that the slots of all paths have. Larger requests write this, so it is
     /// apart from what all requests read.
@@ -60,7 +60,7 @@ pub(crate) struct Share {
     pub(super) reserve: TakeCell<KBox<Memory>>,
 }
 
-impl Share {
+impl Holding {
     /// Creates the part of a session with `depth` numbers. The line has room for requests of a path that
     /// is being closed while the client sends them again over another one. There is no buffer in reserve
     /// until the session has a path with slots.
@@ -68,9 +68,9 @@ impl Share {
         try_pin_init!(Self {
             buffers,
             held: KBox::new(Atomic::new(0), GFP_KERNEL)?,
-            line <- new_spinlock_irq!(Ring::new(2 * usize::from(depth))?, "Share::line"),
+            line <- new_spinlock_irq!(Ring::new(2 * usize::from(depth))?, "Holding::line"),
             waiting: Atomic::new(0),
-            has_reserve <- new_mutex!(false, "Share::has_reserve"),
+            has_reserve <- new_mutex!(false, "Holding::has_reserve"),
             reserve: TakeCell::empty(),
         }? Error)
     }
