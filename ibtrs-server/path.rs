@@ -3,15 +3,12 @@
 //! A path: a pair of addresses, the connections between them, and the state.
 
 use crate::{
-    data::{
-        con::{
-            Con,
-            Control,
-            PathIo,
-            Resources,
-            SessionIo, //
-        },
-        stats::Stats, //
+    data::con::{
+        Con,
+        Control,
+        PathIo,
+        Resources,
+        SessionIo, //
     },
     ends::Ends,
     env::memory::Charge,
@@ -218,10 +215,6 @@ kx::impl_has_work! {
 
 /// The interface for sysfs.
 impl Path {
-    pub(crate) fn ends(&self) -> Ends {
-        self.io.ends
-    }
-
     /// Returns the name of the RDMA device.
     pub(crate) fn hca_name(&self) -> Name {
         self.io.pd.device().name()
@@ -230,10 +223,6 @@ impl Path {
     /// Returns the number of the device's port.
     pub(crate) fn hca_port(&self) -> u32 {
         self.hca_port
-    }
-
-    pub(crate) fn stats(&self) -> &Stats {
-        &self.io.stats
     }
 
     /// Begins to close the path. Its client may connect it again.

@@ -91,12 +91,12 @@ impl PathDir {
     pub(crate) fn new(session: &Arc<SessionDir>, path: &Arc<Path>) -> Result<Self> {
         let dir = Dir::new(
             &session.paths,
-            fmt!("{}", path.ends()),
+            fmt!("{}", path.io.ends),
             path.clone(),
             &PATH_FILES,
         )?;
         let stats = Dir::new(&dir, fmt!("stats"), path.clone(), &STATS_FILES)?;
-        session.send_uevent(path.ends(), c"IBTRS_STATE=connected");
+        session.send_uevent(path.io.ends, c"IBTRS_STATE=connected");
         Ok(Self {
             _stats: stats,
             dir,
@@ -108,7 +108,7 @@ impl PathDir {
 impl Drop for PathDir {
     fn drop(&mut self) {
         self.session
-            .send_uevent(self.dir.data().ends(), c"IBTRS_STATE=disconnected");
+            .send_uevent(self.dir.data().io.ends, c"IBTRS_STATE=disconnected");
     }
 }
 
@@ -144,11 +144,11 @@ static PATH_FILES: [Attr<Arc<Path>>; 8] = [
         buf.line(fmt!("{}", path.hca_port()))
     }),
     Attr::ro(c"src_addr", |path: &Path, buf| {
-        show(buf, path.ends().src)?;
+        show(buf, path.io.ends.src)?;
         buf.line(fmt!(""))
     }),
     Attr::ro(c"dst_addr", |path: &Path, buf| {
-        show(buf, path.ends().dst)?;
+        show(buf, path.io.ends.dst)?;
         buf.line(fmt!(""))
     }),
 ];
@@ -173,18 +173,18 @@ static STATS_FILES: [Attr<Arc<Path>>; 3] = [
     ),
     Attr::rw(
         c"rdma",
-        |path: &Path, buf| show(buf, path.stats().rdma()),
+        |path: &Path, buf| show(buf, path.io.stats.rdma()),
         |path, input| reset(path, input, |stats| stats.flow.reset()),
     ),
     Attr::rw(
         c"wc_completion",
-        |path: &Path, buf| show(buf, path.stats().batches.wc_completion().server()),
+        |path: &Path, buf| show(buf, path.io.stats.batches.wc_completion().server()),
         |path, input| reset(path, input, |stats| stats.batches.reset()),
     ),
 ];
 
 fn reset(path: StoreCtx<'_, Arc<Path>>, input: &[u8], what: fn(&Stats)) -> Result {
     text::reset(input).map_err(|error| convert::error(error.errno()))?;
-    what(path.stats());
+    what(&path.io.stats);
     Ok(())
 }
