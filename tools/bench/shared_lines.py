@@ -9,17 +9,17 @@ REASONS = {
         "counts the request in the window of its connection, which other processors use as well when theirs is full",
     "ibtrs_client::data::slot::Inner::finish":
         "the same count, when the request has ended, on whichever processor that is",
-    "ibtrs_server::con::Con::rdma::qp::Handler::received":
+    "ibtrs_server::data::receive::con::Con::rdma::qp::Handler::received":
         "claims the request number for the path: another path may bring the same request again",
-    "ibtrs_server::con::Con::request":
+    "ibtrs_server::data::receive::con::Con::request":
         "the same claim, where the compiler did not make it a part of the caller",
-    "ibnbd_server::session::Handle::ibtrs_server::server::ServiceSession::request":
+    "ibnbd_server::session::Handle::ibtrs_server::data::con::upper::ServiceSession::request":
         "claims the bio of the request number; the processor on which the disk ended the last request gave it back",
     "ibnbd_client::queue::request::Queue::kx::blk::operations::Operations::queue_rq":
         "with several disks, keeps a request that waits for the share of its disk",
     "ibnbd_client::queue::request::Queue::kx::blk::operations::IoOperations::io_done":
         "takes such a request, on the processor on which another one has ended",
-    "ibtrs_server::chunk_owner::session::Session::release":
+    "ibtrs_server::data::claims::con::PathIo::release":
         "gives the request number back, on the processor on which the disk ended the request",
 }
 

@@ -229,8 +229,8 @@ FINISH = "_RNvMs3_NtNtCsc8rsQac3ZnD_12ibtrs_client4data4slotNtB5_5Inner6finish"
 
 @pytest.mark.parametrize("symbol, path", [
     (FINISH, "ibtrs_client::data::slot::Inner::finish"),
-    ("_RNvXs_NtCsbto0t92BXst_12ibtrs_server3conNtB4_3ConNtNtCsk5DQadO8XgK_4rdma2qp7Handler8received",
-     "ibtrs_server::con::Con::rdma::qp::Handler::received"),
+    ("_RNvXs_NtNtCsigt7Hwg8qX1_12ibtrs_server4data7receiveNtNtB6_3con3ConNtNtCsiYjhfUPc6Dv_4rdma2qp7Handler8received",
+     "ibtrs_server::data::receive::con::Con::rdma::qp::Handler::received"),
     ("_RNvMs0_NtNtCs2WNVx23UuCm_2kx4work7delayedINtB5_11DelayedWorkNtNtCsc8rsQac3ZnD_12ibtrs_client4path4PathKy3_E7run_rawB10_",
      "kx::work::delayed::DelayedWork::ibtrs_client::path::Path::run_raw"),
     ("_raw_spin_lock_irqsave", "_raw_spin_lock_irqsave")])
@@ -239,11 +239,11 @@ def test_names_of_functions_can_be_read(symbol, path):
 
 
 def test_our_functions_need_a_reason_for_locked_instructions():
-    new = "_RNvNtCsbto0t92BXst_12ibtrs_server7respond13leave_service"
+    new = "_RNvNtNtNtCsigt7Hwg8qX1_12ibtrs_server4data4send6answer13leave_service"
     lines = [[FINISH, "ibtrs_client", 1.0], ["_raw_spin_lock", "kernel", 60.0], [new, "ibtrs_server", 0.01]]
     assert not shared_lines.without_reason(lines)
     lines[-1][-1] = 0.5
-    assert shared_lines.without_reason(lines) == ["ibtrs_server::respond::leave_service"]
+    assert shared_lines.without_reason(lines) == ["ibtrs_server::data::send::answer::leave_service"]
 
 
 def test_a_file_of_another_size_is_refused():
