@@ -138,12 +138,12 @@ impl core::ops::Deref for IoMr {
 impl Mr {
     /// Allocates a region of at most `pages` pages, which describes nothing yet.
     fn new(pd: &Arc<Pd>, pages: u32) -> Result<Self> {
-        let ptr = pd.new_region(pages)?;
+        let (ptr, bases) = pd.new_region(pages)?;
         let any = pd.device().takes_any_address();
         // INVARIANT: The region was just allocated in `pd`, and nobody else has it.
         Ok(Self {
             ptr,
-            bases: any.then(|| Bases::new(kx::random::next_u64())),
+            bases: any.then_some(bases),
             pd: pd.clone(),
         })
     }
@@ -328,24 +328,33 @@ fn fill_list(
 ///
 /// The DMA addresses of the memory would tell the peer, and any eavesdropper, where the memory is.
 /// The numbers used instead are not secret, but reveal nothing.
-struct Bases(u64);
+pub(crate) struct Bases(u64);
 
 impl Bases {
-    fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         Self(seed)
+    }
+
+    /// Returns others, which follow from these: a random number for each region would take as long as
+    /// the rest of it.
+    pub(crate) fn split(&mut self) -> Self {
+        Self(self.next_bits())
     }
 
     /// Returns the address for a range that begins at `addr`: with the same offset in the page, and
     /// below 2^63, so that adding a length or an offset never overflows.
     fn next(&mut self, addr: u64) -> u64 {
         const IN_PAGE: u64 = PAGE_SIZE as u64 - 1;
-        // SplitMix64 takes only a few instructions for each I/O.
+        (self.next_bits() >> 1) & !IN_PAGE | (addr & IN_PAGE)
+    }
+
+    /// SplitMix64 takes only a few instructions for each I/O.
+    fn next_bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut bits = self.0;
         bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        bits ^= bits >> 31;
-        (bits >> 1) & !IN_PAGE | (addr & IN_PAGE)
+        bits ^ (bits >> 31)
     }
 }
 
@@ -474,7 +483,8 @@ mod tests {
 
     #[test]
     fn differs_each_time() {
-        let (mut one, mut other) = (Bases::new(1), Bases::new(2));
+        let mut all = Bases::new(1);
+        let (mut one, mut other) = (all.split(), all.split());
         let mut last = 0;
         for _ in 0..1000 {
             let base = one.next(ADDR);

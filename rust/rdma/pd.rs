@@ -18,7 +18,8 @@ use crate::{
         KeepNode, //
         Keeper,
         Mapped,
-    }, //
+    },
+    mr::Bases, //
 };
 use ibtrs_bindings as bindings;
 use kernel::{
@@ -77,7 +78,11 @@ pub struct Pd {
 }
 
 /// The regions of a protection domain.
-struct Regions(KVVec<NonNull<bindings::ib_mr>>);
+struct Regions {
+    list: KVVec<NonNull<bindings::ib_mr>>,
+    /// From which their addresses follow.
+    bases: Bases,
+}
 
 // SAFETY: Any thread may use and free a region.
 unsafe impl Send for Regions {}
@@ -134,7 +139,13 @@ impl Pd {
                 ptr,
                 id: LAST_ID.fetch_add(1, Relaxed) + 1,
                 memory <- new_memory(),
-                regions <- new_mutex!(Regions(KVVec::new()), "Pd::regions"),
+                regions <- new_mutex!(
+                    Regions {
+                        list: KVVec::new(),
+                        bases: Bases::new(kx::random::next_u64()),
+                    },
+                    "Pd::regions"
+                ),
                 dev: dev.clone(),
             }),
             GFP_KERNEL,
@@ -145,10 +156,11 @@ impl Pd {
         })
     }
 
-    /// Allocates a region of at most `pages` pages, which lives as long as the domain.
-    pub(crate) fn new_region(&self, pages: u32) -> Result<NonNull<bindings::ib_mr>> {
+    /// Allocates a region of at most `pages` pages, which lives as long as the domain. Also returns
+    /// where its registrations begin.
+    pub(crate) fn new_region(&self, pages: u32) -> Result<(NonNull<bindings::ib_mr>, Bases)> {
         let mut regions = self.regions.lock();
-        regions.0.reserve(1, GFP_KERNEL)?;
+        regions.list.reserve(1, GFP_KERNEL)?;
         // SAFETY: The domain is live by the type invariant.
         let region = crate::from_err_ptr(unsafe {
             bindings::ib_alloc_mr(
@@ -158,8 +170,8 @@ impl Pd {
             )
         })?;
         // INVARIANT: The new region is in the list, which has room.
-        let _ = regions.0.push_within_capacity(region);
-        Ok(region)
+        let _ = regions.list.push_within_capacity(region);
+        Ok((region, regions.bases.split()))
     }
 
     /// Returns the number of the domain.
@@ -253,7 +265,7 @@ impl Pd {
     /// Returns whether the domain will free `region`.
     #[cfg(IBTRS_KUNIT)]
     pub(crate) fn has_region(&self, region: NonNull<bindings::ib_mr>) -> bool {
-        self.regions.lock().0.contains(&region)
+        self.regions.lock().list.contains(&region)
     }
 }
 
@@ -261,7 +273,7 @@ impl Pd {
 impl PinnedDrop for Pd {
     fn drop(self: Pin<&mut Self>) {
         let mut kept = false;
-        for region in &self.regions.lock().0 {
+        for region in &self.regions.lock().list {
             // SAFETY: The region is live by the type invariant. Its users are an `Mr` and queue
             // pairs, which hold references to `self`, so none is left.
             let error =
