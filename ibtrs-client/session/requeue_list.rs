@@ -110,7 +110,7 @@ impl RequeueList {
         }
         Ok(Self {
             slots,
-            headers: KVVec::from_elem(0, depth * MAX_USER_HDR, GFP_KERNEL)?,
+            headers: KVVec::zeroed(depth * MAX_USER_HDR, GFP_KERNEL)?,
             count: 0,
         })
     }

@@ -216,7 +216,7 @@ fn length(descs: &[SgDesc]) -> usize {
 /// Returns the message that tells the client about its chunks.
 fn message(path: &Path, descs: &[SgDesc]) -> Result<Source> {
     let len = length(descs);
-    let mut bytes = KVVec::from_elem(0, len, GFP_KERNEL)?;
+    let mut bytes = KVVec::<u8>::zeroed(len, GFP_KERNEL)?;
     InfoRsp::write(&mut bytes, descs.iter().copied()).map_err(|_| EINVAL)?;
     let pieces = Arc::new(Pieces::new(len, Node::ANY)?, GFP_KERNEL)?;
     pieces.copy_in(0, &bytes)?;

@@ -97,7 +97,7 @@ impl MappedBytes {
             return Err(EINVAL);
         }
         let room = KeepNode::new(GFP_KERNEL)?;
-        let mut bytes = KVec::from_elem(0u8, len, GFP_KERNEL)?;
+        let mut bytes = KVec::<u8>::zeroed(len, GFP_KERNEL)?;
         // SAFETY: The device is live, as `pd` keeps it. `bytes` has that length, is physically
         // contiguous as all memory of kmalloc is, and does not move, as the vector never grows.
         let addr = unsafe {

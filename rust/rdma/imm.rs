@@ -79,7 +79,7 @@ impl ImmRing {
     #[cfg(IBTRS_KUNIT)]
     pub(crate) fn unmapped(domain: u64, depth: u32) -> Result<Self> {
         let count = depth as usize;
-        let bytes = KVec::from_elem(0u8, count * IMM_LEN as usize, GFP_KERNEL)?;
+        let bytes = KVec::<u8>::zeroed(count * IMM_LEN as usize, GFP_KERNEL)?;
         Ok(Self {
             buf: Buf::Unmapped(bytes, domain),
             places: Places::new(count),

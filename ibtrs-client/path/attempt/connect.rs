@@ -695,7 +695,7 @@ fn connect_rest(attempt: &Arc<Attempt>, pd: &Arc<Pd>, wire: &Wire, auth: &Client
 /// requests that use them.
 fn exchange_info(attempt: &Arc<Attempt>, pd: &Arc<Pd>, wire: &Wire) -> Result<Arc<Slots<Con>>> {
     let len = info_rsp_len(wire.rsp.queue_depth);
-    let info = KVVec::from_elem(0u8, len, GFP_KERNEL)?;
+    let info = KVVec::<u8>::zeroed(len, GFP_KERNEL)?;
     attempt.setup.lock().info = info;
 
     let name = attempt.path.env.session_name()?;
