@@ -136,6 +136,9 @@ impl core::ops::Deref for IoMr {
 }
 
 impl Mr {
+    /// Number of pieces whose list is not allocated.
+    const FEW: usize = 8;
+
     /// Allocates a region of at most `pages` pages, which describes nothing yet.
     fn new(pd: &Arc<Pd>, pages: u32) -> Result<Self> {
         let (ptr, bases) = pd.new_region(pages)?;
@@ -190,9 +193,17 @@ impl Mr {
         let mapped = pieces.mapped();
         let count = mapped.len();
         let zeroed = kernel::bindings::scatterlist::c_zeroed();
-        let mut sg = KVVec::from_elem(zeroed, count, GFP_KERNEL)?;
+        // A path has hundreds of regions of few pieces.
+        let (mut few, mut many) = ([zeroed; Self::FEW], KVVec::new());
+        let sg = match few.get_mut(..count) {
+            Some(few) => few,
+            None => {
+                many.resize(count, zeroed, GFP_KERNEL)?;
+                &mut many[..]
+            }
+        };
         // CAST: The length of a block of pages fits in 32 bits.
-        fill_list(&mut sg, mapped.map(|(addr, len)| (addr, len as u32)))?;
+        fill_list(sg, mapped.map(|(addr, len)| (addr, len as u32)))?;
         // SAFETY: `fill_list` has made it a list of that many elements with its end marked. The DMA
         // addresses and lengths are those of memory mapped for the region's device.
         unsafe { this.map(sg.as_mut_ptr(), i32::try_from(count)?) }?;
