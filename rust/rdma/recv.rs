@@ -6,7 +6,8 @@
 use core::{
     cell::Cell,
     mem::ManuallyDrop,
-    num::NonZero, //
+    num::NonZero,
+    slice, //
 };
 
 use crate::{
@@ -141,6 +142,13 @@ pub enum Repost {
     /// Do not use the buffer any more.
     No,
 }
+
+/// A scatter element of nothing.
+const NO_SGE: bindings::ib_sge = bindings::ib_sge {
+    addr: 0,
+    length: 0,
+    lkey: 0,
+};
 
 /// A completion function.
 type Done = unsafe extern "C" fn(*mut bindings::ib_cq, *mut bindings::ib_wc);
@@ -380,36 +388,39 @@ impl Ring {
         })
     }
 
-    /// Posts the buffer of `entry`.
+    /// Posts the buffers of `entries` with one call.
     ///
     /// # Safety
     ///
-    /// `qp` must be the live queue pair that owns this. `entry` must be one of this ring, and its
-    /// buffer must not be posted.
+    /// `qp` must be the live queue pair that owns this. `entries` must be at least one and at most `N`
+    /// of this ring, and their buffers must not be posted.
     #[inline]
-    unsafe fn post(&self, qp: *mut bindings::ib_qp, entry: &Entry) -> Result {
-        let mut wr = bindings::ib_recv_wr::c_zeroed();
-        wr.__bindgen_anon_1.wr_cqe = ManuallyDrop::new(entry.cqe.get());
-        let mut sges;
-        if let Some(split) = &self.split {
-            sges = split.sges(entry.index)?;
+    unsafe fn post<const N: usize>(&self, qp: *mut bindings::ib_qp, entries: &[Entry]) -> Result {
+        let mut wrs: [_; N] = core::array::from_fn(|_| bindings::ib_recv_wr::c_zeroed());
+        let mut sges = [[NO_SGE; 2]; N];
+        // From the last to the first, as each is linked to the next one.
+        let mut next = core::ptr::null_mut();
+        for ((wr, sges), entry) in wrs.iter_mut().zip(&mut sges).zip(entries).rev() {
+            wr.next = next;
+            wr.__bindgen_anon_1.wr_cqe = ManuallyDrop::new(entry.cqe.get());
+            if let Some(split) = &self.split {
+                *sges = split.sges(entry.index)?;
+                wr.num_sge = 2;
+            } else if let Some(buf) = &self.buf {
+                let (at, len) = place(entry.index as usize, self.bytes, self.bytes);
+                *sges = [buf.sge(at, len)?.raw(), NO_SGE];
+                wr.num_sge = 1;
+            }
             wr.sg_list = sges.as_mut_ptr();
-            wr.num_sge = 2;
-        }
-        let mut sge;
-        if let Some(buf) = &self.buf {
-            let (at, len) = place(entry.index as usize, self.bytes, self.bytes);
-            sge = buf.sge(at, len)?.raw();
-            wr.sg_list = &raw mut sge;
-            wr.num_sge = 1;
+            next = wr;
         }
         let mut bad = core::ptr::null();
-        // SAFETY: The queue pair is live by this function's contract. The request is valid, and the
-        // callee reads it before it returns. The entry and the buffer belong to the `QueuePair`,
-        // which destroys its queue pair before it drops them. Nobody else uses the buffer, as it is
+        // SAFETY: The queue pair is live by this function's contract. The list of requests is valid, and
+        // the callee reads it before it returns. The entries and the buffers belong to the `QueuePair`,
+        // which destroys its queue pair before it drops them. Nobody else uses the buffers, as they are
         // not posted; the contents of `Pieces`, where a buffer with a payload is, may change at any
         // time.
-        kernel::error::to_result(unsafe { bindings::ib_post_recv(qp, &wr, &mut bad) })
+        kernel::error::to_result(unsafe { bindings::ib_post_recv(qp, next, &mut bad) })
     }
 }
 
@@ -426,6 +437,10 @@ fn new_refuses() -> impl PinInit<SpinLockIrq<bool>> {
 }
 
 impl Rings {
+    /// Number of new buffers that are posted with one call, for which the device's driver takes a lock.
+    /// Their work requests are on the stack.
+    const AT_A_TIME: usize = 8;
+
     /// Creates the rings of a receive queue that has `depth` entries for buffers.
     pub(crate) fn new(depth: u32) -> impl PinInit<Self> {
         let (adding, refuses) = (new_adding(depth), new_refuses());
@@ -462,12 +477,18 @@ impl Rings {
         *self.refuses.lock() = true;
     }
 
-    /// Adds the buffers of a class and posts them, one by one, while nobody can close the rings.
+    /// Adds the buffers of a class and posts them while nobody can close the rings: calls `post` with
+    /// each of them once, at least one and at most [`Self::AT_A_TIME`] at a time.
     ///
     /// # Errors
     ///
     /// Those of [`QueuePair::add_recvs`].
-    fn add(&self, class: usize, ring: Ring, mut post: impl FnMut(usize) -> Result) -> Result {
+    fn add(
+        &self,
+        class: usize,
+        ring: Ring,
+        mut post: impl FnMut(&Ring, &[Entry]) -> Result,
+    ) -> Result {
         let place = self.rings.get(class).ok_or(EINVAL)?;
         let count = ring.entries.len();
         let mut left = self.adding.lock();
@@ -479,19 +500,9 @@ impl Rings {
             return Err(EBUSY);
         }
         *left = rest;
-        (0..count).try_for_each(&mut post)
-    }
-
-    /// Posts the buffer `index` of a class.
-    ///
-    /// # Safety
-    ///
-    /// `qp` must be the live queue pair that owns this, and the buffer must not be posted.
-    unsafe fn post(&self, qp: *mut bindings::ib_qp, class: usize, index: usize) -> Result {
         let ring = self.get(class).ok_or(EINVAL)?;
-        let entry = ring.entries.get(index).ok_or(EINVAL)?;
-        // SAFETY: By this function's contract; the entry was just found in the ring.
-        unsafe { ring.post(qp, entry) }
+        let mut parts = ring.entries.chunks(Self::AT_A_TIME);
+        parts.try_for_each(|part| post(ring, part))
     }
 }
 
@@ -517,10 +528,11 @@ impl<H: Handler> QueuePair<H> {
             false => spec,
         };
         let ring = Ring::new(self.pd(), class, spec, recv_done::<H>)?;
-        self.recvs().add(class, ring, |index| {
-            // SAFETY: This queue pair owns the rings, and is live by its type invariant. The
-            // buffers are new, so they are not posted.
-            unsafe { self.recvs().post(self.as_raw(), class, index) }
+        self.recvs().add(class, ring, |ring, entries| {
+            // SAFETY: This queue pair owns the rings, and is live by its type invariant. `add` passes
+            // each entry of the ring once, at least one and at most `AT_A_TIME` at a time. The buffers
+            // are new, so they are not posted.
+            unsafe { ring.post::<{ Rings::AT_A_TIME }>(self.as_raw(), entries) }
         })
     }
 
@@ -581,7 +593,7 @@ impl<H: Handler> QueuePair<H> {
             // to destroy it, and closing it waits for the lock. The entry was just found in the ring.
             // Its buffer is not posted: it was kept, so `recv_done` has not posted it, and only one
             // exchange finds the flag set after that.
-            let _ = unsafe { ring.post(self.as_raw(), entry) };
+            let _ = unsafe { ring.post::<1>(self.as_raw(), slice::from_ref(entry)) };
         }
     }
 }
@@ -675,7 +687,7 @@ unsafe extern "C" fn recv_done<H: Handler>(cq: *mut bindings::ib_cq, wc: *mut bi
         // SAFETY: The queue pair owns the rings, and is live, as its completion is handled. The entry
         // is in the ring of its class by its type invariant. Its buffer is not posted, as its
         // completion was just handled, and nobody can give it back, as it was not kept.
-        let _ = unsafe { ring.post(qp.as_raw(), entry) };
+        let _ = unsafe { ring.post::<1>(qp.as_raw(), slice::from_ref(entry)) };
     }
 }
 
@@ -773,10 +785,10 @@ mod tests {
         assert_eq!(larger.has_payloads(), Err(EINVAL));
     }
 
-    /// A ring of three buffers without memory.
-    fn ring() -> Result<Ring> {
+    /// A ring of buffers without memory.
+    fn ring(count: u32) -> Result<Ring> {
         Ok(Ring {
-            entries: Entry::list(1, 3, done)?,
+            entries: Entry::list(1, count, done)?,
             bytes: 0,
             buf: None,
             split: None,
@@ -786,12 +798,16 @@ mod tests {
     /// No buffer is posted to a queue pair that is being drained, or drained.
     #[test]
     fn nothing_is_added_after_the_end() -> Result {
-        let rings = KBox::pin_init(Rings::new(8), GFP_KERNEL)?;
+        const COUNT: u32 = 2 * Rings::AT_A_TIME as u32 + 3;
+        let rings = KBox::pin_init(Rings::new(2 * COUNT), GFP_KERNEL)?;
         let mut posted = 0;
         let mut add = |class| {
-            rings.add(class, ring()?, |index| {
-                assert_eq!(index, posted);
-                posted += 1;
+            rings.add(class, ring(COUNT)?, |_, entries| {
+                assert!((1..=Rings::AT_A_TIME).contains(&entries.len()));
+                for entry in entries {
+                    assert_eq!(entry.index, posted);
+                    posted += 1;
+                }
                 Ok(())
             })
         };
@@ -800,7 +816,7 @@ mod tests {
         assert_eq!(add(MAX_CLASSES), Err(EINVAL));
         rings.close();
         assert_eq!(add(2), Err(ENOTCONN));
-        assert_eq!(posted, 3);
+        assert_eq!(posted, COUNT);
         assert!(rings.get(1).is_some() && rings.get(2).is_none());
         Ok(())
     }
@@ -809,8 +825,8 @@ mod tests {
     #[test]
     fn no_more_buffers_than_entries() -> Result {
         let rings = KBox::pin_init(Rings::new(5), GFP_KERNEL)?;
-        assert_eq!(rings.add(0, ring()?, |_| Ok(())), Ok(()));
-        assert_eq!(rings.add(1, ring()?, |_| Ok(())), Err(EINVAL));
+        assert_eq!(rings.add(0, ring(3)?, |_, _| Ok(())), Ok(()));
+        assert_eq!(rings.add(1, ring(3)?, |_, _| Ok(())), Err(EINVAL));
         assert!(rings.get(1).is_none());
         Ok(())
     }
