@@ -66,6 +66,7 @@ pub(crate) fn proceed(
     if chunk.request.source().is_some() {
         return fetch::begin(&qp, slot, chunk);
     }
+    chunk.want_small();
     match chunk.chunk().map(|whole| whole.mr().rkey()) {
         Some(rkey) if chunk.must_invalidate() => invalidate(&qp, slot, chunk, rkey),
         _ => serve(path, qp, slot.index(), chunk),

@@ -343,7 +343,7 @@ impl Config {
         self.service_requests(terms) + 2
     }
 
-    /// Returns the bytes of each chunk's private memory, which no client can write to.
+    /// Returns the bytes of the private memory that each chunk may get, which no client can write to.
     pub(crate) fn private_bytes(&self) -> usize {
         if self.invalidate {
             SMALL_BYTES

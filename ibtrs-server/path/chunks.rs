@@ -103,7 +103,7 @@ impl Path {
                 let node = self.io.pd.device().node();
                 let memory = env
                     .slot_pool
-                    .take(config.group_bytes(self.io.terms), 0, node)?;
+                    .take(config.group_bytes(self.io.terms), node)?;
                 let group = Group::new(&self.io.pd, memory.chunk)?;
                 groups.push(Arc::new(group, GFP_KERNEL)?, GFP_KERNEL)?;
             }
@@ -121,9 +121,9 @@ impl Path {
         let config = &env.config;
         let chunk_bytes = config.chunk_bytes as usize;
         let node = self.io.pd.device().node();
-        let memory = env.pool.take(chunk_bytes, config.private_bytes(), node)?;
+        let memory = env.pool.take(chunk_bytes, node)?;
         let most_pieces = data_pieces(self.io.inv_answers);
-        let chunk = Chunk::new(&self.io.pd, memory, most_pieces, answer)?;
+        let chunk = Chunk::new(&self.io.pd, memory, config.invalidate, most_pieces, answer)?;
         Ok(KBox::new(chunk, GFP_KERNEL)?)
     }
 }

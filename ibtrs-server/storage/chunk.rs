@@ -375,10 +375,12 @@ impl Chunk {
     pub(crate) fn new(
         pd: &Arc<Pd>,
         memory: ChunkMemory,
+        secure: bool,
         most_pieces: usize,
         answer: AnswerBuf,
     ) -> Result<Self> {
-        let whole = KBox::new(Whole::new(pd, memory, most_pieces)?, GFP_KERNEL)?;
+        let whole = Whole::new(pd, memory, secure, most_pieces)?;
+        let whole = KBox::new(whole, GFP_KERNEL)?;
         Ok(Self::with_landing(Landing::Chunk(whole), answer))
     }
 
@@ -518,6 +520,14 @@ impl Chunk {
     /// request is served.
     pub(crate) fn must_invalidate(&self) -> bool {
         self.capsule.is_none() && self.landing.must_invalidate(&self.request)
+    }
+
+    /// Allocates memory for the data of the request; see [`Whole::want_small`].
+    #[inline]
+    pub(crate) fn want_small(&mut self) {
+        if self.capsule.is_none() {
+            self.landing.want_small(&self.request);
+        }
     }
 
     /// Returns whether the request needs a buffer that the slot does not have.

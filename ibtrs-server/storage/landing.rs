@@ -26,6 +26,7 @@ use ibtrs_proto::{
     },
 };
 use kernel::{
+    alloc::flags::GFP_NOWAIT,
     prelude::*,
     sync::{
         Arc,
@@ -50,45 +51,73 @@ use rdma::{
 /// A chunk.
 pub(crate) struct Whole {
     memory: Source,
-    /// Memory for small data, to which no client can write.
+    /// Memory for small data, to which no client can write; allocated for the first request that needs
+    /// it, so that a path connects sooner.
     small: Option<Source>,
+    /// Requests in service are to be out of the client's reach.
+    secure: bool,
     /// The region that the client writes to.
     mr: Mr,
 }
 
 impl Whole {
     /// Creates a chunk in the protection domain of a path. Its regions are still to be
-    /// [registered](Self::register). Data in more than `most_pieces` is sent from a region.
+    /// [registered](Self::register). Data in more than `most_pieces` is sent from a region. If it is
+    /// `secure`, requests in service are out of the client's reach.
     ///
     /// # Context
     ///
     /// May sleep.
-    pub(crate) fn new(pd: &Arc<Pd>, memory: ChunkMemory, most_pieces: usize) -> Result<Self> {
-        let private = |pieces| Source::complete(pd, pieces, Direction::ToDevice, most_pieces);
-        let small = memory.private.map(private).transpose()?;
-        let new = match small {
-            Some(_) => Source::complete,
+    pub(crate) fn new(
+        pd: &Arc<Pd>,
+        memory: ChunkMemory,
+        secure: bool,
+        most_pieces: usize,
+    ) -> Result<Self> {
+        let new = match secure {
+            true => Source::complete,
             // The client's region is never invalidated, and can be sent from.
-            None => Source::new,
+            false => Source::new,
         };
-        let mut memory = new(pd, memory.chunk, Direction::Bidirectional, most_pieces)?;
+        let mut source = new(pd, memory.chunk, Direction::Bidirectional, most_pieces)?;
+        let private = memory.private.filter(|_| secure);
         Ok(Self {
-            mr: memory.cover()?,
-            memory,
-            small,
+            mr: source.cover()?,
+            small: private.and_then(|pieces| source.another(pieces)),
+            memory: source,
+            secure,
         })
     }
 
     /// Maximum number of work requests of [`Self::register`].
-    pub(crate) const REGIONS: u32 = 3;
+    pub(crate) const REGIONS: u32 = 2;
 
     /// Registers the chunk for the client to write to, and what answers are sent from.
     pub(crate) fn register<H: Handler>(&self, chain: &mut Chain<'_, H>) {
         chain.reg_mr(&self.mr, Access::RemoteWrite);
         self.memory.register(chain);
-        if let Some(small) = &self.small {
-            small.register(chain);
+    }
+
+    /// Allocates the memory for small data if `request` is the first that needs it. Without free memory,
+    /// the key of the chunk will be invalidated for the request, as for one with more data.
+    ///
+    /// # Context
+    ///
+    /// May sleep, but does not wait for memory.
+    #[inline]
+    pub(crate) fn want_small(&mut self, request: &ServerRequest) {
+        // CAST: The constant fits.
+        let needs = (1..=SMALL_BYTES as u32).contains(&request.data_len);
+        if needs && self.secure && self.small.is_none() {
+            self.small = self.new_small();
         }
+    }
+
+    #[cold]
+    fn new_small(&self) -> Option<Source> {
+        let node = self.memory.dma().pd().device().node();
+        let pieces = Pieces::optional(SMALL_BYTES, node).ok()?;
+        self.memory.another(Arc::new(pieces, GFP_NOWAIT).ok()?)
     }
 
     /// Returns the address and key of the chunk; the caller sets the length.
@@ -106,8 +135,10 @@ impl Whole {
         self.mr.next_key();
     }
 
+    /// Returns whether the request has no data, or the memory for small data has room for it.
     fn is_small(&self, request: &ServerRequest) -> bool {
-        self.small.is_some() && request.data_len as usize <= SMALL_BYTES
+        let len = request.data_len as usize;
+        len == 0 || self.small.is_some() && len <= SMALL_BYTES
     }
 
     fn data(&self, request: &ServerRequest) -> &Source {
@@ -119,9 +150,9 @@ impl Whole {
 
     /// Returns the region to send data from, if it is in too many pieces.
     fn region(&self, request: &ServerRequest) -> Option<&Mr> {
-        match &self.small {
-            Some(_) => self.data(request).region(),
-            None => Some(&self.mr),
+        match self.secure {
+            true => self.data(request).region(),
+            false => Some(&self.mr),
         }
     }
 }
@@ -402,7 +433,7 @@ impl Landing {
     /// Returns whether the key of the chunk must be invalidated before `request` is served.
     pub(crate) fn must_invalidate(&self, request: &ServerRequest) -> bool {
         match self {
-            Self::Chunk(whole) => whole.small.is_some() && !whole.is_small(request),
+            Self::Chunk(whole) => whole.secure && !whole.is_small(request),
             Self::Slot(_) => false,
         }
     }
@@ -470,6 +501,14 @@ impl Landing {
         }
     }
 
+    /// See [`Whole::want_small`].
+    #[inline]
+    pub(crate) fn want_small(&mut self, request: &ServerRequest) {
+        if let Self::Chunk(whole) = self {
+            whole.want_small(request);
+        }
+    }
+
     /// Returns the chunk, if it is one.
     pub(crate) fn chunk(&self) -> Option<&Whole> {
         match self {
@@ -510,26 +549,83 @@ mod tests {
 
     const LEN: usize = 2 * PAGE_SIZE;
 
-    fn chunk(pd: &Arc<Pd>, private_bytes: usize) -> Result<Landing> {
+    fn chunk(pd: &Arc<Pd>, secure: bool, most_pieces: usize) -> Result<Landing> {
         let pool = KBox::pin_init(Pool::new(), GFP_KERNEL)?;
-        let memory = pool.take(LEN, private_bytes, Node::ANY)?;
-        let whole = Whole::new(pd, memory, 1)?;
+        let memory = pool.take(LEN, Node::ANY)?;
+        let whole = Whole::new(pd, memory, secure, most_pieces)?;
         Ok(Landing::Chunk(KBox::new(whole, GFP_KERNEL)?))
+    }
+
+    /// Returns a request with this much data.
+    fn request(len: usize) -> Result<ServerRequest> {
+        Ok(ServerRequest {
+            direction: Dir::Write,
+            data_len: u32::try_from(len)?,
+            usr_at: 0,
+            usr_len: 0,
+            desc: None,
+            need_inval: false,
+            timed: false,
+        })
+    }
+
+    fn has_small(landing: &Landing) -> bool {
+        landing.chunk().is_some_and(|whole| whole.small.is_some())
+    }
+
+    #[test]
+    fn a_chunk_gets_memory_for_small_data_when_it_needs_it() -> Result {
+        let pd = Pd::new(&Device::nth(0)?)?;
+        let mut landing = chunk(&pd, true, 6)?;
+        for len in [0, SMALL_BYTES + 1] {
+            landing.want_small(&request(len)?);
+            assert!(!has_small(&landing));
+            assert_eq!(landing.must_invalidate(&request(len)?), len > 0);
+        }
+        // Without it, the key is invalidated.
+        assert!(landing.must_invalidate(&request(1)?));
+        landing.want_small(&request(1)?);
+        assert!(has_small(&landing));
+        for (len, invalidates) in [
+            (0, false),
+            (1, false),
+            (SMALL_BYTES, false),
+            (SMALL_BYTES + 1, true),
+        ] {
+            let request = request(len)?;
+            landing.want_small(&request);
+            assert_eq!(landing.must_invalidate(&request), invalidates);
+        }
+        // What is in too many pieces would need a region.
+        let mut none = chunk(&pd, true, 0)?;
+        none.want_small(&request(1)?);
+        assert!(!has_small(&none) && none.must_invalidate(&request(1)?));
+        // Without `always_invalidate`, nothing of this.
+        let mut plain = chunk(&pd, false, 6)?;
+        plain.want_small(&request(1)?);
+        assert!(!has_small(&plain) && !plain.must_invalidate(&request(LEN)?));
+        Ok(())
     }
 
     /// With the key of a connection that is still open, a client could write to what the next one has.
     #[test]
     fn memory_is_given_back_when_it_is_not_mapped() -> Result {
-        for private_bytes in [0, SMALL_BYTES] {
+        for is_used in [false, true] {
             let pd = Pd::new(&Device::nth(0)?)?;
-            let chunks = [chunk(&pd, private_bytes)?, chunk(&pd, private_bytes)?];
-            let [before, after] = chunks;
+            let (mut before, mut after) = (chunk(&pd, true, 6)?, chunk(&pd, true, 6)?);
+            if is_used {
+                before.want_small(&request(1)?);
+                after.want_small(&request(1)?);
+            }
             assert!(before.into_memory().is_none());
             pd.end()?;
             let memory = after.into_memory().ok_or(EINVAL)?;
             assert_eq!(memory.chunk.len(), LEN);
-            let private = memory.private.as_ref().map(|pieces| pieces.len());
-            assert_eq!(private, (private_bytes > 0).then_some(private_bytes));
+            assert_eq!(memory.private.is_some(), is_used);
+            // The next chunk has it from the beginning.
+            let pd = Pd::new(&Device::nth(0)?)?;
+            let next = Whole::new(&pd, memory, true, 6)?;
+            assert_eq!(next.small.is_some(), is_used);
         }
         Ok(())
     }

@@ -26,19 +26,16 @@ use kx::mm::{
 pub(crate) struct ChunkMemory {
     /// Memory to which the client can write.
     pub(crate) chunk: Arc<Pieces>,
-    /// Memory to which no client can write, if the server uses some.
+    /// Memory to which no client can write, if the chunk has got some; see
+    /// [`Whole::want_small`](super::landing::Whole::want_small).
     pub(crate) private: Option<Arc<Pieces>>,
 }
 
 impl ChunkMemory {
-    fn new(chunk_bytes: usize, private_bytes: usize, node: Node) -> Result<Self> {
-        let pieces = |len| Ok::<_, Error>(Arc::new(Pieces::new(len, node)?, GFP_KERNEL)?);
+    fn new(chunk_bytes: usize, node: Node) -> Result<Self> {
         Ok(Self {
-            chunk: pieces(chunk_bytes)?,
-            private: match private_bytes {
-                0 => None,
-                len => Some(pieces(len)?),
-            },
+            chunk: Arc::new(Pieces::new(chunk_bytes, node)?, GFP_KERNEL)?,
+            private: None,
         })
     }
 
@@ -108,12 +105,7 @@ impl Pool {
     /// # Errors
     ///
     /// `ENOMEM`.
-    pub(crate) fn take(
-        &self,
-        chunk_bytes: usize,
-        private_bytes: usize,
-        node: Node,
-    ) -> Result<ChunkMemory> {
+    pub(crate) fn take(&self, chunk_bytes: usize, node: Node) -> Result<ChunkMemory> {
         // Memory is whole pages, and a chunk need not be.
         let wanted = chunk_bytes.next_multiple_of(PAGE_SIZE);
         let mut kept = self.kept.lock();
@@ -125,7 +117,7 @@ impl Pool {
             return Ok(memory);
         }
         drop(kept);
-        ChunkMemory::new(chunk_bytes, private_bytes, node)
+        ChunkMemory::new(chunk_bytes, node)
     }
 
     /// Keeps the memory of an unused chunk, unless the pool would exceed `most` bytes.
@@ -188,12 +180,12 @@ mod tests {
     fn memory_of_any_size_is_found_again() -> Result {
         let pool = KBox::pin_init(Pool::new(), GFP_KERNEL)?;
         for bytes in [PAGE_SIZE, PAGE_SIZE + 512, 3 * PAGE_SIZE - 1] {
-            let memory = pool.take(bytes, 0, Node::ANY)?;
+            let memory = pool.take(bytes, Node::ANY)?;
             assert!(memory.chunk.len() >= bytes);
             let kept = memory.bytes();
             pool.give(memory, u64::MAX);
             assert_eq!(pool.bytes(), kept);
-            drop(pool.take(bytes, 0, Node::ANY)?);
+            drop(pool.take(bytes, Node::ANY)?);
             assert_eq!(pool.bytes(), 0);
         }
         Ok(())

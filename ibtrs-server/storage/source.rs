@@ -13,6 +13,7 @@
 
 use crate::types::MAX_SGES;
 use kernel::{
+    alloc::flags::GFP_NOWAIT,
     prelude::*,
     sync::Arc, //
 };
@@ -134,6 +135,21 @@ impl Source {
             this.region = Some(Mr::of_pieces(&mut this.dma)?);
         }
         Ok(this)
+    }
+
+    /// Maps `pieces` for the same queue pairs, to send from them without a region.
+    ///
+    /// `None` if they are in too many pieces for that, or if there is no memory.
+    ///
+    /// # Context
+    ///
+    /// Any.
+    pub(crate) fn another(&self, pieces: Arc<Pieces>) -> Option<Self> {
+        if pieces.blocks().len() > self.most_pieces {
+            return None;
+        }
+        let room = DmaRoom::new(&pieces, GFP_NOWAIT).ok()?;
+        Self::new_in(self.dma.pd(), pieces, Direction::ToDevice, room).ok()
     }
 
     /// Registers the region of this memory, if it has one.
