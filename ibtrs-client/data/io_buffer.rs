@@ -131,7 +131,7 @@ impl IoBuffer {
     /// Those of [`IoHandle::read_out`].
     pub(crate) fn copy_from(&self, io: &mut IoHandle, bytes: u32) -> Result<Sge> {
         let len = bytes as usize;
-        let copied = io.read_out(self.pages.block(), len);
+        let copied = io.read_out(self.pages.block(), 0, len);
         // Sync the buffer for the device even after an error: no copied byte may reach memory later
         // than the data of the next read.
         let data = self.pages.sge(len)?;
@@ -150,7 +150,7 @@ impl IoBuffer {
     pub(crate) fn copy_to(&self, io: &mut IoHandle, bytes: u32) -> Result {
         let len = bytes as usize;
         self.pages.sync_for_cpu(len)?;
-        let copied = io.fill(self.pages.block(), len);
+        let copied = io.fill(self.pages.block(), 0, len);
         // Hand the buffer back to the device, for the next read.
         self.pages.sync_for_device(len)?;
         copied

@@ -222,7 +222,7 @@ impl IoHandle {
         table.map(|mut table| unsafe { table.as_mut() })
     }
 
-    /// Copies the first `len` bytes of `from` to the I/O's memory, which no device may be using.
+    /// Copies `len` bytes of `from`, from `at` on, to the I/O's memory, which no device may be using.
     ///
     /// # Context
     ///
@@ -232,11 +232,11 @@ impl IoHandle {
     ///
     /// `EINVAL` if the I/O carries no data or fewer bytes, or if the block is shorter.
     #[inline]
-    pub fn fill(&mut self, from: &PageBlock, len: usize) -> Result {
-        self.copy(from, len, false)
+    pub fn fill(&mut self, from: &PageBlock, at: usize, len: usize) -> Result {
+        self.copy(from, at, len, false)
     }
 
-    /// Copies the first `len` bytes of the I/O's memory to `to`.
+    /// Copies the first `len` bytes of the I/O's memory to `to`, from `at` on.
     ///
     /// # Context
     ///
@@ -246,18 +246,16 @@ impl IoHandle {
     ///
     /// `EINVAL` if the I/O carries no data or fewer bytes, or if the block is shorter.
     #[inline]
-    pub fn read_out(&mut self, to: &PageBlock, len: usize) -> Result {
-        self.copy(to, len, true)
+    pub fn read_out(&mut self, to: &PageBlock, at: usize, len: usize) -> Result {
+        self.copy(to, at, len, true)
     }
 
-    fn copy(&mut self, block: &PageBlock, len: usize, out: bool) -> Result {
-        if len > block.len() {
-            return Err(EINVAL);
-        }
+    fn copy(&mut self, block: &PageBlock, at: usize, len: usize, out: bool) -> Result {
+        let place = block.range(at, len)?;
         // SAFETY: `raw` was not taken back, by the type invariant, and `self`, which owns it, is
-        // borrowed exclusively, so nobody uses the table. The block has at least `len` bytes, and
-        // there is no reference to the contents of a block.
-        if unsafe { (self.vtable.copy)(self.raw, block.as_ptr(), len, out) } {
+        // borrowed exclusively, so nobody uses the table. `range` has checked that the bytes are
+        // in the block, and there is no reference to the contents of a block.
+        if unsafe { (self.vtable.copy)(self.raw, place, len, out) } {
             return Ok(());
         }
         let table = self.sg().ok_or(EINVAL)?;
@@ -266,8 +264,8 @@ impl IoHandle {
         // and `end_early` was not called, as `sg` would then have returned none.
         unsafe {
             match out {
-                true => table.copy_to(block, len),
-                false => table.copy_from(block, len),
+                true => table.copy_to(block, at, len),
+                false => table.copy_from(block, at, len),
             }
         }
     }
@@ -608,25 +606,28 @@ mod tests {
         block.copy_in(0, b"data of ")?;
         let io = SyncIo::new(8)?;
         let mut handle = io.handle()?;
-        handle.fill(&block, 4)?;
-        assert_eq!(handle.fill(&block, 9), Err(EINVAL));
-        assert_eq!(handle.fill(&block, block.len() + 1), Err(EINVAL));
-        handle.fill(&block, 6)?;
+        handle.fill(&block, 0, 4)?;
+        assert_eq!(handle.fill(&block, 0, 9), Err(EINVAL));
+        assert_eq!(handle.fill(&block, 0, block.len() + 1), Err(EINVAL));
+        assert_eq!(handle.fill(&block, block.len() - 3, 4), Err(EINVAL));
+        assert_eq!(handle.fill(&block, usize::MAX, 4), Err(EINVAL));
+        handle.fill(&block, 5, 3)?;
+        handle.fill(&block, 0, 6)?;
         handle.done(Ok(()));
         assert_eq!(io.bytes()?, b"data of ");
         let other = PageBlock::with_len(8, crate::mm::Node::ANY)?;
         let io = SyncIo::new(8)?;
         let mut handle = io.handle()?;
-        handle.fill(&block, 8)?;
-        assert_eq!(handle.read_out(&other, 9), Err(EINVAL));
+        handle.fill(&block, 0, 8)?;
+        assert_eq!(handle.read_out(&other, 0, 9), Err(EINVAL));
         other.zero(0, 9)?;
-        handle.read_out(&other, 4)?;
+        handle.read_out(&other, 0, 4)?;
         let mut copied = [1; 9];
         other.copy_out(0, &mut copied)?;
         assert_eq!(&copied, b"data\0\0\0\0\0");
         handle.done(Ok(()));
         let empty = SyncIo::new(0)?;
-        assert_eq!(empty.handle()?.fill(&block, 1), Err(EINVAL));
+        assert_eq!(empty.handle()?.fill(&block, 0, 1), Err(EINVAL));
         Ok(())
     }
 

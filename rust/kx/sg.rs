@@ -177,7 +177,7 @@ impl SgTable {
         Ok(())
     }
 
-    /// Copies the first `len` bytes of `from` to the memory that the table describes.
+    /// Copies `len` bytes of `from`, from `at` on, to the memory that the table describes.
     ///
     /// # Errors
     ///
@@ -188,12 +188,12 @@ impl SgTable {
     /// The memory that the table describes must be allocated, and nobody may have a reference to
     /// it. Others may read and write it meanwhile, such as tasks that map a page.
     #[inline]
-    pub(crate) unsafe fn copy_from(&mut self, from: &PageBlock, len: usize) -> Result {
+    pub(crate) unsafe fn copy_from(&mut self, from: &PageBlock, at: usize, len: usize) -> Result {
         // SAFETY: By this function's contract.
-        unsafe { self.copy(from, len, false) }
+        unsafe { self.copy(from, at, len, false) }
     }
 
-    /// Copies the first `len` bytes that the table describes to `to`.
+    /// Copies the first `len` bytes that the table describes to `to`, from `at` on.
     ///
     /// # Errors
     ///
@@ -203,33 +203,25 @@ impl SgTable {
     ///
     /// As [`Self::copy_from`].
     #[inline]
-    pub(crate) unsafe fn copy_to(&mut self, to: &PageBlock, len: usize) -> Result {
+    pub(crate) unsafe fn copy_to(&mut self, to: &PageBlock, at: usize, len: usize) -> Result {
         // SAFETY: By this function's contract.
-        unsafe { self.copy(to, len, true) }
+        unsafe { self.copy(to, at, len, true) }
     }
 
-    /// Copies `len` bytes from the memory that the table describes to `block` (`out`), or from
-    /// `block` to that memory.
+    /// Copies `len` bytes from the memory that the table describes to `block` (`out`), from `at` on,
+    /// or from there to that memory.
     ///
     /// # Safety
     ///
     /// As [`Self::copy_from`].
     #[inline]
-    unsafe fn copy(&mut self, block: &PageBlock, len: usize, out: bool) -> Result {
-        if len > block.len() {
-            return Err(EINVAL);
-        }
+    unsafe fn copy(&mut self, block: &PageBlock, at: usize, len: usize, out: bool) -> Result {
+        let place = block.range(at, len)?;
         // SAFETY: The table has that many entries, and their memory is allocated by this function's
-        // contract. The block has at least `len` bytes. Nobody has a reference to the memory of
+        // contract. `range` has checked that the bytes are in the block. Nobody has a reference to the memory of
         // either side; others may read and write both meanwhile, for which the C callee allows.
         let copied = unsafe {
-            ibtrs_bindings::kx_sg_copy(
-                self.as_mut_ptr().cast(),
-                self.nents,
-                block.as_ptr().cast(),
-                len,
-                out,
-            )
+            ibtrs_bindings::kx_sg_copy(self.as_mut_ptr().cast(), self.nents, place.cast(), len, out)
         };
         match copied == len {
             true => Ok(()),
@@ -312,9 +304,9 @@ mod tests {
             // a reference to its content.
             unsafe {
                 table.set_buf(memory, u32::try_from(len)?)?;
-                table.copy_from(&data, len)?;
-                table.copy_to(&back, len)?;
-                assert_eq!(table.copy_to(&back, len + 1), Err(EINVAL));
+                table.copy_from(&data, 0, len)?;
+                table.copy_to(&back, 0, len)?;
+                assert_eq!(table.copy_to(&back, 0, len + 1), Err(EINVAL));
             }
             let (mut sent, mut got) = ([0], [0]);
             for at in 0..2 * PAGE_SIZE {

@@ -828,8 +828,8 @@ mod suite {
         rq.map_sg()?;
         let mut io = IoHandle::new(rq);
         let seen = PageBlock::with_len(bytes, Node::ANY)?;
-        io.read_out(&seen, bytes)?;
-        assert_eq!(io.read_out(&seen, bytes + 1), Err(EINVAL));
+        io.read_out(&seen, 0, bytes)?;
+        assert_eq!(io.read_out(&seen, 0, bytes + 1), Err(EINVAL));
         let rq = io.downcast::<Request<NullDriver>>().map_err(|_| EINVAL)?;
         rq.end(Status::OK);
         end.wait(10_000)?;
@@ -920,14 +920,14 @@ mod suite {
         data.copy_in(508, b"last")?;
         let end = rig.start_kept(3, counts, HOLD)?;
         let mut io = IoHandle::new(counts.held.take().ok_or(EINVAL)?);
-        io.fill(&data, 512)?;
+        io.fill(&data, 0, 512)?;
         rig.pieces.copy_out(508, &mut copied)?;
         assert_eq!(&copied, b"last");
         // More than the request has: the list shows it.
-        assert_eq!(io.fill(&data, 513), Err(EINVAL));
+        assert_eq!(io.fill(&data, 0, 513), Err(EINVAL));
         assert_eq!(io.sg().map(|table| table.bytes()), Some(512));
         data.zero(508, 4)?;
-        io.read_out(&data, 512)?;
+        io.read_out(&data, 0, 512)?;
         data.copy_out(508, &mut copied)?;
         assert_eq!(&copied, b"last");
         let rq = io.downcast::<Request<NullDriver>>().map_err(|_| EINVAL)?;
@@ -945,7 +945,7 @@ mod suite {
         assert_eq!(end.wait(10_000), Err(ENODEV));
         // It has no memory any more.
         assert!(io.sg().is_none());
-        assert_eq!(io.fill(&PageBlock::new(0, Node::ANY)?, 512), Err(EINVAL));
+        assert_eq!(io.fill(&PageBlock::new(0, Node::ANY)?, 0, 512), Err(EINVAL));
         // The driver requeues the request.
         io.done(Ok(()));
         // The request ends nevertheless, and the driver does not receive it again.

@@ -186,7 +186,7 @@ impl PageBlock {
 
     /// Returns the address of a range, or `EINVAL` if the range exceeds the block.
     #[inline]
-    fn range(&self, offset: usize, len: usize) -> Result<*mut u8> {
+    pub(crate) fn range(&self, offset: usize, len: usize) -> Result<*mut u8> {
         match offset.checked_add(len) {
             Some(end) if end <= self.len() => Ok(self.addr.as_ptr().wrapping_add(offset)),
             _ => Err(EINVAL),
