@@ -9,6 +9,9 @@
 //! the answer has arrived. The data of a write is copied before it is sent, and the write ends with
 //! its answer. A server can write to a buffer at any time, but reaches nothing else, and no other
 //! peer reaches the buffer: the protection domain belongs to the attempt.
+//!
+//! The buffers are in groups, each of which is one region: creating and registering a region takes
+//! longer than allocating a buffer, and a path connects no sooner than all regions are registered.
 
 use crate::types::{
     Descriptor,
@@ -21,12 +24,15 @@ use kernel::{
 };
 use kx::{
     io::IoHandle,
-    mm::PageBlock, //
+    mm::{
+        PageBlock,
+        Pieces, //
+    }, //
 };
 use rdma::{
     dma::{
         Direction,
-        DmaPages, //
+        DmaPieces, //
     },
     mr::Mr,
     pd::Pd,
@@ -37,53 +43,33 @@ use rdma::{
 /// waiting until the device no longer needs its memory.
 const WRITE_MAX: u32 = 4096;
 /// Number of tags of a path that have a buffer: the lowest ones, which are used most.
-const COUNT_MAX: u16 = 512;
+const COUNT_MAX: usize = 512;
+/// Maximum bytes of a group. A group without memory for all its buffers has none.
+const GROUP_BYTES: usize = 1 << 18;
+/// Minimum distance between two buffers, so that no two share a cache line.
+const STRIDE_MIN: usize = 512;
 
 /// The buffers of a connection attempt. The attempt keeps them until its connections are closed, as
 /// the server can write to them until then.
-pub(crate) struct IoBuffers(KVVec<IoBuffer>);
-
-impl IoBuffers {
-    /// Creates buffers for up to `count` tags, or for fewer if the device or memory runs out:
-    /// requests with other tags do without.
-    ///
-    /// # Context
-    ///
-    /// May sleep.
-    pub(crate) fn new(pd: &Arc<Pd>, count: u16) -> Self {
-        let bytes = crate::param::small_io_bytes.get();
-        let count = if bytes > 0 { count.min(COUNT_MAX) } else { 0 };
-        let mut buffers = KVVec::new();
-        for _ in 0..count {
-            let made = IoBuffer::new(pd, bytes);
-            if !made.is_ok_and(|buffer| buffers.push(buffer, GFP_KERNEL).is_ok()) {
-                break;
-            }
-        }
-        Self(buffers)
-    }
-
-    /// Returns the buffer of `tag`, if there is one.
-    #[inline]
-    pub(crate) fn get(&self, tag: u16) -> Option<&IoBuffer> {
-        self.0.get(usize::from(tag))
-    }
-
-    /// Iterates over the regions, which the caller registers for the server to write to.
-    pub(crate) fn regions(&self) -> impl Iterator<Item = &Mr> {
-        self.0.iter().map(|buffer| &buffer.mr)
-    }
-}
-
-/// The buffer of a tag.
-pub(crate) struct IoBuffer {
-    pages: DmaPages,
-    mr: Mr,
+pub(crate) struct IoBuffers {
+    groups: KVVec<Group>,
+    /// Bytes of a buffer.
     bytes: u32,
+    /// Binary logarithm of the distance between two buffers in bytes.
+    stride_shift: u32,
+    /// Binary logarithm of the number of buffers of a group.
+    group_shift: u32,
 }
 
-impl IoBuffer {
-    /// Creates a buffer of `bytes`, whose region is still to be registered.
+/// Buffers that are registered as one region.
+struct Group {
+    dma: DmaPieces,
+    mr: Mr,
+}
+
+impl Group {
+    /// Creates a group of `count` buffers of `stride` bytes, a power of two. Its region is still to be
+    /// registered.
     ///
     /// # Context
     ///
@@ -91,14 +77,104 @@ impl IoBuffer {
     ///
     /// # Errors
     ///
-    /// `ENOMEM`; those of the driver.
-    fn new(pd: &Arc<Pd>, bytes: u32) -> Result<Self> {
-        let block = PageBlock::optional(bytes as usize, pd.device().node())?;
-        let pages = DmaPages::new(pd, Arc::new(block, GFP_KERNEL)?, Direction::Bidirectional)?;
-        let mr = Mr::of_pages(&pages)?;
-        Ok(Self { pages, mr, bytes })
+    /// `ENOMEM`, also if memory is so fragmented that a buffer would be in two pieces; errors of
+    /// [`Mr::of_pieces`].
+    fn new(pd: &Arc<Pd>, count: usize, stride: usize) -> Result<Self> {
+        let pieces = Pieces::optional(count * stride, pd.device().node())?;
+        // The size of pieces is a power of two as well, so either none divides a buffer, or the first
+        // one does.
+        pieces.part(0, stride).ok_or(ENOMEM)?;
+        let pieces = Arc::new(pieces, GFP_KERNEL)?;
+        let mut dma = DmaPieces::new(pd, pieces, Direction::Bidirectional)?;
+        Ok(Self {
+            mr: Mr::of_pieces(&mut dma)?,
+            dma,
+        })
+    }
+}
+
+impl IoBuffers {
+    /// Creates buffers for up to `depth` tags, or for fewer if the device or memory runs out:
+    /// requests with other tags do without. They are registered as `regions` regions at most.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    pub(crate) fn new(pd: &Arc<Pd>, depth: u16, regions: u32) -> Self {
+        Self::of_size(pd, crate::param::small_io_bytes.get(), depth, regions)
     }
 
+    /// As [`Self::new`], with buffers of `bytes`.
+    fn of_size(pd: &Arc<Pd>, bytes: u32, depth: u16, regions: u32) -> Self {
+        let stride = (bytes as usize).next_power_of_two().max(STRIDE_MIN);
+        let dev = pd.device();
+        // CAST: From `u32` to `u64` and `usize`, none of which is smaller.
+        let most = u64::from(dev.max_fast_reg_pages()) * u64::from(dev.region_page_bytes());
+        let most = usize::try_from(most)
+            .unwrap_or(GROUP_BYTES)
+            .min(GROUP_BYTES);
+        let in_group = (most / stride).checked_ilog2();
+        let mut this = Self {
+            groups: KVVec::new(),
+            bytes,
+            stride_shift: stride.trailing_zeros(),
+            group_shift: in_group.unwrap_or(0),
+        };
+        let mut left = match (bytes, in_group) {
+            (0, _) | (_, None) => 0,
+            _ => usize::from(depth).min(COUNT_MAX),
+        };
+        for _ in 0..regions {
+            let count = left.min(1 << this.group_shift);
+            let made = (count > 0).then(|| Group::new(pd, count, stride));
+            let Some(Ok(group)) = made else {
+                break;
+            };
+            if this.groups.push(group, GFP_KERNEL).is_err() {
+                break;
+            }
+            left -= count;
+        }
+        this
+    }
+
+    /// Returns the buffer of `tag`, if there is one.
+    #[inline]
+    pub(crate) fn get(&self, tag: u16) -> Option<IoBuffer<'_>> {
+        let tag = usize::from(tag);
+        let group = self.groups.get(tag >> self.group_shift)?;
+        let number = tag & ((1 << self.group_shift) - 1);
+        let at = number << self.stride_shift;
+        // The last group may have fewer.
+        let (block, offset) = group.dma.pieces().in_one(at, self.bytes as usize)?;
+        Some(IoBuffer {
+            group,
+            at,
+            block,
+            offset,
+            bytes: self.bytes,
+        })
+    }
+
+    /// Iterates over the regions, which the caller registers for the server to write to.
+    pub(crate) fn regions(&self) -> impl Iterator<Item = &Mr> {
+        self.groups.iter().map(|group| &group.mr)
+    }
+}
+
+/// The buffer of a tag.
+#[derive(Clone, Copy)]
+pub(crate) struct IoBuffer<'a> {
+    group: &'a Group,
+    /// Where it begins in the group.
+    at: usize,
+    /// The piece that it is in, and where it begins there.
+    block: &'a PageBlock,
+    offset: usize,
+    bytes: u32,
+}
+
+impl IoBuffer<'_> {
     /// Returns whether the data of a request goes through the buffer.
     #[inline]
     pub(crate) fn takes(&self, request: &Descriptor) -> bool {
@@ -112,10 +188,25 @@ impl IoBuffer {
     /// Returns the descriptor of the first `bytes`, to which the server writes the data of a read.
     #[inline]
     pub(crate) fn desc(&self, bytes: u32) -> SgDesc {
+        let mr = &self.group.mr;
         SgDesc {
-            addr: self.mr.iova(),
-            key: self.mr.rkey(),
+            // Addresses of regions are below 2^63.
+            addr: mr.iova().wrapping_add(self.at as u64),
+            key: mr.rkey(),
             len: bytes,
+        }
+    }
+
+    /// Returns `bytes` as a length. What follows the buffer in its piece is another request's.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: the buffer is shorter.
+    #[inline]
+    fn checked(&self, bytes: u32) -> Result<usize> {
+        match bytes <= self.bytes {
+            true => Ok(bytes as usize),
+            false => Err(EINVAL),
         }
     }
 
@@ -128,14 +219,15 @@ impl IoBuffer {
     ///
     /// # Errors
     ///
-    /// Those of [`IoHandle::read_out`].
+    /// `EINVAL`: the buffer is shorter; errors of [`IoHandle::read_out`].
     pub(crate) fn copy_from(&self, io: &mut IoHandle, bytes: u32) -> Result<Sge> {
-        let len = bytes as usize;
-        let copied = io.read_out(self.pages.block(), 0, len);
+        let len = self.checked(bytes)?;
+        let copied = io.read_out(self.block, self.offset, len);
         // Sync the buffer for the device even after an error: no copied byte may reach memory later
         // than the data of the next read.
-        let data = self.pages.sge(len)?;
-        copied.map(|()| data)
+        self.group.dma.sync_for_device(self.at, len)?;
+        copied?;
+        self.group.dma.sge(self.at, bytes).ok_or(EINVAL)
     }
 
     /// Copies the first `bytes` of the buffer to the memory of `io`.
@@ -146,13 +238,126 @@ impl IoBuffer {
     ///
     /// # Errors
     ///
-    /// Those of [`IoHandle::fill`].
+    /// `EINVAL`: the buffer is shorter; errors of [`IoHandle::fill`].
     pub(crate) fn copy_to(&self, io: &mut IoHandle, bytes: u32) -> Result {
-        let len = bytes as usize;
-        self.pages.sync_for_cpu(len)?;
-        let copied = io.fill(self.pages.block(), 0, len);
+        let len = self.checked(bytes)?;
+        self.group.dma.sync_for_cpu(self.at, len)?;
+        let copied = io.fill(self.block, self.offset, len);
         // Hand the buffer back to the device, for the next read.
-        self.pages.sync_for_device(len)?;
+        self.group.dma.sync_for_device(self.at, len)?;
         copied
+    }
+}
+
+#[cfg(IBTRS_KUNIT)]
+#[kernel::macros::kunit_tests(ibtrs_client_io_buffer)]
+mod tests {
+    use super::*;
+    use kx::io::SyncIo;
+    use rdma::device::Device;
+
+    /// With buffers of 4096 bytes, of which a group has 64, the last group is shorter.
+    const DEPTH: u16 = 150;
+
+    /// Returns the number that a tag has in its buffer.
+    fn mark(tag: u16) -> [u8; 2] {
+        (tag + 1).to_ne_bytes()
+    }
+
+    fn each_tag_has_its_own(bytes: u32, in_group: usize) -> Result {
+        let pd = Pd::new(&Device::nth(0)?)?;
+        let all = IoBuffers::of_size(&pd, bytes, DEPTH, 100);
+        let regions = usize::from(DEPTH).div_ceil(in_group);
+        assert_eq!(all.regions().count(), regions);
+        for tag in 0..DEPTH {
+            let buffer = all.get(tag).ok_or(ENOMEM)?;
+            buffer.block.copy_in(buffer.offset, &mark(tag))?;
+            let end = buffer.offset + all.bytes as usize - 2;
+            buffer.block.copy_in(end, &mark(tag))?;
+        }
+        for tag in 0..DEPTH {
+            let buffer = all.get(tag).ok_or(ENOMEM)?;
+            for at in [0, all.bytes as usize - 2] {
+                let mut seen = [0; 2];
+                buffer.block.copy_out(buffer.offset + at, &mut seen)?;
+                assert_eq!(seen, mark(tag));
+            }
+            // What the server writes at the address gets there.
+            let desc = buffer.desc(2);
+            let mr = all
+                .regions()
+                .nth(usize::from(tag) / in_group)
+                .ok_or(EINVAL)?;
+            assert_eq!((desc.key, desc.len), (mr.rkey(), 2));
+            let at = usize::try_from(desc.addr - mr.iova())?;
+            assert!((at + all.bytes as usize) as u64 <= mr.length());
+            let (block, offset) = buffer.group.dma.pieces().in_one(at, 2).ok_or(EINVAL)?;
+            let mut seen = [0; 2];
+            block.copy_out(offset, &mut seen)?;
+            assert_eq!(seen, mark(tag));
+        }
+        // The last group is rounded up to whole pages.
+        let end = u16::try_from(regions * in_group)?;
+        assert!(all.get(end).is_none() && all.get(u16::MAX).is_none());
+        Ok(())
+    }
+
+    #[test]
+    fn each_tag_has_a_buffer_of_its_own() -> Result {
+        for (bytes, in_group) in [(2, 512), (512, 512), (4096, 64), (5000, 32), (16384, 16)] {
+            each_tag_has_its_own(bytes, in_group)?;
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn data_goes_both_ways() -> Result {
+        let pd = Pd::new(&Device::nth(0)?)?;
+        let all = IoBuffers::of_size(&pd, 4096, DEPTH, 100);
+        let (one, other) = (all.get(1).ok_or(ENOMEM)?, all.get(2).ok_or(ENOMEM)?);
+        one.block.copy_in(one.offset, b"12345678")?;
+        let io = SyncIo::new(8)?;
+        let mut handle = io.handle()?;
+        one.copy_to(&mut handle, 8)?;
+        let sge = other.copy_from(&mut handle, 8)?;
+        assert_eq!(sge.len(), 8);
+        assert!(other.copy_from(&mut handle, 9).is_err());
+        handle.done(Ok(()));
+        assert_eq!(io.bytes()?, b"12345678");
+        let mut seen = [0; 8];
+        other.block.copy_out(other.offset, &mut seen)?;
+        assert_eq!(&seen, b"12345678");
+        Ok(())
+    }
+
+    /// The next buffer of the group follows at once.
+    #[test]
+    fn nothing_is_copied_beyond_a_buffer() -> Result {
+        let pd = Pd::new(&Device::nth(0)?)?;
+        let all = IoBuffers::of_size(&pd, 4096, DEPTH, 100);
+        let (one, next) = (all.get(0).ok_or(ENOMEM)?, all.get(1).ok_or(ENOMEM)?);
+        next.block.copy_in(next.offset, b"1")?;
+        let io = SyncIo::new(8192)?;
+        let mut handle = io.handle()?;
+        assert_eq!(one.copy_from(&mut handle, 4097).err(), Some(EINVAL));
+        assert_eq!(one.copy_to(&mut handle, 4097), Err(EINVAL));
+        assert!(one.copy_from(&mut handle, 4096).is_ok());
+        handle.done(Ok(()));
+        let mut seen = [0];
+        next.block.copy_out(next.offset, &mut seen)?;
+        assert_eq!(&seen, b"1");
+        Ok(())
+    }
+
+    #[test]
+    fn the_first_tags_have_buffers() -> Result {
+        let pd = Pd::new(&Device::nth(0)?)?;
+        let one = IoBuffers::of_size(&pd, 4096, DEPTH, 1);
+        assert!(one.get(63).is_some() && one.get(64).is_none());
+        for (bytes, depth, regions) in [(4096, 0, 100), (4096, DEPTH, 0), (0, DEPTH, 100)] {
+            let none = IoBuffers::of_size(&pd, bytes, depth, regions);
+            assert!(none.get(0).is_none() && none.regions().count() == 0);
+        }
+        Ok(())
     }
 }

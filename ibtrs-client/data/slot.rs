@@ -267,7 +267,7 @@ impl Request {
 
     /// Returns the buffer for the data of a request, if the data goes through one.
     #[inline]
-    pub(super) fn buffer_for(&self, wire: &Wire, req: &Descriptor) -> Option<&IoBuffer> {
+    pub(super) fn buffer_for(&self, wire: &Wire, req: &Descriptor) -> Option<IoBuffer<'_>> {
         if req.bytes == 0 || req.dir == Dir::Write && !wire.is_pushed(req) {
             return None;
         }

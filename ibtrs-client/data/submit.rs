@@ -292,7 +292,7 @@ impl Inner {
         submit: &Descriptor,
         user_hdr: &[u8],
         plan: Plan,
-        buffer: Option<&IoBuffer>,
+        buffer: Option<IoBuffer<'_>>,
         timed: bool,
     ) -> Result<Placement> {
         let usr_len = u16::try_from(submit.usr_len)?;

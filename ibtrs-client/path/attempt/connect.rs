@@ -721,8 +721,7 @@ fn exchange_info(attempt: &Arc<Attempt>, pd: &Arc<Pd>, wire: &Wire) -> Result<Ar
     }
     // Registered before the message on the same queue, so they are ready when its answer comes.
     let places = service.send_depth().saturating_sub(MESSAGE_SENDS);
-    let count = wire.depth.min(u16::try_from(places).unwrap_or(u16::MAX));
-    let buffers = Arc::new(IoBuffers::new(pd, count), GFP_KERNEL)?;
+    let buffers = Arc::new(IoBuffers::new(pd, wire.depth, places), GFP_KERNEL)?;
     attempt.cons.lock().io_buffers = Some(buffers.clone());
     for region in buffers.regions() {
         service.send(SqSpace { wrs: 1, sges: 0 }, Doorbell::Now, |chain| {
