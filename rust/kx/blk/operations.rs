@@ -347,7 +347,8 @@ impl<D: Operations> Vtable<D> {
 
     /// # Safety
     ///
-    /// `rq` must be a new request of a [`TagSet`](super::TagSet) of the driver.
+    /// `rq` must be a new request of a [`TagSet`](super::TagSet) of the driver. The memory behind it must
+    /// be zeroed, or have gone through [`Self::exit_request`].
     unsafe extern "C" fn init_request(
         _set: *mut bindings::blk_mq_tag_set,
         rq: *mut bindings::request,
@@ -356,9 +357,10 @@ impl<D: Operations> Vtable<D> {
     ) -> c_int {
         let private = Request::<D>::private_of(rq);
         // SAFETY: By this function's contract the request is new, so nobody uses the memory behind
-        // it. `TagSet::raw` has asked for the size of a `Private` there, and `build` has checked its
-        // alignment. It stays there until `exit_request` drops it.
-        unsafe { pin_init::raw_init(private, Private::new()) };
+        // it, which is as `Private::init` needs it: blk_mq_alloc_rqs() and blk_alloc_flush_queue()
+        // allocate it zeroed. `TagSet::raw` has asked for the size of a `Private` there, and `build` has
+        // checked its alignment. It stays there until `exit_request` drops it.
+        unsafe { Private::init(private) };
         0
     }
 
