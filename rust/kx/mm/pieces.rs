@@ -114,8 +114,9 @@ impl Pieces {
                 bv_len: u32::try_from(block.len())?,
                 bv_offset: 0,
             };
-            blocks.push(block, flags)?;
-            segments.push(Segment(segment), flags)?;
+            blocks.push_within_capacity(block).map_err(|_| ENOMEM)?;
+            let pushed = segments.push_within_capacity(Segment(segment));
+            pushed.map_err(|_| ENOMEM)?;
         }
         // INVARIANT: Both were just filled, with blocks of the length of the piece.
         Ok(Self {
