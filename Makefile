@@ -89,6 +89,11 @@ fmt:
 fmt-check:
 	@$(rustfmt) --check $(rust-files)
 
+# What is generated from declarations in rust/proto and tools/ibnbd: rows of the documentation and the JSON schema.
+.PHONY: generated
+generated:
+	@scripts/generated.sh
+
 # Of what has no kernel in it.
 .PHONY: fuzz-host mutants
 SECONDS_OF_FUZZING ?= 60
@@ -105,6 +110,7 @@ help:
 	@echo '  make deb                    Debian packages, in build/'
 	@echo '  make html                   the documentation as HTML, in build/html'
 	@echo '  make pictures               draws the pictures of the documentation again'
+	@echo '  make generated              writes the rows of the documentation that follow from declarations'
 	@echo '  make kernel-metadata        what the headers of a distribution lack (KERNEL=release or KDIR=)'
 	@echo "In guests, on Debian's own kernel, which is fetched:"
 	@echo '  make demo                   maps a disk and verifies it with fio'

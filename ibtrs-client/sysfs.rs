@@ -138,6 +138,7 @@ impl SessionDir for SessionHook {
             &path::FILES,
         )?;
         let stats = Dir::new(&dir, fmt!("stats"), path.clone(), &stats::FILES)?;
+        stats.add_files(&stats::COUNTERS)?;
         let made = PathHook {
             _stats: stats,
             dir,

@@ -21,6 +21,7 @@ use ibtrs_proto::{
         Suite, //
     },
     handshake::EXT_VERSION,
+    stats::counter::server_path,
     text, //
 };
 use kernel::{
@@ -96,6 +97,7 @@ impl PathDir {
             &PATH_FILES,
         )?;
         let stats = Dir::new(&dir, fmt!("stats"), path.clone(), &STATS_FILES)?;
+        stats.add_files(&COUNTERS)?;
         session.send_uevent(path.io.ends, c"IBTRS_STATE=connected");
         Ok(Self {
             _stats: stats,
@@ -182,6 +184,23 @@ static STATS_FILES: [Attr<Arc<Path>>; 3] = [
         |path, input| reset(path, input, |stats| stats.batches.reset()),
     ),
 ];
+
+macro_rules! counter_files {
+    ($($name:ident = $file:literal, $unit:ident, $since:literal, $help:literal;)+) => {
+        /// The files of the counters that are declared in [`server_path`].
+        static COUNTERS: [Attr<Arc<Path>>; server_path::ALL.len()] = [$(Attr::rw(
+            $file,
+            |path: &Path, buf| buf.line(fmt!("{}", path.io.stats.declared.sum(server_path::$name))),
+            |path, input| {
+                reset(path, input, |stats| {
+                    stats.declared.reset_some(server_path::$name..server_path::$name + 1)
+                })
+            },
+        ),)+];
+    };
+}
+
+ibtrs_proto::server_path_counters!(counter_files);
 
 fn reset(path: StoreCtx<'_, Arc<Path>>, input: &[u8], what: fn(&Stats)) -> Result {
     text::reset(input).map_err(|error| convert::error(error.errno()))?;

@@ -10,6 +10,7 @@ use ibtrs_core::stats::{
     Flow, //
 };
 use ibtrs_proto::stats::{
+    counter::client_path,
     latency::{
         self,
         Latencies, //
@@ -97,6 +98,8 @@ pub(crate) struct Stats {
     flow: Flow,
     pub(crate) batches: Batches,
     counters: Counters<COUNTERS>,
+    /// Those of [`client_path`].
+    pub(crate) declared: Counters<{ client_path::ALL.len() }>,
     maxima: Maxima<MAXIMA>,
     /// One for each connection for I/O that is not polled, at the place of its first CPU.
     strays: KVVec<Strays>,
@@ -125,6 +128,7 @@ impl Stats {
             flow: Flow::new()?,
             batches: Batches::new()?,
             counters: Counters::new()?,
+            declared: Counters::new()?,
             maxima: Maxima::new()?,
             strays,
             nr_queues,
@@ -271,6 +275,7 @@ impl Stats {
         self.flow.reset();
         self.batches.reset();
         self.counters.reset();
+        self.declared.reset();
         self.maxima.reset();
         self.reset_migrations();
     }

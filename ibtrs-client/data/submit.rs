@@ -41,7 +41,8 @@ use ibtrs_proto::{
         ReadHdr,
         SgDesc,
         WriteHdr, //
-    }, //
+    },
+    stats::counter::client_path, //
 };
 use kernel::{
     prelude::*,
@@ -107,6 +108,7 @@ impl PathIo {
                 .submit_here(req, user_hdr, io)
                 .inspect_err(|_| self.leave(cid));
         }
+        self.link.stats.declared.inc(client_path::WINDOW_FULL);
         // The caller may have left requests there that are still to be rung for.
         self.commit(cid);
         // CAST: A path has no more connections than fit 16 bits.

@@ -15,6 +15,7 @@ use crate::{
 use ibtrs_core::convert;
 use ibtrs_proto::{
     stats::{
+        counter::client_path,
         latency::Histogram,
         table::{
             CpuMigration,
@@ -94,6 +95,23 @@ pub(super) static FILES: [Attr<Arc<Path>>; 10] = [
         |path, input| reset(path, input, Stats::reset_rdma),
     ),
 ];
+
+macro_rules! counter_files {
+    ($($name:ident = $file:literal, $unit:ident, $since:literal, $help:literal;)+) => {
+        /// The files of the counters that are declared in [`client_path`].
+        pub(super) static COUNTERS: [Attr<Arc<Path>>; client_path::ALL.len()] = [$(Attr::rw(
+            $file,
+            |path: &Path, buf| buf.line(fmt!("{}", path.stats().declared.sum(client_path::$name))),
+            |path, input| {
+                reset(path, input, |stats| {
+                    stats.declared.reset_some(client_path::$name..client_path::$name + 1)
+                })
+            },
+        ),)+];
+    };
+}
+
+ibtrs_proto::client_path_counters!(counter_files);
 
 fn reset(path: Ctx<'_>, input: &[u8], what: fn(&Stats)) -> Result {
     text::reset(input).map_err(|error| convert::error(error.errno()))?;

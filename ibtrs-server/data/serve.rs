@@ -22,9 +22,12 @@ use crate::{
     },
 };
 use ibtrs_core::trace;
-use ibtrs_proto::serving::{
-    self,
-    Place, //
+use ibtrs_proto::{
+    serving::{
+        self,
+        Place, //
+    },
+    stats::counter::server_path, //
 };
 use kernel::prelude::*;
 use kx::sync::PercpuArc;
@@ -82,6 +85,7 @@ fn grant(con: &Con, chunk: &mut Chunk, buffer: Buffer) {
 
 /// Makes a request wait until there is a buffer for its data.
 fn wait_for_buffer(con: &Con, slot: SlotRef<'_, Con>, chunk: KBox<Chunk>) {
+    con.path.stats.declared.inc(server_path::BUFFER_WAITS);
     let waiter = Waiter {
         tag: con.path.tag.get(),
         buf_id: buf_id(slot),

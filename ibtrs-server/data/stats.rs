@@ -6,14 +6,20 @@ use ibtrs_core::stats::{
     Batches,
     Flow, //
 };
-use ibtrs_proto::stats::ServerRdma;
+use ibtrs_proto::stats::{
+    counter::server_path,
+    ServerRdma, //
+};
 use kernel::prelude::*;
+use kx::percpu::Counters;
 
 /// The counters of a path.
 pub(crate) struct Stats {
     /// Requests, from their hand-over to the service until it is done with them.
     pub(crate) flow: Flow,
     pub(crate) batches: Batches,
+    /// Those of [`server_path`].
+    pub(crate) declared: Counters<{ server_path::ALL.len() }>,
 }
 
 impl Stats {
@@ -26,6 +32,7 @@ impl Stats {
         Ok(Self {
             flow: Flow::new()?,
             batches: Batches::new()?,
+            declared: Counters::new()?,
         })
     }
 
@@ -42,5 +49,6 @@ impl Stats {
     pub(crate) fn reset(&self) {
         self.flow.reset();
         self.batches.reset();
+        self.declared.reset();
     }
 }

@@ -98,6 +98,19 @@ CLIENT = {
         (text, errno.EINVAL) for text in ("", "\n", "a b", "a:b", "x" * 33, "\xff"))),
 }
 
+# From the declarations in rust/proto/ibtrs/stats/counter.rs, by `make generated`.
+CLIENT_PATH_COUNTERS = (
+    "window_full",
+)
+SERVER_PATH_COUNTERS = (
+    "buffer_waits",
+)
+
+
+def _counters(names: tuple[str, ...]) -> dict[str, File]:
+    return {f"stats/{name}": _stats(r"\d+\n") for name in names}
+
+
 CLIENT_PATH = {
     "state": File(0o444, r"(connected|disconnected)\n"),
     "reconnect": _usage("reconnect"),
@@ -125,6 +138,7 @@ CLIENT_PATH = {
     "stats/rdma_lat_us": _latency("us", 21),
     "stats/wc_completion": _stats(r"\d+ \d+\n"),
     "stats/rdma": _stats(r"\d+ \d+ \d+ \d+ \d+ \d+\n"),
+    **_counters(CLIENT_PATH_COUNTERS),
 }
 
 SERVER_PATH = {
@@ -139,6 +153,7 @@ SERVER_PATH = {
     "stats/reset_all": RESET_ALL,
     "stats/rdma": _stats(r"\d+ \d+ \d+ \d+ \d+\n"),
     "stats/wc_completion": _stats(r"\d+ \d+ \d+\n"),
+    **_counters(SERVER_PATH_COUNTERS),
 }
 
 # The line of a mapping that is there.

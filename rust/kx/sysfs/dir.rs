@@ -100,10 +100,19 @@ impl<P: Data> Dir<P> {
         }
         // INVARIANT: The kobject was added, and the result owns its initial reference.
         let dir = Self { core, data };
-        // SAFETY: `new_core` has created the node for a `P`. The kobject was added above, and only
-        // dropping `dir` deletes it.
-        unsafe { dir.node().create_files(attrs) }?;
+        dir.add_files(attrs)?;
         Ok(dir)
+    }
+
+    /// Creates further files in the directory, which exist as long as the directory does.
+    ///
+    /// # Errors
+    ///
+    /// [`EEXIST`] if it has a file of one of the names; [`ENOMEM`]. Some of the files may exist then.
+    pub fn add_files(&self, attrs: &'static [Attr<P>]) -> Result {
+        // SAFETY: `new_core` has created the node for a `P`. By the type invariant the kobject was
+        // added, and only dropping `self` deletes it.
+        unsafe { self.node().create_files(attrs) }
     }
 
     /// Returns the reference to the data.

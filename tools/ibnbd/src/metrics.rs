@@ -5,7 +5,7 @@
 use std::fmt::Write;
 
 use crate::family::Side;
-use crate::model::{Disk, Machine, Opened, Path, PathState, Session};
+use crate::model::{Counters, Disk, Machine, Opened, Path, PathState, Session};
 use crate::root::Root;
 use crate::value::{Failover, Latency, Operation};
 
@@ -387,6 +387,15 @@ fn path_counts(out: &mut Out, paths: &[&Path]) {
         "Attempts to connect the path again.",
         attempts,
     );
+    for counter in Counters::declared() {
+        let value = |path: &Path| path.stats.as_ref()?.counters.get(counter);
+        out.metric(
+            &format!("ibtrs_path_{}_total", counter.name()),
+            "counter",
+            &format!("{}.", counter.help),
+            paths.iter().map(|path| (of_path(path), value(path))),
+        );
+    }
 }
 
 fn traffic(path: &Path) -> Option<crate::value::Traffic> {

@@ -2,6 +2,7 @@
 
 //! Disks, sessions, paths and opened devices of a machine.
 
+mod counters;
 mod disk;
 mod opened;
 mod reader;
@@ -14,6 +15,7 @@ use std::collections::HashMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+pub use counters::Counters;
 pub use disk::Disk;
 pub use opened::Opened;
 pub use reader::Note;

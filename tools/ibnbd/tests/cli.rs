@@ -163,11 +163,11 @@ fn documents_are_as_the_schema_says() {
     );
 }
 
-/// To write it again: `IBNBD_WRITE_SCHEMA=1 cargo test -p ibnbd schema`.
+/// To write it again: `make generated`.
 #[test]
 fn the_schema_is_the_one_in_the_documentation() {
     let file = &tree::of_package("../../Documentation/tool.schema.json");
-    if std::env::var_os("IBNBD_WRITE_SCHEMA").is_some() {
+    if tree::may_write() {
         std::fs::write(file, document::schema()).unwrap();
     }
     assert_eq!(std::fs::read_to_string(file).unwrap(), document::schema());

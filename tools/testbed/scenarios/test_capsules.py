@@ -25,6 +25,7 @@ def test_one_processor_has_more_requests_than_the_window(pair, parameters):
         fio.run(client, f"--name=x --filename={OURS.disk} --rw=randrw --bsrange={sizes} --iodepth=508 --cpus_allowed=0 "
                         f"--iodepth_batch_submit=64 --size=8m {VERIFY}", timeout=300)
     assert blockdev.same_on_both(pair, device, OURS.disk, SIZE_MB)
+    assert int(client.run("cat /sys/class/ibtrs-client/one/paths/*/stats/window_full")) > 0 or "capsules=N" in parameters
     # The other processors' connections are as before.
     fio.run(client, f"--name=x --filename={OURS.disk} --rw=randrw --bs=4k --iodepth=127 --numjobs=4 --size=4m "
                     f"--offset_increment=4m --cpus_allowed=0-3 --cpus_allowed_policy=split {VERIFY}", timeout=300)

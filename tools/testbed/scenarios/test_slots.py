@@ -156,6 +156,10 @@ def test_requests_wait_for_buffers(pair):
     assert "err= 0" in said, said
     assert blockdev.same_on_both(pair, one, OURS.disk, 64)
     assert "rror" not in client.run("dmesg | grep -i 'I/O error' || true")
+    waits = "/sys/class/ibtrs-server/*/paths/*/stats/buffer_waits"
+    assert max(map(int, server.run(f"cat {waits}").split())) > 0
+    server.run(f"for file in {waits}; do echo 0 > $file; done")
+    assert set(server.run(f"cat {waits}").split()) == {"0"}
     client.run(f"{OURS.unmap()} && {OURS.unmap(1)}")
 
 

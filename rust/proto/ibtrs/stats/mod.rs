@@ -15,11 +15,14 @@
 //! | client, session: `last_failover` | [`failover`] |
 //! | client, session: `failover_times_ms` | [`latency::Single`] |
 //! | client: `sg_entries`, `cpu_migration`, `cpu_migration_from`, `cpu_migration_to` | [`table`] |
+//! | client: all others | [`counter::client_path`] |
 //! | server: `rdma` | [`ServerRdma`] |
 //! | server: `wc_completion` | [`WcCompletion::server`] |
+//! | server: all others | [`counter::server_path`] |
 
 use core::fmt::{Display, Formatter, Result};
 
+pub mod counter;
 pub mod failover;
 pub mod latency;
 pub mod table;

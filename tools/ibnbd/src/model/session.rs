@@ -6,6 +6,7 @@ use ibtrs_proto::addr::{Addr, PathAddr};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::counters::Counters;
 use super::reader::Reader;
 use crate::family::{Family, Side};
 use crate::value::{self, Failover, Latency, Times, Traffic};
@@ -185,6 +186,9 @@ pub struct PathStats {
     pub reconnects: Option<Reconnects>,
     /// Requests by the time they took.
     pub latency: Option<Latency>,
+    /// Those that have files of their own.
+    #[serde(skip_serializing_if = "Counters::is_empty", default)]
+    pub counters: Counters,
 }
 
 /// Attempts to connect a path again.
@@ -255,6 +259,7 @@ impl Path {
             latency: (client && ours)
                 .then(|| reader.get(&file("rdma_lat_us"), value::latency))
                 .flatten(),
+            counters: Counters::read(reader, self.family, self.side, file),
         });
     }
 }

@@ -10,6 +10,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
+use ibtrs_proto::stats::counter::{client_path, server_path, Counter};
 use tempfile::TempDir;
 
 pub struct Tree {
@@ -31,6 +32,39 @@ pub const FAILOVER: &str = "time 1764376027.042\npath ip:10.0.1.2@ip:10.0.1.1\n\
 /// The times of all its failovers.
 pub const FAILOVER_TIMES: &str =
     "1 ms: 0\n2 ms: 0\n4 ms: 1\n8 ms: 0\n>= 8 ms: 2\nmaximum ms: 3700\n";
+
+/// Whether tests write the files and parts of files that are generated, in place of comparing them.
+pub fn may_write() -> bool {
+    std::env::var_os("IBNBD_WRITE_GENERATED").is_some()
+}
+
+/// Compares a generated part of a file of the project, or writes it: the lines between the first
+/// one that begins with `after` and the next that begins with `before`, or the end of the file.
+#[track_caller]
+pub fn is_generated(file: &str, after: &str, before: &str, wanted: &str) {
+    let file = &of_package(&format!("../../{file}"));
+    let text = std::fs::read_to_string(file).unwrap();
+    let line = |from: usize, head: &str| {
+        let at = format!("\n{}", &text[from..]).find(&format!("\n{head}"));
+        from + at.unwrap_or_else(|| panic!("{}: no line {head:?}", file.display()))
+    };
+    let begin = line(0, after);
+    let begin = begin + text[begin..].find('\n').unwrap() + 1;
+    let end = match before {
+        "" => text.len(),
+        before => line(begin, before),
+    };
+    if may_write() {
+        std::fs::write(file, [&text[..begin], wanted, &text[end..]].concat()).unwrap();
+        return;
+    }
+    let file = file.display();
+    assert_eq!(
+        &text[begin..end],
+        wanted,
+        "{file}: `make generated` writes it"
+    );
+}
 
 /// A file of this package's sources.
 pub fn of_package(name: &str) -> PathBuf {
@@ -170,8 +204,9 @@ impl Tree {
             } else {
                 "no heartbeat from the server (ETIMEDOUT)\n"
             };
+            let path = format!("{folder}/paths/ip:{src}@ip:{dst}");
             self.files(
-                &format!("{folder}/paths/ip:{src}@ip:{dst}"),
+                &path,
                 &[
                     ("state", &format!("{state}\n")),
                     ("src_addr", &format!("ip:{src}\n")),
@@ -196,6 +231,7 @@ impl Tree {
                     ("stats/reset_all", "echo 1 to reset all statistics\n"),
                 ],
             );
+            self.counters(&path, client_path::ALL);
         }
         self
     }
@@ -299,8 +335,9 @@ impl Tree {
     }
 
     pub fn served(&self, name: &str, src: &str, dst: &str) -> &Self {
+        let folder = format!("/sys/class/ibtrs-server/{name}/paths/ip:{src}@ip:{dst}");
         self.files(
-            &format!("/sys/class/ibtrs-server/{name}/paths/ip:{src}@ip:{dst}"),
+            &folder,
             &[
                 ("src_addr", &format!("ip:{src}\n")),
                 ("dst_addr", &format!("ip:{dst}\n")),
@@ -313,7 +350,17 @@ impl Tree {
                 ("stats/rdma", "10 40960 20 81920 0\n"),
                 ("stats/reset_all", "echo 1 to reset all statistics\n"),
             ],
-        )
+        );
+        self.counters(&folder, server_path::ALL)
+    }
+
+    /// Those of a path, each with a value of its own.
+    fn counters(&self, path: &str, counters: &[Counter]) -> &Self {
+        for (counter, value) in counters.iter().zip(5..) {
+            let file = format!("{path}/stats/{}", counter.name());
+            self.file(&file, format!("{value}\n"));
+        }
+        self
     }
 
     pub fn opened(&self, device: &str, session: &str, mapping_path: &str) -> &Self {

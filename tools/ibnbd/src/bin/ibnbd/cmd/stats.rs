@@ -5,9 +5,10 @@
 use ibnbd_host::advice::Task;
 use ibnbd_host::document::{Stats, FORMAT};
 use ibnbd_host::find::{self, Found};
-use ibnbd_host::model::{Disk, Machine, Path};
+use ibnbd_host::model::{Counters, Disk, Machine, Path};
 use ibnbd_host::value::human;
 use ibnbd_host::Family;
+use ibtrs_proto::stats::counter::Counter;
 
 use super::Done;
 use crate::act;
@@ -107,7 +108,13 @@ fn average(all: u64, number: u64) -> String {
 }
 
 fn of_paths(paths: &[Path]) -> Table {
-    let mut table = Table::new([
+    // Those that any of the paths has.
+    let any = |counter: &&Counter| {
+        let mut stats = paths.iter().filter_map(|path| path.stats.as_ref());
+        stats.any(|stats| stats.counters.get(counter).is_some())
+    };
+    let counters: Vec<&Counter> = Counters::declared().filter(any).collect();
+    let mut columns = vec![
         "session",
         "path",
         "side",
@@ -120,7 +127,9 @@ fn of_paths(paths: &[Path]) -> Table {
         "reconnects",
         "p50 us",
         "p99 us",
-    ]);
+    ];
+    columns.extend(counters.iter().map(|counter| counter.name()));
+    let mut table = Table::new(columns);
     for path in paths {
         let Some(stats) = &path.stats else { continue };
         let traffic = stats.traffic.unwrap_or_default();
@@ -128,7 +137,7 @@ fn of_paths(paths: &[Path]) -> Table {
         let reconnects = stats
             .reconnects
             .map(|r| format!("{}+{}", r.successful, r.failed));
-        table.row([
+        let mut row = vec![
             path.session.clone(),
             path.name.clone(),
             path.side.as_str().to_owned(),
@@ -141,7 +150,9 @@ fn of_paths(paths: &[Path]) -> Table {
             reconnects.unwrap_or_default(),
             latency(50),
             latency(99),
-        ]);
+        ];
+        row.extend(counters.iter().map(|counter| stats.counters.cell(counter)));
+        table.row(row);
     }
     table
 }

@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: GPL-2.0
+#
+# generated.sh: writes what is generated from declarations in rust/proto and tools/ibnbd: rows of tables in the
+# documentation, entries of its ABI, the schema of the JSON documents, and the testbed's list of counters. The tests
+# that do that compare the same parts otherwise.
+# shellcheck source=scripts/env.sh
+. "$(dirname "$0")/env.sh"
+
+cd "$TOP"
+export IBNBD_WRITE_GENERATED=1
+cargo test --quiet --locked -p ibnbd --test cli schema
+cargo test --quiet --locked -p ibnbd --test metrics table
+cargo test --quiet --locked -p ibnbd --test counters has_each_counter
+git status --short -- Documentation tools/testbed
