@@ -14,7 +14,6 @@ mod act;
 mod cli;
 mod cmd;
 mod context;
-mod examples;
 mod fail;
 mod interrupt;
 mod notify;

@@ -7,18 +7,75 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
+use clap::{Args, ValueEnum};
 use ibnbd_host::advice::Task;
 use ibnbd_host::config::plan::{self, Of, Step, Wish};
 use ibnbd_host::config::{self, Config};
 use ibnbd_host::disk_name::DiskName;
+use ibnbd_host::family::Side;
 use ibnbd_host::{configfs, find, folder, host, mapping, Machine};
 
+use super::args::Files;
 use super::{change, configured, export, map, paths, unmap, Done};
 use crate::act;
-use crate::cli::Apply;
 use crate::context::Context;
 use crate::fail::{Failure, CONFIGURATION, NOT_FOUND, REFUSED};
 use crate::notify;
+
+pub(crate) const HELP: &str = "\
+It shows a line for each step: + is made, ~ changed, - taken away (with --prune only), ! cannot be
+done while something is in use. client.toml, server.toml and conf.d/*.toml are read as one. Disks
+with auto = false stay as they are; `--disk` maps one of them, as the unit ibnbd@.service does.
+
+With --until-done systemd is told that the service has started after the first attempt, whatever
+became of it, and `systemctl status` shows what is missing. Files that are wrong at first end it.
+
+Examples:
+  ibnbd apply --dry-run                       only shows the difference
+  ibnbd apply
+  ibnbd apply --side server --prune
+  ibnbd apply --disk web1/disk1               only the disk1 of the session web1";
+
+#[derive(Args, Debug)]
+pub(crate) struct Apply {
+    /// Only shows the difference
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Also takes away what the files do not name: disks that nobody uses, paths, exports, ports
+    #[arg(long)]
+    pub(crate) prune: bool,
+    /// Goes on until all of it is done, with pauses of up to 30 s; for services
+    #[arg(long, conflicts_with = "dry_run")]
+    pub(crate) until_done: bool,
+    /// Only what the files say about the client, or about the server
+    #[arg(long, value_enum)]
+    pub(crate) side: Option<OneSide>,
+    /// Only that disk with its session and paths, whether it says auto = false or not
+    #[arg(long, value_name = "SESSION/DEVICE", conflicts_with_all = ["prune", "side"])]
+    pub(crate) disk: Option<DiskName>,
+    /// Refuses files that need names: of servers, or of this machine for a session without a name
+    #[arg(long)]
+    pub(crate) no_names: bool,
+    #[command(flatten)]
+    pub(crate) files: Files,
+}
+
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum OneSide {
+    /// Sessions and their disks
+    Client,
+    /// Exports, hosts and ports
+    Server,
+}
+
+impl From<OneSide> for Side {
+    fn from(side: OneSide) -> Self {
+        match side {
+            OneSide::Client => Self::Client,
+            OneSide::Server => Self::Server,
+        }
+    }
+}
 
 /// The files of a folder as one configuration, or all that is wrong with them.
 pub(super) fn read(context: &Context, folder: &str) -> Result<Config, Failure> {

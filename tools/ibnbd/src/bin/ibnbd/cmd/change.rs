@@ -2,6 +2,7 @@
 
 //! `policy` and `set`.
 
+use clap::Args;
 use ibnbd_host::advice::Task;
 use ibnbd_host::config::plan;
 use ibnbd_host::family::{Family, Side};
@@ -13,6 +14,36 @@ use super::{paths, Done};
 use crate::act;
 use crate::context::Context;
 use crate::fail::Failure;
+
+pub(crate) const POLICY_EXAMPLES: &str = "\
+Examples:
+  ibnbd policy s                              says which it is
+  ibnbd policy s round-robin";
+
+pub(crate) const SET_HELP: &str = "\
+Settings of a session: mp_policy, max_reconnect_attempts, failover_time_ms, reconnect_delay_ms,
+hb_interval_ms, hb_missed_max, queue_timeout_s, reauth_interval_s, key_id. Of a disk: io_timeout_ms,
+io_timeout_limit, identity (auto or none), cache_lost and checksum_errors (0 only).
+
+Example:
+  ibnbd set s queue_timeout_s=300 failover_time_ms=2000";
+
+#[derive(Args, Debug)]
+pub(crate) struct PolicyArgs {
+    /// A session
+    pub(crate) session: String,
+    /// min-inflight, round-robin or min-latency
+    pub(crate) policy: Option<String>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct SetArgs {
+    /// A session or a disk
+    pub(crate) name: String,
+    /// Settings
+    #[arg(required = true, value_name = "SETTING=VALUE")]
+    pub(crate) settings: Vec<String>,
+}
 
 const OF_DISK: [&str; 5] = [
     "io_timeout_ms",

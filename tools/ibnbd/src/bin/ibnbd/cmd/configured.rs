@@ -10,9 +10,9 @@ use ibnbd_host::host;
 use ibnbd_host::prefix::{self, Prefix};
 use ibtrs_proto::name::{DevicePath, SessionName};
 
+use super::args::SetOf;
 use super::Done;
 use crate::act;
-use crate::cli::SetOf;
 use crate::context::Context;
 use crate::fail::{Failure, NOT_FOUND, NO_MODULE, REFUSED};
 

@@ -14,12 +14,22 @@ use ibnbd_host::mapping::Mapping;
 use ibnbd_host::model::Session;
 use ibnbd_host::root::is_gone;
 
+use super::args::Server;
 use super::{map, paths, Done};
 use crate::act;
-use crate::cli::{Format, Server};
+use crate::cli::Format;
 use crate::context::Context;
 use crate::fail::{Failure, REFUSED};
 use crate::out::{self, cell, Table};
+
+pub(crate) const HELP: &str = "\
+The server lists what the session may open now, so the session has to be the one that is to map, with
+its key. It ends when the server has answered, unless it has disks. Addresses are those of the ports
+that the server's operator has made.
+
+Examples:
+  ibnbd discover 10.0.1.1 --session web1
+  ibnbd discover 10.0.1.1 --session web1 -o json";
 
 /// How often the command asks again because another one of the same session has got between.
 const MOST_TRIES: u32 = 10;

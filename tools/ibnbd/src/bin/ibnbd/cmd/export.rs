@@ -2,19 +2,167 @@
 
 //! `export`: in configfs, or in a directory of device files.
 
+use clap::{ArgGroup, Args, Subcommand};
 use ibnbd_host::advice::Task;
 use ibnbd_host::configfs::change::{self, Rules};
 use ibnbd_host::configfs::{self, Configured, Export};
 use ibnbd_host::document::{Exports, FORMAT};
 use ibnbd_host::folder::{self, Exported};
-use ibnbd_host::{host, prefix};
+use ibnbd_host::host;
+use ibnbd_host::prefix::{self, Prefix};
 use ibnbd_proto::path::holds_every_device;
 
+use super::args::{prefix, SetOf};
 use super::{configured, Done};
-use crate::cli::{AddExport, Directory, ExportCommand, ExportRules, HostsOf, SetOf};
 use crate::context::Context;
 use crate::fail::{Failure, NOT_FOUND, NO_MODULE, REFUSED};
 use crate::out::{self, cell, Table};
+
+const ADD_HELP: &str = "\
+An export is made in configfs if --ro, --migration, --realtime, --any-host, --host or --from is
+given, if there are exports in configfs, or if ibnbd_server has no dev_search_path; else it is a
+device file in that directory. While there are exports in configfs, clients cannot open the
+devices in the directory.
+
+Examples:
+  ibnbd export add /dev/vg/data disk1                     in the directory of ibnbd_server
+  ibnbd export add /dev/vg/data disk1 --host web1         in configfs, for the host web1
+  ibnbd export add /dev/vg/data disk1 --from 10.0.1.0/24  in configfs, for clients without keys";
+
+const SET_HELP: &str = "\
+Settings: access_mode (ro, rw, migration), allow_realtime and allow_any_host (0, 1),
+allow_unauthenticated (prefixes, or nothing), device_path (of a disabled export).
+
+Example:
+  ibnbd export set disk1 access_mode=ro allow_unauthenticated=10.0.1.0/24,fe80::/10";
+
+const LIST_EXAMPLES: &str = "\
+Examples:
+  ibnbd export list
+  ibnbd export list --directory /dev/ibnbd-exports";
+
+const REMOVE_EXAMPLES: &str = "\
+Examples:
+  ibnbd export remove disk1
+  ibnbd export remove disk1 --force           also if clients use it: their I/O fails
+  ibnbd export remove --all                   before ibnbd_server is unloaded";
+
+const ALLOW_EXAMPLES: &str = "\
+Example:
+  ibnbd export allow disk1 web1 web2";
+
+const DENY_EXAMPLES: &str = "\
+Example:
+  ibnbd export deny disk1 web2";
+
+const ENABLE_EXAMPLES: &str = "\
+Example:
+  ibnbd export enable disk1";
+
+const DISABLE_EXAMPLES: &str = "\
+Example:
+  ibnbd export disable disk1";
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum ExportCommand {
+    /// Lists the devices that clients may open
+    #[command(after_help = LIST_EXAMPLES)]
+    List(Directory),
+    /// Lets clients open a device
+    #[command(after_help = ADD_HELP)]
+    Add(AddExport),
+    /// Takes a device from those that clients may open
+    #[command(after_help = REMOVE_EXAMPLES)]
+    Remove {
+        /// The name that clients give
+        #[arg(required_unless_present = "all")]
+        name: Option<String>,
+        /// Also if clients have it open; from then on their I/O to an export in configfs fails
+        #[arg(short, long)]
+        force: bool,
+        /// All exports, hosts and ports in configfs, without which ibnbd_server can be unloaded
+        #[arg(long, conflicts_with_all = ["name", "force", "directory", "session"])]
+        all: bool,
+        #[command(flatten)]
+        directory: Directory,
+    },
+    /// Lets hosts open an export
+    #[command(after_help = ALLOW_EXAMPLES)]
+    Allow(HostsOf),
+    /// Lets hosts open an export no longer, and closes it for them
+    #[command(after_help = DENY_EXAMPLES)]
+    Deny(HostsOf),
+    /// Lets clients open an export that was disabled
+    #[command(after_help = ENABLE_EXAMPLES)]
+    Enable {
+        /// An export
+        name: String,
+    },
+    /// Closes an export for all clients, until it is enabled
+    #[command(after_help = DISABLE_EXAMPLES)]
+    Disable {
+        /// An export
+        name: String,
+    },
+    /// Changes settings of an export
+    #[command(after_help = SET_HELP)]
+    Set(SetOf),
+}
+
+#[derive(Args, Debug)]
+#[command(group = ArgGroup::new("mode"))]
+pub(crate) struct AddExport {
+    /// A block device, or a link to one; it may also come behind the name
+    pub(crate) device: String,
+    /// The name that clients give; that of the device without it
+    pub(crate) name: Option<String>,
+    #[command(flatten)]
+    pub(crate) rules: ExportRules,
+    #[command(flatten)]
+    pub(crate) directory: Directory,
+}
+
+/// Each of them makes an export in configfs, and none in a directory.
+#[derive(Args, Debug)]
+pub(crate) struct ExportRules {
+    /// Clients may open it in the mode ro only
+    #[arg(long, group = "mode", conflicts_with_all = ["directory", "session"])]
+    pub(crate) ro: bool,
+    /// Clients may open it in the mode migration as well, to hand the disk over
+    #[arg(long, group = "mode", conflicts_with_all = ["directory", "session"])]
+    pub(crate) migration: bool,
+    /// Realtime I/O priorities of clients are kept
+    #[arg(long, conflicts_with_all = ["directory", "session"])]
+    pub(crate) realtime: bool,
+    /// Every session with a key may open it
+    #[arg(long, conflicts_with_all = ["directory", "session"])]
+    pub(crate) any_host: bool,
+    /// A host that may open it
+    #[arg(long = "host", value_name = "HOST", conflicts_with_all = ["directory", "session"])]
+    pub(crate) hosts: Vec<String>,
+    /// Addresses from which sessions without a key may open it
+    #[arg(long, value_name = "PREFIX", value_parser = prefix, conflicts_with_all = ["directory", "session"])]
+    pub(crate) from: Vec<Prefix>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct HostsOf {
+    /// An export
+    pub(crate) name: String,
+    /// Hosts
+    #[arg(required = true, value_name = "HOST")]
+    pub(crate) hosts: Vec<String>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Directory {
+    /// The directory of devices, if not that of ibnbd_server
+    #[arg(long)]
+    pub(crate) directory: Option<String>,
+    /// The session, where each one has a directory of its own
+    #[arg(long)]
+    pub(crate) session: Option<String>,
+}
 
 pub(super) fn run(context: &Context, command: &ExportCommand) -> Done {
     match command {

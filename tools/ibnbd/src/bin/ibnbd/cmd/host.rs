@@ -2,18 +2,101 @@
 
 //! `host list`, `add`, `remove` and `set`.
 
+use clap::{Args, Subcommand};
 use ibnbd_host::advice::Task;
 use ibnbd_host::configfs::change::{self, Limits};
 use ibnbd_host::configfs::{self, Host};
 use ibnbd_host::document::{Hosts, FORMAT};
-use ibnbd_host::prefix;
+use ibnbd_host::prefix::{self, Prefix};
 
+use super::args::{prefix, SetOf};
 use super::{configured, Done};
 use crate::act;
-use crate::cli::{HostCommand, SetOf};
 use crate::context::Context;
 use crate::fail::{Failure, REFUSED};
 use crate::out::{self, cell, Table};
+
+const SET_HELP: &str = "\
+Settings: addresses (prefixes, or nothing for any), and these, of which 0 is no limit: max_paths,
+max_connections and max_devices (up to 65535), max_memory_mib and max_bandwidth_mib_s (up to
+1048576), max_iops (100 to 100000000).
+
+Example:
+  ibnbd host set web1 addresses=10.0.1.0/24 max_devices=4";
+
+const LIST_EXAMPLES: &str = "\
+Examples:
+  ibnbd host list
+  ibnbd host list -o json";
+
+const ADD_EXAMPLES: &str = "\
+Examples:
+  ibnbd host add web1
+  ibnbd host add web1 --address 10.0.1.0/24 --max-paths 2 --max-iops 5000";
+
+const REMOVE_EXAMPLES: &str = "\
+Examples:
+  ibnbd host remove web1
+  ibnbd host remove web1 --force              also if it is connected";
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum HostCommand {
+    /// Lists the hosts that exports may name
+    #[command(after_help = LIST_EXAMPLES)]
+    List,
+    /// Makes a session known by its name, so that exports may name it; its keys are loaded with
+    /// `ibnbd key load`
+    #[command(after_help = ADD_EXAMPLES)]
+    Add {
+        /// The session's name
+        name: String,
+        /// Addresses that its paths may come from; any without it
+        #[arg(long = "address", value_name = "PREFIX", value_parser = prefix)]
+        addresses: Vec<Prefix>,
+        #[command(flatten)]
+        limits: HostLimits,
+    },
+    /// Removes a host, and disconnects its paths
+    #[command(after_help = REMOVE_EXAMPLES)]
+    Remove {
+        /// The session's name
+        name: String,
+        /// Also if exports name it, or if it is connected
+        #[arg(short, long)]
+        force: bool,
+    },
+    /// Changes settings of a host
+    #[command(after_help = SET_HELP)]
+    Set(SetOf),
+}
+
+/// The limits of a host; 0 is no limit.
+#[derive(Args, Debug)]
+pub(crate) struct HostLimits {
+    /// Most paths that it may have; 0 for any number
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = limit("max_paths"))]
+    pub(crate) max_paths: u64,
+    /// Most connections that its paths may have, one for each queue and one more; 0 for any number
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = limit("max_connections"))]
+    pub(crate) max_connections: u64,
+    /// Most memory of the server that its paths may take; 0 for any amount
+    #[arg(long, value_name = "MIB", default_value_t = 0, value_parser = limit("max_memory_mib"))]
+    pub(crate) max_memory_mib: u64,
+    /// Most devices that it may have open; 0 for the limit of ibnbd_server
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = limit("max_devices"))]
+    pub(crate) max_devices: u64,
+    /// Most requests in a second, at least 100; 0 for any number
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = limit("max_iops"))]
+    pub(crate) max_iops: u64,
+    /// Most MiB of reads and writes in a second; 0 for any amount
+    #[arg(long, value_name = "MIB", default_value_t = 0, value_parser = limit("max_bandwidth_mib_s"))]
+    pub(crate) max_bandwidth_mib_s: u64,
+}
+
+/// Takes the value of a limit of a host.
+fn limit(key: &'static str) -> impl Fn(&str) -> Result<u64, String> + Clone + Send + Sync {
+    move |word| configfs::limit(key, word)
+}
 
 pub(super) fn run(context: &Context, command: &HostCommand) -> Done {
     configured::need(context)?;

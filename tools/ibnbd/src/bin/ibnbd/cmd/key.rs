@@ -9,6 +9,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use clap::{ArgGroup, Args, Subcommand};
 use ibnbd_host::document::{Keys, FORMAT};
 use ibnbd_host::family::Side;
 use ibnbd_host::host;
@@ -18,11 +19,71 @@ use ibtrs_proto::auth::{Key, KeyId, KEY_LEN, KEY_TEXT_LEN};
 use ibtrs_proto::name::SessionName;
 use rustix::rand::{getrandom, GetRandomFlags};
 
+use super::args::key_id;
 use super::{serve, Done};
-use crate::cli::{KeyCommand, LoadKey};
 use crate::context::Context;
 use crate::fail::{even_unread, Failure, NOT_FOUND, NO_MODULE, NO_RIGHTS, REFUSED};
 use crate::out::{self, Table};
+
+const NEW_HELP: &str = "\
+Example, with a file that only root can read:
+  (umask 077; ibnbd key new >/etc/ibtrs/web1.key)";
+
+const LOAD_HELP: &str = "\
+The key's text has its id. Connections that are made from then on use it; those that are there stay.
+
+Examples:
+  ibnbd key load web1 <web1.key
+  ibnbd key load web1 --credential web1.cred  in a service with LoadCredentialEncrypted=web1.cred:...";
+
+const LIST_EXAMPLES: &str = "\
+Example:
+  ibnbd key list";
+
+const REMOVE_EXAMPLES: &str = "\
+Examples:
+  ibnbd key remove web1
+  ibnbd key remove web1 --id web1-2026";
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum KeyCommand {
+    /// Prints a new key, for both ends of a session
+    #[command(after_help = NEW_HELP)]
+    New {
+        /// Its name: 1 to 32 letters, digits and -_.@
+        #[arg(long, default_value = "default", value_parser = key_id)]
+        id: KeyId,
+    },
+    /// Loads a session's key into the kernel, and replaces the one with its id
+    #[command(after_help = LOAD_HELP)]
+    Load(LoadKey),
+    /// Lists the keys that the kernel has, without their secret part
+    #[command(after_help = LIST_EXAMPLES)]
+    List,
+    /// Removes a session's key from the kernel, and disconnects the paths of clients that it has
+    /// authenticated
+    #[command(after_help = REMOVE_EXAMPLES)]
+    Remove {
+        /// A session
+        session: String,
+        /// The key's name
+        #[arg(long, default_value = "default", value_parser = key_id)]
+        id: KeyId,
+    },
+}
+
+#[derive(Args, Debug)]
+#[command(group = ArgGroup::new("source"))]
+pub(crate) struct LoadKey {
+    /// A session, which need not be there yet
+    pub(crate) session: String,
+    /// A file with the key's text, instead of standard input
+    #[arg(long, group = "source")]
+    pub(crate) file: Option<PathBuf>,
+    /// A credential of the service in which this runs
+    #[arg(long, value_name = "NAME", group = "source")]
+    pub(crate) credential: Option<PathBuf>,
+}
 
 /// The module whose keyring it is.
 const MODULE: &str = "ibtrs_core";

@@ -5,18 +5,101 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
+use clap::{ArgGroup, Args};
 use ibnbd_host::advice::Task;
 use ibnbd_host::family::{Family, Side};
 use ibnbd_host::mapping::{self, Mapping};
 use ibnbd_host::model::{Disk, Machine, Path, PathState};
 use ibnbd_host::{find, host, value};
+use ibnbd_proto::checksum::DataChecksum;
+use ibnbd_proto::identity::IdentityCheck;
 use ibtrs_proto::Errno;
 
+use super::args::Server;
 use super::{discover, save, Done};
 use crate::act;
-use crate::cli::{Map, Server};
 use crate::context::Context;
 use crate::fail::{even_unread, Failure, NOT_FOUND};
+
+pub(crate) const EXAMPLES: &str = "\
+Examples:
+  ibnbd map 10.0.1.1 disk1
+  ibnbd map storage1 disk1 --path 10.0.1.2,10.0.1.1 --path 10.0.2.2,10.0.2.1
+  ibnbd map fe80::1%eth0 disk1 --ro
+  ibnbd map 10.0.1.1 disk1 --all-paths        also over the other addresses that the server names
+
+Without --session the session is called HOST@SERVER, and disks of the same server share it.";
+
+pub(crate) const REMAP_EXAMPLES: &str = "\
+Example:
+  ibnbd remap ibnbd0";
+
+pub(crate) const RESIZE_EXAMPLES: &str = "\
+Examples:
+  ibnbd resize ibnbd0 20G
+  ibnbd resize ibnbd0 41943040s               in sectors of 512 bytes";
+
+#[derive(Args, Debug)]
+#[command(group = ArgGroup::new("access"))]
+pub(crate) struct Map {
+    #[command(flatten)]
+    pub(crate) server: Server,
+    /// The device's name on the server
+    pub(crate) device: String,
+    /// Adds a path to each further address that the server names and this machine can reach
+    #[arg(long)]
+    pub(crate) all_paths: bool,
+    /// For reading only
+    #[arg(long, group = "access")]
+    pub(crate) ro: bool,
+    /// To hand a disk over: another client may write to it at the same time
+    #[arg(long, group = "access")]
+    pub(crate) migration: bool,
+    /// Nobody else may have the device open
+    #[arg(long)]
+    pub(crate) exclusive: bool,
+    /// Queues of a new session, if not one for each CPU: each path has a connection for each
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub(crate) queues: Option<u32>,
+    /// Queues for polled I/O; -1 for one for each CPU
+    #[arg(long, default_value_t = 0, allow_hyphen_values = true, value_parser = clap::value_parser!(i64).range(-1..=4096))]
+    pub(crate) poll_queues: i64,
+    /// Longest time, in milliseconds, that I/O of a new session stands still when a path is lost
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u32).range(1000..=300_000))]
+    pub(crate) failover_time_ms: Option<u32>,
+    /// Checksum of the data on its way: none or crc32c
+    #[arg(long, value_name = "CHECKSUM", value_parser = checksum)]
+    pub(crate) checksum: Option<DataChecksum>,
+    /// A disk without identity after a restart of the server: auto (default) does not use it while
+    /// it is open, none uses any disk of its name and size
+    #[arg(long, value_name = "CHECK", value_parser = identity)]
+    pub(crate) identity: Option<IdentityCheck>,
+    /// Writes the disk into /etc/ibtrs/client.toml as well
+    #[arg(long)]
+    pub(crate) persist: bool,
+}
+
+fn checksum(text: &str) -> Result<DataChecksum, &'static str> {
+    DataChecksum::parse(text).map_err(|error| error.as_str())
+}
+
+fn identity(text: &str) -> Result<IdentityCheck, &'static str> {
+    IdentityCheck::parse(text).map_err(|error| error.as_str())
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct RemapArgs {
+    /// A disk
+    pub(crate) disk: String,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct ResizeArgs {
+    /// A disk
+    pub(crate) disk: String,
+    /// Bytes; with K, M, G, T or P in powers of 1024, with s in sectors of 512
+    pub(crate) size: String,
+}
 
 /// Where a disk is mapped.
 pub(super) const MAP_FILE: &str = "/sys/class/ibnbd-client/ctl/map_device";

@@ -4,10 +4,12 @@
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use clap::Args;
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{HeaderValue, ALLOW, CONTENT_TYPE};
@@ -23,9 +25,30 @@ use tokio::task::LocalSet;
 
 use super::observe::replace;
 use super::Done;
-use crate::cli::Metrics;
 use crate::context::Context;
 use crate::fail::Failure;
+
+pub(crate) const HELP: &str = "\
+Examples:
+  ibnbd metrics --listen                      serves http://127.0.0.1:11234/metrics
+  ibnbd metrics --listen [::]:11234           the same, to all machines that reach the port
+  ibnbd metrics --textfile /var/lib/prometheus/node-exporter/ibnbd.prom
+
+Nobody has to log in to read what is served: names of disks, sessions and addresses are in it.";
+
+/// Where metrics are served unless an address is given.
+const METRICS_ADDRESS: &str = "127.0.0.1:11234";
+
+#[derive(Args, Debug)]
+pub(crate) struct Metrics {
+    /// A file of node_exporter's textfile collector, which is replaced at once
+    #[arg(long, value_name = "FILE")]
+    pub(crate) textfile: Option<PathBuf>,
+    /// Serves them over HTTP, until it is ended; 127.0.0.1:11234 without an address
+    #[arg(long, value_name = "ADDRESS:PORT", num_args = 0..=1, default_missing_value = METRICS_ADDRESS)]
+    #[arg(conflicts_with = "textfile")]
+    pub(crate) listen: Option<SocketAddr>,
+}
 
 /// A connection serves one request, and is closed after this time whatever its client does.
 const CONNECTION: Duration = Duration::from_secs(10);

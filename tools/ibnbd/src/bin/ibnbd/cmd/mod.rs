@@ -2,27 +2,28 @@
 
 //! The commands. Each returns its exit code.
 
-mod apply;
-mod change;
+pub(crate) mod apply;
+pub(crate) mod args;
+pub(crate) mod change;
 mod configured;
-mod discover;
-mod export;
-mod host;
-mod key;
-mod map;
-mod metrics;
-mod observe;
-mod paths;
-mod port;
-mod print;
-mod save;
-mod serve;
-mod show;
-mod stats;
-mod top;
-mod trace;
-mod unmap;
-mod watch;
+pub(crate) mod discover;
+pub(crate) mod export;
+pub(crate) mod host;
+pub(crate) mod key;
+pub(crate) mod map;
+pub(crate) mod metrics;
+pub(crate) mod observe;
+pub(crate) mod paths;
+pub(crate) mod port;
+pub(crate) mod print;
+pub(crate) mod save;
+pub(crate) mod serve;
+pub(crate) mod show;
+pub(crate) mod stats;
+pub(crate) mod top;
+pub(crate) mod trace;
+pub(crate) mod unmap;
+pub(crate) mod watch;
 
 use crate::cli::Command;
 use crate::context::Context;
@@ -50,38 +51,38 @@ fn setting<'a>(
 pub(crate) fn run(context: &Context, command: Command) -> Done {
     match command {
         Command::List => show::list(context),
-        Command::Show { name } => show::show(context, &name),
+        Command::Show(words) => show::show(context, &words.name),
         Command::Sessions => show::sessions(context),
-        Command::Paths { session } => show::paths(context, session.as_deref()),
-        Command::Stats { name, reset } => stats::stats(context, name.as_deref(), reset),
+        Command::Paths(words) => show::paths(context, words.session.as_deref()),
+        Command::Stats(words) => stats::stats(context, &words),
         Command::Map(map) => map::map(context, &map),
         Command::Discover(server) => discover::run(context, &server),
         Command::Unmap(unmap) => unmap::unmap(context, &unmap),
-        Command::Remap { disk } => map::remap(context, &disk),
-        Command::Resize { disk, size } => map::resize(context, &disk, &size),
+        Command::Remap(words) => map::remap(context, &words.disk),
+        Command::Resize(words) => map::resize(context, &words.disk, &words.size),
         Command::Path(command) => paths::run(context, &command),
-        Command::Policy { session, policy } => change::policy(context, &session, policy.as_deref()),
-        Command::Set { name, settings } => change::set(context, &name, &settings),
+        Command::Policy(words) => change::policy(context, &words.session, words.policy.as_deref()),
+        Command::Set(words) => change::set(context, &words.name, &words.settings),
         Command::Export(command) => export::run(context, &command),
         Command::Host(command) => host::run(context, &command),
         Command::Port(command) => port::run(context, &command),
         Command::Key(command) => key::run(context, &command),
         Command::Clients => serve::clients(context),
-        Command::Disconnect { session, path } => {
-            serve::disconnect(context, &session, path.as_deref())
+        Command::Disconnect(words) => {
+            serve::disconnect(context, &words.session, words.path.as_deref())
         }
-        Command::Close { device, session } => serve::close(context, &device, session.as_deref()),
-        Command::Drain { undo, downtime } => serve::drain(context, undo, downtime),
+        Command::Close(words) => serve::close(context, &words.device, words.session.as_deref()),
+        Command::Drain(words) => serve::drain(context, words.undo, words.downtime),
         Command::Status => observe::status(context),
         Command::Check => observe::check(context),
-        Command::Report { file } => observe::report(context, file.as_deref()),
+        Command::Report(words) => observe::report(context, words.file.as_deref()),
         Command::Metrics(words) => metrics::metrics(context, &words),
         Command::Trace(words) => trace::trace(context, &words),
         Command::Top(words) => top::top(context, &words),
         Command::Apply(words) => apply::apply(context, &words),
         Command::Save(words) => save::save(context, &words),
-        Command::Watch { count } => watch::watch(context, count),
-        Command::Completions { shell } => print::completions(context, shell),
-        Command::Manpages { folder } => print::manpages(&folder),
+        Command::Watch(words) => watch::watch(context, words.count),
+        Command::Completions(words) => print::completions(context, words.shell),
+        Command::Manpages(words) => print::manpages(&words.folder),
     }
 }

@@ -7,6 +7,7 @@ use std::io::{self, IsTerminal, Write};
 use std::os::unix::fs::{fchown, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use clap::Args;
 use ibnbd_host::config;
 use ibnbd_host::configfs::{self, Configured};
 use ibnbd_host::document::{Check, Status, FORMAT};
@@ -21,6 +22,32 @@ use crate::cli::Format;
 use crate::context::Context;
 use crate::fail::Failure;
 use crate::out::{self, Table};
+
+pub(crate) const STATUS_HELP: &str = "\
+Exit status: 0 OK, 1 WARNING (a path is lost, requests take too long, the server here is drained, or
+that of a session was stopped as planned), 2 CRITICAL (I/O waits or fails), 3 UNKNOWN (no module).
+
+Example:
+  ibnbd status";
+
+pub(crate) const CHECK_HELP: &str = "\
+Exit status: 1 if there is an error among the findings, else 0. Root sees more: keys, and the rules of
+the firewall.
+
+Examples:
+  ibnbd check
+  ibnbd check -o json";
+
+pub(crate) const REPORT_EXAMPLES: &str = "\
+Example:
+  ibnbd report --file report.txt";
+
+#[derive(Args, Debug)]
+pub(crate) struct ReportArgs {
+    /// A file instead of standard output
+    #[arg(long)]
+    pub(crate) file: Option<PathBuf>,
+}
 
 pub(super) fn status(context: &Context) -> Done {
     let machine = context.machine();

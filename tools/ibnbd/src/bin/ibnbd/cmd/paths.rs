@@ -6,6 +6,7 @@ use std::process;
 use std::thread;
 use std::time::Duration;
 
+use clap::{Args, Subcommand};
 use ibnbd_host::advice::Task;
 use ibnbd_host::family::{Family, Side};
 use ibnbd_host::find;
@@ -14,10 +15,81 @@ use ibnbd_host::value;
 
 use super::{map, Done};
 use crate::act;
-use crate::cli::{PathCommand, PathOf};
 use crate::context::Context;
 use crate::fail::{Failure, REFUSED};
 use crate::interrupt::HeldBack;
+
+const ADD_EXAMPLES: &str = "\
+Examples:
+  ibnbd path add s 10.0.2.1
+  ibnbd path add s 10.0.2.2,10.0.2.1          from that address of this machine";
+
+const REMOVE_EXAMPLES: &str = "\
+Example:
+  ibnbd path remove s 10.0.2.1";
+
+const RECONNECT_EXAMPLES: &str = "\
+Example:
+  ibnbd path reconnect s 10.0.2.1";
+
+const DISCONNECT_EXAMPLES: &str = "\
+Example:
+  ibnbd path disconnect s 10.0.2.1";
+
+const DRAIN_EXAMPLES: &str = "\
+Examples:
+  ibnbd path drain s 10.0.2.1                 before work on the link
+  ibnbd path drain s 10.0.2.1 --undo";
+
+const REAUTH_EXAMPLES: &str = "\
+Example:
+  ibnbd path reauth s";
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum PathCommand {
+    /// Adds a path, and waits until it is connected
+    #[command(after_help = ADD_EXAMPLES)]
+    Add {
+        /// A session
+        session: String,
+        /// Names or addresses
+        #[arg(value_name = "[SRC,]DST")]
+        path: String,
+    },
+    /// Removes a path
+    #[command(after_help = REMOVE_EXAMPLES)]
+    Remove(PathOf),
+    /// Connects a path again, and waits until it is
+    #[command(after_help = RECONNECT_EXAMPLES)]
+    Reconnect(PathOf),
+    /// Disconnects a path, until it is reconnected
+    #[command(after_help = DISCONNECT_EXAMPLES)]
+    Disconnect(PathOf),
+    /// Moves the requests of a path to the others, and waits until none is in flight on it
+    #[command(after_help = DRAIN_EXAMPLES)]
+    Drain {
+        #[command(flatten)]
+        of: PathOf,
+        /// Lets it take requests again
+        #[arg(long)]
+        undo: bool,
+    },
+    /// Connects all paths of a session again, so that both sides prove their key, while requests
+    /// take the other paths
+    #[command(after_help = REAUTH_EXAMPLES)]
+    Reauth {
+        /// A session
+        session: String,
+    },
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct PathOf {
+    /// A session
+    pub(crate) session: String,
+    /// One of its paths: both addresses, or one that no other path has
+    pub(crate) path: String,
+}
 
 pub(super) fn run(context: &Context, command: &PathCommand) -> Done {
     context.need(Side::Client)?;

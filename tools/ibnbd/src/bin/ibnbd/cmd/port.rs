@@ -2,17 +2,70 @@
 
 //! `port list`, `add`, `set` and `remove`.
 
+use clap::Subcommand;
 use ibnbd_host::advice::Task;
 use ibnbd_host::configfs::{self, address, change, Configured, Port};
 use ibnbd_host::document::{Ports, FORMAT};
 use ibnbd_host::{host, Root};
 
+use super::args::SetOf;
 use super::{configured, Done};
 use crate::act;
-use crate::cli::{PortCommand, SetOf};
 use crate::context::Context;
 use crate::fail::Failure;
 use crate::out::{self, cell, Table};
+
+const ADD_HELP: &str = "\
+Without any port the server listens on all addresses, at the port_nr of ibnbd_server. With the first
+one it listens on the ports that are enabled, and nowhere else. Paths that are connected stay.
+
+Examples:
+  ibnbd port add left 10.0.1.1
+  ibnbd port add right fe80::1%eth1 --port 1235
+  ibnbd port add ib gid:fe80::2:c903:0:1";
+
+const SET_HELP: &str = "\
+Settings: address, port (1 to 65535), enable (0, 1). The server does not listen on an enabled port
+while its address or number changes; paths that are connected stay.
+
+Example:
+  ibnbd port set left address=10.0.1.2 port=1235";
+
+const LIST_EXAMPLES: &str = "\
+Example:
+  ibnbd port list";
+
+const REMOVE_EXAMPLES: &str = "\
+Example:
+  ibnbd port remove left";
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum PortCommand {
+    /// Lists the addresses on which the server listens; on all of them if the list is empty
+    #[command(after_help = LIST_EXAMPLES)]
+    List,
+    /// Makes the server listen on an address, and from the first one on no longer on all of them
+    #[command(after_help = ADD_HELP)]
+    Add {
+        /// A name for it
+        name: String,
+        /// An address of this machine, 0.0.0.0 or ::
+        address: String,
+        /// The port number, if not the port_nr of ibnbd_server
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+        port: Option<u16>,
+    },
+    /// Changes settings of a port
+    #[command(after_help = SET_HELP)]
+    Set(SetOf),
+    /// Stops listening on a port, and removes it; with the last one the server listens on all
+    /// addresses again
+    #[command(after_help = REMOVE_EXAMPLES)]
+    Remove {
+        /// A port
+        name: String,
+    },
+}
 
 pub(super) fn run(context: &Context, command: &PortCommand) -> Done {
     configured::need_ports(context)?;

@@ -3,15 +3,36 @@
 //! `completions` and `manpages`.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use clap::CommandFactory;
+use clap::{Args, CommandFactory};
 use clap_complete::Shell;
 
 use super::Done;
 use crate::cli::Cli;
 use crate::context::Context;
 use crate::fail::Failure;
+
+pub(crate) const COMPLETIONS_EXAMPLES: &str = "\
+Example:
+  ibnbd completions bash >/etc/bash_completion.d/ibnbd";
+
+pub(crate) const MANPAGES_EXAMPLES: &str = "\
+Example:
+  ibnbd manpages /usr/local/share/man/man1";
+
+#[derive(Args, Debug)]
+pub(crate) struct CompletionsArgs {
+    /// Which one
+    #[arg(value_enum)]
+    pub(crate) shell: clap_complete::Shell,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct ManpagesArgs {
+    /// Into that folder
+    pub(crate) folder: PathBuf,
+}
 
 pub(super) fn completions(context: &Context, shell: Shell) -> Done {
     let mut text = Vec::new();

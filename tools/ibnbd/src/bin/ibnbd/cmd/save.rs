@@ -7,6 +7,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 
+use clap::Args;
 use ibnbd_host::config::keep::{self, Choice, Others};
 use ibnbd_host::config::{self, Problem};
 use ibnbd_host::configfs::Configured;
@@ -18,11 +19,28 @@ use ibnbd_host::model::{Machine, Note};
 use rustix::fs::{flock, FlockOperation};
 use toml_edit::DocumentMut;
 
-use super::{apply, configured, observe, Done};
+use super::{apply, args, configured, observe, Done};
 use crate::act;
-use crate::cli::Save;
 use crate::context::Context;
 use crate::fail::{Failure, CONFIGURATION, REFUSED};
+
+pub(crate) const EXAMPLES: &str = "\
+Examples:
+  ibnbd save --dry-run                        shows the files as they would be
+  ibnbd save
+  ibnbd save --prune                          what the machine has not leaves the files";
+
+#[derive(Args, Debug)]
+pub(crate) struct Save {
+    /// Only shows the files as they would be
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Also takes out of the files what the machine has not
+    #[arg(long)]
+    pub(crate) prune: bool,
+    #[command(flatten)]
+    pub(crate) files: args::Files,
+}
 
 pub(super) fn save(context: &Context, words: &Save) -> Done {
     let folder = &words.files.config;

@@ -2,11 +2,13 @@
 
 //! `clients`, `disconnect`, `close` and `drain`.
 
+use clap::Args;
 use ibnbd_host::advice::Task;
 use ibnbd_host::document::{Client, Clients, FORMAT};
 use ibnbd_host::family::{Family, Side};
 use ibnbd_host::find::{self, Unclear};
 use ibnbd_host::model::{Machine, Path};
+use ibnbd_host::value;
 use ibtrs_proto::downtime::{Downtime, MAX_WAIT_S};
 
 use super::Done;
@@ -14,6 +16,59 @@ use crate::act;
 use crate::context::Context;
 use crate::fail::Failure;
 use crate::out::{self, Table};
+
+pub(crate) const CLIENTS_EXAMPLES: &str = "\
+Examples:
+  ibnbd clients
+  ibnbd clients -o json";
+
+pub(crate) const DISCONNECT_EXAMPLES: &str = "\
+Examples:
+  ibnbd disconnect web1
+  ibnbd disconnect web1 10.0.1.2              only its path from that address";
+
+pub(crate) const CLOSE_EXAMPLES: &str = "\
+Examples:
+  ibnbd close disk1                           for all clients
+  ibnbd close disk1 web1                      only for the session web1";
+
+pub(crate) const DRAIN_EXAMPLES: &str = "\
+Examples:
+  ibnbd drain                                 before work on the server
+  ibnbd drain --downtime 10m                  the same; clients know how long to wait
+  ibnbd drain --undo";
+
+fn downtime(text: &str) -> Result<u32, String> {
+    let seconds = value::seconds(text).and_then(|seconds| u32::try_from(seconds).ok());
+    let seconds = seconds.filter(|seconds| *seconds <= Downtime::MAX_S);
+    seconds.ok_or_else(|| "it is not a time of at most a day, such as 600, 10m or 2h".to_owned())
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct DisconnectArgs {
+    /// The client's session
+    pub(crate) session: String,
+    /// One of its paths only
+    pub(crate) path: Option<String>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct CloseArgs {
+    /// The device, by its name here or that of the clients
+    pub(crate) device: String,
+    /// Only from that session
+    pub(crate) session: Option<String>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct DrainArgs {
+    /// Takes clients again
+    #[arg(long)]
+    pub(crate) undo: bool,
+    /// Tells clients for how long the server is away: seconds, or 10m, or 2h; 0 to tell them nothing
+    #[arg(long, value_name = "TIME", conflicts_with = "undo", value_parser = downtime)]
+    pub(crate) downtime: Option<u32>,
+}
 
 pub(super) fn clients(context: &Context) -> Done {
     let machine = context.machine();

@@ -2,6 +2,7 @@
 
 //! `list`, `show`, `sessions`, `paths`.
 
+use clap::Args;
 use ibnbd_host::document::{List, Paths, Sessions, Show, FORMAT};
 use ibnbd_host::find::{self, Found};
 use ibnbd_host::model::{Disk, Machine, Opened, Path, Session};
@@ -13,6 +14,41 @@ use crate::cli::Format;
 use crate::context::Context;
 use crate::fail::{Failure, REFUSED};
 use crate::out::{self, cell, Table};
+
+pub(crate) const LIST_EXAMPLES: &str = "\
+Examples:
+  ibnbd list
+  ibnbd list --columns disk,state,device
+  ibnbd list -o json";
+
+pub(crate) const SHOW_EXAMPLES: &str = "\
+Examples:
+  ibnbd show ibnbd0
+  ibnbd show /dev/disk/by-id/ibnbd-web1-disk1  by a link to the disk
+  ibnbd show s                                a session
+  ibnbd show s/10.0.1.1                       one of its paths";
+
+pub(crate) const SESSIONS_EXAMPLES: &str = "\
+Examples:
+  ibnbd sessions
+  ibnbd sessions --columns session,state,paths";
+
+pub(crate) const PATHS_EXAMPLES: &str = "\
+Examples:
+  ibnbd paths
+  ibnbd paths s                               only those of the session s";
+
+#[derive(Args, Debug)]
+pub(crate) struct ShowArgs {
+    /// A disk (ibnbd0, a link to it, its name on the server), a session, or SESSION/PATH
+    pub(crate) name: String,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct PathsArgs {
+    /// Only of that session
+    pub(crate) session: Option<String>,
+}
 
 pub(super) fn list(context: &Context) -> Done {
     let machine = Machine::read_list(&context.root, &|field| is_listed(context, field));

@@ -2,6 +2,7 @@
 
 //! `stats`.
 
+use clap::Args;
 use ibnbd_host::advice::Task;
 use ibnbd_host::document::{Stats, FORMAT};
 use ibnbd_host::find::{self, Found};
@@ -16,13 +17,28 @@ use crate::context::Context;
 use crate::fail::{even_unread, Failure, USAGE};
 use crate::out::{self, Table};
 
-pub(super) fn stats(context: &Context, name: Option<&str>, reset: bool) -> Done {
+pub(crate) const EXAMPLES: &str = "\
+Examples:
+  ibnbd stats
+  ibnbd stats ibnbd0 --reset                  and its percentiles start again
+  ibnbd stats s --columns path,reads,writes";
+
+#[derive(Args, Debug)]
+pub(crate) struct StatsArgs {
+    /// Only that disk, session or path
+    pub(crate) name: Option<String>,
+    /// Lets counts of paths, and percentiles of disks, begin at zero, once they were shown
+    #[arg(long)]
+    pub(crate) reset: bool,
+}
+
+pub(super) fn stats(context: &Context, words: &StatsArgs) -> Done {
     let mut machine = context.machine();
     machine.read_stats(&context.root);
     machine.read_disk_stats(&context.root);
     context.warn(&machine.notes);
     context.explain_nothing(&machine);
-    let (disks, paths) = chosen(context, &machine, name)?;
+    let (disks, paths) = chosen(context, &machine, words.name.as_deref())?;
     let tables = vec![of_disks(&disks), of_paths(&paths)];
     let document = Stats {
         format: FORMAT,
@@ -31,7 +47,7 @@ pub(super) fn stats(context: &Context, name: Option<&str>, reset: bool) -> Done 
         notes: machine.notes,
     };
     even_unread(out::emit(context, &document, tables))?;
-    if reset {
+    if words.reset {
         reset_disks(context, &document.disks)?;
         reset_paths(context, &document.paths)?;
     }

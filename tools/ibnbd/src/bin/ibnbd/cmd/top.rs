@@ -8,6 +8,7 @@ use std::io::{self, IsTerminal};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use clap::Args;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use ratatui::layout::{Constraint, Layout};
 use ratatui::style::{Modifier, Style};
@@ -15,11 +16,30 @@ use ratatui::widgets::{Block, Row, Table as Shown};
 use ratatui::Frame;
 
 use super::Done;
-use crate::cli::{Format, Top};
+use crate::cli::Format;
 use crate::context::Context;
 use crate::fail::{Failure, USAGE};
 use crate::out::Table;
 use rates::Sample;
+
+pub(crate) const HELP: &str = "\
+Percentiles are those of the interval, as limits of the driver's counts: reads/writes in microseconds.
+q, Esc or Ctrl-C ends it.
+
+Examples:
+  ibnbd top
+  ibnbd top --interval 10
+  ibnbd top --batch 3 -o csv                  three samples, for programs";
+
+#[derive(Args, Debug)]
+pub(crate) struct Top {
+    /// Seconds from one sample to the next
+    #[arg(short, long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub(crate) interval: u64,
+    /// Prints that many samples instead of drawing them
+    #[arg(short, long, value_name = "N")]
+    pub(crate) batch: Option<u64>,
+}
 
 pub(super) fn top(context: &Context, words: &Top) -> Done {
     let interval = Duration::from_secs(words.interval);

@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use std::task::Poll;
 use std::time::Duration;
 
+use clap::Args;
 use ibnbd_host::model::Disk;
 use ibnbd_host::trace::{self, Line, Traced, Tracer};
 use ibnbd_host::Root;
@@ -17,10 +18,38 @@ use rustix::fs::OFlags;
 use tokio::signal::unix::{signal, Signal, SignalKind};
 
 use super::{map, Done};
-use crate::cli::{Format, Trace};
+use crate::cli::Format;
 use crate::context::Context;
 use crate::fail::{Failure, NOT_FOUND, REFUSED};
 use crate::interrupt;
+
+pub(crate) const HELP: &str = "\
+Times are in microseconds. CLIENT was spent on this machine, FAILOVER on paths that were lost or have
+damaged the request, and SERVER on the way to the server, there, and back. Of SERVER, QUEUE was spent on
+the server before its disk got the request, DISK on that disk, and WIRE on the rest of the way; a dash if
+the server does not tell.
+Ctrl-C ends it.
+
+Example:
+  ibnbd trace ibnbd0 --slower-than 10         requests that took 10 ms or more";
+
+#[derive(Args, Debug)]
+pub(crate) struct Trace {
+    /// A disk
+    pub(crate) disk: String,
+    /// Only requests that took at least that many milliseconds
+    #[arg(long, value_name = "MS", value_parser = milliseconds)]
+    pub(crate) slower_than: Option<f64>,
+    /// Ends after that many
+    #[arg(short = 'n', long)]
+    pub(crate) count: Option<u64>,
+}
+
+fn milliseconds(text: &str) -> Result<f64, String> {
+    let number = text.parse::<f64>().ok();
+    let number = number.filter(|ms| ms.is_finite() && *ms >= 0.0);
+    number.ok_or_else(|| "it is not a number of milliseconds".to_owned())
+}
 
 /// Where tracefs may be.
 const TRACEFS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];

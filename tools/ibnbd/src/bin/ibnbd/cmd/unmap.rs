@@ -6,6 +6,7 @@ use std::io;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use clap::Args;
 use ibnbd_host::advice::Task;
 use ibnbd_host::config::{self, plan};
 use ibnbd_host::disk_name::DiskName;
@@ -18,9 +19,35 @@ use ibtrs_proto::Errno;
 
 use super::{apply, map, save, Done};
 use crate::act;
-use crate::cli::Unmap;
 use crate::context::Context;
 use crate::fail::{even_unread, Failure, REFUSED};
+
+pub(crate) const EXAMPLES: &str = "\
+Examples:
+  ibnbd unmap ibnbd0
+  ibnbd unmap ibnbd0 ibnbd1 --persist         nor will they be mapped at the next boot
+  ibnbd unmap disk1@s                         by its name on the server, and its session
+  ibnbd unmap --unused
+  ibnbd unmap --unused web1/disk1             by its session and its name on the server";
+
+#[derive(Args, Debug)]
+pub(crate) struct Unmap {
+    /// Disks, by any of their names
+    #[arg(required_unless_present = "unused")]
+    pub(crate) disks: Vec<String>,
+    /// Also if somebody uses them: their I/O fails
+    #[arg(short, long)]
+    pub(crate) force: bool,
+    /// Takes them out of /etc/ibtrs/client.toml as well
+    #[arg(long)]
+    pub(crate) persist: bool,
+    /// Only those that nobody uses, of these disks or of all; names those that stay
+    #[arg(long, conflicts_with_all = ["force", "persist"])]
+    pub(crate) unused: bool,
+    /// Of all disks, leaves those that say auto = false in the files in /etc/ibtrs
+    #[arg(long, requires = "unused", conflicts_with = "disks")]
+    pub(crate) auto: bool,
+}
 
 pub(super) fn unmap(context: &Context, words: &Unmap) -> Done {
     // Without the module no disk is mapped.

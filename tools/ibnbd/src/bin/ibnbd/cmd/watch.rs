@@ -4,12 +4,26 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use clap::Args;
 use ibnbd_host::uevent::{Event, Socket};
 
 use super::Done;
 use crate::cli::Format;
 use crate::context::Context;
 use crate::fail::{Failure, REFUSED};
+
+pub(crate) const EXAMPLES: &str = "\
+Examples:
+  ibnbd watch
+  ibnbd watch -n 1                            ends after the first event
+  ibnbd watch -o json";
+
+#[derive(Args, Debug)]
+pub(crate) struct WatchArgs {
+    /// Ends after that many
+    #[arg(short = 'n', long)]
+    pub(crate) count: Option<u64>,
+}
 
 pub(super) fn watch(context: &Context, count: Option<u64>) -> Done {
     context.need_format("watch", &[Format::Table, Format::Json])?;
