@@ -104,6 +104,7 @@ CLIENT_PATH_COUNTERS = (
 )
 SERVER_PATH_COUNTERS = (
     "buffer_waits",
+    "fetched_bytes",
 )
 
 

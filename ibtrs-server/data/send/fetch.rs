@@ -21,7 +21,10 @@ use crate::{
     storage::chunk::Chunk,
     types::MAX_SGES, //
 };
-use ibtrs_proto::serving::Place;
+use ibtrs_proto::{
+    serving::Place,
+    stats::counter::server_path, //
+};
 use kernel::prelude::*;
 use rdma::{
     qp::QueuePair,
@@ -107,6 +110,7 @@ fn post(
     if let Err(error) = chunk.prepare_fetch() {
         return Err((error, chunk));
     }
+    let bytes = chunk.request.source().map_or(0, |_| chunk.request.data_len);
     let mut held = Some(chunk);
     let posted = qp.send(space, Doorbell::Now, |chain| {
         if let Some(mut chunk) = held.take() {
@@ -117,7 +121,11 @@ fn post(
     // A request that is left although it was posted does not occur, as a number has one request. Its
     // buffer would be late.
     let left = match posted {
-        Ok(()) => held.map(|chunk| (EBUSY, chunk)),
+        Ok(()) => {
+            let stats = &qp.handler().path.stats;
+            stats.declared.add(server_path::FETCHED_BYTES, bytes.into());
+            held.map(|chunk| (EBUSY, chunk))
+        }
         Err(error) if is_surely_unsent(error) => {
             let chunk = held.or_else(|| slot.take_pending());
             chunk.map(|chunk| (error, chunk))

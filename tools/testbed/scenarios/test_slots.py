@@ -47,14 +47,19 @@ def mixed(client, disk: str, size_mb: int) -> None:
 @pytest.mark.parametrize("secure", ["Y", "N"])
 def test_all_sizes(pair, secure):
     """Data that is pushed, fetched and returned, around the sizes at which the way changes."""
+    server, client = pair
     device, = start(pair, f"always_invalidate={secure}")
-    client = pair.client
     client.run(OURS.map_device(device, session="one"))
     for size in (512, 4096, 7680, 8192, 8704, 16384, 16896, 32768, 131072, 262144):
         fio.run(client, f"--name=size --filename={OURS.disk} --rw=randwrite --bs={size} --iodepth=16 --direct=1 "
                 f"--ioengine=io_uring --verify=crc32c --verify_fatal=1 --size=4m --randrepeat=0", timeout=300)
     mixed(client, OURS.disk, 32)
     assert blockdev.same_on_both(pair, device, OURS.disk, 64)
+    fetched = "/sys/class/ibtrs-server/one/paths/*/stats/fetched_bytes"
+    before = int(server.run(f"cat {fetched}"))
+    client.run(f"dd if=/dev/zero of={OURS.disk} bs=64k count=16 oflag=direct status=none && "
+               f"dd if={OURS.disk} of=/dev/null bs=64k count=16 iflag=direct status=none")
+    assert int(server.run(f"cat {fetched}")) == before + MIB
     client.run(OURS.unmap())
 
 

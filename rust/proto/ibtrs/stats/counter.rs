@@ -60,6 +60,8 @@ macro_rules! server_path_counters {
         $then! {
             BUFFER_WAITS = c"buffer_waits", Count, "0.1.0",
                 "Requests that waited for a buffer for their data";
+            FETCHED_BYTES = c"fetched_bytes", Bytes, "0.1.0",
+                "Bytes of writes that the server read from the client's memory";
         }
     };
 }
