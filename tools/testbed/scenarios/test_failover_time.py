@@ -296,15 +296,16 @@ def test_busy_machines_lose_no_path(mapped, stack):
         time.sleep(15)
         assert blockdev.connected(pair.client) == 2
     latencies = pair.client.run(f"cat {SESSION}/paths/*/cur_latency").split("\n")
-    for job in hogs:
-        job.kill()
-        job.wait(120, check=False)
-    took = traffic.seconds()
-    traffic.end()
-    print(f"\n{minutes:.0f} minutes; the longest request took {took:.2f} s; last heartbeats {latencies}")
+    print(f"\n{minutes:.0f} minutes; the longest request took {traffic.seconds():.2f} s; last heartbeats {latencies}")
     assert pair.client.run(f"cat {SESSION}/last_failover {SESSION}/paths/*/last_error").strip() == ""
     assert pair.client.run(f"cat {SESSION}/paths/*/stats/reconnects").split() == ["0", "0"] * 2
     assert not pair.server.ok("dmesg | grep 'demo: .*no heartbeat'")
+    for job in hogs:
+        job.kill()
+    for job in hogs:
+        # It takes a busy machine minutes to free so much memory.
+        job.wait(600, check=False)
+    traffic.end()
 
 
 def chosen(causes: dict) -> dict:
