@@ -180,8 +180,9 @@ impl Session {
     /// Creates the directory of a path, which is connected, in sysfs.
     fn show(&self, path: &Arc<Path>) -> Result {
         let session = self.dir.lock().clone().ok_or(ENODEV)?;
-        let dir = PathDir::new(&session, path)?;
-        path.is_shown_in(KBox::new(dir, GFP_KERNEL)?);
+        // Before the uevent: a path without a directory has none.
+        let room = KBox::new_uninit(GFP_KERNEL)?;
+        path.is_shown_in(room.write(PathDir::new(&session, path)?));
         Ok(())
     }
 

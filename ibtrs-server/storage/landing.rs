@@ -54,6 +54,8 @@ pub(crate) struct Whole {
     /// Memory for small data, to which no client can write; allocated for the first request that needs
     /// it, so that a path connects sooner.
     small: Option<Source>,
+    /// Small requests that do without before memory is tried for again.
+    pause: u8,
     /// Requests in service are to be out of the client's reach.
     secure: bool,
     /// The region that the client writes to.
@@ -85,9 +87,14 @@ impl Whole {
             mr: source.cover()?,
             small: private.and_then(|pieces| source.another(pieces)),
             memory: source,
+            pause: 0,
             secure,
         })
     }
+
+    /// Number of small requests of a chunk without memory for them for which the allocation is not
+    /// repeated: where it fails, it takes longest.
+    const PAUSE: u8 = 64;
 
     /// Maximum number of work requests of [`Self::register`].
     pub(crate) const REGIONS: u32 = 2;
@@ -109,11 +116,22 @@ impl Whole {
         // CAST: The constant fits.
         let needs = (1..=SMALL_BYTES as u32).contains(&request.data_len);
         if needs && self.secure && self.small.is_none() {
-            self.small = self.new_small();
+            self.try_small();
         }
     }
 
     #[cold]
+    fn try_small(&mut self) {
+        if let Some(left) = self.pause.checked_sub(1) {
+            self.pause = left;
+            return;
+        }
+        self.small = self.new_small();
+        if self.small.is_none() {
+            self.pause = Self::PAUSE;
+        }
+    }
+
     fn new_small(&self) -> Option<Source> {
         let node = self.memory.dma().pd().device().node();
         let pieces = Pieces::optional(SMALL_BYTES, node).ok()?;

@@ -347,7 +347,8 @@ impl Bases {
     }
 
     /// Returns others, which follow from these: a random number for each region would take as long as
-    /// the rest of it.
+    /// the rest of it. The peer of a domain may compute the addresses of its other regions from two of
+    /// them, which it is told anyway.
     pub(crate) fn split(&mut self) -> Self {
         Self(self.next_bits())
     }
