@@ -65,6 +65,8 @@ pub(crate) struct IoBuffers {
 struct Group {
     dma: DmaPieces,
     mr: Mr,
+    /// Number of buffers.
+    count: usize,
 }
 
 impl Group {
@@ -89,6 +91,7 @@ impl Group {
         Ok(Self {
             mr: Mr::of_pieces(&mut dma)?,
             dma,
+            count,
         })
     }
 }
@@ -144,14 +147,10 @@ impl IoBuffers {
         let tag = usize::from(tag);
         let group = self.groups.get(tag >> self.group_shift)?;
         let number = tag & ((1 << self.group_shift) - 1);
-        let at = number << self.stride_shift;
         // The last group may have fewer.
-        let (block, offset) = group.dma.pieces().in_one(at, self.bytes as usize)?;
-        Some(IoBuffer {
+        (number < group.count).then(|| IoBuffer {
             group,
-            at,
-            block,
-            offset,
+            at: number << self.stride_shift,
             bytes: self.bytes,
         })
     }
@@ -168,9 +167,6 @@ pub(crate) struct IoBuffer<'a> {
     group: &'a Group,
     /// Where it begins in the group.
     at: usize,
-    /// The piece that it is in, and where it begins there.
-    block: &'a PageBlock,
-    offset: usize,
     bytes: u32,
 }
 
@@ -197,17 +193,19 @@ impl IoBuffer<'_> {
         }
     }
 
-    /// Returns `bytes` as a length. What follows the buffer in its piece is another request's.
+    /// Returns the piece that the first `bytes` are in, and where they begin there. What follows the
+    /// buffer in its piece is another request's.
     ///
     /// # Errors
     ///
     /// `EINVAL`: the buffer is shorter.
     #[inline]
-    fn checked(&self, bytes: u32) -> Result<usize> {
-        match bytes <= self.bytes {
-            true => Ok(bytes as usize),
-            false => Err(EINVAL),
+    fn place(&self, bytes: u32) -> Result<(&PageBlock, usize)> {
+        if bytes > self.bytes {
+            return Err(EINVAL);
         }
+        let pieces = self.group.dma.pieces();
+        pieces.in_one(self.at, bytes as usize).ok_or(EINVAL)
     }
 
     /// Copies `bytes` from the memory of `io` to the beginning of the buffer; returns their scatter
@@ -221,8 +219,8 @@ impl IoBuffer<'_> {
     ///
     /// `EINVAL`: the buffer is shorter; errors of [`IoHandle::read_out`].
     pub(crate) fn copy_from(&self, io: &mut IoHandle, bytes: u32) -> Result<Sge> {
-        let len = self.checked(bytes)?;
-        let copied = io.read_out(self.block, self.offset, len);
+        let (len, (block, offset)) = (bytes as usize, self.place(bytes)?);
+        let copied = io.read_out(block, offset, len);
         // Sync the buffer for the device even after an error: no copied byte may reach memory later
         // than the data of the next read.
         self.group.dma.sync_for_device(self.at, len)?;
@@ -240,9 +238,9 @@ impl IoBuffer<'_> {
     ///
     /// `EINVAL`: the buffer is shorter; errors of [`IoHandle::fill`].
     pub(crate) fn copy_to(&self, io: &mut IoHandle, bytes: u32) -> Result {
-        let len = self.checked(bytes)?;
+        let (len, (block, offset)) = (bytes as usize, self.place(bytes)?);
         self.group.dma.sync_for_cpu(self.at, len)?;
-        let copied = io.fill(self.block, self.offset, len);
+        let copied = io.fill(block, offset, len);
         // Hand the buffer back to the device, for the next read.
         self.group.dma.sync_for_device(self.at, len)?;
         copied
@@ -271,15 +269,16 @@ mod tests {
         assert_eq!(all.regions().count(), regions);
         for tag in 0..DEPTH {
             let buffer = all.get(tag).ok_or(ENOMEM)?;
-            buffer.block.copy_in(buffer.offset, &mark(tag))?;
-            let end = buffer.offset + all.bytes as usize - 2;
-            buffer.block.copy_in(end, &mark(tag))?;
+            let (block, offset) = buffer.place(bytes)?;
+            block.copy_in(offset, &mark(tag))?;
+            block.copy_in(offset + bytes as usize - 2, &mark(tag))?;
         }
         for tag in 0..DEPTH {
             let buffer = all.get(tag).ok_or(ENOMEM)?;
-            for at in [0, all.bytes as usize - 2] {
+            let (block, offset) = buffer.place(bytes)?;
+            for at in [0, bytes as usize - 2] {
                 let mut seen = [0; 2];
-                buffer.block.copy_out(buffer.offset + at, &mut seen)?;
+                block.copy_out(offset + at, &mut seen)?;
                 assert_eq!(seen, mark(tag));
             }
             // What the server writes at the address gets there.
@@ -290,15 +289,13 @@ mod tests {
                 .ok_or(EINVAL)?;
             assert_eq!((desc.key, desc.len), (mr.rkey(), 2));
             let at = usize::try_from(desc.addr - mr.iova())?;
-            assert!((at + all.bytes as usize) as u64 <= mr.length());
+            assert!((at + bytes as usize) as u64 <= mr.length());
             let (block, offset) = buffer.group.dma.pieces().in_one(at, 2).ok_or(EINVAL)?;
             let mut seen = [0; 2];
             block.copy_out(offset, &mut seen)?;
             assert_eq!(seen, mark(tag));
         }
-        // The last group is rounded up to whole pages.
-        let end = u16::try_from(regions * in_group)?;
-        assert!(all.get(end).is_none() && all.get(u16::MAX).is_none());
+        assert!(all.get(DEPTH).is_none() && all.get(u16::MAX).is_none());
         Ok(())
     }
 
@@ -315,7 +312,8 @@ mod tests {
         let pd = Pd::new(&Device::nth(0)?)?;
         let all = IoBuffers::of_size(&pd, 4096, DEPTH, 100);
         let (one, other) = (all.get(1).ok_or(ENOMEM)?, all.get(2).ok_or(ENOMEM)?);
-        one.block.copy_in(one.offset, b"12345678")?;
+        let (block, offset) = one.place(8)?;
+        block.copy_in(offset, b"12345678")?;
         let io = SyncIo::new(8)?;
         let mut handle = io.handle()?;
         one.copy_to(&mut handle, 8)?;
@@ -325,7 +323,8 @@ mod tests {
         handle.done(Ok(()));
         assert_eq!(io.bytes()?, b"12345678");
         let mut seen = [0; 8];
-        other.block.copy_out(other.offset, &mut seen)?;
+        let (block, offset) = other.place(8)?;
+        block.copy_out(offset, &mut seen)?;
         assert_eq!(&seen, b"12345678");
         Ok(())
     }
@@ -336,7 +335,8 @@ mod tests {
         let pd = Pd::new(&Device::nth(0)?)?;
         let all = IoBuffers::of_size(&pd, 4096, DEPTH, 100);
         let (one, next) = (all.get(0).ok_or(ENOMEM)?, all.get(1).ok_or(ENOMEM)?);
-        next.block.copy_in(next.offset, b"1")?;
+        let (block, offset) = next.place(1)?;
+        block.copy_in(offset, b"1")?;
         let io = SyncIo::new(8192)?;
         let mut handle = io.handle()?;
         assert_eq!(one.copy_from(&mut handle, 4097).err(), Some(EINVAL));
@@ -344,7 +344,7 @@ mod tests {
         assert!(one.copy_from(&mut handle, 4096).is_ok());
         handle.done(Ok(()));
         let mut seen = [0];
-        next.block.copy_out(next.offset, &mut seen)?;
+        block.copy_out(offset, &mut seen)?;
         assert_eq!(&seen, b"1");
         Ok(())
     }

@@ -212,7 +212,7 @@ impl Split {
 
     /// Returns the scatter elements of the buffer `index`, after making the CPU's writes there visible
     /// to the device.
-    #[inline]
+    #[inline(always)]
     fn sges(&self, index: u32) -> Result<[bindings::ib_sge; 2]> {
         let (head, payload) = (index as usize * self.head as usize, self.payload_at(index));
         self.heads.sync_for_device(head, self.head as usize)?;
