@@ -9,6 +9,7 @@
 
 #include <crypto/curve25519.h>
 #include <crypto/sha2.h>
+#include <linux/anon_inodes.h>
 #include <linux/blk-mq.h>
 #include <linux/blkdev.h>
 #include <linux/bio.h>
@@ -79,3 +80,6 @@ const gfp_t RUST_CONST_HELPER_GFP_NOWAIT = GFP_NOWAIT;
 
 const int RUST_CONST_HELPER_DEFAULT_RATELIMIT_INTERVAL = DEFAULT_RATELIMIT_INTERVAL;
 const int RUST_CONST_HELPER_DEFAULT_RATELIMIT_BURST = DEFAULT_RATELIMIT_BURST;
+
+const fmode_t RUST_CONST_HELPER_FMODE_NOWAIT = FMODE_NOWAIT;
+const int RUST_CONST_HELPER_IOCB_NOWAIT = IOCB_NOWAIT;

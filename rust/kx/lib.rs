@@ -12,7 +12,10 @@
 //! | [`blk`] (bios) | I/O to block devices of others | opening and claiming block devices, their limits, bios, plugs |
 //! | [`configfs`] | directories that users make, files, links | in `configfs`: links, default groups, groups whose data is dropped with the last reference, files without an implementation each |
 //! | [`crc`] \* | CRC-32C | `crc32c` |
+//! | [`cred`] \* | the user of a task | `from_kuid` for the first user namespace |
 //! | [`crypto`] \* | authentication codes | `hmac_sha256_*` |
+//! | [`deque`] \* | double-ended queue | a `VecDeque` |
+//! | [`file`] \* | devices and files without a name, with `poll` | in `miscdevice`: `poll`; `anon_inode_getfile`; a table of operations for other files; wait queues that `poll` uses and whose end waits for nothing |
 //! | [`fs`] \* | reading files of procfs and sysfs | `filp_open`, `kernel_read`, and lookups from the root of the first process |
 //! | [`io`] | an I/O of any origin, passed to a transport with its type erased | nothing: a concept of this tree |
 //! | [`keyring`] \* | keys that users load and only the kernel reads | `struct key`, `keyring_alloc`, `keyring_search` |
@@ -39,7 +42,7 @@
 //!
 //! Each registration with the kernel has an owner, and ends when the owner is dropped: disks and
 //! [`blk::DiskOwner`], tag sets, tables of bios, work items and queues, classes, devices,
-//! directories, links, subsystems of configfs, [`reboot::RebootNotifier`], and
+//! directories, links, subsystems of configfs, [`file::Device`], [`reboot::RebootNotifier`], and
 //! [`sync::PercpuOwner`]. Each drop waits for the
 //! calls that may still come. A work item that owns an `Arc` owns what it is in: it ends when it has
 //! run, so a module flushes its queue before it is unloaded.
@@ -53,7 +56,10 @@
 pub mod blk;
 pub mod configfs;
 pub mod crc;
+pub mod cred;
 pub mod crypto;
+pub mod deque;
+pub mod file;
 pub mod fs;
 pub mod io;
 pub mod keyring;
