@@ -35,6 +35,13 @@ LAYERS = {
         ("session",),
         ("server",),
     ],
+    "ibmsg": [
+        ("types",),
+        ("limits", "link"),
+        ("portal", "channel"),
+        ("session",),
+        ("file",),
+    ],
 }
 
 Module = tuple[str, ...]

@@ -13,7 +13,7 @@
 # shellcheck source=scripts/apt-suite.sh
 . "$TOP/scripts/apt-suite.sh"
 
-MODULES_OF_OURS=(ibtrs_core ibtrs_client ibtrs_server ibnbd_client ibnbd_server)
+MODULES_OF_OURS=(ibtrs_core ibtrs_client ibtrs_server ibnbd_client ibnbd_server ibmsg)
 work=$IBTRS_CACHE/test-deb
 base=$work/debian13.tar
 logs=$work/logs
@@ -106,7 +106,7 @@ packages_are_there() {
 	grep -E '^Inst linux-source-7\.[0-9]+ ' "$work/simulated"
 }
 
-# has_modules RELEASE: all five, for this very kernel, signed by DKMS's key, and
+# has_modules RELEASE: all six, for this very kernel, signed by DKMS's key, and
 # without debugging information.
 has_modules() {
 	local release=$1 module file key

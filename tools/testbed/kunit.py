@@ -10,7 +10,7 @@ from . import boots, judge, ktap
 from .lab import Solo
 from .tally import Tally
 
-MODULES = ("ibtrs_core", "ibtrs_client", "ibtrs_server", "ibnbd_client", "ibnbd_server")
+MODULES = ("ibtrs_core", "ibtrs_client", "ibtrs_server", "ibnbd_client", "ibnbd_server", "ibmsg")
 
 
 def run(modules: Path | None) -> Tally:

@@ -67,6 +67,7 @@ errnos! {
     ENOLINK = 67, "Link has been severed.";
     ECOMM = 70, "Communication error on send.";
     EPROTO = 71, "Protocol error.";
+    EREMCHG = 78, "Remote address changed.";
     EBADMSG = 74, "Bad message.";
     EOVERFLOW = 75, "Too large for its type.";
     EBADE = 52, "Invalid exchange.";

@@ -1,0 +1,663 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! One end of a channel: its messages, calls, and what its program is to be told.
+//!
+//! The lock of the session protects it. [`ibmsg_proto`] decides; this keeps the messages about which it
+//! decides, and puts records into frames.
+//!
+//! | Module | Contents |
+//! |---|---|
+//! | [`inbox`] | what the program can read |
+//! | [`out`] | messages that the program has written |
+//! | [`calls`] | requests and replies |
+//! | [`serve`] | puts what is due into a frame |
+//! | [`write`] | takes messages of the program |
+//! | [`arrive`] | takes records that have arrived |
+//!
+//! Whatever may have to be kept later has its place before: a receipt, the reply of the kernel to a call, an
+//! event. So nothing is allocated when the end of a channel has to be told.
+
+mod arrive;
+mod calls;
+mod inbox;
+mod out;
+mod serve;
+mod write;
+
+pub(crate) use arrive::Fault;
+pub(crate) use inbox::{
+    Take,
+    Taken, //
+};
+pub(crate) use out::{
+    Reserved,
+    Sent, //
+};
+pub(crate) use serve::Served;
+
+use calls::Calls;
+use ibmsg_proto::{
+    channel::{
+        Channel,
+        Conn,
+        Move, //
+    },
+    fair::Deficit,
+    outcome::Cause,
+    receive::Due,
+    send::Progress,
+    window::Window,
+    wire::ResumeEntry,
+    Outcome,
+    Seq, //
+};
+use ibtrs_proto::Errno;
+use inbox::{
+    Inbox,
+    Notice, //
+};
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+use kx::file::{
+    Ready,
+    WaitQueue, //
+};
+use out::{
+    About,
+    Out, //
+};
+
+use crate::{
+    limits::Charge,
+    types::{
+        Body,
+        Event,
+        Kind,
+        Name,
+        Terms,
+        F_RECEIPT,
+        HEADER_LEN, //
+    }, //
+};
+
+/// A record that is to be sent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Owed {
+    Nothing,
+    Open,
+    Resume(ResumeEntry),
+    Resumed(ResumeEntry),
+    Accept,
+    Reject,
+}
+
+/// How the channel has begun, for the program that opens it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Begun {
+    /// The portal has not answered.
+    No,
+    /// The channel is open.
+    Open,
+    /// It is not, and never will be.
+    Refused(Errno),
+}
+
+/// Why a channel has ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct End {
+    /// 0: a program has closed it.
+    pub(crate) reason: u16,
+    /// The program knows.
+    pub(crate) is_told: bool,
+}
+
+/// What the program has sent and received.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Counts {
+    pub(crate) sent: u64,
+    pub(crate) sent_bytes: u64,
+    pub(crate) received: u64,
+    pub(crate) received_bytes: u64,
+    pub(crate) moves: u32,
+}
+
+/// One end of a channel.
+pub(crate) struct Chan {
+    pub(crate) proto: Channel,
+    pub(crate) portal: Name,
+    pub(crate) terms: Terms,
+    wake: Arc<WaitQueue>,
+    /// Private data: of OPEN, ACCEPT or REJECT.
+    data: KVec<u8>,
+    /// Private data of the portal, for the program that opens.
+    answer: Body,
+    reason: Errno,
+    /// The terms of the peer, once they are known.
+    pub(crate) peer: Option<Window>,
+    owed: Owed,
+    owes_closed: bool,
+    out: Out,
+    inbox: Inbox,
+    calls: Calls,
+    /// When the time of a message or a call is over next, or earlier; none if none has a time.
+    next_expiry: Option<u64>,
+    deficit: Deficit,
+    is_front: bool,
+    /// It is in the list of a connection.
+    pub(crate) is_ready: bool,
+    /// It is in the list of those that wait for a time.
+    pub(crate) is_timed: bool,
+    /// A program has the file.
+    pub(crate) has_program: bool,
+    /// The program writes no more and takes no more.
+    is_shut: bool,
+    /// The program wants to be told by an event that the channel is open.
+    tells_connected: bool,
+    begun: Begun,
+    /// Why the peer has closed, if it has.
+    peer_reason: u16,
+    pub(crate) end: Option<End>,
+    /// A task could not write for want of room.
+    wants_room: bool,
+    is_away: bool,
+    /// The peer's kernel has all messages.
+    has_all: bool,
+    pub(crate) counts: Counts,
+    _charge: Option<Charge>,
+}
+
+impl Chan {
+    /// An end without messages.
+    pub(crate) fn new(
+        proto: Channel,
+        portal: Name,
+        terms: Terms,
+        wake: Arc<WaitQueue>,
+        charge: Option<Charge>,
+    ) -> Self {
+        Self {
+            proto,
+            portal,
+            terms,
+            wake,
+            data: KVec::new(),
+            answer: Body::new(),
+            reason: Errno::EIO,
+            peer: None,
+            owed: Owed::Nothing,
+            owes_closed: false,
+            out: Out::new(),
+            inbox: Inbox::new(),
+            calls: Calls::new(),
+            next_expiry: None,
+            deficit: Deficit::default(),
+            is_front: false,
+            is_ready: false,
+            is_timed: false,
+            has_program: false,
+            is_shut: false,
+            tells_connected: false,
+            begun: Begun::No,
+            peer_reason: 0,
+            end: None,
+            wants_room: false,
+            is_away: false,
+            has_all: false,
+            counts: Counts::default(),
+            _charge: charge,
+        }
+    }
+
+    /// The program opens the channel with this private data. `tells`: it does not wait for the portal.
+    /// `sends`: there is a connection.
+    pub(crate) fn open(&mut self, data: KVec<u8>, tells: bool, sends: bool) {
+        self.data = data;
+        if sends {
+            self.owed = Owed::Open;
+        }
+        self.tells_connected = tells;
+        self.has_program = true;
+    }
+
+    /// The program at the portal accepts. Returns whether it still can.
+    pub(crate) fn accept(&mut self, data: KVec<u8>) -> bool {
+        let counts = self.proto.accept();
+        if counts {
+            self.data = data;
+            self.owed = Owed::Accept;
+            self.has_program = true;
+            self.begun = Begun::Open;
+        }
+        counts
+    }
+
+    /// The program at the portal refuses, or there is none. Returns whether it still can.
+    pub(crate) fn reject(&mut self, reason: Errno, data: KVec<u8>) -> bool {
+        let counts = self.proto.reject();
+        if counts {
+            self.data = data;
+            self.reason = reason;
+            self.owed = Owed::Reject;
+        }
+        counts
+    }
+
+    pub(crate) fn waiters(&self) -> &Arc<WaitQueue> {
+        &self.wake
+    }
+
+    /// Whether nobody needs this any more.
+    pub(crate) fn is_done(&self) -> bool {
+        !self.has_program && self.proto.is_over() && !self.owes_closed && self.owed == Owed::Nothing
+    }
+
+    /// Whether OPEN or RESUME is still to be sent.
+    pub(crate) fn is_about_to_move(&self) -> bool {
+        matches!(self.owed, Owed::Open | Owed::Resume(_))
+    }
+
+    /// How the channel has begun.
+    pub(crate) fn begun(&self) -> (Begun, &Body) {
+        (self.begun, &self.answer)
+    }
+
+    /// The program has the portal's answer.
+    pub(crate) fn forget_answer(&mut self) {
+        self.answer = Body::new();
+    }
+
+    /// `enum ibmsg_state`.
+    pub(crate) fn state(&self) -> u32 {
+        match (self.end, self.begun) {
+            (Some(_), _) => 4,
+            _ if self.takes_no_more() => 3,
+            (None, Begun::Open) => 2,
+            (None, _) => 1,
+        }
+    }
+
+    /// The connection is lost: what was to be sent by it is decided again by the next one.
+    pub(crate) fn lost(&mut self) {
+        self.owed = Owed::Nothing;
+        self.owes_closed = false;
+        self.out.lost();
+        self.inbox.lost();
+        self.is_front = false;
+        self.is_ready = false;
+        self.deficit.clear();
+        if self.begun == Begun::Open && !self.is_away {
+            self.is_away = true;
+            if self.terms.wants_paths && self.has_program && self.end.is_none() {
+                self.inbox.path_lost();
+                self.wake.wake(Ready::IN | Ready::PRI);
+            }
+        }
+    }
+
+    /// Moves to a connection. Returns whether there is something to send by it.
+    pub(crate) fn move_to(&mut self, conn: Conn) -> bool {
+        self.owed = match self.proto.move_to(conn) {
+            None => return false,
+            Some(Move::Open(_)) => Owed::Open,
+            Some(Move::Resume(entry)) => Owed::Resume(entry),
+        };
+        true
+    }
+
+    /// The channel has a connection again.
+    fn is_back(&mut self) {
+        if self.is_away {
+            self.is_away = false;
+            self.counts.moves = self.counts.moves.saturating_add(1);
+            if self.terms.wants_paths && self.has_program && self.end.is_none() {
+                self.inbox.path_back();
+                self.wake.wake(Ready::IN | Ready::PRI);
+            }
+        }
+    }
+
+    /// When to tell the peer what it does not know.
+    pub(crate) fn due(&mut self, now: u64) -> Due {
+        match self.proto.conn() {
+            Some(_) => self.proto.rx.due(now),
+            None => Due::Never,
+        }
+    }
+
+    /// Whether there is something to send now, as far as can be told without looking at credits.
+    pub(crate) fn has_work(&mut self, now: u64) -> bool {
+        self.owed != Owed::Nothing
+            || self.owes_closed
+            || self.is_shut
+            || self.out.has_unsent(&self.proto.tx)
+            || self.due(now) == Due::Now
+    }
+
+    // --- the program ---
+
+    /// What `poll` says.
+    pub(crate) fn poll(&mut self) -> Ready {
+        let has_notice = self.inbox.has_notice();
+        let is_readable = has_notice || self.inbox.has_message() || self.end.is_some();
+        let is_writable = self.is_writable();
+        self.wants_room |= !is_writable;
+        Ready::IN.when(is_readable)
+            | Ready::PRI.when(has_notice)
+            | Ready::OUT.when(is_writable)
+            | Ready::HUP.when(self.end.is_some())
+    }
+
+    /// Whether a message of the greatest length can be written, or writing would fail at once.
+    fn is_writable(&self) -> bool {
+        if self.takes_no_more() {
+            return true;
+        }
+        self.begun == Begun::Open && self.proto.tx.is_writable() && !self.has_many_notices()
+    }
+
+    /// Whether nothing can be written any more.
+    fn takes_no_more(&self) -> bool {
+        self.end.is_some() || self.is_shut || self.proto.tx.is_stopped()
+    }
+
+    /// Whether the program does not read what it is told.
+    fn has_many_notices(&self) -> bool {
+        self.inbox.notices() >= self.terms.limits.messages as usize
+    }
+
+    /// The next thing that the program can read, if it has room for it.
+    pub(crate) fn take(&mut self, room: usize) -> Take {
+        match (self.inbox.take(room, &mut self.answer), self.end) {
+            (Take::Nothing, None) => Take::Nothing,
+            (Take::Nothing, Some(End { is_told: true, .. })) => Take::End,
+            (Take::Nothing, Some(end)) => {
+                let (taken, queued) = self.progress();
+                inbox::closed(end.reason, taken, queued, &mut self.answer, room)
+            }
+            (take, _) => take,
+        }
+    }
+
+    /// Bytes that the next read needs.
+    pub(crate) fn next_len(&self) -> usize {
+        // CAST: Lossless.
+        let answer = self.answer.len() as usize;
+        match (self.inbox.next_len(answer), self.end) {
+            (Some(len), _) => len,
+            (None, Some(End { is_told: false, .. })) => HEADER_LEN + answer,
+            _ => 0,
+        }
+    }
+
+    /// The program has got what was taken.
+    pub(crate) fn took(&mut self, taken: Taken) {
+        match taken {
+            Taken::Message(message) => {
+                let len = message.body.len();
+                self.counts.received += 1;
+                self.counts.received_bytes += u64::from(len);
+                self.proto.rx.took(len, self.inbox.front());
+                self.drop_late();
+                self.inbox.shrink();
+            }
+            Taken::Event(header, _) if header.event == Some(Event::Closed) => {
+                if let Some(end) = &mut self.end {
+                    end.is_told = true;
+                }
+            }
+            Taken::Notice(_) | Taken::Event(..) => {}
+        }
+        // What the program is told counts as what it has written.
+        self.tell_writable();
+    }
+
+    /// The program could not take it.
+    pub(crate) fn put_back(&mut self, taken: Taken) {
+        // Other tasks may have found nothing in the meantime.
+        self.inbox.put_back(taken, &mut self.answer);
+        self.wake.wake(Ready::IN | Ready::PRI);
+    }
+
+    /// Takes replies to calls that have ended without them.
+    fn drop_late(&mut self) {
+        while let Some(len) = self.inbox.pop_late() {
+            self.proto.rx.took(len, self.inbox.front());
+        }
+    }
+
+    /// The program writes no more and takes no more.
+    pub(crate) fn close(&mut self) {
+        self.is_shut = true;
+        self.inbox.close();
+        self.proto.close(0);
+        if self.proto.is_over() && self.end.is_none() {
+            self.ends(0);
+        }
+        self.wake.wake(Ready::IN | Ready::OUT | Ready::HUP);
+    }
+
+    /// The program has gone.
+    pub(crate) fn release(&mut self) {
+        self.close();
+        self.has_program = false;
+        self.inbox = Inbox::new();
+        self.calls = Calls::new();
+    }
+
+    /// How many messages of this end the other program has taken, and how many its kernel has queued.
+    pub(crate) fn progress(&self) -> (u64, u64) {
+        let tx = &self.proto.tx;
+        let behind = |place: Seq| u64::from(tx.high().ahead_of(place).unwrap_or(0));
+        let count = |place| self.counts.sent.saturating_sub(behind(place));
+        let queued = match self.has_all {
+            true => self.counts.sent,
+            false => count(tx.acked()),
+        };
+        (count(tx.taken()), queued)
+    }
+
+    /// Messages that wait for the program, and those that the peer has not acknowledged.
+    pub(crate) fn queued(&self) -> (usize, usize) {
+        (self.inbox.messages(), self.out.len())
+    }
+
+    // --- ends and outcomes ---
+
+    /// Nothing more will arrive.
+    fn ends(&mut self, reason: u16) {
+        if self.end.is_none() {
+            self.end = Some(End {
+                reason,
+                is_told: false,
+            });
+        }
+        self.wake
+            .wake(Ready::IN | Ready::OUT | Ready::PRI | Ready::HUP);
+    }
+
+    /// The peer's kernel no longer has the channel.
+    pub(crate) fn abandon(&mut self, cause: Cause) {
+        self.proto.abandon();
+        self.owed = Owed::Nothing;
+        self.owes_closed = false;
+        self.end_messages(cause);
+        self.end_calls(None, cause);
+        if self.begun == Begun::No {
+            self.begun = Begun::Refused(Errno::ECONNABORTED);
+        }
+        self.ends(match cause {
+            Cause::Closed => self.peer_reason,
+            _ => inbox::status(Errno::ECONNABORTED),
+        });
+    }
+
+    /// The peer takes no more messages: tells what has become of those of the program.
+    fn end_messages(&mut self, cause: Cause) {
+        self.out.lost();
+        while let Some(mut sent) = self.out.pop() {
+            if let Some(outcome) = self.proto.tx.end(&mut sent.item, cause) {
+                self.tell(sent.about, outcome, cause);
+            }
+            self.proto.tx.release(sent.item);
+        }
+        if cause == Cause::Closed {
+            self.end_calls(Some(self.proto.tx.taken()), cause);
+        }
+    }
+
+    /// Tells the program what has become of a message.
+    fn tell(&mut self, about: About, outcome: Outcome, cause: Cause) {
+        let errno = outcome.errno(cause);
+        let notice = match about.kind {
+            Kind::Request => match self.calls.abandon(about.id, outcome) {
+                Some(outcome) => Some(Notice::unanswered(about.tag, outcome.errno(cause))),
+                // It was told before.
+                None => return,
+            },
+            // Without a receipt, only the program that has set a time is told, and only of failure.
+            _ if about.flags & F_RECEIPT == 0 && (cause != Cause::Timeout || errno.is_none()) => {
+                None
+            }
+            _ => Some(Notice {
+                kind: Kind::Receipt,
+                flags: 0,
+                tag: about.tag,
+                status: errno.map_or(0, inbox::status),
+            }),
+        };
+        if about.may_tell {
+            self.inbox.owes_less();
+        }
+        if let Some(notice) = notice.filter(|_| self.has_program) {
+            self.inbox.tell(notice);
+            self.wake.wake(Ready::IN | Ready::PRI);
+        }
+    }
+
+    /// The peer's kernel has answered the end of this side: it has all messages, unless its program takes no
+    /// more.
+    fn all_arrived(&mut self) {
+        if self.proto.tx.is_stopped() {
+            return;
+        }
+        self.has_all = true;
+        self.out.lost();
+        while let Some(sent) = self.out.pop() {
+            match sent.about.kind {
+                Kind::Request => {
+                    self.calls.queued(sent.about.id, sent.item.number());
+                    // From now on, it is the time of the call.
+                    self.expires_at(sent.deadline);
+                }
+                _ if !sent.item.is_expired() => {
+                    self.tell(sent.about, Outcome::Delivered, Cause::Closed);
+                }
+                _ => {}
+            }
+            self.proto.tx.release(sent.item);
+        }
+    }
+
+    /// Ends calls without an answer: those whose request the peer has not taken before `taken`, or all.
+    fn end_calls(&mut self, taken: Option<Seq>, cause: Cause) {
+        let mut from = 0;
+        while let Some(notice) = self.calls.end(taken, cause, &mut from) {
+            self.inbox.owes_less();
+            self.inbox.tell(notice);
+            self.wake.wake(Ready::IN | Ready::PRI);
+        }
+    }
+
+    /// Notes that a time is over at `deadline`.
+    fn expires_at(&mut self, deadline: Option<u64>) {
+        self.next_expiry = earlier(self.next_expiry, deadline);
+    }
+
+    /// Tells about messages and calls whose time is over. Returns when the next one's is, or earlier.
+    pub(crate) fn expire(&mut self, now: u64) -> Option<u64> {
+        if self.next_expiry.is_some_and(|next| next <= now) {
+            self.next_expiry = self.expire_all(now);
+        }
+        self.tell_writable();
+        self.next_expiry
+    }
+
+    /// Does that, in one pass over all that waits.
+    #[cold]
+    fn expire_all(&mut self, now: u64) -> Option<u64> {
+        let mut next = None;
+        let mut out = core::mem::replace(&mut self.out, Out::new());
+        out.retain(|mut sent| {
+            let deadline = sent.deadline.filter(|_| !sent.item.is_expired());
+            if deadline.is_none_or(|deadline| deadline > now) {
+                next = earlier(next, deadline);
+                return Some(sent);
+            }
+            let is_unsent = sent.item.number().is_none();
+            let Some(outcome) = self.proto.tx.expire(&mut sent.item) else {
+                return Some(sent);
+            };
+            self.tell(sent.about, outcome, Cause::Timeout);
+            if !is_unsent {
+                return Some(sent);
+            }
+            self.proto.tx.release(KBox::into_inner(sent).item);
+            None
+        });
+        self.out = out;
+        let mut from = 0;
+        while let Some(notice) = self.calls.expire(now, &mut from) {
+            self.inbox.owes_less();
+            self.inbox.tell(notice);
+            self.wake.wake(Ready::IN | Ready::PRI);
+        }
+        earlier(next, self.calls.deadline())
+    }
+
+    /// Wakes tasks that want to write, if they can.
+    fn tell_writable(&mut self) {
+        if self.wants_room && self.is_writable() {
+            self.wants_room = false;
+            self.wake.wake(Ready::OUT);
+        }
+    }
+
+    /// Releases messages that the peer's kernel has.
+    fn pop_acknowledged(&mut self) {
+        let mut has_popped = false;
+        while let Some(front) = self.out.front() {
+            if self.proto.tx.progress(&front.item) == Progress::Pending {
+                break;
+            }
+            let Some(sent) = self.out.pop() else {
+                break;
+            };
+            has_popped = true;
+            match sent.about.kind {
+                Kind::Request => {
+                    self.calls.queued(sent.about.id, sent.item.number());
+                    // From now on, it is the time of the call.
+                    self.expires_at(sent.deadline);
+                }
+                _ if !sent.item.is_expired() => {
+                    self.tell(sent.about, Outcome::Delivered, Cause::Closed);
+                }
+                _ => {}
+            }
+            self.proto.tx.release(sent.item);
+        }
+        if has_popped {
+            self.tell_writable();
+        }
+    }
+}
+
+/// The earlier of two times.
+pub(crate) fn earlier(a: Option<u64>, b: Option<u64>) -> Option<u64> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (a, b) => a.or(b),
+    }
+}

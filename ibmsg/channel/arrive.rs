@@ -1,0 +1,330 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Takes records that have arrived for a channel.
+
+use core::mem::MaybeUninit;
+use ibmsg_proto::{
+    call::CallError,
+    channel::{
+        Again,
+        ChannelError,
+        Conn,
+        PeerCloses,
+        Resumed, //
+    },
+    outcome::Cause,
+    receive::{
+        Arrival,
+        ArrivalError, //
+    },
+    send::AckError,
+    wire::{
+        Accept,
+        Ack,
+        Close,
+        Kind as WireKind,
+        Live,
+        Message,
+        Open,
+        ResumeEntry,
+        Skip, //
+    },
+    Seq, //
+};
+use ibtrs_proto::Errno;
+use kernel::prelude::*;
+use kx::file::Ready;
+
+use super::{
+    inbox::{
+        self,
+        Incoming, //
+    },
+    Begun,
+    Chan,
+    Owed, //
+};
+use crate::types::{
+    Body,
+    Kind, //
+};
+
+/// Why a record was not taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Fault {
+    /// There is no memory now. Nothing has changed.
+    NoMemory,
+    /// The peer must not send that.
+    Protocol(&'static str),
+}
+
+impl From<ChannelError> for Fault {
+    fn from(e: ChannelError) -> Self {
+        Self::Protocol(e.as_str())
+    }
+}
+
+impl From<ArrivalError> for Fault {
+    fn from(e: ArrivalError) -> Self {
+        Self::Protocol(e.as_str())
+    }
+}
+
+impl From<AckError> for Fault {
+    fn from(e: AckError) -> Self {
+        Self::Protocol(e.as_str())
+    }
+}
+
+impl From<CallError> for Fault {
+    fn from(e: CallError) -> Self {
+        Self::Protocol(e.as_str())
+    }
+}
+
+/// For allocations, the only ones that fail where records are taken.
+impl From<Error> for Fault {
+    fn from(_: Error) -> Self {
+        Self::NoMemory
+    }
+}
+
+impl Chan {
+    /// MESSAGE has arrived.
+    pub(crate) fn message(&mut self, message: &Message<'_>) -> Result<(), Fault> {
+        self.proto.check_open()?;
+        let header = &message.hdr;
+        // What may fail comes first.
+        let piece = Body::piece(message.content, GFP_ATOMIC | __GFP_NOWARN)?;
+        self.inbox.reserve(&piece)?;
+        let place = KBox::new_uninit(GFP_ATOMIC | __GFP_NOWARN).map_err(|_| Fault::NoMemory)?;
+        let calls = self.proto.rx.window().calls();
+        if header.kind == WireKind::Request {
+            self.calls.reserve(calls)?;
+        }
+        // CAST: A frame is shorter.
+        let len = message.content.len() as u32;
+        let arrival = self.proto.rx.message(
+            header.number,
+            header.total,
+            header.offset,
+            len,
+            header.prompt,
+        )?;
+        self.acknowledged(&header.ack)?;
+        match arrival {
+            Arrival::Piece => self.inbox.keep(piece),
+            Arrival::Queue => {
+                self.inbox.keep(piece);
+                let body = self.inbox.complete();
+                self.queue(message, body, place)?;
+            }
+            Arrival::Skipped | Arrival::Duplicate | Arrival::Closed => {}
+        }
+        Ok(())
+    }
+
+    /// Queues a message for the program.
+    fn queue(
+        &mut self,
+        message: &Message<'_>,
+        body: Body,
+        place: KBox<MaybeUninit<Incoming>>,
+    ) -> Result<(), Fault> {
+        let header = &message.hdr;
+        let mut incoming = Incoming {
+            kind: Kind::Msg,
+            number: header.number,
+            id: 0,
+            tag: header.tag,
+            status: 0,
+            body,
+            is_late: false,
+        };
+        match header.kind {
+            WireKind::OneWay => {}
+            WireKind::Request => {
+                self.calls.request(header.id)?;
+                incoming.kind = Kind::Request;
+                incoming.id = header.id;
+            }
+            WireKind::Reply => {
+                let tag = self.calls.reply(header.id)?;
+                incoming.kind = Kind::Reply;
+                incoming.status = header.status;
+                match tag {
+                    Some(tag) => {
+                        incoming.tag = tag;
+                        self.inbox.owes_less();
+                    }
+                    None => incoming.is_late = true,
+                }
+            }
+        }
+        self.inbox.push(KBox::write(place, incoming));
+        self.drop_late();
+        let is_reply = header.kind == WireKind::Reply;
+        // A slot for another call is free.
+        let is_wanted = is_reply && self.wants_room;
+        self.wants_room &= !is_wanted;
+        self.wake.wake(Ready::IN | Ready::OUT.when(is_wanted));
+        Ok(())
+    }
+
+    /// SKIP has arrived.
+    pub(crate) fn skip(&mut self, skip: &Skip) -> Result<(), Fault> {
+        self.proto.check_open()?;
+        self.proto.rx.skip(skip.number, skip.total)?;
+        self.inbox.drop_pieces();
+        self.acknowledged(&skip.ack)
+    }
+
+    /// ACK has arrived.
+    pub(crate) fn ack(&mut self, ack: &Ack) -> Result<(), Fault> {
+        if self.proto.peer_has_ended() {
+            return Ok(());
+        }
+        self.proto.check_open()?;
+        self.acknowledged(ack)
+    }
+
+    fn acknowledged(&mut self, ack: &Ack) -> Result<(), Fault> {
+        self.proto.tx.acknowledged(ack)?;
+        self.pop_acknowledged();
+        Ok(())
+    }
+
+    /// ACCEPT has arrived by `conn`.
+    pub(crate) fn accepted(&mut self, conn: Conn, accept: &Accept<'_>) -> Result<(), Fault> {
+        let answer = Body::piece(accept.data, GFP_ATOMIC | __GFP_NOWARN)?;
+        let is_new = self.peer.is_none();
+        let opens = self.proto.accepted(conn, accept.moves, &accept.window)?;
+        if self.proto.takes_from(conn) && is_new {
+            self.peer = Some(accept.window);
+        }
+        if opens {
+            self.begun = Begun::Open;
+            self.answer = answer;
+            if self.tells_connected {
+                self.inbox.connected();
+            }
+            self.wants_room = false;
+            self.wake.wake(Ready::IN | Ready::OUT | Ready::PRI);
+        }
+        Ok(())
+    }
+
+    /// REJECT or REDIRECT has arrived by `conn`.
+    pub(crate) fn refused(
+        &mut self,
+        conn: Conn,
+        moves: Seq,
+        reason: Errno,
+        data: &[u8],
+    ) -> Result<(), Fault> {
+        let answer = Body::piece(data, GFP_ATOMIC | __GFP_NOWARN)?;
+        if self.proto.rejected(conn, moves)? {
+            self.begun = Begun::Refused(reason);
+            self.answer = answer;
+            self.owes_closed = true;
+            self.ends(inbox::status(reason));
+        }
+        Ok(())
+    }
+
+    /// CLOSE has arrived by `conn`.
+    pub(crate) fn peer_closes(&mut self, conn: Conn, close: &Close) -> Result<(), Fault> {
+        let had_ended = self.proto.peer_has_ended();
+        let closes = self.proto.peer_closes(conn, close)?;
+        if closes == PeerCloses::Ends {
+            self.owes_closed = true;
+        }
+        if closes == PeerCloses::Stale || had_ended {
+            return Ok(());
+        }
+        self.peer_reason = close.reason;
+        self.end_messages(Cause::Closed);
+        if closes == PeerCloses::Ends {
+            self.end_calls(None, Cause::Closed);
+            self.ends(close.reason);
+        }
+        self.wake.wake(Ready::OUT);
+        Ok(())
+    }
+
+    /// CLOSED has arrived by `conn`.
+    pub(crate) fn closed(&mut self, conn: Conn) -> Result<(), Fault> {
+        let was_over = self.proto.is_over();
+        self.proto.closed(conn)?;
+        if self.proto.is_over() && !was_over {
+            self.all_arrived();
+            self.end_calls(None, Cause::Closed);
+            self.ends(0);
+        }
+        Ok(())
+    }
+
+    /// OPEN has arrived by `conn` for this channel, which exists.
+    pub(crate) fn open_again(&mut self, conn: Conn, open: &Open<'_>) -> Result<(), Fault> {
+        match self.proto.open_again(conn, open.moves)? {
+            Again::Stale => return Ok(()),
+            Again::Wait => {}
+            Again::Accept => {
+                self.restart();
+                self.owed = Owed::Accept;
+                self.is_back();
+            }
+            Again::Reject => self.owed = Owed::Reject,
+        }
+        Ok(())
+    }
+
+    /// What was under way by the former connection begins again.
+    fn restart(&mut self) {
+        self.out.lost();
+        self.inbox.drop_pieces();
+        self.is_front = false;
+        self.owes_closed = false;
+    }
+
+    /// An entry of RESUME has arrived by `conn`.
+    pub(crate) fn resume(&mut self, conn: Conn, entry: &ResumeEntry) -> Result<(), Fault> {
+        if let Some(answer) = self.proto.resume(conn, entry)? {
+            self.restart();
+            self.owed = Owed::Resumed(answer);
+            self.pop_acknowledged();
+            self.is_back();
+            if self.proto.is_over() {
+                self.ends(0);
+            }
+        }
+        Ok(())
+    }
+
+    /// An entry of RESUMED has arrived by `conn`.
+    pub(crate) fn resumed(&mut self, conn: Conn, entry: &ResumeEntry) -> Result<(), Fault> {
+        match self.proto.resumed(conn, entry)? {
+            Resumed::Stale => {}
+            Resumed::Live => {
+                self.restart();
+                self.pop_acknowledged();
+                self.is_back();
+            }
+            Resumed::Gone if self.is_shut => {
+                self.end_messages(self.proto.cause());
+                self.end_calls(None, Cause::Closed);
+                self.ends(0);
+            }
+            Resumed::Gone => self.abandon(Cause::PeerLost),
+        }
+        Ok(())
+    }
+
+    /// LIVE has arrived.
+    pub(crate) fn live(&mut self, live: &Live<'_>) {
+        if self.proto.left_behind(live) {
+            let cause = self.proto.cause();
+            self.abandon(cause);
+        }
+    }
+}

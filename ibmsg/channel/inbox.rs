@@ -1,0 +1,361 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What a program can read from a channel.
+
+use ibmsg_proto::Seq;
+use ibtrs_proto::Errno;
+use kernel::prelude::*;
+use kx::deque::Deque;
+
+use crate::types::{
+    Body,
+    Event,
+    Header,
+    Kind,
+    F_KERNEL,
+    HEADER_LEN, //
+};
+
+/// A message of the other program.
+pub(crate) struct Incoming {
+    pub(crate) kind: Kind,
+    pub(crate) number: Seq,
+    pub(crate) id: u64,
+    pub(crate) tag: u64,
+    pub(crate) status: u16,
+    pub(crate) body: Body,
+    /// A reply to a call that has ended without it.
+    pub(crate) is_late: bool,
+}
+
+impl Incoming {
+    fn header(&self) -> Header {
+        Header {
+            len: self.body.len(),
+            id: self.id,
+            tag: self.tag,
+            status: self.status,
+            ..Header::new(self.kind)
+        }
+    }
+}
+
+/// What has become of a message of the program.
+#[derive(Clone, Copy)]
+pub(crate) struct Notice {
+    pub(crate) kind: Kind,
+    pub(crate) flags: u8,
+    pub(crate) tag: u64,
+    pub(crate) status: u16,
+}
+
+impl Notice {
+    /// The kernel's reply to a call.
+    pub(crate) fn unanswered(tag: u64, errno: Errno) -> Self {
+        Self {
+            kind: Kind::Reply,
+            flags: F_KERNEL,
+            tag,
+            status: status(errno),
+        }
+    }
+}
+
+/// An errno for a program.
+pub(crate) fn status(errno: Errno) -> u16 {
+    u16::try_from(errno.get()).unwrap_or(0)
+}
+
+/// Something that a program reads.
+pub(crate) enum Taken {
+    Message(KBox<Incoming>),
+    Notice(Notice),
+    Event(Header, Body),
+}
+
+impl Taken {
+    /// Its header.
+    pub(crate) fn header(&self) -> Header {
+        match self {
+            Self::Message(message) => message.header(),
+            Self::Notice(notice) => Header {
+                flags: notice.flags,
+                tag: notice.tag,
+                status: notice.status,
+                ..Header::new(notice.kind)
+            },
+            Self::Event(header, _) => *header,
+        }
+    }
+
+    /// What follows.
+    pub(crate) fn body(&self) -> Option<&Body> {
+        match self {
+            Self::Message(message) => Some(&message.body),
+            Self::Notice(_) => None,
+            Self::Event(_, body) => Some(body),
+        }
+    }
+}
+
+/// What there is to read.
+pub(crate) enum Take {
+    /// This.
+    Item(Taken),
+    /// Something for which the program's buffer is too small.
+    TooLong,
+    /// Nothing now.
+    Nothing,
+    /// Nothing any more.
+    End,
+}
+
+fn event(event: Event) -> Header {
+    Header {
+        event: Some(event),
+        ..Header::new(Kind::Event)
+    }
+}
+
+fn with_answer(mut header: Header, answer: &mut Body, room: usize) -> Take {
+    // CAST: Lossless.
+    if HEADER_LEN + answer.len() as usize > room {
+        return Take::TooLong;
+    }
+    header.len = answer.len();
+    Take::Item(Taken::Event(header, core::mem::take(answer)))
+}
+
+/// The event of the end.
+pub(crate) fn closed(reason: u16, taken: u64, queued: u64, answer: &mut Body, room: usize) -> Take {
+    let header = Header {
+        id: queued,
+        tag: taken,
+        status: reason,
+        ..event(Event::Closed)
+    };
+    with_answer(header, answer, room)
+}
+
+/// What a program can read, and has not read.
+///
+/// # Invariants
+///
+/// There is room for a notice for each that is owed, and for one that is put back.
+pub(crate) struct Inbox {
+    messages: Deque<KBox<Incoming>>,
+    notices: Deque<Notice>,
+    /// Notices that may come.
+    owed: usize,
+    /// Pieces of a message that is not complete.
+    partial: Option<Body>,
+    is_connected: bool,
+    is_lost: bool,
+    is_back: bool,
+    is_closed: bool,
+}
+
+impl Inbox {
+    pub(crate) fn new() -> Self {
+        Self {
+            messages: Deque::new(),
+            notices: Deque::new(),
+            owed: 0,
+            partial: None,
+            is_connected: false,
+            is_lost: false,
+            is_back: false,
+            is_closed: false,
+        }
+    }
+
+    /// Drops all messages, and takes none.
+    pub(crate) fn close(&mut self) {
+        self.messages = Deque::new();
+        self.partial = None;
+        self.is_closed = true;
+    }
+
+    /// The connection is lost.
+    pub(crate) fn lost(&mut self) {
+        self.partial = None;
+    }
+
+    /// Makes room for a message, and for a piece of one.
+    ///
+    /// # Errors
+    ///
+    /// [`ENOMEM`]
+    pub(crate) fn reserve(&mut self, piece: &Body) -> Result {
+        if let Some(partial) = &mut self.partial {
+            partial.reserve(piece, GFP_ATOMIC | __GFP_NOWARN)?;
+        }
+        self.messages.reserve(2, GFP_ATOMIC | __GFP_NOWARN)
+    }
+
+    /// Keeps a piece, for which there is room.
+    pub(crate) fn keep(&mut self, piece: Body) {
+        match &mut self.partial {
+            Some(partial) => partial.add(piece),
+            None => self.partial = Some(piece),
+        }
+    }
+
+    /// The message that was kept in pieces.
+    pub(crate) fn complete(&mut self) -> Body {
+        self.partial.take().unwrap_or_default()
+    }
+
+    /// Drops the pieces.
+    pub(crate) fn drop_pieces(&mut self) {
+        self.partial = None;
+    }
+
+    /// Queues a message, for which there is room.
+    pub(crate) fn push(&mut self, message: KBox<Incoming>) {
+        if !self.is_closed {
+            let _ = self.messages.push_back(message);
+        }
+    }
+
+    /// The number of the first message.
+    pub(crate) fn front(&self) -> Option<Seq> {
+        self.messages.front().map(|message| message.number)
+    }
+
+    /// Takes the first message if it is late. Returns its length.
+    pub(crate) fn pop_late(&mut self) -> Option<u32> {
+        let is_late = self.messages.front().is_some_and(|message| message.is_late);
+        let message = is_late.then(|| self.messages.pop_front()).flatten();
+        message.map(|message| message.body.len())
+    }
+
+    /// Makes room for another notice that may come.
+    ///
+    /// # Errors
+    ///
+    /// [`ENOMEM`]
+    pub(crate) fn owes_more(&mut self) -> Result {
+        // One for this, one for a notice that is put back.
+        self.notices
+            .reserve(self.owed + 2, GFP_ATOMIC | __GFP_NOWARN)?;
+        self.owed += 1;
+        Ok(())
+    }
+
+    /// A notice that might have come has come, or will not come.
+    pub(crate) fn owes_less(&mut self) {
+        self.owed = self.owed.saturating_sub(1);
+    }
+
+    /// Queues a notice that was owed.
+    pub(crate) fn tell(&mut self, notice: Notice) {
+        let _ = self.notices.push_back(notice);
+    }
+
+    /// Notices that wait, or may come.
+    pub(crate) fn notices(&self) -> usize {
+        self.notices.len() + self.owed
+    }
+
+    /// The program wants to know that the channel is open.
+    pub(crate) fn connected(&mut self) {
+        self.is_connected = true;
+    }
+
+    /// The channel has lost its connection.
+    pub(crate) fn path_lost(&mut self) {
+        // If the program has not read that it was back, it never was.
+        match self.is_back {
+            true => self.is_back = false,
+            false => self.is_lost = true,
+        }
+    }
+
+    /// The channel has a connection again.
+    pub(crate) fn path_back(&mut self) {
+        self.is_back = true;
+    }
+
+    /// Whether there is something else than messages.
+    pub(crate) fn has_notice(&self) -> bool {
+        self.is_connected || self.is_lost || self.is_back || !self.notices.is_empty()
+    }
+
+    /// Whether there is a message.
+    pub(crate) fn has_message(&self) -> bool {
+        !self.messages.is_empty()
+    }
+
+    /// Messages that wait.
+    pub(crate) fn messages(&self) -> usize {
+        self.messages.len()
+    }
+
+    /// Bytes that the next read needs, with an answer of so many bytes; none if there is nothing.
+    pub(crate) fn next_len(&self, answer: usize) -> Option<usize> {
+        if self.is_connected {
+            return Some(HEADER_LEN + answer);
+        }
+        if self.has_notice() {
+            return Some(HEADER_LEN);
+        }
+        let message = self.messages.front()?;
+        // CAST: Lossless.
+        Some(HEADER_LEN + message.body.len() as usize)
+    }
+
+    /// The next thing, if the program has room for it.
+    pub(crate) fn take(&mut self, room: usize, answer: &mut Body) -> Take {
+        // CAST: Lossless.
+        match self.next_len(answer.len() as usize) {
+            None => return Take::Nothing,
+            Some(len) if len > room => return Take::TooLong,
+            Some(_) => {}
+        }
+        if core::mem::take(&mut self.is_connected) {
+            return with_answer(event(Event::Connected), answer, room);
+        }
+        if let Some(notice) = self.notices.pop_front() {
+            return Take::Item(Taken::Notice(notice));
+        }
+        if core::mem::take(&mut self.is_lost) {
+            return Take::Item(Taken::Event(event(Event::PathLost), Body::new()));
+        }
+        if core::mem::take(&mut self.is_back) {
+            return Take::Item(Taken::Event(event(Event::PathBack), Body::new()));
+        }
+        match self.messages.pop_front() {
+            Some(message) => Take::Item(Taken::Message(message)),
+            None => Take::Nothing,
+        }
+    }
+
+    /// What was taken is not put back any more.
+    pub(crate) fn shrink(&mut self) {
+        self.messages.shrink();
+    }
+
+    /// Puts something back that the program could not take.
+    pub(crate) fn put_back(&mut self, taken: Taken, answer: &mut Body) {
+        match taken {
+            Taken::Message(message) if !self.is_closed => {
+                let _ = self.messages.push_front(message);
+            }
+            Taken::Message(_) => {}
+            Taken::Notice(notice) => {
+                let _ = self.notices.push_front(notice);
+            }
+            Taken::Event(header, body) => match header.event {
+                Some(Event::Connected) => {
+                    self.is_connected = true;
+                    *answer = body;
+                }
+                Some(Event::Closed) => *answer = body,
+                Some(Event::PathLost) => self.is_lost = true,
+                Some(Event::PathBack) => self.is_back = true,
+                None => {}
+            },
+        }
+    }
+}

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Messages that a program has written and that the peer's kernel does not have yet.
+
+use ibmsg_proto::{
+    send::{
+        Item,
+        Sender, //
+    },
+    Seq, //
+};
+use kernel::prelude::*;
+use kx::deque::Deque;
+
+use crate::types::{
+    Body,
+    Kind, //
+};
+
+/// What a program may be told about a message.
+#[derive(Clone, Copy)]
+pub(crate) struct About {
+    pub(crate) kind: Kind,
+    pub(crate) flags: u8,
+    pub(crate) tag: u64,
+    /// The call, of a request and a reply.
+    pub(crate) id: u64,
+    /// A place for a notice is kept.
+    pub(crate) may_tell: bool,
+}
+
+/// A place in the queue, for a message whose content is being copied.
+pub(crate) struct Reserved {
+    pub(crate) item: Item,
+    pub(crate) about: About,
+    pub(crate) status: u16,
+    pub(crate) deadline: Option<u64>,
+}
+
+/// A message.
+pub(crate) struct Sent {
+    pub(crate) item: Item,
+    pub(crate) about: About,
+    pub(crate) status: u16,
+    /// When its time is over.
+    pub(crate) deadline: Option<u64>,
+    pub(crate) body: Body,
+}
+
+/// The queue: first the messages that have numbers, in the order of those.
+pub(crate) struct Out {
+    queue: Deque<KBox<Sent>>,
+    /// Places for messages that are being copied.
+    reserved: usize,
+    /// The message of which a part was sent by the present connection, and how much.
+    piece: Option<(Seq, u32)>,
+}
+
+impl Out {
+    pub(crate) const fn new() -> Self {
+        Self {
+            queue: Deque::new(),
+            reserved: 0,
+            piece: None,
+        }
+    }
+
+    /// Reserves a place.
+    ///
+    /// # Errors
+    ///
+    /// [`ENOMEM`]
+    pub(crate) fn reserve(&mut self) -> Result {
+        self.queue
+            .reserve(self.reserved + 1, GFP_ATOMIC | __GFP_NOWARN)?;
+        self.reserved += 1;
+        Ok(())
+    }
+
+    /// Gives up a place.
+    pub(crate) fn unreserve(&mut self) {
+        self.reserved = self.reserved.saturating_sub(1);
+    }
+
+    /// Puts a message into a place that was reserved. Returns it if there is none.
+    pub(crate) fn push(&mut self, sent: KBox<Sent>) -> Result<(), KBox<Sent>> {
+        self.unreserve();
+        self.queue.push_back(sent)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.queue.len()
+    }
+
+    pub(crate) fn front(&self) -> Option<&Sent> {
+        self.queue.front().map(|sent| &**sent)
+    }
+
+    pub(crate) fn get_mut(&mut self, at: usize) -> Option<&mut Sent> {
+        self.queue.get_mut(at).map(|sent| &mut **sent)
+    }
+
+    /// See [`Deque::retain`].
+    pub(crate) fn retain(&mut self, keep: impl FnMut(KBox<Sent>) -> Option<KBox<Sent>>) {
+        self.queue.retain(keep);
+    }
+
+    pub(crate) fn pop(&mut self) -> Option<Sent> {
+        let sent = self.queue.pop_front().map(KBox::into_inner);
+        if self.reserved == 0 {
+            self.queue.shrink();
+        }
+        sent
+    }
+
+    /// The connection is lost: what was sent in part begins again.
+    pub(crate) fn lost(&mut self) {
+        self.piece = None;
+    }
+
+    /// Where the message to be sent next is, and how much of it was sent.
+    pub(crate) fn position(&self, tx: &Sender) -> Option<(usize, u32)> {
+        let (cursor, offset) = self.piece.unwrap_or((tx.cursor(), 0));
+        let first = self.front()?.item.number();
+        // CAST: Lossless.
+        let at = first.map_or(0, |first| cursor.ahead_of(first).unwrap_or(0) as usize);
+        (at < self.queue.len()).then_some((at, offset))
+    }
+
+    /// How much of the message with a number was sent; none: all of it.
+    pub(crate) fn sent(&mut self, number: Seq, offset: Option<u32>) {
+        self.piece = offset.map(|offset| (number, offset));
+    }
+
+    /// The number of the message that was sent in part.
+    pub(crate) fn partial(&self) -> Option<Seq> {
+        self.piece.map(|(number, _)| number)
+    }
+
+    /// Whether there is a message that was not sent by the present connection.
+    pub(crate) fn has_unsent(&self, tx: &Sender) -> bool {
+        self.position(tx).is_some()
+    }
+
+    /// Whether all messages have numbers, and none was sent in part.
+    pub(crate) fn is_numbered(&self) -> bool {
+        let last = self.queue.back();
+        self.piece.is_none() && last.is_none_or(|last| last.item.number().is_some())
+    }
+}

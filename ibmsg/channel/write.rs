@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Takes the messages of the program.
+
+use core::mem::MaybeUninit;
+use ibmsg_proto::{
+    send::Refused,
+    Outcome, //
+};
+use kernel::prelude::*;
+
+use super::{
+    out::{
+        About,
+        Reserved,
+        Sent, //
+    },
+    Begun,
+    Chan, //
+};
+use crate::types::{
+    Body,
+    Header,
+    Kind,
+    F_RECEIPT, //
+};
+
+impl Chan {
+    /// Reserves a place for a message, whose content is not copied yet.
+    ///
+    /// # Errors
+    ///
+    /// - [`EAGAIN`] if there is no room, or the channel is not open yet,
+    /// - [`EMSGSIZE`] if the peer does not take messages of that length,
+    /// - [`EOPNOTSUPP`] for a request if it does not answer any,
+    /// - [`ENOENT`] for a reply to no request,
+    /// - [`EPIPE`] if nothing can be written any more,
+    /// - [`ENOMEM`].
+    pub(crate) fn reserve(&mut self, header: &Header, now: u64) -> Result<Reserved> {
+        let reserved = self.try_reserve(header, now);
+        self.wants_room |= matches!(reserved, Err(EAGAIN));
+        reserved
+    }
+
+    fn try_reserve(&mut self, header: &Header, now: u64) -> Result<Reserved> {
+        if self.takes_no_more() {
+            return Err(EPIPE);
+        }
+        if self.begun != Begun::Open {
+            return Err(EAGAIN);
+        }
+        if header.kind == Kind::Reply && !self.calls.is_unanswered(header.id) {
+            return Err(ENOENT);
+        }
+        let timeout_ms = match header.timeout_ms {
+            0 => self.terms.timeout_ms,
+            timeout_ms => timeout_ms,
+        };
+        let deadline = (timeout_ms != 0).then(|| now + u64::from(timeout_ms) * 1000);
+        let is_request = header.kind == Kind::Request;
+        let may_tell = is_request || header.flags & F_RECEIPT != 0 || deadline.is_some();
+        if may_tell && self.has_many_notices() {
+            return Err(EAGAIN);
+        }
+        let item = self
+            .proto
+            .tx
+            .queue(header.len)
+            .map_err(|refused| match refused {
+                Refused::TooLong => EMSGSIZE,
+                Refused::Full => EAGAIN,
+                Refused::Closed => EPIPE,
+            })?;
+        let mut reserved = Reserved {
+            item,
+            about: About {
+                kind: header.kind,
+                flags: header.flags,
+                tag: header.tag,
+                id: header.id,
+                may_tell: false,
+            },
+            status: header.status,
+            deadline,
+        };
+        match self.prepare(&mut reserved, may_tell) {
+            Ok(()) => Ok(reserved),
+            Err(e) => {
+                self.proto.tx.release(reserved.item);
+                Err(e)
+            }
+        }
+    }
+
+    /// Makes room for a message and for what its program may be told, and makes its call.
+    fn prepare(&mut self, reserved: &mut Reserved, may_tell: bool) -> Result {
+        self.out.reserve()?;
+        if may_tell {
+            if let Err(e) = self.inbox.owes_more() {
+                self.out.unreserve();
+                return Err(e);
+            }
+        }
+        if reserved.about.kind == Kind::Request {
+            let most = self.peer.map_or(0, |peer| peer.calls());
+            match self.calls.make(most, reserved.about.tag, reserved.deadline) {
+                Ok(id) => reserved.about.id = id,
+                Err(e) => {
+                    self.inbox.owes_less();
+                    self.out.unreserve();
+                    return Err(e);
+                }
+            }
+        }
+        reserved.about.may_tell = may_tell;
+        Ok(())
+    }
+
+    /// Gives up a place.
+    pub(crate) fn cancel(&mut self, reserved: Reserved) {
+        self.out.unreserve();
+        self.give_up(reserved);
+    }
+
+    fn give_up(&mut self, reserved: Reserved) {
+        let about = reserved.about;
+        let is_owed = match about.kind {
+            Kind::Request => self
+                .calls
+                .abandon(about.id, Outcome::NotDelivered)
+                .is_some(),
+            _ => about.may_tell,
+        };
+        if is_owed {
+            self.inbox.owes_less();
+        }
+        self.proto.tx.release(reserved.item);
+        self.tell_writable();
+    }
+
+    /// Queues a message in its place, for which the caller has memory.
+    ///
+    /// # Errors
+    ///
+    /// [`EPIPE`] and [`ENOENT`] as for [`Chan::reserve`].
+    pub(crate) fn commit(
+        &mut self,
+        reserved: Reserved,
+        body: Body,
+        place: KBox<MaybeUninit<Sent>>,
+    ) -> Result {
+        if self.takes_no_more() {
+            self.cancel(reserved);
+            return Err(EPIPE);
+        }
+        let about = reserved.about;
+        if about.kind == Kind::Reply && !self.calls.answer(about.id) {
+            self.cancel(reserved);
+            return Err(ENOENT);
+        }
+        let sent = Sent {
+            item: reserved.item,
+            about,
+            status: reserved.status,
+            deadline: reserved.deadline,
+            body,
+        };
+        self.expires_at(reserved.deadline);
+        // There is a place in the queue.
+        if let Err(sent) = self.out.push(KBox::write(place, sent)) {
+            let sent = KBox::into_inner(sent);
+            self.give_up(Reserved {
+                item: sent.item,
+                about,
+                status: sent.status,
+                deadline: sent.deadline,
+            });
+            return Err(ENOMEM);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The file of a channel.
+
+use kernel::{
+    new_mutex,
+    prelude::*,
+    sync::{
+        Arc,
+        Mutex,
+        MutexGuard, //
+    }, //
+};
+use kx::{
+    file::{
+        File,
+        FileOps,
+        Io,
+        IovIterDest,
+        IovIterSource,
+        Ready,
+        SeqFile,
+        WaitQueue, //
+    },
+    sync::atomic::{
+        Atomic,
+        Full,
+        Relaxed, //
+    }, //
+};
+
+use super::{
+    is_too_small,
+    InfoWriter,
+    Reading,
+    FILE_CHANNEL,
+    INFO,
+    SHUTDOWN, //
+};
+use crate::{
+    channel::Take,
+    session::Side,
+    types::{
+        Body,
+        Header,
+        F_NOWAIT,
+        HEADER_LEN, //
+    }, //
+};
+
+/// The longest message that can be written.
+const MAX_MESSAGE: usize = ibmsg_proto::limits::MAX_MESSAGE as usize;
+
+/// The channel of a file.
+struct Its {
+    side: Side,
+    channel: u32,
+    /// The channel is this file's, which closes it.
+    is_ours: Atomic<bool>,
+}
+
+impl Drop for Its {
+    fn drop(&mut self) {
+        if self.is_ours.load(Relaxed) {
+            self.side.release(self.channel);
+        }
+    }
+}
+
+/// A channel that a program has.
+#[pin_data]
+pub(super) struct ChannelFile {
+    its: Its,
+    wake: Arc<WaitQueue>,
+    /// Held by the task that copies messages, so that one that cannot be copied is put back in its place.
+    #[pin]
+    reading: Mutex<()>,
+    /// A task that must not wait has found `reading` locked.
+    is_missed: Atomic<bool>,
+}
+
+impl ChannelFile {
+    /// The file of a channel that is being opened.
+    pub(super) fn new(side: Side, channel: u32, wake: Arc<WaitQueue>) -> Result<Arc<Self>> {
+        Self::make(side, channel, wake, true)
+    }
+
+    /// The file of a channel that is offered. It does nothing with that before
+    /// [`ChannelFile::has_channel`].
+    pub(super) fn offered(side: Side, channel: u32) -> Result<Arc<Self>> {
+        let wake = side.waiters(channel).ok_or(ENOENT)?;
+        Self::make(side, channel, wake, false)
+    }
+
+    fn make(side: Side, channel: u32, wake: Arc<WaitQueue>, is_ours: bool) -> Result<Arc<Self>> {
+        let its = Its {
+            side,
+            channel,
+            is_ours: Atomic::new(is_ours),
+        };
+        // If there is no memory, dropping it closes the channel.
+        Arc::pin_init(
+            pin_init!(Self {
+                its,
+                wake,
+                reading <- new_mutex!((), "ChannelFile::reading"),
+                is_missed: Atomic::new(false),
+            }),
+            GFP_KERNEL_ACCOUNT,
+        )
+    }
+
+    /// The channel was accepted.
+    pub(super) fn has_channel(&self) {
+        self.its.is_ours.store(true, Relaxed);
+    }
+
+    /// Locks `reading` if that is possible at once. Otherwise the task that has it wakes all others.
+    fn try_lock(&self) -> Option<MutexGuard<'_, ()>> {
+        if let Some(guard) = self.reading.try_lock() {
+            return Some(guard);
+        }
+        self.is_missed.xchg(true, Full);
+        self.reading.try_lock()
+    }
+
+    /// Copies what there is. None if there is nothing.
+    fn copy(&self, to: &mut IovIterDest<'_>) -> Option<Result<usize>> {
+        let mut reading = Reading { done: 0 };
+        loop {
+            match self.its.side.take(self.its.channel, reading.room(to)) {
+                Take::Item(taken) => {
+                    let copied = reading.copy(to, &taken.header(), &[], taken.body());
+                    if let Err(e) = copied {
+                        self.its.side.put_back(self.its.channel, taken);
+                        return Some(reading.or(e));
+                    }
+                    self.its.side.took(self.its.channel, taken);
+                }
+                Take::TooLong => return Some(reading.or(EMSGSIZE)),
+                Take::Nothing if reading.done == 0 => return None,
+                Take::Nothing | Take::End => return Some(Ok(reading.done)),
+            }
+        }
+    }
+
+    fn info(&self, address: usize) -> Result<usize> {
+        let its = self.its.side.info(self.its.channel).ok_or(EPIPE)?;
+        let mut info = InfoWriter::new(FILE_CHANNEL);
+        info.u32(its.state);
+        info.u32(self.its.channel);
+        info.terms(Some(&its.terms));
+        info.u32(its.peer_max_message);
+        info.u32(its.peer_messages);
+        info.len(its.next_len);
+        info.len(its.waiting);
+        info.len(its.unacknowledged);
+        info.u32(its.moves);
+        for count in [
+            its.sent,
+            its.sent_bytes,
+            its.queued,
+            its.taken,
+            its.received,
+            its.received_bytes,
+        ] {
+            info.u64(count);
+        }
+        info.names(Some(&self.its.side.name()), Some(&its.portal));
+        info.write(address)
+    }
+}
+
+impl FileOps for ChannelFile {
+    type Module = crate::LocalModule;
+
+    fn waiters(&self) -> &WaitQueue {
+        &self.wake
+    }
+
+    fn poll(&self) -> Ready {
+        self.its.side.poll(self.its.channel)
+    }
+
+    fn read(&self, io: Io, to: &mut IovIterDest<'_>) -> Result<usize> {
+        if is_too_small(to) {
+            return Err(EMSGSIZE);
+        }
+        loop {
+            let guard = match io.is_nowait {
+                false => self.reading.lock(),
+                true => self.try_lock().ok_or(EAGAIN)?,
+            };
+            let copied = self.copy(to);
+            drop(guard);
+            // A task that could not lock waits for more, although there may be enough.
+            // ORDERING: Pairs with `try_lock`: either that sees the lock free, or this sees the flag.
+            if self.is_missed.xchg(false, Full) {
+                self.wake.wake(self.poll());
+            }
+            if let Some(result) = copied {
+                return result;
+            }
+            if !io.may_wait() {
+                return Err(EAGAIN);
+            }
+            self.wake
+                .wait(None, || self.poll().has(Ready::IN).then_some(()))?;
+        }
+    }
+
+    fn write(&self, io: Io, from: &mut IovIterSource<'_>) -> Result<usize> {
+        let total = from.len();
+        let len = total.checked_sub(HEADER_LEN).ok_or(EINVAL)?;
+        if len > MAX_MESSAGE {
+            return Err(EMSGSIZE);
+        }
+        let mut header = [0; HEADER_LEN];
+        if from.copy_from_iter(&mut header) != HEADER_LEN {
+            return Err(EFAULT);
+        }
+        let header = Header::written(&header, len)?;
+        let may_wait = io.may_wait() && header.flags & F_NOWAIT == 0;
+        // The place comes first: what is copied is bounded by the limits of the channel.
+        let reserve = || self.its.side.reserve_message(self.its.channel, &header);
+        let reserved = match reserve() {
+            Err(EAGAIN) if may_wait => self.wake.wait(None, || match reserve() {
+                Err(EAGAIN) => None,
+                result => Some(result),
+            })?,
+            result => result,
+        }?;
+        let copied = Body::written(from, len)
+            .and_then(|body| Ok((body, KBox::new_uninit(GFP_KERNEL_ACCOUNT)?)));
+        match copied {
+            Ok((body, place)) => self
+                .its
+                .side
+                .send(self.its.channel, reserved, body, place)?,
+            Err(e) => {
+                self.its.side.cancel(self.its.channel, reserved);
+                return Err(e);
+            }
+        }
+        Ok(total)
+    }
+
+    fn ioctl(&self, _file: &File, cmd: u32, arg: usize) -> Result<usize> {
+        match cmd {
+            INFO => self.info(arg),
+            SHUTDOWN => {
+                if arg != 0 {
+                    return Err(EINVAL);
+                }
+                self.its.side.shut_down(self.its.channel);
+                Ok(0)
+            }
+            _ => Err(ENOTTY),
+        }
+    }
+
+    fn show_fdinfo(&self, to: &SeqFile) {
+        let Some(its) = self.its.side.info(self.its.channel) else {
+            return;
+        };
+        kernel::seq_print!(
+            to,
+            "session:\t{}\nportal:\t{}\nchannel:\t{}\nstate:\t{}\n",
+            self.its.side.name(),
+            its.portal,
+            self.its.channel,
+            its.state
+        );
+        kernel::seq_print!(
+            to,
+            "sent:\t{}\nqueued:\t{}\ntaken:\t{}\nreceived:\t{}\n",
+            its.sent,
+            its.queued,
+            its.taken,
+            its.received
+        );
+        kernel::seq_print!(
+            to,
+            "waiting:\t{}\nunacknowledged:\t{}\nmoves:\t{}\n",
+            its.waiting,
+            its.unacknowledged,
+            its.moves
+        );
+    }
+}

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The device: a program binds portals and opens channels.
+
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+use kx::{
+    cred::current_uid,
+    file::{
+        DeviceOps,
+        File,
+        FileOps,
+        NewFile,
+        Ready,
+        WaitQueue, //
+    }, //
+};
+
+use super::{
+    channel::ChannelFile,
+    data,
+    portal::PortalFile,
+    InfoWriter,
+    BIND,
+    BIND_LEN,
+    CONNECT,
+    CONNECT_DATA,
+    CONNECT_LEN,
+    CONNECT_STATUS,
+    FILE_CONTEXT,
+    INFO,
+    NONBLOCK, //
+};
+use crate::{
+    limits::Limits,
+    portal::{
+        Portal,
+        Portals, //
+    },
+    session::Side,
+    types::{
+        Arg,
+        Name,
+        Terms, //
+    }, //
+};
+
+/// What all files need.
+#[derive(Clone)]
+pub(crate) struct Hub {
+    pub(crate) portals: Arc<Portals<Side>>,
+    pub(crate) limits: Arc<Limits>,
+    /// The side that opens channels to portals of this machine.
+    pub(crate) local: Side,
+}
+
+/// The file of a program that has opened the device.
+#[pin_data]
+pub(crate) struct Context {
+    hub: Hub,
+    /// Nobody ever waits.
+    #[pin]
+    waiters: WaitQueue,
+}
+
+impl DeviceOps for Context {
+    type Data = Hub;
+
+    fn open(hub: &Hub) -> Result<Arc<Self>> {
+        let hub = hub.clone();
+        Arc::pin_init(
+            pin_init!(Self {
+                hub,
+                waiters <- kx::new_wait_queue!("Context::waiters"),
+            }),
+            GFP_KERNEL_ACCOUNT,
+        )
+    }
+}
+
+impl FileOps for Context {
+    type Module = crate::LocalModule;
+
+    fn waiters(&self) -> &WaitQueue {
+        &self.waiters
+    }
+
+    fn poll(&self) -> Ready {
+        Ready::NONE
+    }
+
+    fn ioctl(&self, _file: &File, cmd: u32, arg: usize) -> Result<usize> {
+        match cmd {
+            BIND => self.bind(arg),
+            CONNECT => self.connect(arg),
+            INFO => {
+                let mut info = InfoWriter::new(FILE_CONTEXT);
+                info.names(None, None);
+                info.write(arg)
+            }
+            _ => Err(ENOTTY),
+        }
+    }
+}
+
+impl Context {
+    fn bind(&self, address: usize) -> Result<usize> {
+        let arg = Arg::<BIND_LEN>::read(address)?;
+        let mut fields = arg.fields();
+        let flags = fields.flags(NONBLOCK)?;
+        let backlog = Portal::<Side>::backlog(fields.u32()?)?;
+        fields.reserved()?;
+        let terms = Terms::field(&mut fields)?;
+        let name = Name::field(&mut fields)?;
+        let uid = current_uid();
+        // An offer costs a part of a page.
+        let memory = u64::try_from(backlog).unwrap_or(0) * 512;
+        let charge = self.hub.limits.charge(uid, memory)?;
+        let portal = self.hub.portals.bind(name, terms, uid, backlog, charge)?;
+        let file = PortalFile::new(self.hub.portals.clone(), portal)?;
+        Ok(NewFile::new(c"[ibmsg-portal]", file, flags & NONBLOCK != 0)?.install())
+    }
+
+    fn connect(&self, address: usize) -> Result<usize> {
+        let arg = Arg::<CONNECT_LEN>::read(address)?;
+        let mut fields = arg.fields();
+        let flags = fields.flags(NONBLOCK)?;
+        let (timeout_ms, _status, data_len) = (fields.u32()?, fields.u32()?, fields.u32()?);
+        fields.reserved()?;
+        let terms = Terms::field(&mut fields)?;
+        let (session, portal) = (Name::field(&mut fields)?, Name::field(&mut fields)?);
+        let data = data(&mut fields, data_len)?;
+        if session != self.hub.local.name() {
+            return Err(ENODEV);
+        }
+        let is_nonblock = flags & NONBLOCK != 0;
+        let uid = current_uid();
+        let (channel, wake) = self.hub.local.open(uid, portal, terms, data, is_nonblock)?;
+        let object = ChannelFile::new(self.hub.local.clone(), channel, wake)?;
+        // From now on, dropping the file closes the channel.
+        let file = NewFile::new(c"[ibmsg-channel]", object.clone(), is_nonblock)?;
+        if is_nonblock {
+            return Ok(file.install());
+        }
+        let limit = (timeout_ms != 0).then_some(timeout_ms);
+        let side = &self.hub.local;
+        let answer = object.waiters().wait(limit, || side.answer(channel));
+        // Not restarted: the limit would begin again, and the portal would get another offer.
+        let answer = answer.map_err(|error| if error == ERESTARTSYS { EINTR } else { error })?;
+        let len = u32::try_from(answer.len).unwrap_or(0);
+        let mut told = [0; 8];
+        let (status, told_len) = told.split_at_mut(4);
+        status.copy_from_slice(&u32::from(answer.refused.unwrap_or(0)).to_ne_bytes());
+        told_len.copy_from_slice(&len.to_ne_bytes());
+        arg.write(CONNECT_STATUS, &told)?;
+        arg.write(CONNECT_DATA, answer.data.get(..answer.len).unwrap_or(&[]))?;
+        if answer.refused.is_some() {
+            return Err(ECONNREFUSED);
+        }
+        side.forget_answer(channel);
+        Ok(file.install())
+    }
+}

@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: GPL-2.0 WITH Linux-syscall-note */
+/*
+ * Messages between programs: the device /dev/ibmsg.  Documentation/messages.md explains all of this.
+ *
+ * The device, portals and channels are files.  All structures are the same for programs of 32 and of
+ * 64 bits, and have no padding that is not named.  Fields called reserved must be zero.
+ */
+#ifndef IBMSG_H
+#define IBMSG_H
+
+#include <linux/ioctl.h>
+#include <linux/types.h>
+
+/* The longest message that read and write move. */
+#define IBMSG_MAX_MESSAGE	65536
+/* The longest name of a portal and of a session. */
+#define IBMSG_MAX_NAME		64
+/* The most data that travels with a request for a channel and with its answer. */
+#define IBMSG_MAX_DATA		256
+
+/* Where a message begins in a buffer that holds several: at the next multiple of 8. */
+#define IBMSG_ALIGN(n)		(((n) + 7UL) & ~7UL)
+
+/*
+ * Begins every message, in and out.  The content follows.
+ */
+struct ibmsg_msg {
+	__u8  kind;		/* enum ibmsg_kind */
+	__u8  flags;		/* IBMSG_F_* */
+	__u16 event;		/* EVENT: enum ibmsg_event; otherwise 0 */
+	__u32 len;		/* bytes that follow */
+	__u64 id;		/* see the kinds */
+	__u64 tag;		/* your own number, which the other program gets */
+	__s32 status;		/* an errno, positive; 0: none */
+	__u32 timeout_ms;	/* out: how long it may take; 0: as long as the channel says.  In: 0 */
+};
+
+enum ibmsg_kind {
+	/* A message without an answer. */
+	IBMSG_MSG	= 1,
+	/* A request.  In: id names the call, for the reply.  Out: id is 0. */
+	IBMSG_REQUEST	= 2,
+	/*
+	 * The answer to a request.  Out: id is that of the request, status an errno of yours, up to 4095,
+	 * or 0, and tag is not used.  In: tag is that of the request; with IBMSG_F_KERNEL there is no
+	 * answer, and status says what has become of the request.
+	 */
+	IBMSG_REPLY	= 3,
+	/*
+	 * In only: what has become of a message that you have written, whose tag this has.  status is 0
+	 * once the other side's kernel has queued the message for its program.
+	 */
+	IBMSG_RECEIPT	= 4,
+	/* In only: something has happened to the channel. */
+	IBMSG_EVENT	= 5,
+	/* In only, at a portal: a program asks for a channel.  id is for IBMSG_ACCEPT; struct ibmsg_offer follows. */
+	IBMSG_OFFER	= 6,
+};
+
+/* Flags of a message. */
+#define IBMSG_F_RECEIPT		0x01	/* out, MSG and REPLY: a RECEIPT shall tell when it is queued, or why not */
+#define IBMSG_F_NOWAIT		0x02	/* out: EAGAIN in place of waiting for room */
+#define IBMSG_F_KERNEL		0x80	/* in, REPLY: from the kernel, not from the other program */
+
+enum ibmsg_event {
+	/* The portal has accepted.  Its private data follows.  Only after IBMSG_CONNECT with IBMSG_NONBLOCK. */
+	IBMSG_EV_CONNECTED	= 1,
+	/*
+	 * The last message of a channel; afterwards, read returns 0.  status is why: 0 if the other program has
+	 * closed its end, or this one has, with IBMSG_SHUTDOWN.  tag is how many of your messages the other
+	 * program has taken, in the order in which they were written, as far as is known; id, how many were queued
+	 * for it.  Messages whose time was over before they were sent do not count.  If the portal has refused,
+	 * its private data follows.
+	 */
+	IBMSG_EV_CLOSED		= 2,
+	/* The channel has no connection; messages wait. */
+	IBMSG_EV_PATH_LOST	= 3,
+	/* The channel has a connection again. */
+	IBMSG_EV_PATH_BACK	= 4,
+};
+
+/*
+ * What an IBMSG_OFFER has behind its header.
+ */
+struct ibmsg_offer {
+	__u16 head;		/* bytes before the private data; later versions may have more of them */
+	__u16 data_len;		/* bytes of private data */
+	__u32 max_message;	/* the longest message that the program takes */
+	char  session[IBMSG_MAX_NAME];	/* where it comes from; 0 behind the name */
+	/* private data */
+};
+
+/*
+ * Terms of one end of a channel.  0 is the default.
+ */
+struct ibmsg_opts {
+	__u32 recv_msgs;	/* messages that may wait for this program: up to 65536 */
+	__u32 recv_bytes;	/* bytes that may wait for it; each message costs 64 more: up to 2^30 */
+	__u32 max_message;	/* the longest message for it: up to IBMSG_MAX_MESSAGE */
+	__u32 recv_calls;	/* requests that it may have to answer: up to 4096 */
+	__u32 send_msgs;	/* messages of this program that the other side has not acknowledged */
+	__u32 send_bytes;	/* bytes of those; each message costs 64 more */
+	__u32 timeout_ms;	/* of messages that name no time; 0: none */
+	__u32 events;		/* events that this program wants: IBMSG_WANT_* */
+};
+
+#define IBMSG_WANT_PATHS	0x01	/* PATH_LOST and PATH_BACK */
+
+/*
+ * The structures of ioctls begin with their size, so that later versions can have more fields: a kernel
+ * takes a shorter one for one whose other fields are 0, and a longer one only if what it does not know is 0
+ * (E2BIG otherwise).  Names have 0 behind them, unless they fill their field.
+ */
+
+/* Flags of IBMSG_BIND, IBMSG_CONNECT and IBMSG_ACCEPT.  All new files have O_CLOEXEC. */
+#define IBMSG_NONBLOCK		0x01	/* the new file has O_NONBLOCK; CONNECT does not wait */
+#define IBMSG_REJECT		0x02	/* ACCEPT: refuses */
+
+/*
+ * On /dev/ibmsg: takes the name of a portal, and returns the portal's file.
+ */
+struct ibmsg_bind {
+	__u32 size;
+	__u32 flags;		/* IBMSG_NONBLOCK */
+	__u32 backlog;		/* offers that may wait; 0: the default */
+	__u32 reserved;
+	struct ibmsg_opts opts;	/* of the channels that it accepts */
+	char  portal[IBMSG_MAX_NAME];
+};
+
+/*
+ * On /dev/ibmsg: asks a portal for a channel, and returns the channel's file.
+ */
+struct ibmsg_connect {
+	__u32 size;
+	__u32 flags;		/* IBMSG_NONBLOCK */
+	__u32 timeout_ms;	/* how long to wait for the portal; 0: for ever */
+	__s32 status;		/* out, with ECONNREFUSED: why, an errno */
+	__u32 data_len;		/* in: private data for the portal; out: private data from it */
+	__u32 reserved;
+	struct ibmsg_opts opts;
+	char  session[IBMSG_MAX_NAME];	/* "local": this machine */
+	char  portal[IBMSG_MAX_NAME];
+	__u8  data[IBMSG_MAX_DATA];
+};
+
+/*
+ * On a portal: answers an offer.  Returns the channel's file, or 0 with IBMSG_REJECT.
+ */
+struct ibmsg_accept {
+	__u32 size;
+	__u32 flags;		/* IBMSG_NONBLOCK, IBMSG_REJECT */
+	__u64 offer;		/* id of the OFFER */
+	__u32 reason;		/* IBMSG_REJECT: an errno, 1 to 4095; otherwise 0 */
+	__u32 data_len;		/* private data for the program that has asked */
+	__u8  data[IBMSG_MAX_DATA];
+};
+
+/*
+ * On any of the files: what it is.
+ */
+struct ibmsg_info {
+	__u32 size;
+	__u32 kind;		/* enum ibmsg_file */
+	__u32 state;		/* enum ibmsg_state; of a portal: offers that wait */
+	__u32 channel;		/* number of the channel in its session */
+	struct ibmsg_opts opts;	/* the terms in force */
+	__u32 peer_max_message;	/* the longest message that may be written */
+	__u32 peer_recv_msgs;	/* messages that may wait for the other program */
+	__u32 next_len;		/* bytes that the next read needs at least; 0: nothing to read */
+	__u32 recv_queued;	/* messages of the other program that wait for this one */
+	__u32 send_queued;	/* messages of this program that the other side has not acknowledged */
+	__u32 moves;		/* how often the channel has lost its connection and has got another one */
+	__u64 sent_msgs;	/* messages that were sent, each once */
+	__u64 sent_bytes;	/* their content */
+	__u64 queued_msgs;	/* those of them that were queued for the other program */
+	__u64 taken_msgs;	/* those that it has taken, as far as is known */
+	__u64 recv_msgs;	/* messages that this program has taken */
+	__u64 recv_bytes;	/* their content */
+	char  session[IBMSG_MAX_NAME];
+	char  portal[IBMSG_MAX_NAME];
+};
+
+enum ibmsg_file {
+	IBMSG_FILE_CONTEXT	= 1,
+	IBMSG_FILE_PORTAL	= 2,
+	IBMSG_FILE_CHANNEL	= 3,
+};
+
+enum ibmsg_state {
+	IBMSG_ST_CONNECTING	= 1,	/* the portal has not answered */
+	IBMSG_ST_OPEN		= 2,
+	IBMSG_ST_CLOSING	= 3,	/* one of the programs has closed its end */
+	IBMSG_ST_CLOSED		= 4,	/* nothing more will arrive */
+};
+
+#define IBMSG_IOC		0xB9
+#define IBMSG_IOC_BIND		_IO(IBMSG_IOC, 0)	/* struct ibmsg_bind */
+#define IBMSG_IOC_CONNECT	_IO(IBMSG_IOC, 1)	/* struct ibmsg_connect */
+#define IBMSG_IOC_ACCEPT	_IO(IBMSG_IOC, 2)	/* struct ibmsg_accept */
+#define IBMSG_IOC_INFO		_IO(IBMSG_IOC, 3)	/* struct ibmsg_info */
+/*
+ * On a channel, no argument: this program takes and writes no more messages.  Those that it has written are
+ * still sent; EV_CLOSED tells when all of them are queued.  Closing the file does the same, and tells nobody.
+ */
+#define IBMSG_IOC_SHUTDOWN	_IO(IBMSG_IOC, 4)
+
+#endif

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Messages between programs: channels that are files.
+//!
+//! A program opens `/dev/ibmsg`, binds a portal there or opens a channel to one, and reads and writes
+//! messages. Documentation/messages.md is for its author; the protocol is in Documentation/protocol.md,
+//! "Messages", and its decisions in [`ibmsg_proto`].
+//!
+//! | Module | Purpose |
+//! |---|---|
+//! | [`types`] | structures of `ibmsg.h`, the content of messages |
+//! | [`limits`] | memory of users |
+//! | [`link`] | carries frames; [`link::Local`] inside a machine |
+//! | [`portal`] | names at which channels are accepted |
+//! | [`channel`] | one end of a channel |
+//! | [`session`] | one side of a session: its channels and connections |
+//! | [`file`] | what programs have |
+//!
+//! Each may use those above it in this list.
+//!
+//! # Lock order
+//!
+//! `ChannelFile::reading`; `Session::state`, under which no other session is locked; then
+//! `Portals::bound`, `Portal::offers`, `Limits::used`, `Local::state`, one at a time, and the locks of wait
+//! queues and work items. `Local::changing` comes before `Session::state`. All but `reading` and `changing`
+//! are spinlocks that may be taken in any context.
+
+#![deny(unsafe_code)]
+
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+use kx::{
+    file::Device,
+    work::{
+        Options,
+        Queue, //
+    }, //
+};
+
+mod channel;
+mod file;
+mod limits;
+mod link;
+mod portal;
+mod session;
+mod types;
+
+#[allow(unsafe_code)]
+mod param {
+    //! The parameters of the module; the macro reaches into the loader.
+
+    use kx::param::IntParam;
+
+    kx::module_param! {
+        /// The most memory that the channels of a user may take, in MiB.
+        pub(crate) user_mib: IntParam = IntParam::new(1024, 1..=1_048_576),
+        "MiB that messages of a user may take, 1 to 1048576 (default: 1024)";
+
+        /// The most memory that all channels may take, in MiB.
+        pub(crate) total_mib: IntParam = IntParam::new(4096, 1..=16_777_216),
+        "MiB that messages of all users may take, 1 to 16777216 (default: 4096)";
+
+        /// For tests: the local link is lost again and again.
+        pub(crate) lose_link: IntParam = IntParam::new(0, 0..=1_000_000),
+        "For tests: frames after which the link between programs of this machine is lost for 10 ms; 0: never (default: 0)";
+    }
+}
+
+module! {
+    type: Module,
+    name: "ibmsg",
+    authors: ["The ibtrs authors"],
+    description: "Messages between programs over multipath RDMA",
+    license: "GPL",
+}
+
+/// The name of the session with this machine.
+const LOCAL: &[u8] = b"local";
+
+struct Module {
+    // In the order of teardown. First, nobody can open the device any more; all files are closed, or the
+    // module would not be unloaded.
+    _device: Pin<KBox<Device<file::Context>>>,
+    _sessions: Sessions,
+}
+
+/// The sessions, which end when this is dropped.
+struct Sessions {
+    link: Arc<link::Local>,
+    sides: [session::Side; 2],
+    queue: Arc<Queue>,
+}
+
+impl Drop for Sessions {
+    fn drop(&mut self) {
+        self.link.close();
+        for side in &self.sides {
+            side.close();
+        }
+        self.queue.flush();
+    }
+}
+
+impl kernel::Module for Module {
+    fn init(_module: &'static ThisModule) -> Result<Self> {
+        let mib = |param: &kx::param::IntParam| u64::from(param.get()) << 20;
+        let limits = limits::Limits::new(mib(&param::user_mib), mib(&param::total_mib))?;
+        let portals = portal::Portals::new()?;
+        let queue = Queue::new(Options::unbound(), fmt!("ibmsg"))?;
+        let name = types::Name::new(LOCAL)?;
+        let side =
+            |role| session::Side::new(role, name, portals.clone(), limits.clone(), queue.clone());
+        let sides = [side(session::Role::Client)?, side(session::Role::Server)?];
+        let [client, server] = &sides;
+        let uppers = [client.as_upper()?, server.as_upper()?];
+        let link = link::Local::new(queue.clone(), uppers, param::lose_link.get())?;
+        let hub = file::Hub {
+            portals,
+            limits,
+            local: client.clone(),
+        };
+        let sessions = Sessions { link, sides, queue };
+        let device = KBox::pin_init(Device::new(c"ibmsg", hub), GFP_KERNEL)?;
+        Ok(Self {
+            _device: device,
+            _sessions: sessions,
+        })
+    }
+}

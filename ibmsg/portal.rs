@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Message portals: names at which programs accept channels.
+
+use ibmsg_proto::wire::Open;
+use kernel::{
+    new_spinlock_irq,
+    prelude::*,
+    rbtree::{
+        RBTree,
+        RBTreeNode, //
+    },
+    sync::{
+        Arc,
+        SpinLockIrq, //
+    }, //
+};
+use kx::{
+    deque::Deque,
+    file::{
+        Ready,
+        WaitQueue, //
+    }, //
+};
+
+use crate::{
+    limits::Charge,
+    types::{
+        copy,
+        Name,
+        Terms, //
+    }, //
+};
+
+/// The most offers that may wait at a portal.
+const MAX_BACKLOG: u32 = 4096;
+
+/// All portals. `S` is the end of a session that offers channels.
+#[pin_data]
+pub(crate) struct Portals<S> {
+    #[pin]
+    bound: SpinLockIrq<RBTree<Name, Arc<Portal<S>>>>,
+}
+
+/// A portal, as long as its file is open.
+#[pin_data]
+pub(crate) struct Portal<S> {
+    pub(crate) name: Name,
+    /// Of the channels that it accepts.
+    pub(crate) terms: Terms,
+    /// The user who has bound it.
+    pub(crate) uid: u32,
+    backlog: usize,
+    #[pin]
+    pub(crate) waiters: WaitQueue,
+    #[pin]
+    offers: SpinLockIrq<Offers<S>>,
+    _charge: Charge,
+}
+
+struct Offers<S> {
+    list: Deque<Offer<S>>,
+    /// Of the next offer.
+    id: u64,
+    is_closed: bool,
+}
+
+/// A program asks for a channel.
+pub(crate) struct Offer<S> {
+    pub(crate) id: u64,
+    /// Where it comes from.
+    pub(crate) from: S,
+    pub(crate) channel: u32,
+    pub(crate) max_message: u32,
+    data: KVec<u8>,
+    /// The program at the portal has it, or is about to.
+    is_read: bool,
+}
+
+/// An offer as it is read.
+pub(crate) struct Seen {
+    pub(crate) id: u64,
+    pub(crate) max_message: u32,
+    pub(crate) session: Name,
+    pub(crate) data: [u8; crate::types::MAX_DATA],
+    pub(crate) len: usize,
+}
+
+impl<S: Clone + PartialEq> Portals<S> {
+    /// No portals.
+    ///
+    /// # Errors
+    ///
+    /// [`ENOMEM`]
+    pub(crate) fn new() -> Result<Arc<Self>> {
+        Arc::pin_init(
+            pin_init!(Self {
+                bound <- new_spinlock_irq!(RBTree::new(), "Portals::bound"),
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    /// Binds a name.
+    ///
+    /// # Errors
+    ///
+    /// [`EADDRINUSE`] if it is bound, [`ENOMEM`].
+    pub(crate) fn bind(
+        &self,
+        name: Name,
+        terms: Terms,
+        uid: u32,
+        backlog: usize,
+        charge: Charge,
+    ) -> Result<Arc<Portal<S>>> {
+        let portal = Arc::pin_init(
+            pin_init!(Portal {
+                name,
+                terms,
+                uid,
+                backlog,
+                waiters <- kx::new_wait_queue!("Portal::waiters"),
+                offers <- new_spinlock_irq!(
+                    Offers { list: Deque::new(), id: 1, is_closed: false },
+                    "Portal::offers"
+                ),
+                _charge: charge,
+            }),
+            GFP_KERNEL,
+        )?;
+        let node = RBTreeNode::new(name, portal.clone(), GFP_KERNEL)?;
+        let mut bound = self.bound.lock();
+        if bound.get(&name).is_some() {
+            drop(bound);
+            drop(node);
+            return Err(EADDRINUSE);
+        }
+        let former = bound.insert(node);
+        drop(bound);
+        drop(former);
+        Ok(portal)
+    }
+
+    /// The portal of a name.
+    pub(crate) fn find(&self, name: &Name) -> Option<Arc<Portal<S>>> {
+        self.bound.lock().get(name).cloned()
+    }
+
+    /// Gives up a portal's name. It gets no more offers.
+    pub(crate) fn unbind(&self, portal: &Portal<S>) {
+        let node = self.bound.lock().remove_node(&portal.name);
+        portal.offers.lock().is_closed = true;
+        drop(node);
+    }
+}
+
+impl<S: Clone + PartialEq> Portal<S> {
+    /// The most offers that may wait.
+    ///
+    /// # Errors
+    ///
+    /// [`EINVAL`]
+    pub(crate) fn backlog(said: u32) -> Result<usize> {
+        // CAST: Lossless.
+        match said {
+            0 => Ok(128),
+            1..=MAX_BACKLOG => Ok(said as usize),
+            _ => Err(EINVAL),
+        }
+    }
+
+    /// A program asks for a channel. Returns why not: [`EAGAIN`] if too many ask, [`ENOENT`] if the portal
+    /// is being closed, or [`ENOMEM`].
+    pub(crate) fn offer(&self, from: &S, open: &Open<'_>) -> Result {
+        let data = copy(open.data, GFP_ATOMIC | __GFP_NOWARN)?;
+        let mut offers = self.offers.lock();
+        if offers.is_closed {
+            return Err(ENOENT);
+        }
+        if offers.list.len() >= self.backlog {
+            return Err(EAGAIN);
+        }
+        offers.list.reserve(1, GFP_ATOMIC | __GFP_NOWARN)?;
+        let id = offers.id;
+        offers.id += 1;
+        let _ = offers.list.push_back(Offer {
+            id,
+            from: from.clone(),
+            channel: open.channel,
+            max_message: open.window.max_message(),
+            data,
+            is_read: false,
+        });
+        drop(offers);
+        self.waiters.wake(Ready::IN);
+        Ok(())
+    }
+
+    /// The program that has asked no longer wants a channel.
+    pub(crate) fn withdraw(&self, from: &S, channel: u32) {
+        let mut offers = self.offers.lock();
+        let mut its = offers.list.iter();
+        let at = its.position(|offer| offer.channel == channel && offer.from == *from);
+        drop(its);
+        let offer = at.and_then(|at| offers.list.remove(at));
+        drop(offers);
+        drop(offer);
+    }
+
+    /// Where an offer comes from, and the number of its channel.
+    pub(crate) fn find(&self, id: u64) -> Option<(S, u32)> {
+        let offers = self.offers.lock();
+        let mut all = offers.list.iter();
+        let found = all.find(|offer| offer.id == id);
+        found.map(|offer| (offer.from.clone(), offer.channel))
+    }
+
+    /// Takes an offer out of the list, to be answered.
+    pub(crate) fn remove(&self, id: u64) -> Option<Offer<S>> {
+        let mut offers = self.offers.lock();
+        let mut all = offers.list.iter();
+        let at = all.position(|offer| offer.id == id)?;
+        drop(all);
+        offers.list.remove(at)
+    }
+
+    /// Takes any offer out of the list of a portal that is closed.
+    pub(crate) fn remove_any(&self) -> Option<Offer<S>> {
+        self.offers.lock().list.pop_front()
+    }
+
+    /// Offers that nobody has answered.
+    pub(crate) fn len(&self) -> usize {
+        self.offers.lock().list.len()
+    }
+
+    /// Bytes of private data of the next offer that nobody has read.
+    pub(crate) fn next_data(&self) -> Option<usize> {
+        let offers = self.offers.lock();
+        let mut all = offers.list.iter();
+        let len = all
+            .find(|offer| !offer.is_read)
+            .map(|offer| offer.data.len());
+        drop(all);
+        len
+    }
+
+    /// Reads the next offer, if its data has room in `room` bytes. [`EMSGSIZE`] if it has not; none if
+    /// there is no offer.
+    pub(crate) fn read(&self, room: usize, session: impl Fn(&S) -> Name) -> Option<Result<Seen>> {
+        let mut offers = self.offers.lock();
+        let mut all = offers.list.iter();
+        let at = all.position(|offer| !offer.is_read);
+        drop(all);
+        let offer = offers.list.get_mut(at?)?;
+        let len = offer.data.len();
+        if len > room {
+            return Some(Err(EMSGSIZE));
+        }
+        let mut seen = Seen {
+            id: offer.id,
+            max_message: offer.max_message,
+            session: session(&offer.from),
+            data: [0; crate::types::MAX_DATA],
+            len,
+        };
+        seen.data.get_mut(..len)?.copy_from_slice(&offer.data);
+        offer.is_read = true;
+        Some(Ok(seen))
+    }
+
+    /// The program could not take an offer: it reads it again.
+    pub(crate) fn put_back(&self, id: u64) {
+        let mut offers = self.offers.lock();
+        let mut all = offers.list.iter();
+        let at = all.position(|offer| offer.id == id);
+        drop(all);
+        if let Some(offer) = at.and_then(|at| offers.list.get_mut(at)) {
+            offer.is_read = false;
+        }
+        drop(offers);
+        self.waiters.wake(Ready::IN);
+    }
+}

@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What programs do with the channels of a session.
+
+use core::mem::MaybeUninit;
+use ibmsg_proto::{
+    channel::{
+        Channel,
+        Conn, //
+    },
+    limits::FIRST, //
+};
+use ibtrs_core::convert;
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+use kx::file::{
+    Ready,
+    WaitQueue, //
+};
+
+use super::{
+    Side,
+    State, //
+};
+use crate::{
+    channel::{
+        Begun,
+        Chan,
+        Reserved,
+        Sent,
+        Take,
+        Taken, //
+    },
+    types::{
+        now,
+        Body,
+        Header,
+        Name,
+        Terms,
+        MAX_DATA, //
+    }, //
+};
+
+/// What a program can know about a channel.
+pub(crate) struct Info {
+    pub(crate) state: u32,
+    pub(crate) portal: Name,
+    pub(crate) terms: Terms,
+    pub(crate) peer_max_message: u32,
+    pub(crate) peer_messages: u32,
+    pub(crate) next_len: usize,
+    pub(crate) waiting: usize,
+    pub(crate) unacknowledged: usize,
+    pub(crate) moves: u32,
+    pub(crate) sent: u64,
+    pub(crate) sent_bytes: u64,
+    pub(crate) queued: u64,
+    pub(crate) taken: u64,
+    pub(crate) received: u64,
+    pub(crate) received_bytes: u64,
+}
+
+/// What the portal has said to a program that waits for it.
+pub(crate) struct Answer {
+    /// Why it has refused, if it has.
+    pub(crate) refused: Option<u16>,
+    pub(crate) data: [u8; MAX_DATA],
+    pub(crate) len: usize,
+}
+
+impl Side {
+    /// Opens a channel to a portal. `tells`: the program does not wait. Returns the channel's number.
+    ///
+    /// # Errors
+    ///
+    /// [`EDQUOT`], [`ENOBUFS`] and [`ENOMEM`] for limits.
+    pub(crate) fn open(
+        &self,
+        uid: u32,
+        portal: Name,
+        terms: Terms,
+        data: KVec<u8>,
+        tells: bool,
+    ) -> Result<(u32, Arc<WaitQueue>)> {
+        let charge = self.0.limits.charge(uid, terms.memory())?;
+        let wake = Arc::pin_init(kx::new_wait_queue!("Chan::wake"), GFP_KERNEL)?;
+        let mut state = self.0.state.lock();
+        if state.is_over {
+            return Err(ENODEV);
+        }
+        Self::reserve(&mut state)?;
+        // Never 0, and never used again.
+        let id = state.last.checked_add(1).ok_or(EADDRNOTAVAIL)?;
+        let conn = state
+            .conns
+            .iter()
+            .find(|conn| !conn.has_failed)
+            .map(|conn| conn.id);
+        // Without a connection, the channel begins on none, and moves to the first one that comes.
+        let nowhere = Conn { epoch: 0, cid: 0 };
+        let on = conn.unwrap_or(nowhere);
+        let mut proto = Channel::opening(id, on, terms.window, terms.limits, FIRST);
+        if conn.is_none() {
+            proto.lost(nowhere);
+        }
+        let mut chan = Chan::new(proto, portal, terms, wake.clone(), Some(charge));
+        chan.open(data, tells, conn.is_some());
+        Self::insert(&mut state, chan)?;
+        state.last = id;
+        self.done(&mut state, id);
+        Ok((id, wake))
+    }
+
+    /// Looks after a channel with which a program has done something.
+    fn done(&self, state: &mut State, id: u32) {
+        let now = now();
+        self.attend(state, id, now);
+        self.transmit(state, now);
+    }
+
+    /// Calls a function for a channel that a program has.
+    fn with<R>(&self, id: u32, f: impl FnOnce(&mut Chan) -> R) -> Option<R> {
+        let mut state = self.0.state.lock();
+        state.chans.get_mut(&id).map(|chan| f(chan))
+    }
+
+    /// The same, and looks after the channel.
+    fn change<R>(&self, id: u32, f: impl FnOnce(&mut Chan) -> R) -> Option<R> {
+        let mut state = self.0.state.lock();
+        let result = state.chans.get_mut(&id).map(|chan| f(chan))?;
+        self.done(&mut state, id);
+        Some(result)
+    }
+
+    /// How the portal has answered; none if it has not.
+    pub(crate) fn answer(&self, id: u32) -> Option<Answer> {
+        self.with(id, |chan| {
+            let (begun, body) = chan.begun();
+            let refused = match begun {
+                Begun::No => return None,
+                Begun::Open => None,
+                Begun::Refused(errno) => Some(u16::try_from(errno.get()).unwrap_or(0)),
+            };
+            let mut answer = Answer {
+                refused,
+                data: [0; MAX_DATA],
+                // CAST: Lossless.
+                len: body.len() as usize,
+            };
+            if let Some(data) = answer.data.get_mut(..answer.len) {
+                body.copy_out(0, data);
+            }
+            Some(answer)
+        })
+        .flatten()
+    }
+
+    /// The program that waited for the portal has its answer.
+    pub(crate) fn forget_answer(&self, id: u32) {
+        let _ = self.with(id, Chan::forget_answer);
+    }
+
+    /// The tasks that wait for a channel.
+    pub(crate) fn waiters(&self, id: u32) -> Option<Arc<WaitQueue>> {
+        self.with(id, |chan| chan.waiters().clone())
+    }
+
+    /// The program at a portal accepts a channel. Returns whether it still can.
+    pub(crate) fn accept(&self, id: u32, data: KVec<u8>) -> bool {
+        self.change(id, |chan| chan.accept(data)).unwrap_or(false)
+    }
+
+    /// It refuses. Returns whether it still can.
+    pub(crate) fn reject(&self, id: u32, reason: Error, data: KVec<u8>) -> bool {
+        let reason = convert::errno(reason);
+        self.change(id, |chan| chan.reject(reason, data))
+            .unwrap_or(false)
+    }
+
+    /// What `poll` says about a channel.
+    pub(crate) fn poll(&self, id: u32) -> Ready {
+        self.with(id, Chan::poll).unwrap_or(Ready::HUP)
+    }
+
+    /// Takes what a program can read, if it has room for it.
+    pub(crate) fn take(&self, id: u32, room: usize) -> Take {
+        self.with(id, |chan| chan.take(room)).unwrap_or(Take::End)
+    }
+
+    /// The program has got it.
+    pub(crate) fn took(&self, id: u32, taken: Taken) {
+        let _ = self.change(id, |chan| chan.took(taken));
+    }
+
+    /// The program has not got it.
+    pub(crate) fn put_back(&self, id: u32, taken: Taken) {
+        let _ = self.with(id, |chan| chan.put_back(taken));
+    }
+
+    /// Reserves a place for a message.
+    ///
+    /// # Errors
+    ///
+    /// See [`Chan::reserve`].
+    pub(crate) fn reserve_message(&self, id: u32, header: &Header) -> Result<Reserved> {
+        let now = now();
+        self.with(id, |chan| chan.reserve(header, now))
+            .ok_or(EPIPE)?
+    }
+
+    /// Gives up a place.
+    pub(crate) fn cancel(&self, id: u32, reserved: Reserved) {
+        let _ = self.with(id, |chan| chan.cancel(reserved));
+    }
+
+    /// Sends a message.
+    ///
+    /// # Errors
+    ///
+    /// See [`Chan::commit`].
+    pub(crate) fn send(
+        &self,
+        id: u32,
+        reserved: Reserved,
+        body: Body,
+        place: KBox<MaybeUninit<Sent>>,
+    ) -> Result {
+        self.change(id, |chan| chan.commit(reserved, body, place))
+            .ok_or(EPIPE)?
+    }
+
+    /// The program writes no more and takes no more.
+    pub(crate) fn shut_down(&self, id: u32) {
+        let _ = self.change(id, Chan::close);
+    }
+
+    /// The program has gone.
+    pub(crate) fn release(&self, id: u32) {
+        let _ = self.change(id, Chan::release);
+    }
+
+    /// What there is to know about a channel.
+    pub(crate) fn info(&self, id: u32) -> Option<Info> {
+        self.with(id, |chan| {
+            let (taken, queued) = chan.progress();
+            let (waiting, unacknowledged) = chan.queued();
+            let counts = chan.counts;
+            Info {
+                state: chan.state(),
+                portal: chan.portal,
+                terms: chan.terms,
+                peer_max_message: chan.peer.map_or(0, |peer| peer.max_message()),
+                peer_messages: chan.peer.map_or(0, |peer| peer.messages()),
+                next_len: chan.next_len(),
+                waiting,
+                unacknowledged,
+                moves: counts.moves,
+                sent: counts.sent,
+                sent_bytes: counts.sent_bytes,
+                queued,
+                taken,
+                received: counts.received,
+                received_bytes: counts.received_bytes,
+            }
+        })
+    }
+}

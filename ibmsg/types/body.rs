@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The content of a message.
+
+use kernel::{
+    alloc::Flags,
+    prelude::*, //
+};
+use kx::file::{
+    append_from,
+    IovIterDest,
+    IovIterSource, //
+};
+
+/// The most bytes of a block.
+const BLOCK: usize = 4096;
+
+/// The content of a message, in blocks of which none is longer than a page.
+#[derive(Default)]
+pub(crate) struct Body {
+    len: u32,
+    first: KVec<u8>,
+    rest: KVec<KVec<u8>>,
+}
+
+impl Body {
+    /// No content.
+    pub(crate) const fn new() -> Self {
+        Self {
+            len: 0,
+            first: KVec::new(),
+            rest: KVec::new(),
+        }
+    }
+
+    /// Bytes of it.
+    pub(crate) const fn len(&self) -> u32 {
+        self.len
+    }
+
+    fn push(&mut self, block: KVec<u8>, flags: Flags) -> Result {
+        // CAST: At most a block.
+        let len = block.len() as u32;
+        match self.len {
+            0 => self.first = block,
+            _ => self.rest.push(block, flags)?,
+        }
+        self.len += len;
+        Ok(())
+    }
+
+    /// The next `len` bytes that a program writes.
+    ///
+    /// # Context
+    ///
+    /// *may sleep*
+    ///
+    /// # Errors
+    ///
+    /// [`ENOMEM`], [`EFAULT`]
+    pub(crate) fn written(from: &mut IovIterSource<'_>, len: usize) -> Result<Self> {
+        let mut body = Self::new();
+        let mut left = len;
+        while left > 0 {
+            let mut block = KVec::new();
+            append_from(from, &mut block, left.min(BLOCK), GFP_KERNEL_ACCOUNT)?;
+            left -= block.len();
+            body.push(block, GFP_KERNEL_ACCOUNT)?;
+        }
+        Ok(body)
+    }
+
+    /// A copy of a piece that has arrived, to be added by [`Body::add`].
+    ///
+    /// # Errors
+    ///
+    /// [`ENOMEM`]
+    pub(crate) fn piece(content: &[u8], flags: Flags) -> Result<Self> {
+        let mut body = Self::new();
+        for chunk in content.chunks(BLOCK) {
+            body.push(super::copy(chunk, flags)?, flags)?;
+        }
+        Ok(body)
+    }
+
+    /// Makes room for the blocks of another body behind this one.
+    ///
+    /// # Errors
+    ///
+    /// [`ENOMEM`]
+    pub(crate) fn reserve(&mut self, more: &Self, flags: Flags) -> Result {
+        Ok(self.rest.reserve(more.rest.len() + 1, flags)?)
+    }
+
+    /// Adds a piece, for which there is room.
+    pub(crate) fn add(&mut self, mut more: Self) {
+        let first = core::mem::take(&mut more.first);
+        // Nothing is allocated, as there is room.
+        let _ = self.push(first, GFP_NOWAIT);
+        while !more.rest.is_empty() {
+            let Ok(block) = more.rest.remove(0) else {
+                break;
+            };
+            let _ = self.push(block, GFP_NOWAIT);
+        }
+    }
+
+    fn blocks(&self) -> impl Iterator<Item = &[u8]> {
+        let first = core::iter::once(&self.first);
+        Iterator::chain(first, self.rest.iter()).map(|block| block.as_slice())
+    }
+
+    /// Copies the bytes from `offset` on to a frame. Returns whether there are as many.
+    pub(crate) fn copy_out(&self, offset: usize, mut out: &mut [u8]) -> bool {
+        let mut skip = offset;
+        for block in self.blocks() {
+            let Some(block) = block.get(skip..) else {
+                skip -= block.len();
+                continue;
+            };
+            skip = 0;
+            let len = block.len().min(out.len());
+            let (place, rest) = out.split_at_mut(len);
+            if let Some(block) = block.get(..len) {
+                place.copy_from_slice(block);
+            }
+            out = rest;
+        }
+        out.is_empty()
+    }
+
+    /// Copies everything to a program.
+    ///
+    /// # Context
+    ///
+    /// *may sleep*
+    ///
+    /// # Errors
+    ///
+    /// [`EFAULT`]
+    pub(crate) fn read_out(&self, to: &mut IovIterDest<'_>) -> Result {
+        for block in self.blocks() {
+            if to.copy_to_iter(block) != block.len() {
+                return Err(EFAULT);
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(IBTRS_KUNIT)]
+#[kernel::macros::kunit_tests(ibmsg_body)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn is_made_of_pieces() -> Result {
+        let content = KVVec::from_elem(0u8, 20_000, GFP_KERNEL)?;
+        let mut content = content;
+        for (at, byte) in content.iter_mut().enumerate() {
+            // CAST: The lowest byte.
+            *byte = (at * 7 >> 3) as u8;
+        }
+        let mut body = Body::new();
+        for piece in content.chunks(5000) {
+            let piece = Body::piece(piece, GFP_KERNEL)?;
+            body.reserve(&piece, GFP_KERNEL)?;
+            body.add(piece);
+        }
+        assert_eq!(body.len(), 20_000);
+        let mut out = KVVec::from_elem(0u8, 7000, GFP_KERNEL)?;
+        for offset in [0, 1, 4095, 4096, 5000, 9999, 13_000] {
+            assert!(body.copy_out(offset, &mut out));
+            assert!(content[offset..offset + 7000] == out[..]);
+        }
+        assert!(!body.copy_out(13_001, &mut out));
+        assert!(Body::new().copy_out(0, &mut []) && !Body::new().copy_out(0, &mut [0]));
+        Ok(())
+    }
+}
