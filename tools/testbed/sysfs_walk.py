@@ -296,6 +296,7 @@ KINDS: dict[str, tuple[dict[str, File], dict[str, File]]] = {
     "ibnbd_server": (_parameters(
         port_nr=COUNT, dev_search_path=r"/[^\n]*", max_devices=COUNT, allow_rt_prio="[YN]",
         stop_timeout_s=COUNT, downtime_s=COUNT), {}),
+    "ibmsg": (_parameters(user_mib=COUNT, total_mib=COUNT, lose_link=COUNT), {}),
 }
 
 # How the documents call the folder of each kind, and those of its paths.
@@ -314,6 +315,7 @@ DOCUMENTED = {
     "ibtrs_client": ("/sys/module/ibtrs_client/parameters", ""),
     "ibtrs_server": ("/sys/module/ibtrs_server/parameters", ""),
     "ibnbd_server": ("/sys/module/ibnbd_server/parameters", ""),
+    "ibmsg": ("/sys/module/ibmsg/parameters", ""),
 }
 
 

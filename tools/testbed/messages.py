@@ -1,0 +1,841 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Runs in a guest: programs that pass messages, with nothing but the calls of the kernel.
+
+    python3 messages.py CASE [ARGUMENT...]"""
+
+import array
+import contextlib
+import errno
+import fcntl
+import mmap
+import os
+import random
+import select
+import signal
+import socket
+import struct
+import sys
+import time
+
+DEVICE = "/dev/ibmsg"
+BIND, CONNECT, ACCEPT, INFO, SHUTDOWN = (0xB900 + number for number in range(5))
+MSG, REQUEST, REPLY, RECEIPT, EVENT, OFFER = range(1, 7)
+CONNECTED, CLOSED, PATH_LOST, PATH_BACK = range(1, 5)
+F_RECEIPT, F_NOWAIT, F_KERNEL = 1, 2, 0x80
+NONBLOCK, REJECT = 1, 2
+MAX = 65536
+HEADER = struct.Struct("=BBHIQQiI")
+OPTS = struct.Struct("=8I")
+INFO_FIELDS = struct.Struct("=4I 8I 6I 6Q 64s 64s")
+BOTH = select.POLLIN | select.POLLOUT
+
+
+class Message:
+    def __init__(self, header: bytes, body: bytes):
+        self.kind, self.flags, self.event, length, self.id, self.tag, self.status, zero = HEADER.unpack(header)
+        assert length == len(body) and zero == 0
+        self.body = body
+
+    def __repr__(self) -> str:
+        return f"<{self.kind} {self.flags} {self.event} {self.id} {self.tag} {self.status} {self.body[:40]!r}>"
+
+
+def head(kind=MSG, length=0, flags=0, id=0, tag=0, status=0, timeout=0, event=0) -> bytes:
+    return HEADER.pack(kind, flags, event, length, id, tag, status, timeout)
+
+
+def opts(recv_msgs=0, recv_bytes=0, max_message=0, calls=0, send_msgs=0, send_bytes=0, timeout=0, events=0) -> bytes:
+    return OPTS.pack(recv_msgs, recv_bytes, max_message, calls, send_msgs, send_bytes, timeout, events)
+
+
+def device() -> int:
+    return os.open(DEVICE, os.O_RDWR)
+
+
+def sized(fields: bytes) -> bytearray:
+    return bytearray(struct.pack("=I", len(fields) + 4) + fields)
+
+
+def bind(name: str, flags=0, backlog=0, options=b"") -> int:
+    context = device()
+    try:
+        return fcntl.ioctl(context, BIND, sized(struct.pack("=3I32s64s", flags, backlog, 0, options or opts(), name.encode())))
+    finally:
+        os.close(context)
+
+
+def connect_args(name: str, flags=0, timeout=0, options=b"", data=b"", session="local") -> bytearray:
+    return sized(struct.pack("=IIiII32s64s64s256s", flags, timeout, 0, len(data), 0, options or opts(),
+                             session.encode(), name.encode(), data))
+
+
+def connect(*args, **kwargs) -> int:
+    context = device()
+    try:
+        return fcntl.ioctl(context, CONNECT, connect_args(*args, **kwargs))
+    finally:
+        os.close(context)
+
+
+def accept(portal: int, offer: int, flags=0, reason=0, data=b"") -> int:
+    return fcntl.ioctl(portal, ACCEPT, sized(struct.pack("=IQII256s", flags, offer, reason, len(data), data)))
+
+
+def info(fd: int) -> dict:
+    raw = sized(bytes(INFO_FIELDS.size - 4))
+    fcntl.ioctl(fd, INFO, raw)
+    values = INFO_FIELDS.unpack(raw)
+    names = ("size kind state channel recv_msgs recv_bytes max_message recv_calls send_msgs send_bytes timeout_ms events "
+             "peer_max_message peer_recv_msgs next_len recv_queued send_queued moves sent_msgs sent_bytes queued_msgs "
+             "taken_msgs received_msgs received_bytes session portal")
+    return dict(zip(names.split(), values, strict=True))
+
+
+def split(data: bytes) -> list[Message]:
+    found, at = [], 0
+    while at < len(data):
+        length = HEADER.unpack_from(data, at)[3]
+        end = at + HEADER.size + length
+        assert end <= len(data), (at, length, len(data))
+        found.append(Message(data[at:at + HEADER.size], data[at + HEADER.size:end]))
+        at = (end + 7) & ~7
+    return found
+
+
+def read(fd: int, size=1 << 20) -> list[Message]:
+    return split(os.read(fd, size))
+
+
+def one(fd: int) -> Message:
+    """The next message alone."""
+    (message,) = read(fd, max(info(fd)["next_len"], HEADER.size)) if info(fd)["next_len"] else [wait_one(fd)]
+    return message
+
+
+def wait_one(fd: int) -> Message:
+    ready(fd, select.POLLIN)
+    (message,) = read(fd, info(fd)["next_len"])
+    return message
+
+
+def write(fd: int, body=b"", **kwargs) -> None:
+    data = head(length=len(body), **kwargs) + body
+    assert os.write(fd, data) == len(data)
+
+
+def poll(fd: int, timeout=0) -> int:
+    poller = select.poll()
+    poller.register(fd, BOTH | select.POLLPRI)
+    found = poller.poll(timeout)
+    return found[0][1] if found else 0
+
+
+def ready(fd: int, what: int, seconds=60) -> None:
+    end = time.monotonic() + seconds
+    poller = select.poll()
+    poller.register(fd, what)
+    while not poller.poll(1000):
+        assert time.monotonic() < end, "not ready"
+
+
+@contextlib.contextmanager
+def fails(number: int):
+    try:
+        yield
+    except OSError as e:
+        assert e.errno == number, (errno.errorcode[e.errno], errno.errorcode[number])
+    else:
+        raise AssertionError(f"no {errno.errorcode[number]}")
+
+
+def pair(options=b"", portal_options=b"", name="test", flags=0) -> tuple[int, int, int]:
+    """Portal and both ends of a channel."""
+    portal = bind(name, options=portal_options)
+    client = connect(name, flags=NONBLOCK, options=options)
+    (offer,) = read(portal)
+    server = accept(portal, offer.id, flags=flags)
+    assert one(client).event == CONNECTED
+    fcntl.fcntl(client, fcntl.F_SETFL, os.O_NONBLOCK if flags & NONBLOCK else 0)
+    return portal, client, server
+
+
+def body_of(number: int, length: int) -> bytes:
+    return (struct.pack("=Q", number) * (length // 8 + 1))[:length]
+
+
+def child(function, *args) -> int:
+    pid = os.fork()
+    if pid:
+        return pid
+    status = 1
+    try:
+        function(*args)
+        status = 0
+    finally:
+        os._exit(status)
+
+
+def ends(pid: int) -> None:
+    assert os.waitpid(pid, 0)[1] == 0, "a child has failed"
+
+
+# --- the cases ---
+
+def begin() -> None:
+    """A channel is offered, with data both ways, and accepted."""
+    portal = bind("kv", options=opts(max_message=1000))
+    with fails(errno.EADDRINUSE):
+        bind("kv")
+
+    def opener() -> None:
+        context = device()
+        args = connect_args("kv", data=b"hello", options=opts(max_message=3000))
+        client = fcntl.ioctl(context, CONNECT, args)
+        status, length = struct.unpack_from("=iI", args, 12)
+        assert (status, bytes(args[184:184 + length])) == (0, b"welcome")
+        assert fcntl.fcntl(client, fcntl.F_GETFD) & fcntl.FD_CLOEXEC
+        assert info(client)["peer_max_message"] == 1000 and info(client)["state"] == 2
+        with fails(errno.EMSGSIZE):
+            write(client, bytes(1001))
+        write(client, bytes(1000), tag=5)
+        assert one(client).body == bytes(3000)
+        last = one(client)
+        assert (last.kind, last.event, last.status, last.tag) == (EVENT, CLOSED, 0, 1), last
+        assert os.read(client, 100) == b"" and poll(client) & select.POLLHUP
+
+    pid = child(opener)
+    (offer,) = read(portal)
+    assert offer.kind == OFFER
+    length, data_len, max_message = struct.unpack_from("=HHI", offer.body)
+    assert offer.body[8:8 + 64].rstrip(b"\0") == b"local" and max_message == 3000
+    assert (offer.body[length:], data_len) == (b"hello", 5)
+    server = accept(portal, offer.id, data=b"welcome")
+    with fails(errno.ENOENT):
+        accept(portal, offer.id)
+    message = one(server)
+    assert (message.kind, message.tag, len(message.body)) == (MSG, 5, 1000)
+    write(server, bytes(3000))
+    os.close(server)
+    ends(pid)
+    os.close(portal)
+    with fails(errno.ECONNREFUSED):
+        connect("kv")
+
+
+def refused() -> None:
+    """A portal refuses, is missing, or goes."""
+    context = device()
+    args = connect_args("none")
+    with fails(errno.ECONNREFUSED):
+        fcntl.ioctl(context, CONNECT, args)
+    assert struct.unpack_from("=i", args, 12)[0] == errno.ENOENT
+    portal = bind("no", backlog=2)
+    asking = [connect("no", flags=NONBLOCK) for _ in range(3)]
+    # The third finds the portal's list full.
+    assert [(m.event, m.status) for m in [one(asking[2])]] == [(CLOSED, errno.EAGAIN)]
+    offers = read(portal)
+    assert len(offers) == 2
+    for flags, reason in ((REJECT, 0), (REJECT, 4096), (REJECT | NONBLOCK, 1), (0, 1), (4, 0)):
+        with fails(errno.EINVAL):
+            accept(portal, offers[0].id, flags=flags, reason=reason)
+    assert accept(portal, offers[0].id, flags=REJECT, reason=errno.EPERM, data=b"not you") == 0
+    last = one(asking[0])
+    assert (last.event, last.status, last.body) == (CLOSED, errno.EPERM, b"not you")
+    assert os.read(asking[0], 100) == b""
+    with fails(errno.EPIPE):
+        write(asking[0], b"x")
+    # One asks no longer; the last one is left when the portal goes.
+    os.close(asking[1])
+    with fails(errno.ENOENT):
+        deadline = time.monotonic() + 20
+        while info(portal)["state"] and time.monotonic() < deadline:
+            time.sleep(0.01)
+        accept(portal, offers[1].id)
+    left = connect("no", flags=NONBLOCK)
+    ready(portal, select.POLLIN)
+    os.close(portal)
+    assert one(left).status == errno.ENOENT
+    # A program that waits gets the reason.
+    portal = bind("no")
+    pid = child(lambda: refusing(portal))
+    args = connect_args("no")
+    with fails(errno.ECONNREFUSED):
+        fcntl.ioctl(context, CONNECT, args)
+    status, length = struct.unpack_from("=iI", args, 12)
+    assert (status, bytes(args[184:184 + length])) == (errno.EACCES, b"no")
+    ends(pid)
+    # Nobody answers.
+    with fails(errno.ETIMEDOUT):
+        connect("no", timeout=100)
+    with fails(errno.ENODEV):
+        connect("no", session="elsewhere")
+
+
+def refusing(portal: int) -> None:
+    (offer,) = read(portal)
+    accept(portal, offer.id, flags=REJECT, reason=errno.EACCES, data=b"no")
+
+
+def in_order(seed="1", count="2000") -> None:
+    """Messages of all lengths in both directions, each once and in order."""
+    portal, client, server = pair()
+
+    def speak(fd: int, which: int) -> None:
+        lengths = random.Random(f"{seed}{which}")
+        for number in range(int(count)):
+            length = lengths.choice((0, 1, 8, 100, 4000, 4096, 5000, 20000, MAX)) if number % 16 == 0 else number % 300
+            write(fd, body_of(number, length), tag=number)
+
+    def hear(fd: int, which: int) -> None:
+        lengths = random.Random(f"{seed}{which}")
+        expected = 0
+        while expected < int(count):
+            for message in read(fd):
+                assert message.kind == MSG, message
+                number = expected
+                length = lengths.choice((0, 1, 8, 100, 4000, 4096, 5000, 20000, MAX)) if number % 16 == 0 else number % 300
+                assert message.tag == expected and message.body == body_of(number, length), (expected, message)
+                expected += 1
+
+    pids = [child(speak, client, 0), child(hear, server, 0), child(speak, server, 1), child(hear, client, 1)]
+    for pid in pids:
+        ends(pid)
+    told = info(client)
+    assert told["sent_msgs"] == told["queued_msgs"] == int(count), told
+    for fd in (portal, client, server):
+        os.close(fd)
+    print(told["moves"])
+
+
+def bounds() -> None:
+    """Several messages for one read, none cut, none lost."""
+    _, client, server = pair(flags=NONBLOCK)
+    for length in (5, 8, 0):
+        write(client, bytes(length), tag=length)
+    ready(server, select.POLLIN)
+    while info(server)["recv_queued"] < 3:
+        time.sleep(0.01)
+    assert info(server)["next_len"] == 37
+    for size in (1, 31, 32, 36):
+        with fails(errno.EMSGSIZE):
+            os.read(server, size)
+    data = os.read(server, 1000)
+    assert len(data) == 40 + 40 + 32 and data[37:40] == b"\0\0\0"
+    assert [message.tag for message in split(data)] == [5, 8, 0]
+    with fails(errno.EAGAIN):
+        os.read(server, 1000)
+    # What does not fit any more waits for the next call.
+    for length in (5, 8):
+        write(client, bytes(length), tag=length)
+    while info(server)["recv_queued"] < 2:
+        time.sleep(0.01)
+    assert len(os.read(server, 79)) == 37 and len(os.read(server, 40)) == 40
+    with open(f"/proc/self/fdinfo/{server}") as file:
+        assert {"portal:\ttest\n", "waiting:\t0\n", "received:\t5\n"} <= set(file)
+    # readv and writev.
+    assert os.writev(client, [head(length=6)[:7], head(length=6)[7:], b"abc", b"", b"def"]) == 38
+    ready(server, select.POLLIN)
+    parts = [bytearray(10), bytearray(22), bytearray(4), bytearray(100)]
+    assert os.readv(server, parts) == 38 and parts[2] + parts[3][:2] == b"abcdef"
+    # What cannot be copied stays: the page behind the end of a file.
+    write(client, b"last")
+    ready(server, select.POLLIN)
+    with open("/tmp/short", "w+b") as file:
+        file.truncate(4096)
+        hole = mmap.mmap(file.fileno(), 4096)
+        file.truncate(0)
+        for _ in range(2):
+            with fails(errno.EFAULT):
+                os.readv(server, [hole])
+            with fails(errno.EFAULT):
+                os.writev(client, [head(length=4096), hole])
+    assert one(server).body == b"last"
+    # What is no message.
+    for data in (b"", bytes(31), bytes(32), head(length=1), head() + b"x", head(kind=7), head(kind=RECEIPT), head(kind=OFFER),
+                 head(flags=4), head(flags=F_KERNEL), head(event=1), head(id=1), head(status=1), head(kind=REQUEST, id=1),
+                 head(kind=REQUEST, flags=F_RECEIPT), head(kind=REPLY, id=1, status=4096)):
+        with fails(errno.EINVAL):
+            os.write(client, data)
+    with fails(errno.EMSGSIZE):
+        os.write(client, head(length=MAX + 1) + bytes(MAX + 1))
+    with fails(errno.ESPIPE):
+        os.lseek(client, 0, os.SEEK_SET)
+    with fails(errno.ESPIPE):
+        os.pread(client, 100, 0)
+
+
+def flow() -> None:
+    """A program that does not read: its peer gets EAGAIN, and nobody else is held up."""
+    _, client, server = pair(options=opts(send_msgs=4), portal_options=opts(recv_msgs=8), flags=NONBLOCK)
+    sent = 0
+    deadline = time.monotonic() + 60
+    while info(client)["send_queued"] < 4 or info(client)["queued_msgs"] < 8:
+        assert time.monotonic() < deadline
+        try:
+            write(client, b"x", tag=sent)
+            sent += 1
+        except BlockingIOError:
+            time.sleep(0.01)
+    with fails(errno.EAGAIN):
+        write(client, b"x")
+    assert sent == 12 and not poll(client) & select.POLLOUT and poll(server) & select.POLLIN
+    with fails(errno.EAGAIN):
+        write(client, b"x", flags=F_NOWAIT)
+    # Another channel of the same link.
+    _, other, its = pair(name="other")
+    for number in range(1000):
+        write(other, bytes(1000), tag=number)
+        assert one(its).tag == number
+    # Reading makes room.
+    tags = []
+    while len(tags) < 12:
+        ready(server, select.POLLIN)
+        tags += [message.tag for message in read(server)]
+    assert tags == list(range(12))
+    ready(client, select.POLLOUT)
+    # Bytes as well: a window of one large message.
+    _, client, server = pair(name="bytes", options=opts(send_bytes=64), portal_options=opts(recv_bytes=MAX + 64), flags=NONBLOCK)
+    write(client, bytes(MAX))
+    ready(client, select.POLLOUT)
+    write(client, bytes(MAX))
+    with fails(errno.EAGAIN):
+        write(client, b"")
+    assert len(wait_one(server).body) == MAX and len(wait_one(server).body) == MAX
+
+
+def edge() -> None:
+    """epoll, edge-triggered: each change wakes once more."""
+    _, client, server = pair(options=opts(send_msgs=2), portal_options=opts(recv_msgs=2), flags=NONBLOCK)
+    count = 500
+
+    def writer() -> None:
+        poller = select.epoll()
+        poller.register(client, select.EPOLLOUT | select.EPOLLET)
+        number = 0
+        while number < count:
+            try:
+                write(client, bytes(number), tag=number)
+                number += 1
+            except BlockingIOError:
+                assert poller.poll(60), "a writer was not woken"
+
+    pid = child(writer)
+    poller = select.epoll()
+    poller.register(server, select.EPOLLIN | select.EPOLLET)
+    expected = 0
+    while expected < count:
+        assert poller.poll(60), "a reader was not woken"
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                for message in read(server, 700):
+                    assert message.tag == expected
+                    expected += 1
+    ends(pid)
+
+
+def receipts() -> None:
+    """What becomes of messages."""
+    _, client, server = pair(portal_options=opts(recv_msgs=2))
+    for tag in range(2):
+        write(client, b"x", tag=tag, flags=F_RECEIPT)
+    told = []
+    while len(told) < 2:
+        ready(client, select.POLLPRI)
+        told += read(client)
+    assert [(m.kind, m.tag, m.status) for m in told] == [(RECEIPT, 0, 0), (RECEIPT, 1, 0)]
+    # No credits: their time is over before they are sent.
+    write(client, b"x", tag=2, flags=F_RECEIPT, timeout=50)
+    write(client, b"x", tag=3, timeout=50)
+    told = [wait_one(client), wait_one(client)]
+    assert [(m.kind, m.tag, m.status) for m in told] == [(RECEIPT, 2, errno.ECANCELED), (RECEIPT, 3, errno.ECANCELED)], told
+    assert [wait_one(server).tag for _ in range(2)] == [0, 1]
+    write(client, b"x", tag=4)
+    assert wait_one(server).tag == 4
+    # The program that has not taken everything closes.
+    for tag in (5, 6):
+        write(client, b"x", tag=tag)
+    assert wait_one(server).tag == 5
+    write(client, b"x", tag=7, flags=F_RECEIPT)
+    assert wait_one(client).status == 0
+    write(client, b"x", tag=8, flags=F_RECEIPT)
+    os.close(server)
+    told = [wait_one(client), wait_one(client)]
+    assert (told[0].kind, told[0].tag, told[0].status) == (RECEIPT, 8, errno.ECANCELED)
+    assert (told[1].event, told[1].tag, told[1].id) == (CLOSED, 4, 6), told
+    assert poll(client) & select.POLLHUP and os.read(client, 1000) == b""
+    with fails(errno.EPIPE):
+        write(client, b"x")
+    # Receipts that nobody reads use up the room.
+    _, client, server = pair(name="unread", options=opts(send_msgs=4), flags=NONBLOCK)
+    for _ in range(4):
+        write(client, b"x", flags=F_RECEIPT)
+        wait_one(server)
+    with fails(errno.EAGAIN):
+        write(client, b"x", flags=F_RECEIPT)
+    ready(client, select.POLLPRI)
+
+
+def calls() -> None:
+    """Requests and replies from both sides."""
+    _, client, server = pair(options=opts(calls=2), portal_options=opts(calls=2))
+    for caller, callee in ((client, server), (server, client)):
+        for tag in (10, 11):
+            write(caller, b"q%d" % tag, kind=REQUEST, tag=tag)
+        requests = [wait_one(callee), wait_one(callee)]
+        assert [(m.kind, m.tag, m.body) for m in requests] == [(REQUEST, 10, b"q10"), (REQUEST, 11, b"q11")]
+        with fails(errno.EAGAIN):
+            write(caller, b"", kind=REQUEST, flags=F_NOWAIT)
+        for request in reversed(requests):
+            write(callee, b"a%d" % request.tag, kind=REPLY, id=request.id, status=request.tag)
+            with fails(errno.ENOENT):
+                write(callee, b"again", kind=REPLY, id=request.id)
+        replies = [wait_one(caller), wait_one(caller)]
+        assert [(m.kind, m.tag, m.status, m.flags, m.body) for m in replies] == [
+            (REPLY, 11, 11, 0, b"a11"), (REPLY, 10, 10, 0, b"a10")]
+    # Nobody answers in time; the late answer is dropped, and the slot is free again.
+    write(client, b"", kind=REQUEST, tag=20, timeout=100)
+    request = wait_one(server)
+    late = wait_one(client)
+    assert (late.kind, late.flags, late.tag, late.status) == (REPLY, F_KERNEL, 20, errno.ETIMEDOUT)
+    write(server, b"late", kind=REPLY, id=request.id)
+    write(server, b"next", tag=1)
+    assert wait_one(client).tag == 1
+    for tag in (30, 31, 32):
+        write(client, b"", kind=REQUEST, tag=tag)
+        if tag == 30:
+            wait_one(server)
+        if tag == 31:
+            os.close(server)
+            break
+    told = [wait_one(client) for _ in range(3)]
+    assert [(m.kind, m.flags, m.tag) for m in told[:2]] == [(REPLY, F_KERNEL, 30), (REPLY, F_KERNEL, 31)] or (
+        [(m.kind, m.flags, m.tag) for m in told[:2]] == [(REPLY, F_KERNEL, 31), (REPLY, F_KERNEL, 30)]), told
+    assert {m.tag: m.status for m in told[:2]} == {30: errno.ECONNRESET, 31: errno.ECANCELED}, told
+    assert told[2].event == CLOSED
+    _, client, server = pair(name="none", portal_options=opts())
+    assert info(client)["recv_calls"] == 64
+
+
+def shutdown() -> None:
+    """A program closes its end and waits until all is queued."""
+    _, client, server = pair()
+    for tag in range(100):
+        write(client, bytes(1000), tag=tag)
+    write(server, b"never read")
+    with fails(errno.EINVAL):
+        fcntl.ioctl(client, SHUTDOWN, 1)
+    fcntl.ioctl(client, SHUTDOWN)
+    with fails(errno.EPIPE):
+        write(client, b"x")
+    last = wait_one(client)
+    assert (last.event, last.status, last.id) == (CLOSED, 0, 100), last
+    assert os.read(client, 1000) == b""
+    tags = []
+    while len(tags) < 101:
+        tags += [message.tag if message.kind == MSG else -1 for message in read(server)]
+    assert tags == [*range(100), -1], tags
+    with fails(errno.EPIPE):
+        write(server, b"x")
+
+
+def shared() -> None:
+    """Two processes have one end; files are passed on; execve closes them."""
+    portal, client, server = pair()
+    results = [os.pipe() for _ in range(2)]
+
+    def reader(out: int) -> None:
+        os.close(client)
+        while messages := read(server, 100):
+            for message in messages:
+                if message.kind == MSG:
+                    os.write(out, struct.pack("=Q", message.tag))
+
+    pids = [child(reader, out) for _, out in results]
+    os.close(server)
+    for tag in range(500):
+        write(client, b"x", tag=tag)
+    time.sleep(1)
+    os.close(client)
+    # One of them reads the end; the other one sees it by its result of 0.
+    for pid in pids:
+        deadline = time.monotonic() + 60
+        while os.waitpid(pid, os.WNOHANG) == (0, 0):
+            assert time.monotonic() < deadline, "a reader waits for ever"
+            time.sleep(0.05)
+    tags = []
+    for source, out in results:
+        os.close(out)
+        with open(source, "rb") as file:
+            tags += struct.iter_unpack("=Q", file.read())
+    assert sorted(tag for (tag,) in tags) == list(range(500))
+    # A file is passed on; the channel lives as long as anybody has it.
+    _, client, server = pair(name="passed")
+    left, right = socket.socketpair()
+    left.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [server]))])
+    os.close(server)
+    write(client, b"still there")
+    _, ancillary, _, _ = right.recvmsg(1, socket.CMSG_SPACE(4))
+    passed = array.array("i", ancillary[0][2])[0]
+    assert wait_one(passed).body == b"still there"
+    os.close(passed)
+    assert wait_one(client).event == CLOSED
+    # One that is never received.
+    _, client, server = pair(name="flight")
+    left.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [server]))])
+    os.close(server)
+    left.close()
+    right.close()
+    assert wait_one(client).event == CLOSED
+    # execve.
+    _, client, server = pair(name="exec")
+
+    def becomes() -> None:
+        # The files are closed then; this process keeps the other end.
+        os.execvp("sleep", ["sleep", "30"])
+
+    pid = child(becomes)
+    os.close(server)
+    assert wait_one(client).event == CLOSED
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    os.close(portal)
+
+
+def waiting() -> None:
+    """Calls that wait end by signals, and when there is something."""
+    _, client, server = pair(options=opts(send_msgs=1), portal_options=opts(recv_msgs=1))
+
+    class Alarm(Exception):
+        pass
+
+    def alarm(*_) -> None:
+        raise Alarm
+
+    signal.signal(signal.SIGALRM, alarm)
+    signal.siginterrupt(signal.SIGALRM, True)
+    signal.setitimer(signal.ITIMER_REAL, 0.3)
+    with contextlib.suppress(Alarm):
+        os.read(client, 100)
+        raise AssertionError
+    write(client, b"1")
+    write(client, b"2")
+    signal.setitimer(signal.ITIMER_REAL, 0.3)
+    with contextlib.suppress(Alarm):
+        write(client, b"3")
+        raise AssertionError
+    signal.setitimer(signal.ITIMER_REAL, 0.3)
+    bind_only = bind("silent")
+    with contextlib.suppress(Alarm):
+        connect("silent")
+        raise AssertionError
+    deadline = time.monotonic() + 20
+    while info(bind_only)["state"]:
+        assert time.monotonic() < deadline, "the offer was not withdrawn"
+    signal.setitimer(signal.ITIMER_REAL, 0.3)
+    with contextlib.suppress(Alarm):
+        os.read(bind_only, 1000)
+        raise AssertionError
+    pid = child(write, client, b"3")
+    assert [wait_one(server).body for _ in range(3)] == [b"1", b"2", b"3"]
+    ends(pid)
+
+
+def killed(rounds="40") -> None:
+    """kill -9 at any step: the other one learns, and nothing is left."""
+    chance = random.Random(5)
+    portal = bind("killed")
+    for turn in range(int(rounds)):
+        def victim() -> None:
+            fd = connect("killed", data=b"x")
+            number = 0
+            while True:
+                write(fd, bytes(number % 5000), tag=number, kind=REQUEST if number % 7 == 0 else MSG,
+                      flags=F_RECEIPT if number % 7 == 1 else 0)
+                number += 1
+                if number % 10 == 0:
+                    read(fd)
+
+        pid = child(victim)
+        if turn % 4 == 0:
+            time.sleep(chance.random() * 0.05)
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            continue
+        poller = select.poll()
+        poller.register(portal, select.POLLIN)
+        poller.poll(10_000)
+        fds = []
+        for offer in read(portal):
+            with contextlib.suppress(FileNotFoundError):
+                fds.append(accept(portal, offer.id))
+        time.sleep(chance.random() * 0.2)
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        for fd in fds:
+            expected = 0
+            while data := os.read(fd, 1 << 17):
+                for message in split(data):
+                    if message.kind in (MSG, REQUEST):
+                        assert message.tag == expected, (message, expected)
+                        expected += 1
+                    else:
+                        assert message.event == CLOSED, message
+            os.close(fd)
+    os.close(portal)
+
+
+def limits() -> None:
+    """What a user may have is bounded."""
+    portal = bind("limits")
+    fds = []
+    with fails(errno.EDQUOT):
+        while len(fds) < 100_000:
+            fds.append(connect("limits", flags=NONBLOCK, options=opts(recv_bytes=1 << 30, send_bytes=1 << 26)))
+    assert fds or True
+    for options in (opts(recv_msgs=65537), opts(recv_bytes=(1 << 30) + 1), opts(recv_bytes=100), opts(max_message=MAX + 1),
+                    opts(calls=4097), opts(send_msgs=65537), opts(send_bytes=(1 << 30) + 1), opts(events=2)):
+        with fails(errno.EINVAL):
+            connect("limits", flags=NONBLOCK, options=options)
+    for name in ("", "-x", ".x", "a b", "a/b", "x" * 65 if False else "\x01"):
+        with fails(errno.EINVAL):
+            bind(name)
+    os.close(bind("x" * 64))
+    context = device()
+    for size, number in ((0, errno.EINVAL), (111, errno.EINVAL), (5000, errno.E2BIG)):
+        data = bytearray(struct.pack("=4I32s64s", size, 0, 0, 0, opts(), b"size"))
+        with fails(number):
+            fcntl.ioctl(context, BIND, data)
+    data = bytearray(struct.pack("=4I32s64s", 120, 0, 0, 0, opts(), b"size") + bytes(8))
+    os.close(fcntl.ioctl(context, BIND, data))
+    data[-1] = 1
+    with fails(errno.E2BIG):
+        fcntl.ioctl(context, BIND, data)
+    with fails(errno.ENOTTY):
+        fcntl.ioctl(context, ACCEPT, data)
+    with fails(errno.ENOTTY):
+        fcntl.ioctl(portal, CONNECT, data)
+    with fails(errno.EINVAL):
+        os.read(context, 100)
+    with fails(errno.EINVAL):
+        os.write(portal, b"x" * 100)
+    assert info(context)["kind"] == 1 and info(portal)["kind"] == 2
+    for fd in (*fds, portal):
+        os.close(fd)
+    # All of it is free again.
+    _, client, server = pair(name="limits")
+    write(client, b"x")
+    assert wait_one(server).body == b"x"
+
+
+def many(count="1000") -> None:
+    """Many channels at once."""
+    small = opts(recv_bytes=4160, max_message=4096, recv_msgs=4, send_bytes=4160, send_msgs=4)
+    portal = bind("many", backlog=4096, options=small)
+    import resource
+    resource.setrlimit(resource.RLIMIT_NOFILE, (2 * int(count) + 100,) * 2)
+    clients = [connect("many", flags=NONBLOCK, options=small) for _ in range(int(count))]
+    servers = {}
+    while len(servers) < len(clients):
+        for offer in read(portal):
+            fd = accept(portal, offer.id, flags=NONBLOCK)
+            servers[info(fd)["channel"]] = fd
+    for fd in clients:
+        assert wait_one(fd).event == CONNECTED
+    for number, fd in enumerate(clients):
+        write(fd, body_of(number, number % 4096), tag=number)
+    for number, fd in enumerate(clients):
+        message = wait_one(servers[info(fd)["channel"]])
+        assert message.tag == number and message.body == body_of(number, number % 4096)
+    for fd in clients:
+        os.close(fd)
+    for fd in servers.values():
+        assert wait_one(fd).event == CLOSED
+        os.close(fd)
+
+
+def paths() -> None:
+    """With a link that is lost again and again: events, and calls that are executed once."""
+    _, client, server = pair(options=opts(events=1))
+    events, done = [], 0
+    for tag in range(400):
+        write(client, bytes(tag * 10), kind=REQUEST, tag=tag)
+        request = wait_one(server)
+        assert (request.kind, request.tag) == (REQUEST, tag), request
+        write(server, b"", kind=REPLY, id=request.id)
+        while done <= tag:
+            message = wait_one(client)
+            if message.kind == EVENT:
+                events.append(message.event)
+            else:
+                assert (message.kind, message.tag, message.flags) == (REPLY, tag, 0), message
+                done += 1
+    assert events and all(event == (PATH_LOST, PATH_BACK)[at % 2] for at, event in enumerate(events)), events
+    assert info(client)["moves"] >= len(events) // 2
+
+
+def fuzz(seconds="60", seed="1") -> None:
+    """Anything into any of the files."""
+    chance = random.Random(seed)
+    deadline = time.monotonic() + float(seconds)
+    portal = bind("fuzz", flags=NONBLOCK)
+    fds = [device(), portal]
+    numbers = (BIND, CONNECT, ACCEPT, INFO, SHUTDOWN, SHUTDOWN + 1, 0x5401, 0xB9FF)
+    done = 0
+
+    def step() -> None:
+        fd = chance.choice(fds)
+        what = chance.randrange(12)
+        if what == 0 and len(fds) < 200:
+            fds.append(connect("fuzz", flags=NONBLOCK, data=chance.randbytes(chance.randrange(257))))
+        elif what == 1:
+            for offer in read(portal):
+                fds.append(accept(portal, offer.id, flags=NONBLOCK))
+        elif what == 2:
+            size = chance.choice((112, 440, 280, 248, 4, chance.randrange(600)))
+            data = bytearray(struct.pack("=I", size) + chance.randbytes(max(size, 4) - 4))
+            result = fcntl.ioctl(fd, chance.choice(numbers), data)
+            if result > 2:
+                fds.append(result)
+        elif what == 3:
+            args = connect_args("fuzz", flags=NONBLOCK)
+            for _ in range(chance.randrange(3)):
+                args[chance.randrange(4, len(args))] ^= 1 << chance.randrange(8)
+            fds.append(fcntl.ioctl(fds[0], CONNECT, args))
+        elif what == 4:
+            fcntl.ioctl(fd, chance.choice(numbers), chance.choice((0, 1, 4095, 1 << 30)))
+        elif what == 5:
+            os.write(fd, chance.randbytes(chance.randrange(100)))
+        elif what in (6, 7, 8):
+            body = bytes(chance.choice((0, 1, 100, 5000, MAX)))
+            kind, flags = chance.choice((MSG, MSG, REQUEST, REPLY)), chance.choice((0, F_RECEIPT, F_NOWAIT, 3))
+            id = chance.choice((0, 1 << 16, 2 << 16, chance.randrange(1 << 20)))
+            timeout = chance.choice((0, 0, 1, 100))
+            os.write(fd, head(kind=kind, length=len(body), flags=flags, id=id, timeout=timeout) + body)
+        elif what in (9, 10):
+            for message in split(os.read(fd, chance.choice((0, 31, 100, 1 << 17)))):
+                if message.kind == REQUEST and chance.randrange(2):
+                    write(fd, b"answer", kind=REPLY, id=message.id)
+        elif len(fds) > 2 and fd not in fds[:2]:
+            poll(fd)
+            fds.remove(fd)
+            os.close(fd)
+
+    # Calls that wait do so for a moment.
+    def alarm(*_) -> None:
+        raise InterruptedError
+
+    signal.signal(signal.SIGALRM, alarm)
+    signal.siginterrupt(signal.SIGALRM, True)
+    signal.setitimer(signal.ITIMER_REAL, 0.1, 0.1)
+    while time.monotonic() < deadline:
+        with contextlib.suppress(OSError):
+            while time.monotonic() < deadline:
+                done += 1
+                with contextlib.suppress(OSError):
+                    step()
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    print(done)
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]](*sys.argv[2:])

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: GPL-2.0
+"""The header of messages is plain C without padding, and has the numbers that the module uses."""
+
+import re
+import subprocess
+
+from testbed import messages
+from testbed.paths import TOP
+
+HEADER = TOP / "ibmsg/ibmsg.h"
+PROGRAM = """
+#include "{header}"
+#include <stddef.h>
+#include <stdio.h>
+int main(void)
+{{
+{lines}
+	return 0;
+}}
+"""
+STRUCTS = ("msg", "offer", "opts", "bind", "connect", "accept", "info")
+NUMBERS = ("IBMSG_IOC_BIND", "IBMSG_IOC_CONNECT", "IBMSG_IOC_ACCEPT", "IBMSG_IOC_INFO", "IBMSG_IOC_SHUTDOWN")
+
+
+def values(folder, expressions: list[str]) -> list[int]:
+    lines = "\n".join(f'	printf("%ld\\n", (long)({expression}));' for expression in expressions)
+    (folder / "print.c").write_text(PROGRAM.format(header=HEADER, lines=lines))
+    subprocess.run(["cc", "-std=c99", "-pedantic", "-Wall", "-Wextra", "-Wpadded", "-Werror", "-o", folder / "print",
+                    folder / "print.c"], check=True)
+    return list(map(int, subprocess.run(folder / "print", check=True, capture_output=True, text=True).stdout.split()))
+
+
+def test_structures_have_the_sizes_that_the_module_takes(tmp_path):
+    sizes = dict(zip(STRUCTS, values(tmp_path, [f"sizeof(struct ibmsg_{name})" for name in STRUCTS]), strict=True))
+    assert sizes == {"msg": 32, "offer": 72, "opts": 32, "bind": 112, "connect": 440, "accept": 280, "info": 248}
+    assert sizes["info"] == messages.INFO_FIELDS.size and sizes["msg"] == messages.HEADER.size
+    source = (TOP / "ibmsg/file.rs").read_text()
+    numbers = dict(re.findall(r"^const (\w+): usize = (\d+);", source, re.M))
+    assert (int(numbers["BIND_LEN"]), int(numbers["INFO_LEN"])) == (sizes["bind"], sizes["info"])
+    offsets = values(tmp_path, ["offsetof(struct ibmsg_connect, status)", "offsetof(struct ibmsg_connect, data)"])
+    assert [int(numbers["CONNECT_STATUS"]), int(numbers["CONNECT_DATA"])] == offsets
+
+
+def test_numbers_are_those_of_the_module(tmp_path):
+    source = (TOP / "ibmsg/file.rs").read_text()
+    used = [int(re.search(rf"const {name.removeprefix('IBMSG_IOC_')}: u32 = (0x\w+);", source)[1], 16) for name in NUMBERS]
+    assert used == values(tmp_path, list(NUMBERS)) == [messages.BIND, messages.CONNECT, messages.ACCEPT, messages.INFO,
+                                                       messages.SHUTDOWN]
