@@ -62,7 +62,8 @@ struct State {
     on: Option<Conn>,
     /// The last connection.
     epoch: u32,
-    /// Frames until the connection is lost, in tests.
+    /// Frames that are delivered until the connection is lost, in tests. Those that were sent do not
+    /// count: where sending is faster, none would arrive.
     left: Option<u32>,
     /// The connection has failed.
     has_failed: bool,
@@ -284,11 +285,20 @@ impl Local {
 
     /// Delivers frames to a side. Returns after how many milliseconds to go on; `None`: when there is
     /// another frame.
-    fn deliver(&self, side: usize) -> Option<u32> {
+    fn deliver(self: &Arc<Self>, side: usize) -> Option<u32> {
         let upper = self.uppers.get(side)?;
         for _ in 0..BATCH {
             let mut state = self.state.lock();
             let id = state.on?;
+            if let Some(left) = &mut state.left {
+                *left = left.saturating_sub(1);
+                if *left == 0 {
+                    // Whatever is on its way is lost.
+                    drop(state);
+                    self.fail(id);
+                    return None;
+                }
+            }
             let (frame, mut done) = state.lanes.get_mut(side)?.frames.pop_front()?;
             drop(state);
             let bytes = frame.bytes.get(..frame.len).unwrap_or(&[]);
@@ -337,13 +347,6 @@ impl Connection for Side {
         let mut state = self.link.state.lock();
         if state.on != Some(self.id) || state.has_failed {
             return;
-        }
-        if let Some(left) = &mut state.left {
-            *left = left.saturating_sub(1);
-            if *left == 0 {
-                drop(state);
-                return self.link.fail(self.id);
-            }
         }
         let is_sent = match state.lanes.get_mut(self.to) {
             // No more than there are credits for.
