@@ -11,7 +11,6 @@
 
 use crate::{
     param,
-    revoke::Closer,
     session::Session,
     throttle::HostThrottle, //
 };
@@ -71,6 +70,9 @@ use kx::{
     },
     work::Queue, //
 };
+use revoke::Closer;
+
+pub(crate) mod revoke;
 
 /// The exports and hosts that the operator has configured.
 #[pin_data]

@@ -13,6 +13,7 @@ use core::any::Any;
 use crate::{
     config::{
         self,
+        revoke,
         Config,
         Export,
         ExportId,
@@ -20,8 +21,7 @@ use crate::{
         HostId,
         Size, //
     },
-    param,
-    revoke, //
+    param, //
 };
 use ibnbd_proto::{
     access::AccessMode,

@@ -3,7 +3,6 @@
 //! A device that a session has open.
 
 use crate::{
-    backlog::Backlog,
     config::{
         self,
         Terms, //
@@ -42,6 +41,9 @@ use kx::{
         Relaxed, //
     }, //
 };
+use io::backlog::Backlog;
+
+pub(crate) mod io;
 
 /// The holder of the exclusive claim on devices that clients write to.
 static HOLDER: Holder = Holder::new();

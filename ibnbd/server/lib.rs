@@ -5,7 +5,7 @@
 //!
 //! A client's session ([`session::Session`]) opens devices ([`device::Opened`]) and sends I/O for
 //! them. The operator exports devices by name in configfs ([`configfs`], [`config`]), or all those
-//! below `dev_search_path`. An I/O request ([`io::IoRequest`]) is checked, becomes a bio over the
+//! below `dev_search_path`. An I/O request ([`device::io::IoRequest`]) is checked, becomes a bio over the
 //! chunk that it arrived in, and is answered when the bio ends.
 //!
 //! # Lock order
@@ -41,21 +41,14 @@ use stop::{
     Stop, //
 };
 
-mod admin;
-mod backlog;
 mod config;
 mod configfs;
 mod device;
 mod export;
-mod io;
-mod limit_line;
-mod requests;
-mod revoke;
 mod session;
 mod stop;
 mod sysfs;
 mod throttle;
-mod watch;
 
 #[allow(unsafe_code)]
 mod param {

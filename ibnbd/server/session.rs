@@ -3,24 +3,22 @@
 //! The session of a client, with the devices that it has open.
 
 use crate::{
-    admin,
     config::{
         Config,
         Granted, //
     },
-    device::Opened,
-    export::Exports,
-    io,
-    limit_line::{
-        LimitLine,
-        LIMIT_LINE, //
+    device::{
+        io::{
+            self,
+            requests::Requests, //
+        },
+        Opened, //
     },
+    export::Exports,
     param,
-    requests::Requests,
     stop::Stopping,
     sysfs::View,
-    throttle::HostThrottle,
-    watch::AllGone, //
+    throttle::HostThrottle, //
 };
 use ibnbd_proto::{
     checksum::Intact,
@@ -94,6 +92,15 @@ use kx::{
         Queue, //
     }, //
 };
+use limit_line::{
+    LimitLine,
+    LIMIT_LINE, //
+};
+use watch::AllGone;
+
+pub(crate) mod admin;
+mod limit_line;
+mod watch;
 
 /// Returns the parameter `dev_search_path`.
 pub(crate) fn search_path() -> Result<&'static str, PathError> {

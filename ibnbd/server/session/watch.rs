@@ -7,7 +7,7 @@
 //! the device's properties as if it opened the device again. Until it has asked, it gets another
 //! notice every second, so a lost notice does no harm.
 
-use crate::session::{
+use super::{
     OpenDevice,
     Session, //
 };

@@ -5,10 +5,8 @@
 //! No two requests in service have the same chunk number, so each finds its bio free and its place
 //! empty. All memory is allocated with the session.
 
-use crate::{
-    io::IoRequest,
-    throttle::HostThrottle, //
-};
+use super::IoRequest;
+use crate::throttle::HostThrottle;
 use ibtrs_server::Request;
 use kernel::{
     prelude::*,

@@ -3,13 +3,11 @@
 //! Turns requests into bios, and answers the requests.
 
 use crate::{
-    admin,
     device::Opened,
-    requests::{
-        Requests,
-        Waiting, //
+    session::{
+        admin,
+        Session, //
     },
-    session::Session,
     throttle::HostThrottle, //
 };
 use ibnbd_proto::{
@@ -54,6 +52,13 @@ use kx::{
     crc::crc32c,
     sync::PercpuArc,
 };
+use requests::{
+    Requests,
+    Waiting, //
+};
+
+pub(crate) mod backlog;
+pub(crate) mod requests;
 
 /// A request that the block layer executes, and its device.
 pub(crate) struct IoRequest {

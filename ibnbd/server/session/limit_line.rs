@@ -5,9 +5,9 @@
 //! They wait in one line, as the limits are those of all devices of the host together. A work item
 //! looks at the line when the first request may go on. Requests to devices without limits pass it.
 
+use super::Session;
 use crate::{
-    requests::Waiting,
-    session::Session,
+    device::io::requests::Waiting,
     throttle::HostThrottle, //
 };
 use kernel::{

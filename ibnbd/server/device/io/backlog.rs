@@ -15,12 +15,12 @@
 //! the session, so that the hung disks of one client leave the others their workers. It is safe for
 //! memory reclaim: the client may be waiting to free its memory.
 
-use crate::{
-    io::IoRequest,
+use super::{
     requests::{
         Requests,
         Waiting, //
-    }, //
+    },
+    IoRequest, //
 };
 use kernel::{
     cpu::{
