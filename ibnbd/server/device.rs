@@ -25,6 +25,7 @@ use ibnbd_proto::{
     },
     unflushed,
 };
+use io::backlog::Backlog;
 use kernel::{
     prelude::*,
     sync::Arc, //
@@ -41,7 +42,6 @@ use kx::{
         Relaxed, //
     }, //
 };
-use io::backlog::Backlog;
 
 pub(crate) mod io;
 

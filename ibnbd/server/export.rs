@@ -2,11 +2,8 @@
 
 //! Exports: block devices that clients have open, and their access modes.
 
-use crate::sysfs::{
-    self,
-    ExportDir,
-    View, //
-};
+use crate::session::view::View;
+use dir::ExportDir;
 use ibnbd_proto::access::{
     Access,
     Users, //
@@ -29,6 +26,8 @@ use kx::{
         PlainDir, //
     }, //
 };
+
+mod dir;
 
 /// A block device that at least one client has open.
 struct Export {
@@ -103,7 +102,7 @@ impl Exports {
             .find(user.dev)
             .and_then(|export| export.dir.as_ref()?.unlinked());
         // Without the lock: this waits for tasks that open the device, and the device may be slow.
-        let link = unlinked.and_then(|dir| sysfs::link(dir, bdev).ok());
+        let link = unlinked.and_then(|dir| dir::link(dir, bdev).ok());
         if let Some(link) = link {
             let mut inner = self.inner.lock();
             if let Some(dir) = inner.find(user.dev).and_then(|e| e.dir.as_mut()) {

@@ -6,6 +6,15 @@
 //! whatever it sends. Closing a device waits for its I/O and runs in a worker of its own; a session
 //! has no more of these workers than devices.
 
+use super::{
+    open::{
+        Called,
+        Closing,
+        OpenDevice, //
+    },
+    view::View,
+    Session, //
+};
 use crate::{
     config::{
         Asked,
@@ -15,14 +24,7 @@ use crate::{
     },
     device::Opened,
     param,
-    session::{
-        self,
-        Called,
-        Closing,
-        OpenDevice,
-        Session, //
-    },
-    sysfs::View, //
+    session, //
 };
 use ibnbd_proto::{
     grant,

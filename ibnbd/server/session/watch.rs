@@ -8,7 +8,7 @@
 //! notice every second, so a lost notice does no harm.
 
 use super::{
-    OpenDevice,
+    open::OpenDevice,
     Session, //
 };
 use kernel::{

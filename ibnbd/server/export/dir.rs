@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The directory of an export in sysfs: `/sys/class/ibnbd-server/ctl/devices/<device>/`.
+//!
+//! Contexts: *may sleep*.
+
+use crate::session::view::{
+    View,
+    FILES, //
+};
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+use kx::{
+    blk::BlockDevice,
+    sysfs::{
+        Dir,
+        Link,
+        PlainDir, //
+    }, //
+};
+
+/// The directory of an export.
+pub(crate) struct ExportDir {
+    // In the order of their removal.
+    sessions: PlainDir,
+    block_dev: Option<Link<Arc<PlainDir>>>,
+    dir: Arc<PlainDir>,
+}
+
+impl ExportDir {
+    /// Creates the directory of the device `name` in `folder`.
+    ///
+    /// # Errors
+    ///
+    /// `EEXIST` if `folder` has a directory `name`; `ENOMEM`.
+    pub(crate) fn new(folder: &PlainDir, name: &CStr) -> Result<Self> {
+        let dir = Arc::new(PlainDir::plain(folder, fmt!("{name}"))?, GFP_KERNEL)?;
+        Ok(Self {
+            sessions: PlainDir::plain(&*dir, fmt!("sessions"))?,
+            block_dev: None,
+            dir,
+        })
+    }
+
+    /// Returns the directory for [`link`], if it has no link yet.
+    pub(crate) fn unlinked(&self) -> Option<Arc<PlainDir>> {
+        self.block_dev.is_none().then(|| self.dir.clone())
+    }
+
+    /// Keeps the link that [`link`] has created.
+    pub(crate) fn set_link(&mut self, link: Link<Arc<PlainDir>>) {
+        self.block_dev = Some(link);
+    }
+
+    /// Creates the directory of a session that has the device open. If the session reopens the
+    /// device while it is still being closed, the second directory is `<session>.<id>`, which is no
+    /// other's name because names of sessions have no dot.
+    ///
+    /// # Errors
+    ///
+    /// `ENAMETOOLONG`; `ENOMEM`.
+    pub(crate) fn add(&self, view: &Arc<View>) -> Result<Dir<Arc<View>>> {
+        let name = view.session.name();
+        match Dir::new(&self.sessions, fmt!("{name}"), view.clone(), &FILES) {
+            Err(error) if error == EEXIST => Dir::new(
+                &self.sessions,
+                fmt!("{name}.{}", view.id),
+                view.clone(),
+                &FILES,
+            ),
+            result => result,
+        }
+    }
+}
+
+/// Creates the link to the device in its export's directory.
+///
+/// # Context
+///
+/// May sleep while another task opens the device.
+///
+/// # Errors
+///
+/// `EEXIST` if the link exists; `ENODEV` if the device is gone; `ENOMEM`.
+pub(crate) fn link(dir: Arc<PlainDir>, bdev: &BlockDevice) -> Result<Link<Arc<PlainDir>>> {
+    Link::new(dir, bdev, fmt!("block_dev"))
+}
