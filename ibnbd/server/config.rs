@@ -11,7 +11,7 @@
 
 use crate::{
     param,
-    session::Session,
+    peer::Peer,
     throttle::HostThrottle, //
 };
 use core::ops::{
@@ -70,7 +70,10 @@ use kx::{
     },
     work::Queue, //
 };
-use revoke::Closer;
+use revoke::{
+    CloseDevice,
+    Closer, //
+};
 
 pub(crate) mod revoke;
 
@@ -187,23 +190,23 @@ impl Inner {
     }
 
     /// Returns the host that a session has authenticated as.
-    fn host_of(&self, session: &Session) -> Option<&Host> {
+    fn host_of(&self, peer: &Peer) -> Option<&Host> {
         let mut hosts = self.hosts.iter();
-        hosts.find(|host| session.is_authenticated() && *host.name == *session.name())
+        hosts.find(|host| peer.is_authenticated() && *host.name == *peer.name())
     }
 
-    fn decide(&self, export: &Export, session: &Session, access: Access) -> Result<Grant, Refusal> {
-        Self::decide_for(self.host_of(session), export, session, access)
+    fn decide(&self, export: &Export, peer: &Peer, access: Access) -> Result<Grant, Refusal> {
+        Self::decide_for(self.host_of(peer), export, peer, access)
     }
 
-    /// The same for a session whose host is known.
+    /// The same for a client whose host is known.
     fn decide_for(
         host: Option<&Host>,
         export: &Export,
-        session: &Session,
+        peer: &Peer,
         access: Access,
     ) -> Result<Grant, Refusal> {
-        let client = match session.is_authenticated() {
+        let client = match peer.is_authenticated() {
             true => Client::Authenticated {
                 known: host.is_some(),
                 allowed: host.is_some_and(|host| export.hosts.contains(&host.id)),
@@ -216,18 +219,19 @@ impl Inner {
             unauthenticated: &export.unauthenticated,
             enabled: export.enabled,
         };
-        let all_come_from =
-            |list: &[Prefix]| session.all_sources(|addr| prefix::contains(list, addr));
+        let all_come_from = |list: &[Prefix]| peer.all_sources(|addr| prefix::contains(list, addr));
         grant::decide(&rules, client, all_come_from, access)
     }
 }
 
 /// A session's request to open an export.
 pub(crate) struct Asked<'a> {
-    pub(crate) session: &'a Arc<Session>,
+    pub(crate) peer: &'a Arc<Peer>,
+    /// Closes the device if the operator takes the export away.
+    pub(crate) session: Arc<dyn CloseDevice>,
     /// The id that the device gets in the session.
     pub(crate) device: u32,
-    /// Number of devices of the session, see [`Session::count`].
+    /// Number of devices of the session, counting those that are being closed.
     pub(crate) devices: usize,
     pub(crate) name: &'a str,
     pub(crate) access: Access,
@@ -308,22 +312,22 @@ impl Config {
         }
         let mut exports = inner.exports.iter();
         let export = exports.find(|export| export.name.to_bytes() == asked.name.as_bytes());
-        let is_host = inner.host_of(asked.session).is_some();
+        let is_host = inner.host_of(asked.peer).is_some();
         let export = export.ok_or(grant::unknown(is_host))?;
-        let grant = inner.decide(export, asked.session, asked.access)?;
+        let grant = inner.decide(export, asked.peer, asked.access)?;
         // All addresses of a session without an open path are allowed everywhere. A path that is
         // still open was so when its address was checked: a closing path does not open again, and
         // `Config::join` adds none under the lock.
-        if !asked.session.has_source() {
+        if !asked.peer.has_source() {
             return Err(ENOTCONN.into());
         }
-        let host = inner.host_of(asked.session);
+        let host = inner.host_of(asked.peer);
         let most = host.map_or(0, |host| host.max_devices);
         if most > 0 && asked.devices >= most as usize {
             return Err(Refusal::Devices.into());
         }
         let path = export.path.as_ref().ok_or(ENODEV)?;
-        let closer = Closer::new(asked.session, asked.device, &self.closers)?;
+        let closer = Closer::new(asked, &self.closers)?;
         let granted = Granted {
             config: self.clone(),
             export: export.id,
@@ -367,7 +371,7 @@ impl Config {
     /// `ENOTCONN` if all paths of the session are being closed; `ENOMEM`.
     pub(crate) fn list(
         &self,
-        session: &Session,
+        peer: &Peer,
         after: Option<DevicePath<'_>>,
         page: &mut DiscoverPage<'_>,
     ) -> Result<List> {
@@ -376,7 +380,7 @@ impl Config {
             Some(_) => KVec::new(),
         };
         let inner = self.inner.lock();
-        if !session.has_source() {
+        if !peer.has_source() {
             return Err(ENOTCONN);
         }
         if inner.exports.is_empty() {
@@ -391,13 +395,13 @@ impl Config {
                 unlisted,
             });
         }
-        let host = inner.host_of(session);
+        let host = inner.host_of(peer);
         let may_open = |export: &&Export| {
             let access = Access {
                 mode: export.mode,
                 exclusive: false,
             };
-            Inner::decide_for(host, export, session, access).is_ok()
+            Inner::decide_for(host, export, peer, access).is_ok()
         };
         // Whether there is an export `after` makes no difference.
         let is_behind =
@@ -413,7 +417,7 @@ impl Config {
         let more = listed.any(|export| !page.add_export(&export));
         // All addresses of a session without an open path are allowed everywhere, and the last path
         // may have begun to close since the check above.
-        if !session.has_source() {
+        if !peer.has_source() {
             return Err(ENOTCONN);
         }
         Ok(List {
@@ -485,14 +489,14 @@ impl Config {
     /// [`Service::authorize`]: ibtrs_server::Service::authorize
     pub(crate) fn join<E>(
         &self,
-        session: &Session,
+        peer: &Peer,
         source: Addr,
         add: impl FnOnce() -> Result<(), E>,
     ) -> Result<(), Option<E>> {
         let inner = self.lock();
         let lets = inner.exports.iter().all(|export| {
             let mut opens = export.opens.iter();
-            let is_open = opens.any(|open| open.is_of(session));
+            let is_open = opens.any(|open| open.is_of(peer));
             !is_open || prefix::contains(&export.unauthenticated, &source)
         });
         match lets {
@@ -636,7 +640,7 @@ impl Config {
         let mut exports = inner.exports.iter();
         let export = exports.find(|export| export.id == id)?;
         let found = export.opens.iter().enumerate().find_map(|(at, open)| {
-            let decision = inner.decide(export, &open.closer.session, open.access);
+            let decision = inner.decide(export, open.closer.peer(), open.access);
             let refusal = decision.err().filter(|_| !open.refused)?;
             Some((at, refusal))
         });
@@ -677,8 +681,8 @@ impl Host {
 }
 
 impl Open {
-    fn is_of(&self, session: &Session) -> bool {
-        core::ptr::eq(&*self.closer.session, session)
+    fn is_of(&self, peer: &Peer) -> bool {
+        core::ptr::eq(self.closer.peer(), peer)
     }
 }
 

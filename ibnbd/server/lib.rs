@@ -12,7 +12,7 @@
 //!
 //! The locks of configfs ([`kx::configfs`]), `Context::addresses`, `Sessions::joining` of
 //! `ibtrs_server`; `Context::exports`, then `Config::inner`; `Session::open`, then either
-//! `Exports::inner` and a disk's open mutex, or `Config::inner` and either `Session::sources` or
+//! `Exports::inner` and a disk's open mutex, or `Config::inner` and either `Peer::sources` or
 //! `Sessions::list` of `ibtrs_server`, and `Session::paths` of that. A discovery takes
 //! `Config::ports`, then `Ports::inner` of `ibtrs_server`, then `Config::inner`, one at a time.
 //! `Session::open` is held while a disk is opened. So it is not taken under `Sessions::joining`, nor
@@ -45,6 +45,7 @@ mod config;
 mod configfs;
 mod device;
 mod export;
+mod peer;
 mod session;
 mod stop;
 mod sysfs;

@@ -3,7 +3,10 @@
 //! The session of a client, with the devices that it has open.
 
 use crate::{
-    config::Config,
+    config::{
+        revoke::CloseDevice,
+        Config, //
+    },
     device::{
         io::{
             self,
@@ -13,6 +16,7 @@ use crate::{
     },
     export::Exports,
     param,
+    peer::Peer,
     throttle::HostThrottle, //
 };
 use ibnbd_proto::{
@@ -43,18 +47,14 @@ use ibtrs_server::{
     Refusal,
     Request,
     ServiceSession,
-    SessionInfo,
-    Sources, //
+    SessionInfo, //
 };
 use kernel::{
     new_mutex,
     new_spinlock,
     new_spinlock_irq,
     prelude::*,
-    str::{
-        CStr,
-        CString, //
-    },
+    str::CStr,
     sync::{
         Arc,
         Mutex,
@@ -176,10 +176,8 @@ impl Service {
         let (queue, line_queue) = (self.queue.clone(), self.limits.clone());
         let session = Arc::pin_init(
             try_pin_init!(Session {
-                name: CString::try_from(info.name)?,
-                authenticated: info.authenticated,
+                peer: Peer::new(info.name, info.authenticated, info.sources)?,
                 log: info.log,
-                sources <- new_mutex!(Some(info.sources), "Session::sources"),
                 extensions: info.extensions,
                 version: Atomic::new(0),
                 checksums: AtomicFlag::new(false),
@@ -218,13 +216,8 @@ impl Service {
 /// The session of a client.
 #[pin_data]
 pub(crate) struct Session {
-    name: CString,
-    /// The client has proved that it has a key for this name.
-    authenticated: bool,
+    peer: Arc<Peer>,
     log: ClientLog,
-    /// Source addresses of the session's paths; `None` once the session has ended.
-    #[pin]
-    sources: Mutex<Option<Sources>>,
     /// The client knows the extensions of the messages, which C drivers do not.
     extensions: bool,
     /// The version that both sides speak; 0 until the client has sent SESS_INFO.
@@ -280,7 +273,12 @@ kx::impl_has_work! {
 
 impl Session {
     pub(crate) fn name(&self) -> &CStr {
-        &self.name
+        self.peer.name()
+    }
+
+    /// Returns the client.
+    pub(crate) fn peer(&self) -> &Arc<Peer> {
+        &self.peer
     }
 
     /// Returns the queue that runs the workers of the devices' backlogs. The first device creates it: it
@@ -296,16 +294,11 @@ impl Session {
     pub(crate) fn backlogs(&self) -> Result<&Arc<Queue>> {
         if self.backlogs.as_ref().is_none() {
             let options = Options::unbound().mem_reclaim();
-            let queue = Queue::new(options, fmt!("ibnbd-io-{}", &*self.name))?;
+            let queue = Queue::new(options, fmt!("ibnbd-io-{}", self.name()))?;
             // OPEN messages of a session are handled one at a time, so nobody else sets it meanwhile.
             self.backlogs.populate(queue);
         }
         self.backlogs.as_ref().ok_or(ENOMEM)
-    }
-
-    /// Returns whether the session is authenticated.
-    pub(crate) fn is_authenticated(&self) -> bool {
-        self.authenticated
     }
 
     /// Returns whether a log line that the client causes from the address `source` is within the
@@ -347,27 +340,6 @@ impl Session {
             device.called(),
             why
         );
-    }
-
-    /// Returns whether `func` holds for the source addresses of all paths of the session; `false`
-    /// once the session has ended.
-    ///
-    /// # Context
-    ///
-    /// May sleep.
-    pub(crate) fn all_sources(&self, func: impl FnMut(&Addr) -> bool) -> bool {
-        let sources = self.sources.lock();
-        sources.as_ref().is_some_and(|sources| sources.all(func))
-    }
-
-    /// Returns whether the session has a path that is not being closed.
-    ///
-    /// # Context
-    ///
-    /// May sleep.
-    pub(crate) fn has_source(&self) -> bool {
-        let sources = self.sources.lock();
-        sources.as_ref().is_some_and(Sources::any)
     }
 
     /// Returns whether the client knows the extensions of the messages.
@@ -534,6 +506,14 @@ impl Session {
     }
 }
 
+impl CloseDevice for Session {
+    fn close_device(self: Arc<Self>, id: u32, why: &str) {
+        if let Some(device) = self.withdraw(id) {
+            self.close_for_operator(device, why);
+        }
+    }
+}
+
 /// The receiver of the session's requests.
 struct Handle {
     session: Arc<Session>,
@@ -561,7 +541,7 @@ impl ServiceSession for Handle {
         source: Addr,
         add: &mut dyn FnMut() -> Result<(), Refusal>,
     ) -> Result<(), Refusal> {
-        let joined = self.session.config.join(&self.session, source, add);
+        let joined = self.session.config.join(&self.session.peer, source, add);
         joined.map_err(|refusal| {
             refusal.unwrap_or(Refusal::new(
                 EACCES,
@@ -615,8 +595,7 @@ impl ServiceSession for Handle {
         self.session.limit_line_work.disable_sync();
         let notices = self.session.notices.lock().take();
         drop(notices);
-        let sources = self.session.sources.lock().take();
-        drop(sources);
+        self.session.peer.gone();
         // All messages of the session are answered, so their work is about to return. `closers`
         // also runs work of other sessions, which may wait for their disks, so it is not flushed
         // here.

@@ -6,13 +6,12 @@
 //! export away from clients even when memory is short. It first revokes the device, which waits for
 //! nothing, because the session's lock may be held by an OPEN of another device whose disk hangs.
 
-use crate::{
-    config::{
-        Config,
-        ExportId, //
-    },
-    session::Session, //
+use super::{
+    Asked,
+    Config,
+    ExportId, //
 };
+use crate::peer::Peer;
 use ibnbd_proto::grant::Refusal;
 use ibtrs_server::Deadline;
 use kernel::{
@@ -42,12 +41,23 @@ use kx::{
 /// Interval at which an operator's task checks whether the devices are closed.
 const CHECK_MS: i64 = 2;
 
+/// A session, of which an operator closes a device.
+pub(crate) trait CloseDevice: Send + Sync {
+    /// Closes device `id` and notifies the client, if the session has it open; `why` is for the log.
+    ///
+    /// # Context
+    ///
+    /// May sleep, until the device's I/O has ended.
+    fn close_device(self: Arc<Self>, id: u32, why: &str);
+}
+
 /// Closes the device of a session when the session may no longer open the export.
 #[pin_data]
 pub(crate) struct Closer {
-    pub(crate) session: Arc<Session>,
+    peer: Arc<Peer>,
+    session: Arc<dyn CloseDevice>,
     /// The id of the device in the session.
-    pub(crate) device: u32,
+    device: u32,
     why: SetOnce<Refusal>,
     /// Shared with the open device, whose requests are refused once this is set.
     revoked: Arc<AtomicFlag>,
@@ -60,20 +70,18 @@ kx::impl_has_work! {
 }
 
 impl Closer {
-    /// Creates a closer, which closes the device on `queue`.
+    /// Creates the closer of the device that is `asked` for, which closes it on `queue`.
     ///
     /// # Errors
     ///
     /// `ENOMEM`.
-    pub(crate) fn new(
-        session: &Arc<Session>,
-        device: u32,
-        queue: &Arc<Queue>,
-    ) -> Result<Arc<Self>> {
-        let (session, queue) = (session.clone(), queue.clone());
+    pub(super) fn new(asked: &Asked<'_>, queue: &Arc<Queue>) -> Result<Arc<Self>> {
+        let (peer, session) = (asked.peer.clone(), asked.session.clone());
+        let (device, queue) = (asked.device, queue.clone());
         let revoked = Arc::new(AtomicFlag::new(false), GFP_KERNEL)?;
         Arc::pin_init(
             pin_init!(Self {
+                peer,
                 session,
                 device,
                 why: SetOnce::new(),
@@ -84,8 +92,13 @@ impl Closer {
         )
     }
 
+    /// Returns the client of the session.
+    pub(super) fn peer(&self) -> &Peer {
+        &self.peer
+    }
+
     /// Returns the flag that is set when the device is revoked.
-    pub(crate) fn revoked(&self) -> Arc<AtomicFlag> {
+    pub(super) fn revoked(&self) -> Arc<AtomicFlag> {
         self.revoked.clone()
     }
 
@@ -104,12 +117,9 @@ impl WorkItem for Closer {
 
     fn run(this: Arc<Self>) {
         let _no_io = NoIo::enter();
-        let Some(opened) = this.session.withdraw(this.device) else {
-            // The client has closed the device, or OPEN has failed.
-            return;
-        };
         let why = this.why.as_ref().map_or("", Refusal::as_str);
-        this.session.close_for_operator(opened, why);
+        // Finds no device if the client has closed it, or OPEN has failed.
+        this.session.clone().close_device(this.device, why);
     }
 }
 

@@ -283,7 +283,8 @@ fn try_open(
     }
     let id = open.new_id()?;
     let granted = session.config.grant(&Asked {
-        session,
+        peer: session.peer(),
+        session: session.clone(),
         device: id,
         devices: session.count(&open),
         name: grant::export_name(name.as_str()),
@@ -419,7 +420,9 @@ fn answer(
 fn discover(session: &Session, message: &Discover<'_>, source: Addr) -> Result<KVec<u8>> {
     let mut bytes = KVec::from_elem(0u8, DISCOVER_RSP_LEN, GFP_KERNEL)?;
     let mut page = DiscoverPage::new(&mut bytes).ok_or(EMSGSIZE)?;
-    let list = session.config.list(session, message.after, &mut page)?;
+    let list = session
+        .config
+        .list(session.peer(), message.after, &mut page)?;
     let listed = page.exports();
     let len = page.finish(list.more, list.unlisted);
     bytes.truncate(len);
