@@ -2,7 +2,6 @@
 
 //! Exports: block devices that clients have open, and their access modes.
 
-use crate::session::view::View;
 use dir::ExportDir;
 use ibnbd_proto::access::{
     Access,
@@ -21,10 +20,7 @@ use kx::{
     blk::BlockDevice,
     fs,
     pr_warn_ratelimited,
-    sysfs::{
-        Dir,
-        PlainDir, //
-    }, //
+    sysfs::PlainDir, //
 };
 
 mod dir;
@@ -176,27 +172,15 @@ pub(crate) struct User {
 }
 
 impl User {
-    /// Creates the sysfs directory of the user's session below that of the export, if the export
-    /// has one.
+    /// Calls `add` with the directory of the export's sessions, if the export has one.
     ///
     /// # Context
     ///
-    /// May sleep. The task that drops the directory must not hold a lock that its attributes take.
-    pub(crate) fn show(&self, view: &Arc<View>) -> Option<Dir<Arc<View>>> {
+    /// May sleep. The task that drops what `add` has added must not hold a lock that its attributes
+    /// take.
+    pub(crate) fn show<D>(&self, add: impl FnOnce(&PlainDir) -> Option<D>) -> Option<D> {
         let mut inner = self.exports.inner.lock();
-        let dir = inner.find(self.dev)?.dir.as_ref()?;
-        dir.add(view)
-            .inspect_err(|error| {
-                let (session, name) = (view.session.name(), &view.name);
-                let error = convert::errno(*error);
-                pr_warn_ratelimited!(
-                    "{}: {} cannot be shown ({})\n",
-                    session,
-                    **name,
-                    error.as_str()
-                );
-            })
-            .ok()
+        add(inner.find(self.dev)?.dir.as_ref()?.sessions())
     }
 }
 

@@ -4,10 +4,6 @@
 //!
 //! Contexts: *may sleep*.
 
-use crate::session::view::{
-    View,
-    FILES, //
-};
 use kernel::{
     prelude::*,
     sync::Arc, //
@@ -15,7 +11,6 @@ use kernel::{
 use kx::{
     blk::BlockDevice,
     sysfs::{
-        Dir,
         Link,
         PlainDir, //
     }, //
@@ -54,24 +49,9 @@ impl ExportDir {
         self.block_dev = Some(link);
     }
 
-    /// Creates the directory of a session that has the device open. If the session reopens the
-    /// device while it is still being closed, the second directory is `<session>.<id>`, which is no
-    /// other's name because names of sessions have no dot.
-    ///
-    /// # Errors
-    ///
-    /// `ENAMETOOLONG`; `ENOMEM`.
-    pub(crate) fn add(&self, view: &Arc<View>) -> Result<Dir<Arc<View>>> {
-        let name = view.session.name();
-        match Dir::new(&self.sessions, fmt!("{name}"), view.clone(), &FILES) {
-            Err(error) if error == EEXIST => Dir::new(
-                &self.sessions,
-                fmt!("{name}.{}", view.id),
-                view.clone(),
-                &FILES,
-            ),
-            result => result,
-        }
+    /// Returns the directory of the sessions that have the device open.
+    pub(crate) fn sessions(&self) -> &PlainDir {
+        &self.sessions
     }
 }
 

@@ -334,7 +334,7 @@ fn try_open(
         dev,
         name: text,
         source,
-        _dir: device.user().show(&view),
+        _dir: view.show(device.user()),
         device,
         granted,
     };

@@ -5,6 +5,7 @@
 //! Contexts: *sysfs*.
 
 use super::Session;
+use crate::export::User;
 use ibnbd_proto::access::Access;
 use ibtrs_core::convert;
 use ibtrs_proto::text;
@@ -13,9 +14,14 @@ use kernel::{
     str::CString,
     sync::Arc, //
 };
-use kx::sysfs::{
-    Attr,
-    StoreCtx, //
+use kx::{
+    pr_warn_ratelimited,
+    sysfs::{
+        Attr,
+        Dir,
+        PlainDir,
+        StoreCtx, //
+    }, //
 };
 
 /// A device of a session, for its attributes.
@@ -28,8 +34,47 @@ pub(crate) struct View {
     pub(crate) access: Access,
 }
 
+impl View {
+    /// Creates the directory below that of the export, if the export has one.
+    ///
+    /// # Context
+    ///
+    /// May sleep. The task that drops the directory must not hold a lock that its attributes take.
+    pub(crate) fn show(self: &Arc<Self>, user: &User) -> Option<Dir<Arc<Self>>> {
+        user.show(|sessions| {
+            self.add(sessions)
+                .inspect_err(|error| {
+                    pr_warn_ratelimited!(
+                        "{}: {} cannot be shown ({})\n",
+                        self.session.name(),
+                        *self.name,
+                        convert::errno(*error).as_str()
+                    );
+                })
+                .ok()
+        })
+    }
+
+    /// Creates the directory. If the session reopens the device while it is still being closed, the
+    /// second directory is `<session>.<id>`, which is no other's name because names of sessions have
+    /// no dot.
+    ///
+    /// # Errors
+    ///
+    /// `ENAMETOOLONG`; `ENOMEM`.
+    fn add(self: &Arc<Self>, sessions: &PlainDir) -> Result<Dir<Arc<Self>>> {
+        let name = self.session.name();
+        match Dir::new(sessions, fmt!("{name}"), self.clone(), &FILES) {
+            Err(error) if error == EEXIST => {
+                Dir::new(sessions, fmt!("{name}.{}", self.id), self.clone(), &FILES)
+            }
+            result => result,
+        }
+    }
+}
+
 /// The attributes of the directory.
-pub(crate) static FILES: [Attr<Arc<View>>; 4] = [
+static FILES: [Attr<Arc<View>>; 4] = [
     Attr::ro(c"read_only", |view: &View, buf| {
         buf.line(fmt!("{}", u8::from(!view.access.writes())))
     }),
