@@ -35,6 +35,13 @@ LAYERS = {
         ("session",),
         ("server",),
     ],
+    "ibnbd/server": [
+        ("peer", "throttle", "stop"),
+        ("config", "export"),
+        ("device",),
+        ("session",),
+        ("sysfs", "configfs"),
+    ],
     "ibmsg": [
         ("types",),
         ("limits", "link"),

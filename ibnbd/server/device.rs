@@ -7,9 +7,11 @@ use crate::{
         self,
         Terms, //
     },
-    export::User,
+    export::{
+        Exports,
+        User, //
+    },
     param,
-    session::Session,
     throttle::HostThrottle, //
 };
 use ibnbd_proto::{
@@ -25,7 +27,10 @@ use ibnbd_proto::{
     },
     unflushed,
 };
-use io::backlog::Backlog;
+use io::{
+    backlog::Backlog,
+    requests::Requests, //
+};
 use kernel::{
     prelude::*,
     sync::Arc, //
@@ -78,20 +83,22 @@ pub(crate) struct Opened {
 }
 
 impl Opened {
-    /// Opens the device with the number `dev`, from [`BlockDevice::find`], for a session. `terms` are
-    /// those of its export, if it is opened as one.
+    /// Opens the device with the number `dev`, from [`BlockDevice::find`], for the session `name`,
+    /// whose `requests` these are. `terms` are those of its export, if it is opened as one.
     ///
     /// # Context
     ///
-    /// May sleep.
+    /// May sleep. One task of a session at a time.
     ///
     /// # Errors
     ///
     /// Errors of [`BlockDevice::open`], such as `EBUSY` if `access` claims the device and it has
     /// another user on this machine; `EOPNOTSUPP` for a zoned disk; errors of
-    /// [`Exports::enter`](crate::export::Exports::enter).
+    /// [`Exports::enter`].
     pub(crate) fn open(
-        session: &Session,
+        exports: &Arc<Exports>,
+        name: &CStr,
+        requests: &Arc<Requests>,
         dev: u32,
         access: Access,
         terms: Option<Terms>,
@@ -106,9 +113,8 @@ impl Opened {
         if bdev.is_zoned() {
             return Err(EOPNOTSUPP);
         }
-        let exports = &session.exports;
         let user = exports.enter(&bdev, access)?;
-        let backlog = Backlog::new(&session.requests, session.depth, session.backlogs()?)?;
+        let backlog = Backlog::new(requests, requests.workers(name)?)?;
         let revoked = match &terms {
             Some(terms) => terms.revoked.clone(),
             None => Arc::new(AtomicFlag::new(false), GFP_KERNEL)?,

@@ -8,10 +8,7 @@ use crate::{
         Config, //
     },
     device::{
-        io::{
-            self,
-            requests::Requests, //
-        },
+        io::requests::Requests,
         Opened, //
     },
     export::Exports,
@@ -23,7 +20,10 @@ use ibnbd_proto::{
     checksum::Intact,
     grant,
     io_check::IoError,
-    msg::UserMsg,
+    msg::{
+        MsgError,
+        UserMsg, //
+    },
     path::{
         self,
         PathError, //
@@ -73,8 +73,7 @@ use kx::{
             Relaxed, //
         },
         PercpuArc,
-        RcuPtr,
-        SetOnce, //
+        RcuPtr, //
     },
     work::{
         DelayedWork,
@@ -95,9 +94,10 @@ use open::{
 use stop::Stopping;
 use watch::AllGone;
 
-pub(crate) mod admin;
+mod admin;
 mod limit_line;
 pub(crate) mod open;
+mod serve;
 mod stop;
 pub(crate) mod view;
 mod watch;
@@ -187,9 +187,7 @@ impl Service {
                 devices: RcuPtr::new(None),
                 open <- new_mutex!(OpenDevices::new(), "Session::open"),
                 closing: Atomic::new(0),
-                depth: info.queue_depth,
                 requests: Requests::new(info.queue_depth)?,
-                backlogs: SetOnce::new(),
                 limit_line <- LimitLine::new(info.queue_depth),
                 limit_line_work <- kx::new_delayed_work!(line_queue, "Session::limit_line_work"),
                 notices <- new_mutex!(info.notices, "Session::notices"),
@@ -238,11 +236,7 @@ pub(crate) struct Session {
     pub(crate) open: Mutex<OpenDevices>,
     /// Number of devices that are withdrawn and not closed yet.
     closing: Atomic<usize>,
-    /// Number of chunks.
-    pub(crate) depth: u16,
     pub(crate) requests: Arc<Requests>,
-    /// Runs the workers of the devices' backlogs, from the first opened device on.
-    backlogs: SetOnce<Arc<Queue>>,
     /// Requests that wait for a limit of the host.
     #[pin]
     pub(crate) limit_line: LimitLine,
@@ -281,26 +275,6 @@ impl Session {
         &self.peer
     }
 
-    /// Returns the queue that runs the workers of the devices' backlogs. The first device creates it: it
-    /// has a thread of its own for memory reclaim, which a session without devices does not need.
-    ///
-    /// # Context
-    ///
-    /// May sleep.
-    ///
-    /// # Errors
-    ///
-    /// `ENOMEM`.
-    pub(crate) fn backlogs(&self) -> Result<&Arc<Queue>> {
-        if self.backlogs.as_ref().is_none() {
-            let options = Options::unbound().mem_reclaim();
-            let queue = Queue::new(options, fmt!("ibnbd-io-{}", self.name()))?;
-            // OPEN messages of a session are handled one at a time, so nobody else sets it meanwhile.
-            self.backlogs.populate(queue);
-        }
-        self.backlogs.as_ref().ok_or(ENOMEM)
-    }
-
     /// Returns whether a log line that the client causes from the address `source` is within the
     /// limit for such lines.
     ///
@@ -309,6 +283,14 @@ impl Session {
     /// Any.
     pub(crate) fn may_log(&self, source: &Addr) -> bool {
         self.log.may_log(source)
+    }
+
+    /// Logs why a message from `source` is refused, and returns the error to answer with.
+    pub(crate) fn refused(&self, source: &Addr, error: MsgError) -> Error {
+        if self.may_log(source) {
+            pr_warn!("{}: message refused: {}\n", self.name(), error.as_str());
+        }
+        convert::error(error.errno())
     }
 
     /// Logs that a device is closed, within the limit for lines that the client causes.
@@ -554,14 +536,14 @@ impl ServiceSession for Handle {
         let session = &self.session;
         // Comes first, because any field of a damaged header may be wrong.
         let intact = match session.has_checksums() {
-            true => match io::examine(session, &request) {
+            true => match serve::examine(session, &request) {
                 Ok(intact) => intact,
-                Err(error) => return io::damaged(session, request, error),
+                Err(error) => return serve::damaged(session, request, error),
             },
             false => Intact::Plain,
         };
         match UserMsg::parse(request.user_hdr(), session.has_extensions()) {
-            Ok(UserMsg::Io(hdr)) => io::serve(session, &hdr, intact, request),
+            Ok(UserMsg::Io(hdr)) => serve::serve(session, &hdr, intact, request),
             Ok(_) => {
                 // Opening and closing devices takes time, and other requests of the connection must
                 // not wait for it. Without memory the request is dropped, which answers it.
@@ -573,9 +555,9 @@ impl ServiceSession for Handle {
                 });
             }
             Err(error) => {
-                let error = admin::refused(&self.session, &request.source(), error);
+                let error = session.refused(&request.source(), error);
                 match intact {
-                    Intact::Sealed(_) => io::charge(session, request, error),
+                    Intact::Sealed(_) => serve::charge(session, request, error),
                     Intact::Plain => request.respond(Err(error)),
                 }
             }

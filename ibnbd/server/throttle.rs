@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! A host's limits of requests and bytes per second; [`ibnbd_proto::throttle`] has the rules, and
-//! [`crate::limit_line`] the requests that wait.
+//! `session/limit_line.rs` the requests that wait.
 
 use ibnbd_proto::throttle::{
     Rates,

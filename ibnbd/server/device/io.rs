@@ -1,40 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Turns requests into bios, and answers the requests.
+//! An I/O request, which becomes a bio, and is answered when the bio ends.
 
 use crate::{
     device::Opened,
-    session::{
-        admin,
-        Session, //
-    },
     throttle::HostThrottle, //
 };
 use ibnbd_proto::{
-    checksum::{
-        self,
-        Arrived,
-        Intact, //
-    },
-    io_check::{
-        self,
-        CheckedIo,
-        IoError, //
-    },
+    checksum,
+    io_check::CheckedIo,
     msg::{
         IoFlags,
-        IoHdr,
         Op as IoKind,
-        WrittenThrough,
-        IO_HDR_LEN, //
-    },
-    prio,
+        WrittenThrough, //
+    }, //
 };
-use ibtrs_core::convert::{
-    self,
-    Shown, //
-};
-use ibtrs_proto::msg::Direction;
 use ibtrs_server::Request;
 use kernel::{
     prelude::*,
@@ -49,13 +29,9 @@ use kx::{
         Op as BioOp,
         Status, //
     },
-    crc::crc32c,
     sync::PercpuArc,
 };
-use requests::{
-    Requests,
-    Waiting, //
-};
+use requests::Requests;
 
 pub(crate) mod backlog;
 pub(crate) mod requests;
@@ -73,6 +49,26 @@ pub(crate) struct IoRequest {
 }
 
 impl IoRequest {
+    /// Makes a request from one that was [checked](ibnbd_proto::io_check) for `device`, whose id in
+    /// the session is `device_id`. `crc` is that of the header, of a read whose answer has a checksum.
+    pub(crate) fn new(
+        request: Request,
+        device: PercpuArc<Opened>,
+        device_id: u32,
+        io: &CheckedIo,
+        prio: u16,
+        crc: Option<u32>,
+    ) -> Self {
+        Self {
+            request,
+            device,
+            device_id,
+            crc,
+            through: io.op.written_through(),
+            spec: spec(io, prio),
+        }
+    }
+
     /// Returns the number of the request's chunk.
     pub(crate) fn number(&self) -> u16 {
         self.request.buf_id()
@@ -89,12 +85,13 @@ impl IoRequest {
         self.device.throttle()
     }
 
-    /// Returns whether nobody wants the request any more, which has not reached its disk yet.
-    pub(crate) fn is_unwanted(&self, session: &Session) -> bool {
-        self.is_over() || session.device(self.device_id).is_none()
+    /// Returns the id of the device in the session.
+    pub(crate) fn device_id(&self) -> u32 {
+        self.device_id
     }
 
-    fn is_over(&self) -> bool {
+    /// Returns whether the path of the request is being closed, or its device.
+    pub(crate) fn is_over(&self) -> bool {
         self.request.is_moot() || self.device.is_revoked()
     }
 
@@ -178,7 +175,7 @@ impl IoRequest {
 }
 
 /// Continues the CRC of a header with the data of its request.
-fn data_crc(request: &Request, crc: u32) -> Result<u32> {
+pub(crate) fn data_crc(request: &Request, crc: u32) -> Result<u32> {
     let len = request.data_len();
     match request.buffer() {
         Some((buffer, at)) if len > 0 => buffer.crc32c(crc, at, len),
@@ -205,155 +202,6 @@ impl BioOwner for IoRequest {
             Some(crc) if status.is_ok() => self.respond_with_checksum(crc),
             _ => self.request.respond(status.to_result()),
         }
-    }
-}
-
-/// Serves an I/O request. If its session has checksums, it has been [examined](examine).
-///
-/// # Context
-///
-/// May sleep, but waits neither for a disk nor for a limit.
-pub(crate) fn serve(session: &Arc<Session>, hdr: &IoHdr, intact: Intact, request: Request) {
-    let crc = match intact {
-        Intact::Sealed(crc) => Some(crc),
-        Intact::Plain => None,
-    };
-    if let Err(error) = hdr.check_flags(crc.is_some()) {
-        let error = admin::refused(session, &request.source(), error);
-        return request.respond(Err(error));
-    }
-    let device = session.device(hdr.device_id);
-    let Some(device) = device.filter(|device| !device.is_revoked()) else {
-        return refuse(session, hdr.device_id, crc.is_some(), request);
-    };
-    // CAST: At most the size of a chunk, which fits in 32 bits.
-    let data_len = request.data_len() as u32;
-    let checked = io_check::check(hdr, request.dir(), data_len, &device.bounds());
-    let io = match checked {
-        Ok(io) => io,
-        Err(error) => {
-            let error = match intact {
-                Intact::Sealed(_) => error.of_sealed(),
-                Intact::Plain => error,
-            };
-            if session.may_log(&request.source()) {
-                pr_warn!(
-                    "{}: device {}: I/O refused: {}\n",
-                    session.name(),
-                    hdr.device_id,
-                    error.as_str()
-                );
-            }
-            // The task that closes the device does not wait for this request.
-            drop(device);
-            let error = convert::error(error.errno());
-            return match crc {
-                Some(_) => charge(session, request, error),
-                None => request.respond(Err(error)),
-            };
-        }
-    };
-    let prio = match session.has_prio() {
-        true => prio::granted(io.prio, device.allows_realtime()),
-        false => 0,
-    };
-    let io = IoRequest {
-        request,
-        device_id: hdr.device_id,
-        crc: crc.filter(|_| io.op == IoKind::Read),
-        through: io.op.written_through(),
-        spec: spec(&io, prio),
-        device,
-    };
-    match io.limits().filter(|limits| limits.is_limited()).cloned() {
-        Some(limits) => session.limit(&limits, Waiting::Io(io)),
-        None => io.submit(&session.requests),
-    }
-}
-
-/// Refuses a message with `error`, whose checksum was computed, and charges the session's host for
-/// it: a client may have no more data examined than it may write. So the answer may have to wait.
-///
-/// # Context
-///
-/// May sleep, but does not wait for the limit.
-#[cold]
-pub(crate) fn charge(session: &Arc<Session>, request: Request, error: Error) {
-    let limits = session.limits().filter(|limits| limits.is_limited());
-    let Some(limits) = limits else {
-        return request.respond(Err(error));
-    };
-    let bytes = match request.dir() {
-        // CAST: At most the size of a chunk, which fits in 32 bits.
-        Direction::Write => request.data_len() as u32,
-        Direction::Read => 0,
-    };
-    let refused = Waiting::Refused {
-        request,
-        error,
-        limits: limits.clone(),
-        bytes,
-    };
-    session.limit(&limits, refused);
-}
-
-/// Decides whether to believe a message of a session that has opened a device with checksums.
-///
-/// # Errors
-///
-/// Why not; [`damaged`] refuses the message.
-pub(crate) fn examine(session: &Session, request: &Request) -> Result<Intact, IoError> {
-    let arrived = Arrived {
-        header: request.user_hdr(),
-        direction: request.dir(),
-        data_len: request.data_len(),
-    };
-    let has_checksums = |id| session.device_has_checksums(id);
-    let of_data = |crc| data_crc(request, crc).ok();
-    checksum::examine(&arrived, has_checksums, crc32c, of_data)
-}
-
-/// Logs and refuses a message that [`examine`] does not believe, and charges for it.
-///
-/// # Context
-///
-/// As for [`charge`].
-#[cold]
-pub(crate) fn damaged(session: &Arc<Session>, request: Request, error: IoError) {
-    let source = request.source();
-    if session.may_log(&source) {
-        pr_warn!(
-            "{}: {}: message refused: {}\n",
-            session.name(),
-            Shown(source),
-            error.as_str()
-        );
-    }
-    let error = convert::error(error.errno());
-    // No checksum was computed for headers of other lengths.
-    match request.user_hdr().len() == IO_HDR_LEN {
-        true => charge(session, request, error),
-        false => request.respond(Err(error)),
-    }
-}
-
-/// Ends a request to a device that the session does not, or no longer, have open; `examined` tells
-/// whether its checksum was computed.
-#[cold]
-fn refuse(session: &Arc<Session>, id: u32, examined: bool, request: Request) {
-    if session.is_stopped() {
-        return request.abandon();
-    }
-    if session.may_log(&request.source()) {
-        pr_warn!(
-            "{}: I/O to device {}, which is not open\n",
-            session.name(),
-            id
-        );
-    }
-    match examined {
-        true => charge(session, request, ENOTCONN),
-        false => request.respond(Err(ENOTCONN)),
     }
 }
 
@@ -384,6 +232,8 @@ fn spec(io: &CheckedIo, prio: u16) -> BioSpec {
 #[kernel::macros::kunit_tests(ibnbd_server_io)]
 mod tests {
     use super::*;
+    use ibnbd_proto::io_check::IoError;
+    use ibtrs_core::convert;
     use ibtrs_proto::errno::Errno;
 
     /// The client's disk ends a request with the status of the server's disk, although an answer

@@ -126,7 +126,7 @@ pub(crate) fn serve(session: &Arc<Session>, closers: &Queue, mut request: Reques
         }
         Ok(UserMsg::Close(message)) => return close(session, closers, message, request),
         Ok(UserMsg::Io(_)) => Err(EINVAL),
-        Err(error) => Err(refused(session, &request.source(), error)),
+        Err(error) => Err(session.refused(&request.source(), error)),
     };
     // No answer: the client repeats the message in its next session.
     if reply.is_err() && session.is_stopped() {
@@ -137,14 +137,6 @@ pub(crate) fn serve(session: &Arc<Session>, closers: &Queue, mut request: Reques
         Err(error) => Err(*error),
     };
     request.respond(result);
-}
-
-/// Logs why a message is refused, and returns the error to answer with.
-pub(crate) fn refused(session: &Session, source: &Addr, error: MsgError) -> Error {
-    if session.may_log(source) {
-        pr_warn!("{}: message refused: {}\n", session.name(), error.as_str());
-    }
-    convert::error(error.errno())
 }
 
 /// Why a device is not opened.
@@ -302,7 +294,14 @@ fn try_open(
     }
     let grant = granted.as_ref().map(|granted| granted.grant);
     let terms = granted.as_ref().map(|granted| granted.terms.clone());
-    let device = Opened::open(session, dev, access, terms)?;
+    let device = Opened::open(
+        &session.exports,
+        session.name(),
+        &session.requests,
+        dev,
+        access,
+        terms,
+    )?;
     let checksums = wants_checksums(session, message);
     device.set_checksums(checksums);
     let limits = device.throttle().cloned();

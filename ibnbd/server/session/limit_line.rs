@@ -191,9 +191,10 @@ impl Waiting {
         limits.map_or(Ok(()), |limits| limits.serve(self.bytes()))
     }
 
+    /// Returns whether nobody wants the request any more, which has not reached its disk yet.
     fn is_unwanted(&self, session: &Session) -> bool {
         match self {
-            Self::Io(io) => io.is_unwanted(session),
+            Self::Io(io) => io.is_over() || session.device(io.device_id()).is_none(),
             Self::Refused { request, .. } => request.is_moot() || session.is_stopped(),
         }
     }

@@ -210,6 +210,25 @@ def test_the_layers_of_the_server_are_checked(tree, server, file, line, why):
     assert f"ibtrs-server/{file}:{at}: " in done.stdout and why in done.stdout
 
 
+@pytest.mark.parametrize("file, line, why", [
+    ("peer.rs", "use crate::session::Session;", "session is not below peer"),
+    ("config/revoke.rs", "use crate::session::Session;", "session is not below config"),
+    ("export/dir.rs", "use crate::session::view::View;", "session is not below export"),
+    ("device/io/requests.rs", "fn f(session: &crate::session::Session) {}", "session is not below device"),
+    ("session/stop.rs", "use crate::sysfs;", "sysfs is not below session"),
+    ("device/io/requests.rs", "use super::backlog::Backlog;", "a circle of files:"),
+    ("session/open.rs", "use super::admin;", "a circle of files:"),
+])
+def test_the_layers_of_the_exports_are_checked(tree, file, line, why):
+    folder = with_crate(tree, "ibnbd/server")
+    assert check_modules(tree).returncode == 0, check_modules(tree).stdout
+    with (folder / file).open("a") as source:
+        source.write(f"{line}\n")
+    done = check_modules(tree)
+    assert done.returncode == 1
+    assert f"ibnbd/server/{file}:" in done.stdout and why in done.stdout
+
+
 @pytest.mark.parametrize("file, line", [
     ("data/con.rs", "use crate::data::claims::Claim;"),
     ("storage/landing.rs", "use super::chunk::Chunk;"),

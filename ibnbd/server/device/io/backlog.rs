@@ -68,11 +68,11 @@ impl Backlog {
     /// # Errors
     ///
     /// `ENOMEM`.
-    pub(crate) fn new(requests: &Arc<Requests>, depth: u16, queue: &Arc<Queue>) -> Result<Self> {
+    pub(crate) fn new(requests: &Arc<Requests>, queue: &Arc<Queue>) -> Result<Self> {
         let mut lanes = KVec::new();
         let len = Arc::new(Atomic::new(0), GFP_KERNEL)?;
         for _ in 0..cpu::nr_cpu_ids().min(MAX_LANES) {
-            lanes.push(Lane::new(requests, &len, depth, queue)?, GFP_KERNEL)?;
+            lanes.push(Lane::new(requests, &len, queue)?, GFP_KERNEL)?;
         }
         Ok(Self {
             requests: requests.clone(),
@@ -141,10 +141,9 @@ impl Lane {
     fn new(
         requests: &Arc<Requests>,
         len: &Arc<Atomic<u32>>,
-        depth: u16,
         queue: &Arc<Queue>,
     ) -> Result<Arc<Self>> {
-        let numbers = Ring::new(depth.into())?;
+        let numbers = Ring::new(requests.depth().into())?;
         Arc::pin_init(
             pin_init!(Self {
                 requests: requests.clone(),

@@ -14,7 +14,14 @@ use kernel::{
 };
 use kx::{
     blk::BioTable,
-    sync::TakeCell, //
+    sync::{
+        SetOnce,
+        TakeCell, //
+    },
+    work::{
+        Options,
+        Queue, //
+    }, //
 };
 
 /// A request that waits: for its disk, or for a limit of its host.
@@ -42,6 +49,9 @@ impl Waiting {
 pub(crate) struct Requests {
     pub(crate) bios: BioTable<IoRequest>,
     places: KVVec<TakeCell<Waiting>>,
+    depth: u16,
+    /// Runs the workers of the devices' backlogs, from the first opened device on.
+    workers: SetOnce<Arc<Queue>>,
 }
 
 impl Requests {
@@ -51,13 +61,43 @@ impl Requests {
     ///
     /// `ENOMEM`.
     pub(crate) fn new(depth: u16) -> Result<Arc<Self>> {
-        let depth = usize::from(depth);
-        let mut places = KVVec::with_capacity(depth, GFP_KERNEL)?;
-        for _ in 0..depth {
+        let len = usize::from(depth);
+        let mut places = KVVec::with_capacity(len, GFP_KERNEL)?;
+        for _ in 0..len {
             places.push(TakeCell::empty(), GFP_KERNEL)?;
         }
-        let bios = BioTable::new(depth)?;
-        Ok(Arc::new(Self { bios, places }, GFP_KERNEL)?)
+        let this = Self {
+            bios: BioTable::new(len)?,
+            places,
+            depth,
+            workers: SetOnce::new(),
+        };
+        Ok(Arc::new(this, GFP_KERNEL)?)
+    }
+
+    /// Returns the number of chunk numbers.
+    pub(crate) fn depth(&self) -> u16 {
+        self.depth
+    }
+
+    /// Returns the queue that runs the workers of the devices' backlogs. The first device of `session`
+    /// creates it: it has a thread of its own for memory reclaim, which a session without devices does
+    /// not need.
+    ///
+    /// # Context
+    ///
+    /// May sleep. One task at a time.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub(crate) fn workers(&self, session: &CStr) -> Result<&Arc<Queue>> {
+        if self.workers.as_ref().is_none() {
+            let options = Options::unbound().mem_reclaim();
+            self.workers
+                .populate(Queue::new(options, fmt!("ibnbd-io-{}", session))?);
+        }
+        self.workers.as_ref().ok_or(ENOMEM)
     }
 
     /// Keeps a request in the place of its number, which is returned for [`Self::take`]. `None`, and
