@@ -17,7 +17,7 @@
 //! | [`events`] | session events |
 //! | [`device`] | a device that is open on the server |
 //! | [`background`] | work that continues after its user has stopped waiting |
-//! | [`mapping`], [`attrs`] | a mapped disk, and its files |
+//! | [`mapping`] | a mapped disk, and its files |
 //! | [`request`], [`queue`], [`dispatch`] | the disk's requests, and their dispatch |
 //! | [`paused`] | requests that pause before they are sent again |
 //! | [`by_tag`] | one value for each tag |
@@ -52,7 +52,6 @@ use kernel::{
 };
 
 mod admin;
-mod attrs;
 mod background;
 mod by_tag;
 mod control;

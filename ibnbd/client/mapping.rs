@@ -3,7 +3,6 @@
 //! Mapped disks.
 
 use crate::{
-    attrs,
     background::Fate,
     device::{
         Device,
@@ -37,6 +36,8 @@ use kx::{
         PlainDir, //
     }, //
 };
+
+mod attrs;
 
 /// A disk whose data is on a server.
 #[pin_data]

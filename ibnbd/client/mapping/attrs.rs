@@ -4,7 +4,7 @@
 //!
 //! Contexts: *sysfs*.
 
-use crate::mapping::Mapping;
+use super::Mapping;
 use ibnbd_proto::{
     identity::{
         IdentityCheck,
