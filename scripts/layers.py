@@ -35,6 +35,17 @@ LAYERS = {
         ("session",),
         ("server",),
     ],
+    "ibnbd/client": [
+        ("admin", "background", "by_tag", "request", "timeouts", "write_cache"),
+        ("damage", "fair_share", "latencies", "limits", "paused", "unclosed"),
+        ("events",),
+        ("dispatch", "session"),
+        ("queue", "discovery"),
+        ("registry",),
+        ("device",),
+        ("mapping",),
+        ("control",),
+    ],
     "ibnbd/server": [
         ("peer", "throttle", "stop"),
         ("config", "export"),

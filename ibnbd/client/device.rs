@@ -79,6 +79,7 @@ use kx::{
 
 mod changes;
 mod forcing;
+mod informed;
 mod scanning;
 mod uevent;
 
@@ -240,11 +241,6 @@ impl Device {
         Ok(this)
     }
 
-    /// Returns the number of the disk.
-    pub(crate) fn number(&self) -> u32 {
-        self.number
-    }
-
     /// Returns the name of the device on the server.
     pub(crate) fn name(&self) -> &CStr {
         &self.name
@@ -325,11 +321,6 @@ impl Device {
         drop(old);
     }
 
-    /// Updates the state that user space sees; a change queues a uevent.
-    pub(crate) fn show(self: &Arc<Self>) {
-        self.show_locked(&mut self.inner.lock());
-    }
-
     fn show_locked(self: &Arc<Self>, inner: &mut Inner) {
         if inner.disk.is_none() {
             return;
@@ -348,40 +339,7 @@ impl Device {
         self.tell_soon();
     }
 
-    /// Notes that the server has lost the session, which is in `generation` now; quiesces the queue
-    /// until the device is open again.
-    pub(crate) fn session_lost(self: &Arc<Self>, generation: u32) {
-        let mut inner = self.inner.lock();
-        inner.generation = generation;
-        inner.standing = Standing::Reopening;
-        inner.attempts = 0;
-        inner.since = Instant::now();
-        inner.last_error = None;
-        self.io.set_queue_state(inner.standing.queue_state());
-        self.show_locked(&mut inner);
-    }
-
-    /// Queues an immediate attempt to reopen the device, if its standing calls for one.
-    pub(crate) fn open_soon(self: &Arc<Self>) {
-        if self.inner.lock().standing.is_retried() {
-            self.reopen.modify(self.clone(), 0);
-        }
-    }
-
-    /// Notes that the last user has closed the disk: a worker opens the device soon if nothing proved that
-    /// it is the disk that was in use.
-    ///
-    /// # Context
-    ///
-    /// May sleep, but not for the server or the disk: the caller holds the disk's open mutex.
-    pub(crate) fn unused(self: &Arc<Self>) {
-        let mut inner = self.inner.lock();
-        if inner.disk.is_some() {
-            self.retry_refused(&mut inner);
-        }
-    }
-
-    /// Does the same as [`Self::unused`], unless the disk is open or unmapped. While a task opens or
+    /// Does the same as [`SessionDevice::unused`], unless the disk is open or unmapped. While a task opens or
     /// closes it, the next attempt finds out.
     fn open_if_unused(self: &Arc<Self>, inner: &mut Inner) {
         let usage = inner.disk.as_ref().map(|disk| disk.usage());
@@ -618,25 +576,6 @@ impl Device {
         self.io.set_queue_state(standing.queue_state());
     }
 
-    /// Applies a new queue timeout to the requests that wait for the device.
-    pub(crate) fn queue_timeout_changed(self: &Arc<Self>) {
-        let mut inner = self.inner.lock();
-        self.end_wait(&mut inner);
-        if inner.standing != Standing::Reopening {
-            return;
-        }
-        // An attempt schedules the next one, for the end of the wait at the latest. Without a path,
-        // none would succeed before that.
-        let delay = match self.io.transport().is_connected() {
-            true => 0,
-            false => self.left_ms(&inner).saturating_add(1),
-        };
-        drop(inner);
-        if delay != u32::MAX {
-            self.reopen.modify(self.clone(), delay);
-        }
-    }
-
     /// Returns whether the queue timeout has passed.
     fn is_late(&self, inner: &Inner) -> bool {
         self.left_ms(inner) == 0
@@ -684,7 +623,7 @@ impl Device {
         self.io.paused().end();
         self.close_asking(queue);
         // Last: until it is closed, the device must learn when the server has lost the session.
-        self.events.remove(self);
+        self.events.remove(&**self);
     }
 
     fn close_asking(&self, queue: &kx::work::Queue) {
@@ -783,7 +722,7 @@ impl Opened {
         let number = place.number();
         let device = admin::check_checksum(&transport, path, checksum, &open.rsp)
             .and_then(|()| Device::new(&session, number, path, wanted, generation, open))
-            .and_then(|device| events.add(&device, generation).map(|()| device));
+            .and_then(|device| events.add(device.clone(), generation).map(|()| device));
         match device {
             Ok(device) => Ok(Self {
                 device,

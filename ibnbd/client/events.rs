@@ -7,7 +7,6 @@
 
 use crate::{
     admin,
-    device::Device,
     unclosed::Unclosed, //
 };
 use ibtrs_client::{
@@ -32,6 +31,43 @@ use kx::{
     work::Queue, //
 };
 
+/// A device of a session, which the events of the session concern. No function waits for the server:
+/// the lock of [`EventHandler`] may be held.
+pub(crate) trait SessionDevice: Send + Sync {
+    /// Returns the number of the disk.
+    fn number(&self) -> u32;
+
+    /// Updates the state that user space sees; a change queues a uevent.
+    fn show(self: Arc<Self>);
+
+    /// Notes that the server has lost the session, which is in `generation` now; quiesces the queue
+    /// until the device is open again.
+    fn session_lost(self: Arc<Self>, generation: u32);
+
+    /// Queues an immediate attempt to reopen the device, if its standing calls for one.
+    fn open_soon(self: Arc<Self>);
+
+    /// Notes that the last user has closed the disk: a worker opens the device soon if nothing proved that
+    /// it is the disk that was in use.
+    ///
+    /// # Context
+    ///
+    /// May sleep, but not for the server or the disk: the caller holds the disk's open mutex.
+    fn unused(self: Arc<Self>);
+
+    /// Queues a question for the properties of the device, if the notice with `number` concerns
+    /// this device.
+    fn noticed(self: Arc<Self>, number: u32);
+
+    /// Applies a new queue timeout to the requests that wait for the device.
+    fn queue_timeout_changed(self: Arc<Self>);
+
+    /// Notes that a stopping server has flushed the device, if `number` is that of this device: a
+    /// new cache generation then means no loss. Returns whether it is; `None` if that is not known, as
+    /// the device may be being opened: the number that it has is of an earlier session generation.
+    fn durable(&self, number: u32) -> Option<bool>;
+}
+
 /// The devices of a session, and its receiver of session events.
 #[pin_data]
 pub(crate) struct EventHandler {
@@ -44,7 +80,7 @@ pub(crate) struct EventHandler {
 struct Inner {
     /// Present until the session is closed.
     transport: Option<Arc<Session>>,
-    devices: KVec<Arc<Device>>,
+    devices: KVec<Arc<dyn SessionDevice>>,
     generation: u32,
 }
 
@@ -92,13 +128,13 @@ impl EventHandler {
     /// # Errors
     ///
     /// `ENOMEM`.
-    pub(crate) fn add(&self, device: &Arc<Device>, generation: u32) -> Result {
+    pub(crate) fn add(&self, device: Arc<dyn SessionDevice>, generation: u32) -> Result {
         let mut inner = self.inner.lock();
         // No allocation under this lock may wait: reclaim may depend on writes of these very disks.
         inner.devices.push(device.clone(), GFP_NOWAIT)?;
         let session_lost = inner.generation != generation;
         if session_lost {
-            device.session_lost(inner.generation);
+            device.clone().session_lost(inner.generation);
         }
         drop(inner);
         if session_lost {
@@ -108,10 +144,10 @@ impl EventHandler {
     }
 
     /// Removes a device; it gets no session events from then on.
-    pub(crate) fn remove(&self, device: &Arc<Device>) {
+    pub(crate) fn remove(&self, device: &dyn SessionDevice) {
         let mut inner = self.inner.lock();
         let mut places = inner.devices.iter();
-        let at = places.position(|other| Arc::ptr_eq(other, device));
+        let at = places.position(|other| core::ptr::addr_eq(&**other, device));
         let gone = at.map(|at| inner.devices.remove(at));
         drop(inner);
         drop(gone);
@@ -127,7 +163,7 @@ impl EventHandler {
         let inner = self.inner.lock();
         let mut devices = inner.devices.iter();
         if let Some(device) = devices.find(|device| device.number() == number) {
-            device.unused();
+            device.clone().unused();
         }
     }
 
@@ -137,8 +173,8 @@ impl EventHandler {
     }
 
     /// Calls `func` for each device, under the lock: `func` must not wait for the server.
-    fn for_each(&self, func: impl Fn(&Arc<Device>)) {
-        self.inner.lock().devices.iter().for_each(func);
+    fn for_each(&self, func: impl Fn(Arc<dyn SessionDevice>)) {
+        self.inner.lock().devices.iter().cloned().for_each(func);
     }
 }
 
@@ -178,7 +214,7 @@ impl SessionEvents for EventHandler {
         if !session_lost {
             kx::pr_info_ratelimited!("{}: connected again\n", *self.name);
             self.for_each(|device| {
-                device.show();
+                device.clone().show();
                 device.open_soon();
             });
             self.unclosed.close_soon();
@@ -195,7 +231,7 @@ impl SessionEvents for EventHandler {
             inner
                 .devices
                 .iter()
-                .for_each(|device| device.session_lost(generation));
+                .for_each(|device| device.clone().session_lost(generation));
             inner.transport.clone()
         };
         let Some(transport) = transport else {

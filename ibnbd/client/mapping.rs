@@ -12,7 +12,10 @@ use crate::{
         self,
         Carrier, //
     },
-    registry::Registry,
+    registry::{
+        Registry,
+        Unmap, //
+    },
     request::Queue, //
 };
 use ibtrs_core::convert;
@@ -249,6 +252,12 @@ impl Mapping {
         let jobs = self.opened.session().registry().jobs();
         // Without memory, it is dropped here.
         let _ = jobs.spawn(GFP_KERNEL, move || drop(disk));
+    }
+}
+
+impl Unmap for Mapping {
+    fn unmap_by_force(&self) -> Result {
+        self.unmap(true, || Ok(()))
     }
 }
 

@@ -9,7 +9,6 @@
 
 use crate::{
     discovery::Discoveries,
-    mapping::Mapping,
     session::{
         Queues,
         Session, //
@@ -91,7 +90,21 @@ struct Place {
     session: CString,
     device: CString,
     /// Present as long as the disk can be unmapped.
-    mapping: Option<Arc<Mapping>>,
+    mapping: Option<Arc<dyn Unmap>>,
+}
+
+/// A mapped disk, as the registry knows it.
+pub(crate) trait Unmap: Send + Sync {
+    /// Unmaps the disk by force.
+    ///
+    /// # Context
+    ///
+    /// May sleep until the paths that carry the disk's requests are closed.
+    ///
+    /// # Errors
+    ///
+    /// `EALREADY` if another task is unmapping the disk.
+    fn unmap_by_force(&self) -> Result;
 }
 
 /// A counted reference to a session; dropping the last one closes the session.
@@ -212,7 +225,7 @@ impl PlaceRef {
     }
 
     /// Sets the mapping that [`Registry::unmap_all`] finds; `None` hides it.
-    pub(crate) fn set_mapping(&self, mapping: Option<Arc<Mapping>>) {
+    pub(crate) fn set_mapping(&self, mapping: Option<Arc<dyn Unmap>>) {
         let mut inner = self.registry.inner.lock();
         let place = inner.places.iter_mut().find(|p| p.number == self.number);
         let old = place.map(|p| core::mem::replace(&mut p.mapping, mapping));
@@ -401,7 +414,7 @@ impl Registry {
             let Some(mapping) = mapping else { break };
             // Fails only if another task is unmapping the disk, which would keep the module
             // loaded.
-            if mapping.unmap(true, || Ok(())).is_err() {
+            if mapping.unmap_by_force().is_err() {
                 break;
             }
         }

@@ -9,7 +9,6 @@ use super::{
 };
 use crate::admin;
 use ibnbd_proto::state::Standing;
-use ibtrs_proto::imm::notice_number;
 use kernel::{
     prelude::*,
     sync::Arc,
@@ -21,23 +20,9 @@ use kx::{
 };
 
 /// Least time between two questions to the server, in milliseconds, however many notices arrive.
-const REFRESH_PAUSE_MS: u32 = 1000;
+pub(super) const REFRESH_PAUSE_MS: u32 = 1000;
 
 impl Device {
-    /// Queues a question for the properties of the device, if the notice with `number` concerns
-    /// this device.
-    pub(crate) fn noticed(self: &Arc<Self>, number: u32) {
-        let inner = self.inner.lock();
-        if notice_number(inner.rsp.device_id) != number {
-            return;
-        }
-        let passed = inner.refreshed.map(|at| at.elapsed().as_millis());
-        drop(inner);
-        let passed = passed.and_then(|ms| u32::try_from(ms).ok());
-        let delay = passed.map_or(0, |ms| REFRESH_PAUSE_MS.saturating_sub(ms));
-        self.refresh.enqueue_in(self.clone(), delay);
-    }
-
     /// Asks the server what has changed about the device.
     ///
     /// # Errors
@@ -117,21 +102,6 @@ impl Device {
         inner.standing = Standing::Revoked;
         self.io.set_queue_state(inner.standing.queue_state());
         self.show_locked(inner);
-    }
-
-    /// Notes that a stopping server has flushed the device, if `number` is that of this device: a
-    /// new cache generation then means no loss. Returns whether it is; `None` if that is not known, as
-    /// the device may be being opened: the number that it has is of an earlier session generation.
-    pub(crate) fn durable(&self, number: u32) -> Option<bool> {
-        let mut inner = self.inner.lock();
-        if inner.standing != Standing::Open {
-            return (!inner.standing.is_retried()).then_some(false);
-        }
-        let is_this = notice_number(inner.rsp.device_id) == number;
-        if is_this {
-            inner.cache_history.durable();
-        }
-        Some(is_this)
     }
 
     /// Handles the loss of the server's write cache: if there were unflushed writes, flushes fail,

@@ -229,6 +229,26 @@ def test_the_layers_of_the_exports_are_checked(tree, file, line, why):
     assert f"ibnbd/server/{file}:" in done.stdout and why in done.stdout
 
 
+@pytest.mark.parametrize("file, line, why", [
+    ("events.rs", "use crate::device::Device;", "device is not below events"),
+    ("registry.rs", "use crate::mapping::Mapping;", "mapping is not below registry"),
+    ("request.rs", "fn f(disk: &crate::dispatch::DiskQueue) {}", "dispatch is not below request"),
+    ("device/changes.rs", "use crate::control;", "control is not below device"),
+    ("device/scanning.rs", "use super::informed;", "a circle of files:"),
+])
+def test_the_layers_of_the_disks_are_checked(tree, file, line, why):
+    folder = with_crate(tree, "ibnbd/client")
+    assert check_modules(tree).returncode == 0, check_modules(tree).stdout
+    if why.startswith("a circle"):
+        with (folder / "device/informed.rs").open("a") as source:
+            source.write("use super::scanning;\n")
+    with (folder / file).open("a") as source:
+        source.write(f"{line}\n")
+    done = check_modules(tree)
+    assert done.returncode == 1
+    assert f"ibnbd/client/{file}:" in done.stdout and why in done.stdout
+
+
 @pytest.mark.parametrize("file, line", [
     ("data/con.rs", "use crate::data::claims::Claim;"),
     ("storage/landing.rs", "use super::chunk::Chunk;"),
