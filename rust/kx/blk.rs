@@ -38,11 +38,11 @@ pub mod bdev;
 pub mod bio;
 pub mod gen_disk;
 pub mod hctx;
+mod in_sysfs;
 pub mod limits;
 pub mod operations;
 pub mod plug;
 pub mod queue;
-pub mod request;
 pub mod status;
 pub mod tag_set;
 #[cfg(IBTRS_KUNIT)]
@@ -70,17 +70,17 @@ pub use gen_disk::{
 pub use hctx::Hctx;
 pub use limits::Limits;
 pub use operations::{
+    request::{
+        Op,
+        Request,
+        TimedOut, //
+    },
     IoOperations,
     Operations,
     TimeoutAction, //
 };
 pub use plug::plugged;
 pub use queue::Quiesced;
-pub use request::{
-    Op,
-    Request,
-    TimedOut, //
-};
 pub use status::Status;
 pub use tag_set::{
     TagSet,

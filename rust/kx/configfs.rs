@@ -88,14 +88,13 @@
 //!
 //! C header: [`include/linux/configfs.h`](srctree/include/linux/configfs.h)
 
-mod attr;
 mod folder;
 mod subsystem;
 mod tree;
 
 pub use crate::sysfs::Buf;
-pub use attr::Attr;
 pub use folder::{
+    attr::Attr,
     Directory,
     Folder, //
 };

@@ -5,10 +5,7 @@
 //! C header: [`include/linux/blkdev.h`](srctree/include/linux/blkdev.h)
 
 use crate::{
-    blk::{
-        bio::BioSpec,
-        limits::Limits, //
-    },
+    blk::limits::Limits,
     fs::{
         self,
         InitFs, //
@@ -268,19 +265,16 @@ impl BlockDevice {
         unsafe { ours::bdev_nr_sectors(self.as_raw()) }
     }
 
-    /// Returns whether [`BioSpec::nowait`] keeps the submitter of this I/O from waiting: the device
-    /// takes such I/O, its driver does not sleep, and writeback throttling, which makes even such I/O
-    /// wait, does not apply. All of this may change at any time, so the answer is for this I/O only.
-    ///
-    /// A device above others may still wait for a driver below that sleeps, such as `nbd`.
+    /// Returns whether the device takes I/O without waiting at present; `throttled` tells whether
+    /// writeback throttling may apply to it.
     #[inline]
-    pub fn takes_nowait(&self, spec: &BioSpec) -> bool {
+    pub(super) fn waits_for_nothing(&self, throttled: bool) -> bool {
         let limits = self.raw_limits();
         // SAFETY: As for the fields in `limits`.
         let features = unsafe { (&raw const (*limits).features).read_volatile() };
         features & ours::BLK_FEAT_NOWAIT != 0
             && !self.may_block()
-            && !(spec.may_be_throttled() && self.has_policies())
+            && !(throttled && self.has_policies())
     }
 
     /// Returns whether the driver may sleep when it receives a request now, or whether it does not tell

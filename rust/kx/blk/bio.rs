@@ -11,7 +11,7 @@
 use crate::{
     blk::{
         bdev::BlockDevice,
-        request::Op,
+        operations::request::Op,
         status::Status, //
     },
     mm::Pieces,
@@ -426,6 +426,18 @@ impl<T: BioOwner> Drop for BioTable<T> {
                 fsleep(Delta::from_millis(1));
             }
         }
+    }
+}
+
+impl BlockDevice {
+    /// Returns whether [`BioSpec::nowait`] keeps the submitter of this I/O from waiting: the device
+    /// takes such I/O, its driver does not sleep, and writeback throttling, which makes even such I/O
+    /// wait, does not apply. All of this may change at any time, so the answer is for this I/O only.
+    ///
+    /// A device above others may still wait for a driver below that sleeps, such as `nbd`.
+    #[inline]
+    pub fn takes_nowait(&self, spec: &BioSpec) -> bool {
+        self.waits_for_nothing(spec.may_be_throttled())
     }
 }
 

@@ -14,11 +14,6 @@ use crate::{
             fill_maps,
             Hctx, //
         },
-        request::{
-            Private,
-            Request,
-            TimedOut, //
-        },
         status::Status, //
     },
     pr_err_ratelimited,
@@ -37,6 +32,13 @@ use kernel::{
     },
     prelude::*, //
 };
+use request::{
+    Private,
+    Request,
+    TimedOut, //
+};
+
+pub mod request;
 
 /// The driver's decision about a request that has timed out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,10 +10,10 @@ use crate::blk::{
         POLL_MAP, //
     },
     operations::{
+        request::Private,
         Operations,
         Vtable, //
-    },
-    request::Private, //
+    }, //
 };
 use core::{
     marker::PhantomData,

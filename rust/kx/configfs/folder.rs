@@ -19,14 +19,14 @@ use kernel::{
     ModuleMetadata, //
 };
 
-use super::{
-    attr::Attr,
-    tree::{
-        Member,
-        Tree, //
-    }, //
+use super::tree::{
+    Member,
+    Tree, //
 };
 use crate::mm::NoIo;
+use attr::Attr;
+
+pub(super) mod attr;
 
 /// The data of a directory, with a handler for each action of users in it.
 pub trait Directory: Any + Send + Sync + Sized {

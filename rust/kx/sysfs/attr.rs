@@ -12,7 +12,10 @@ use core::{
 };
 use kernel::{
     bindings,
-    error::from_result,
+    error::{
+        from_result,
+        to_result, //
+    },
     page::PAGE_SIZE,
     prelude::*,
     str::as_char_ptr_in_const_context,
@@ -168,6 +171,24 @@ impl<P: Data> Attr<P> {
     }
 }
 
+impl Node {
+    /// Creates files. If creating one of them fails, the earlier ones remain.
+    ///
+    /// # Safety
+    ///
+    /// The node must be for data of type `P`, and its kobject must have been added and not deleted.
+    pub(super) unsafe fn create_files<P: Data>(&self, attrs: &'static [Attr<P>]) -> Result {
+        for attr in attrs {
+            // SAFETY: By this function's contract the kobject has a directory, and the functions of
+            // the attribute, which is static, are for the type of the node's data.
+            to_result(unsafe {
+                bindings::sysfs_create_file_ns(self.kobj(), attr.as_raw().as_c(), ptr::null())
+            })?;
+        }
+        Ok(())
+    }
+}
+
 /// The context of a write. It dereferences to the data.
 ///
 /// # Invariants
@@ -232,7 +253,7 @@ impl<P: Data> KeptCtx<'_, P> {
         } = self.0;
         // SAFETY: By the type invariant of `StoreCtx` this runs inside the function of that file,
         // which was not removed. The context, with the pointer to the node, was taken apart.
-        unsafe { Node::remove_self(node, raw) }.then_some(data)
+        unsafe { Node::remove_self(node, raw.as_c()) }.then_some(data)
     }
 }
 

@@ -2,35 +2,14 @@
 
 //! Common parts of directories and devices.
 
-use crate::{
-    blk::{
-        BlockDevice,
-        GenDisk,
-        Operations, //
-    },
-    sync::Completion, //
-};
-use core::ptr::{
-    self,
-    NonNull, //
-};
+use crate::sync::Completion;
+use core::ptr::NonNull;
 use kernel::{
     bindings,
-    device::Device,
-    error::to_result,
     new_spinlock,
     prelude::*,
     sync::SpinLock,
-    types::{
-        Opaque,
-        ScopeGuard, //
-    }, //
-};
-
-use super::attr::{
-    Attr,
-    Data,
-    RawAttr, //
+    types::Opaque, //
 };
 
 /// An object with a directory in sysfs, in which other entries can be created.
@@ -53,59 +32,6 @@ pub unsafe trait InSysfs {
     fn with_kobject<R, F>(&self, func: F) -> Result<R>
     where
         F: FnOnce(*mut bindings::kobject) -> Result<R>;
-}
-
-/// Calls a function with the kobject of a disk or of a partition.
-///
-/// # Errors
-///
-/// - [`ENODEV`] if the disk was deleted,
-/// - errors of the function.
-///
-/// # Safety
-///
-/// `device` must be valid, and that of a disk or a partition.
-unsafe fn with_block_kobject<R>(
-    device: &Device,
-    func: impl FnOnce(*mut bindings::kobject) -> Result<R>,
-) -> Result<R> {
-    // CAST: `Device` is transparent.
-    let device = ptr::from_ref(device).cast::<bindings::device>().cast_mut();
-    // SAFETY: By this function's contract the device is valid, and that of a disk or a partition.
-    if !unsafe { ibtrs_bindings::kx_hold_disk(device) } {
-        return Err(ENODEV);
-    }
-    let _release = ScopeGuard::new(move || {
-        // SAFETY: `kx_hold_disk` has returned true for this device, in this task.
-        unsafe { ibtrs_bindings::kx_release_disk(device) }
-    });
-    // SAFETY: The device is valid, so the field is in bounds.
-    func(unsafe { &raw mut (*device).kobj })
-}
-
-// SAFETY: The disk was added by the type invariant of `GenDisk`. `with_block_kobject` holds the
-// disk's open mutex and checks that the disk is live. Deleting a disk takes that mutex and marks
-// the disk as not live before it deletes the disk's device.
-unsafe impl<D: Operations> InSysfs for GenDisk<D> {
-    fn with_kobject<R, F>(&self, func: F) -> Result<R>
-    where
-        F: FnOnce(*mut bindings::kobject) -> Result<R>,
-    {
-        // SAFETY: The disk is valid while it is borrowed, and this is its device.
-        unsafe { with_block_kobject(self.device(), func) }
-    }
-}
-
-// SAFETY: As above. The kernel deletes a partition with its disk, or under the same mutex, and does
-// not delete one that is open.
-unsafe impl InSysfs for BlockDevice {
-    fn with_kobject<R, F>(&self, func: F) -> Result<R>
-    where
-        F: FnOnce(*mut bindings::kobject) -> Result<R>,
-    {
-        // SAFETY: The device is valid, as it is open, and that of a disk or a partition.
-        unsafe { with_block_kobject(self.device(), func) }
-    }
 }
 
 /// The part of a directory that serves its files.
@@ -159,7 +85,7 @@ impl Node {
     ///
     /// `kobj` must be the kobject of the object around the new value. `data` must be valid, and may
     /// only be shared, until the kobject has been deleted.
-    pub(super) unsafe fn new<P: Data>(
+    pub(super) unsafe fn new<P>(
         kobj: *mut bindings::kobject,
         data: *const P,
     ) -> impl PinInit<Self> {
@@ -180,22 +106,6 @@ impl Node {
         self.data
     }
 
-    /// Creates files. If creating one of them fails, the earlier ones remain.
-    ///
-    /// # Safety
-    ///
-    /// The node must be for data of type `P`, and its kobject must have been added and not deleted.
-    pub(super) unsafe fn create_files<P: Data>(&self, attrs: &'static [Attr<P>]) -> Result {
-        for attr in attrs {
-            // SAFETY: By this function's contract the kobject has a directory, and the functions of
-            // the attribute, which is static, are for the type of the node's data.
-            to_result(unsafe {
-                bindings::sysfs_create_file_ns(self.kobj, attr.as_raw().as_c(), ptr::null())
-            })?;
-        }
-        Ok(())
-    }
-
     /// Removes a file from within its own function.
     ///
     /// Returns whether this caller has removed its file. Of all callers, for any file of the
@@ -208,9 +118,12 @@ impl Node {
     ///
     /// # Safety
     ///
-    /// The caller must run inside the function of the file `attr` in the directory of the node
+    /// The caller must run inside the function of the file `attr`, in the directory of the node
     /// `this`, and must not have removed the file before. It must not use the node afterwards.
-    pub(super) unsafe fn remove_self(this: NonNull<Self>, attr: &RawAttr) -> bool {
+    pub(super) unsafe fn remove_self(
+        this: NonNull<Self>,
+        attr: *const bindings::attribute,
+    ) -> bool {
         {
             // SAFETY: By this function's contract the file exists, and sysfs waits for its function
             // before it deletes the directory. So the node is valid.
@@ -226,7 +139,7 @@ impl Node {
         // SAFETY: The caller runs inside the file's function, so the file exists. From here on sysfs
         // does not wait for that function, but `Dir` and `Device` call `close` before they delete
         // the kobject, and `close` waits until `busy` is reset.
-        let removed = unsafe { bindings::sysfs_remove_file_self(kobj, attr.as_c()) };
+        let removed = unsafe { bindings::sysfs_remove_file_self(kobj, attr) };
         let awaited = {
             // SAFETY: `busy` is set, so no task has left `close`, and the node is valid until the
             // lock is released below. A task that then finds `busy` reset has taken the lock, so

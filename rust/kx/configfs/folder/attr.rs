@@ -15,7 +15,7 @@ use kernel::{
     str::as_char_ptr_in_const_context, //
 };
 
-use super::folder::{
+use super::{
     Directory,
     Node, //
 };
@@ -48,7 +48,7 @@ impl<D: Directory> Attr<D> {
     /// Both functions must capture nothing, which the compiler checks, and any thread may call
     /// them: not even a value without bytes stands for something of one thread. `store` gets the bytes
     /// written, up to 4094, without a newline at the end; longer writes fail with `EFBIG`. See
-    /// [`configfs`](super) for the locks that are held.
+    /// [`configfs`](super::super) for the locks that are held.
     pub const fn rw<S, T>(name: &'static CStr, _show: S, _store: T) -> Self
     where
         S: Fn(&D, &mut Buf<'_>) -> Result + Copy + Send + Sync + 'static,
