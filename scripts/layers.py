@@ -15,6 +15,13 @@ TOP = Path(__file__).resolve().parent.parent
 
 # The top modules of each crate that has layers, from the lowest layer on.
 LAYERS = {
+    "rust/kx": [
+        ("crc", "cred", "crypto", "deque", "fs", "log", "module", "net", "random", "reboot", "ring", "trace"),
+        ("file", "mm", "percpu", "sync"),
+        ("keyring", "param", "sg", "sysfs", "work"),
+        ("configfs", "io"),
+        ("blk",),
+    ],
     "ibtrs-client": [
         ("types", "text", "wait_queue"),
         ("env",),

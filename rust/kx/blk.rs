@@ -36,6 +36,7 @@
 
 pub mod bdev;
 pub mod bio;
+mod disk_owner;
 pub mod gen_disk;
 pub mod hctx;
 mod in_sysfs;
@@ -47,6 +48,7 @@ pub mod status;
 pub mod tag_set;
 #[cfg(IBTRS_KUNIT)]
 mod tests;
+mod vtable;
 
 pub use bdev::{
     BlockDevice,
@@ -60,11 +62,10 @@ pub use bio::{
     BioSpec,
     BioTable, //
 };
+pub use disk_owner::DiskOwner;
 pub use gen_disk::{
-    DiskOwner,
     DiskSpec,
     GenDisk,
-    OpenMode,
     Usage, //
 };
 pub use hctx::Hctx;
@@ -76,6 +77,7 @@ pub use operations::{
         TimedOut, //
     },
     IoOperations,
+    OpenMode,
     Operations,
     TimeoutAction, //
 };

@@ -15,8 +15,16 @@
 use crate::{
     blk::{
         bdev::BlockDevice,
+        disk_owner::DiskOwner,
         limits::Limits,
-        operations::Operations,
+        operations::{
+            disk_data::{
+                DiskData,
+                Head, //
+            },
+            OpenMode,
+            Operations, //
+        },
         tag_set::TagSet, //
     },
     mm::NoIo,
@@ -32,7 +40,6 @@ use crate::{
 };
 use core::{
     fmt::Write,
-    mem::ManuallyDrop,
     ptr::NonNull, //
 };
 use ibtrs_bindings as ours;
@@ -56,7 +63,6 @@ use kernel::{
     str::NullTerminatedFormatter,
     sync::{
         Arc,
-        Completion,
         Mutex, //
     },
     time::{
@@ -64,15 +70,6 @@ use kernel::{
         Delta, //
     }, //
 };
-
-/// The mode in which a disk is opened.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OpenMode {
-    /// The opener may write; it may be allowed to read as well.
-    pub write: bool,
-    /// The opener claims the disk for itself.
-    pub exclusive: bool,
-}
 
 /// The use of a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,48 +84,6 @@ pub enum Usage {
     Changing,
 }
 
-/// The owner of a module's disks.
-///
-/// Dropping it waits until the last disk is freed and *may sleep*. After that, the block layer does
-/// not call the module any more, so the module drops it on unload.
-pub struct DiskOwner {
-    /// Each disk holds a reference, too; dropping the last one completes `drained`.
-    presence: ManuallyDrop<Arc<Presence>>,
-    drained: Arc<Completion>,
-}
-
-struct Presence(Arc<Completion>);
-
-impl DiskOwner {
-    /// Creates an owner without disks.
-    ///
-    /// # Context
-    ///
-    /// *may sleep*.
-    pub fn new() -> Result<Self> {
-        let drained = Arc::pin_init(Completion::new(), GFP_KERNEL)?;
-        let presence = Arc::new(Presence(drained.clone()), GFP_KERNEL)?;
-        Ok(Self {
-            presence: ManuallyDrop::new(presence),
-            drained,
-        })
-    }
-}
-
-impl Drop for DiskOwner {
-    fn drop(&mut self) {
-        // SAFETY: `presence` is not used again, as `self` is being dropped.
-        unsafe { ManuallyDrop::drop(&mut self.presence) };
-        self.drained.wait_for_completion();
-    }
-}
-
-impl Drop for Presence {
-    fn drop(&mut self) {
-        self.0.complete_all();
-    }
-}
-
 /// The parameters of a disk.
 pub struct DiskSpec<'a> {
     /// Its name below `/dev`, of at most 31 bytes.
@@ -141,58 +96,21 @@ pub struct DiskSpec<'a> {
     pub read_only: bool,
 }
 
-/// The part of a disk's data that does not depend on the driver.
-pub(crate) struct Head {
-    /// Frees the whole [`DiskData`].
-    free: unsafe fn(NonNull<Head>),
-    /// Whether opening the disk fails, as its removal was claimed. Set under the open mutex, unless the
-    /// removal is by force.
-    closing: AtomicFlag,
-    presence: Arc<Presence>,
-}
-
-/// The object that `private_data` of a disk and `queuedata` of its queue point to.
+/// What a disk owns.
 #[repr(C)]
-pub(crate) struct DiskData<D: Operations> {
-    /// First, so that a pointer to it is also one to the whole.
-    head: Head,
-    queue_data: D::QueueData,
+struct Owned<D: Operations> {
+    /// First, so that a pointer to it, or to its head, is also one to the whole.
+    data: DiskData<D>,
     /// Keeps the tag set. Dropped after the queue data, which may own objects in its requests.
     _tag_set: Arc<TagSet<D>>,
 }
 
-impl<D: Operations> DiskData<D> {
-    /// # Safety
-    ///
-    /// `queue` must be the queue of a disk created by [`GenDisk::add`] for `D`, and must be live as
-    /// long as the result is used.
-    #[inline]
-    pub(crate) unsafe fn of_queue<'a>(queue: *mut bindings::request_queue) -> &'a Self {
-        // SAFETY: By this function's contract the queue is live, and `GenDisk::add` has set its
-        // `queuedata` to a `DiskData` of `D`, which `free_disk` frees together with the disk.
-        unsafe { &*(*queue).queuedata.cast() }
-    }
-
-    /// # Safety
-    ///
-    /// `disk` must be a disk created by [`GenDisk::add`] for `D`, and must be live as long as the
-    /// result is used.
-    unsafe fn of_disk<'a>(disk: *mut bindings::gendisk) -> &'a Self {
-        // SAFETY: By this function's contract the disk is live, and `GenDisk::add` has set its
-        // `private_data` to a `DiskData` of `D`, which `free_disk` frees together with the disk.
-        unsafe { &*(*disk).private_data.cast() }
-    }
-
-    #[inline]
-    pub(crate) fn queue_data(&self) -> &D::QueueData {
-        &self.queue_data
-    }
-
+impl<D: Operations> Owned<D> {
     /// # Safety
     ///
     /// `head` must be that of a boxed `Self`, which is not used again.
     unsafe fn free(head: NonNull<Head>) {
-        // CAST: The head is the first field of a `repr(C)` struct.
+        // CAST: The head is the first field of the first field of a `repr(C)` struct.
         // SAFETY: By this function's contract the head is that of a box, which `GenDisk::add` has
         // leaked, and which is not used again.
         drop(unsafe { KBox::from_raw(head.cast::<Self>().as_ptr()) });
@@ -263,14 +181,13 @@ impl<D: Operations> GenDisk<D> {
         let set = tag_set.as_raw();
         let events = KBox::pin_init(new_mutex!((), "Disk::events"), GFP_KERNEL)?;
         let head = Head {
-            free: DiskData::<D>::free,
+            free: Owned::<D>::free,
             closing: AtomicFlag::new(false),
-            presence: (*owner.presence).clone(),
+            presence: owner.presence(),
         };
         let data = KBox::new(
-            DiskData {
-                head,
-                queue_data,
+            Owned {
+                data: DiskData { head, queue_data },
                 _tag_set: tag_set,
             },
             GFP_KERNEL,
@@ -731,7 +648,8 @@ unsafe extern "C" fn geometry(
 ///
 /// `disk` must be a disk created by [`GenDisk::add`], and is not used again.
 unsafe extern "C" fn free_disk(disk: *mut bindings::gendisk) {
-    // CAST: The head is the first field of the data, a `repr(C)` struct.
+    // CAST: The head is the first field of the data, which is the first of what the disk owns; both are
+    // `repr(C)`.
     // SAFETY: By this function's contract `GenDisk::add` has set `private_data`, which does not
     // change.
     let head = unsafe { NonNull::new_unchecked((*disk).private_data.cast::<Head>()) };
@@ -750,7 +668,7 @@ unsafe extern "C" fn free_disk(disk: *mut bindings::gendisk) {
 /// `disk` is null or an allocated disk, `data` a leaked box for it.
 struct Unadded<D: Operations> {
     disk: *mut bindings::gendisk,
-    data: *mut DiskData<D>,
+    data: *mut Owned<D>,
 }
 
 impl<D: Operations> Drop for Unadded<D> {

@@ -11,9 +11,9 @@ use crate::blk::{
     },
     operations::{
         request::Private,
-        Operations,
-        Vtable, //
-    }, //
+        Operations, //
+    },
+    vtable::Vtable, //
 };
 use core::{
     marker::PhantomData,

@@ -16,8 +16,8 @@
 
 use crate::{
     blk::{
-        gen_disk::DiskData,
         operations::{
+            disk_data::DiskData,
             IoOperations,
             Operations, //
         },
