@@ -22,6 +22,14 @@ LAYERS = {
         ("configfs", "io"),
         ("blk",),
     ],
+    "rust/rdma": [
+        ("device", "direction", "position", "wc"),
+        ("cm", "cq", "pd"),
+        ("sge",),
+        ("dma",),
+        ("imm", "mr"),
+        ("qp",),
+    ],
     "ibtrs-client": [
         ("types", "text", "wait_queue"),
         ("env",),

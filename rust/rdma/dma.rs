@@ -14,7 +14,13 @@ use core::{
 };
 
 use crate::{
-    pd::Pd,
+    pd::{
+        keep::{
+            KeepNode,
+            Mapped, //
+        },
+        Pd, //
+    },
     sge::Sge, //
 };
 use ibtrs_bindings as bindings;
@@ -27,41 +33,14 @@ use kx::{
     mm::PageBlock, //
 };
 
-mod keep;
 mod pieces;
 
-pub(crate) use keep::{
-    KeepNode, //
-    Keeper,
-    Mapped,
-};
+pub use crate::direction::Direction;
 pub use pieces::{
     DmaPieces,
     DmaRoom,
     Sink, //
 };
-
-/// The direction of a transfer.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Direction {
-    /// The device reads the memory.
-    ToDevice,
-    /// The device writes the memory.
-    FromDevice,
-    /// Both.
-    Bidirectional,
-}
-
-impl Direction {
-    #[inline]
-    fn raw(self) -> kernel::bindings::dma_data_direction {
-        match self {
-            Self::ToDevice => kernel::bindings::dma_data_direction::DMA_TO_DEVICE,
-            Self::FromDevice => kernel::bindings::dma_data_direction::DMA_FROM_DEVICE,
-            Self::Bidirectional => kernel::bindings::dma_data_direction::DMA_BIDIRECTIONAL,
-        }
-    }
-}
 
 /// Bytes that stay mapped for a device as long as this value lives, or as a queue pair may use them.
 ///

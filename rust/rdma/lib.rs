@@ -70,17 +70,23 @@ const __LOG_PREFIX: &[u8] = b"rdma\0";
 pub mod cm;
 pub mod cq;
 pub mod device;
+mod direction;
 pub mod dma;
 pub mod imm;
 pub mod mr;
 pub mod pd;
-mod plug;
+mod position;
 pub mod qp;
-pub mod recv;
-pub mod sendq;
 pub mod sge;
-pub mod slot;
 pub mod wc;
+
+pub use qp::{
+    recv,
+    sendq::{
+        self,
+        slot, //
+    }, //
+};
 
 /// Returns the name of the owner of resources that `rdma res` shows.
 pub(crate) fn caller() -> *const kernel::ffi::c_char {

@@ -12,16 +12,14 @@
 
 use core::ptr::NonNull;
 
-use crate::{
-    device::Device,
-    dma::{
-        KeepNode, //
-        Keeper,
-        Mapped,
-    },
-    mr::Bases, //
-};
+use crate::device::Device;
+use bases::Bases;
 use ibtrs_bindings as bindings;
+use keep::{
+    KeepNode,
+    Keeper,
+    Mapped, //
+};
 use kernel::{
     new_mutex,
     new_spinlock_irq,
@@ -40,6 +38,9 @@ use kx::{
     }, //
 };
 
+pub(crate) mod bases;
+pub(crate) mod keep;
+
 /// A protection domain of a device.
 ///
 /// Queue pairs, regions and mappings hold references to the domain, so it is freed after the last
@@ -57,7 +58,7 @@ use kx::{
 /// This holds only for a domain that gets no further queue pair, so the domain refuses one.
 ///
 /// Before that, memory that is dropped passes to the domain, and is freed with it: see
-/// [`dma::keep`](crate::dma).
+/// `pd/keep.rs`.
 ///
 /// # Invariants
 ///

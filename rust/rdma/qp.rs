@@ -16,21 +16,6 @@ use crate::{
         PollContext, //
     },
     pd::Pd,
-    plug,
-    recv::{
-        Received,
-        Repost,
-        Rings, //
-    },
-    sendq::{
-        self,
-        Position,
-        SendQueue, //
-    },
-    slot::{
-        SlotRef,
-        Slots, //
-    },
     wc::{
         self,
         Wc, //
@@ -60,6 +45,23 @@ use kx::sync::{
     PercpuOwner,
     SetOnce, //
 };
+use recv::{
+    Received,
+    Repost,
+    Rings, //
+};
+use sendq::{
+    slot::{
+        SlotRef,
+        Slots, //
+    },
+    Position,
+    SendQueue, //
+};
+
+mod plug;
+pub mod recv;
+pub mod sendq;
 
 /// A driver's handlers for the completions of a queue pair.
 ///

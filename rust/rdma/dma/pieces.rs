@@ -4,13 +4,17 @@
 
 use super::{
     map_block,
-    Direction,
-    KeepNode, //
-    Mapped,
+    Direction, //
 };
 use crate::{
-    pd::Pd,
-    sendq::Position,
+    pd::{
+        keep::{
+            KeepNode,
+            Mapped, //
+        },
+        Pd, //
+    },
+    position::Position,
     sge::Sge, //
 };
 use core::mem::take;

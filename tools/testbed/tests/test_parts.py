@@ -264,6 +264,25 @@ def test_the_layers_of_kx_are_checked(tree, file, line, why):
     assert f"rust/kx/{file}:" in done.stdout and why in done.stdout
 
 
+@pytest.mark.parametrize("file, line, why", [
+    ("pd.rs", "use crate::mr::Mr;", "mr is not below pd"),
+    ("pd/keep.rs", "use crate::dma::DmaBuf;", "dma is not below pd"),
+    ("dma/pieces.rs", "use crate::sendq::Chain;", "qp is not below dma"),
+    ("imm.rs", "fn f(rings: &crate::recv::Rings) {}", "qp is not below imm"),
+    ("qp/sendq/queue.rs", "use crate::slot::Slot;", "a circle of files:"),
+])
+def test_the_layers_of_rdma_are_checked(tree, file, line, why):
+    folder = with_crate(tree, "rust/rdma")
+    if why.startswith("a circle"):
+        with (folder / "qp/sendq/slot.rs").open("a") as source:
+            source.write("use super::queue::Draft;\n")
+    with (folder / file).open("a") as source:
+        source.write(f"{line}\n")
+    done = check_modules(tree)
+    assert done.returncode == 1
+    assert f"rust/rdma/{file}:" in done.stdout and why in done.stdout
+
+
 @pytest.mark.parametrize("file, line", [
     ("data/con.rs", "use crate::data::claims::Claim;"),
     ("storage/landing.rs", "use super::chunk::Chunk;"),

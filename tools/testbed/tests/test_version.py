@@ -80,7 +80,7 @@ def test_the_build_in_symbol_names_follows_the_sources(tmp_path):
     for path in ("rust/bindings/generated.rs", "rust/proto/ibtrs/tests/x.rs", "rust/exports/core.c", "rust/meta/x.rmeta"):
         assert build(path, "generated") == first
     found = {first} | {build(path, "two") for path in (
-        "rust/kx/lib.rs", "rust/rdma/sendq.rs", "rust/helpers/keys.c", "rust/helpers/trace.h", "rust/bindings/bindgen.params")}
+        "rust/kx/lib.rs", "rust/rdma/qp/sendq.rs", "rust/helpers/keys.c", "rust/helpers/trace.h", "rust/bindings/bindgen.params")}
     assert len(found) == 6
     # Each crate has one.
     assert kbuild.count("-C metadata=$(ibtrs-build-") == 1

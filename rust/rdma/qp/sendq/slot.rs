@@ -11,9 +11,9 @@ use core::{
     pin::Pin, //
 };
 
-use crate::{
-    qp::Handler,
-    sendq, //
+use crate::qp::{
+    sendq,
+    Handler, //
 };
 use ibtrs_bindings as bindings;
 use kernel::{

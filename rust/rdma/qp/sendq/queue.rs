@@ -10,11 +10,11 @@ use core::{
 
 use super::{
     Entries,
-    Position,
     SqSpace, //
 };
 use crate::{
     imm::ImmRing,
+    position::Position,
     sge::Sge,
     CZeroed, //
 };

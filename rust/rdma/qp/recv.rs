@@ -10,6 +10,11 @@ use core::{
     slice, //
 };
 
+use super::{
+    Handler,
+    QpRef,
+    QueuePair, //
+};
 use crate::{
     dma::{
         Direction,
@@ -18,11 +23,6 @@ use crate::{
     },
     imm,
     pd::Pd,
-    qp::{
-        Handler,
-        QpRef,
-        QueuePair, //
-    },
     wc::Wc,
     CZeroed, //
 };

@@ -12,6 +12,11 @@ use core::{
     ptr, //
 };
 
+use super::{
+    Handler,
+    QpRef,
+    QueuePair, //
+};
 use crate::{
     dma::Sink,
     imm::ImmRing,
@@ -19,19 +24,9 @@ use crate::{
         Access,
         Mr, //
     },
-    qp::{
-        Handler,
-        QpRef,
-        QueuePair, //
-    },
     sge::{
         Remote,
         Sge, //
-    },
-    slot::{
-        Kind,
-        Slot,
-        SlotRef, //
     },
     wc::Wc,
     CZeroed, //
@@ -40,11 +35,18 @@ use ibtrs_bindings as bindings;
 use kernel::prelude::*;
 
 mod queue;
+pub mod slot;
 
+pub use crate::position::Position;
 pub(crate) use queue::SendQueue;
 use queue::{
     Draft,
     Wr, //
+};
+use slot::{
+    Kind,
+    Slot,
+    SlotRef, //
 };
 
 /// The handler function that the completion of a work request calls.
@@ -73,15 +75,6 @@ pub struct SqSpace {
     pub wrs: u32,
     /// Scatter elements of all work requests together.
     pub sges: u32,
-}
-
-/// A position in the order of all work requests of a send queue, in which they complete.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Position {
-    /// The number of the queue, which no other ever has.
-    pub(crate) queue: u64,
-    /// The number of the request, from 1.
-    pub(crate) number: u64,
 }
 
 /// The entries of a queue that a chain may take.

@@ -4,14 +4,16 @@
 //!
 //! Work requests and registrations name memory by numbers, and the device may use the memory until
 //! they have completed or were invalidated. Nothing on the I/O path keeps account of that. Instead,
-//! memory that is dropped while the domain has a queue pair passes to the domain ([`Pd::release`]).
+//! memory that is dropped while the domain has a queue pair passes to the domain ([`Pd::release`](super::Pd::release)).
 //! The domain unmaps and frees the memory with itself, after its last queue pair. So a driver that
 //! drops memory too early wastes it for a while, and the device never writes to memory of others.
 
 use core::mem::take;
 
-use super::Direction;
-use crate::device::Device;
+use crate::{
+    device::Device,
+    direction::Direction, //
+};
 use ibtrs_bindings as bindings;
 use kernel::{
     alloc::Flags,
@@ -49,7 +51,7 @@ impl Mapped {
     ///
     /// All of `bytes`, if there are any, must be mapped at `addr` in that direction; the mapping passes
     /// to the result.
-    pub(super) unsafe fn bytes(bytes: KVec<u8>, addr: u64, dir: Direction) -> Self {
+    pub(crate) unsafe fn bytes(bytes: KVec<u8>, addr: u64, dir: Direction) -> Self {
         // INVARIANT: By this function's contract.
         Self {
             memory: Memory::Bytes(bytes),
@@ -61,7 +63,7 @@ impl Mapped {
     /// # Safety
     ///
     /// As for [`Self::bytes`].
-    pub(super) unsafe fn block(block: Arc<PageBlock>, addr: u64, dir: Direction) -> Self {
+    pub(crate) unsafe fn block(block: Arc<PageBlock>, addr: u64, dir: Direction) -> Self {
         // INVARIANT: By this function's contract.
         Self {
             memory: Memory::Block(block),
@@ -74,7 +76,7 @@ impl Mapped {
     ///
     /// The first pieces must be mapped at `addrs` in that direction; the mappings pass to the
     /// result.
-    pub(super) unsafe fn pieces(pieces: Arc<Pieces>, addrs: KVVec<u64>, dir: Direction) -> Self {
+    pub(crate) unsafe fn pieces(pieces: Arc<Pieces>, addrs: KVVec<u64>, dir: Direction) -> Self {
         // INVARIANT: By this function's contract.
         Self {
             memory: Memory::Pieces(pieces, addrs),

@@ -8,7 +8,7 @@
 //! queues. Here, [`poll`] replaces it as the function of a queue's work item, and calls it under a
 //! plug.
 
-use crate::qp::{
+use super::{
     Handler,
     QueuePair, //
 };
