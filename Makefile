@@ -78,7 +78,7 @@ modules:
 clippy doc rust-analyzer:
 	@scripts/build-modules.sh $(FLAVOUR) $@
 
-rust-files = $(shell git ls-files -co --exclude-standard '*.rs' | grep -vE '^(rust/proto|tools/sim|tools/ibnbd)/')
+rust-files = $(shell git ls-files -co --exclude-standard '*.rs' | grep -vE '^(rust/proto|tools/(firewall|ibnbd|sim))/')
 RUSTFMT ?= /usr/bin/rustfmt
 rustfmt = $(RUSTFMT) --edition 2021 --config-path scripts/rustfmt.toml
 

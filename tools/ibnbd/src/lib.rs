@@ -27,7 +27,7 @@
 //! | [`metrics`] | metrics in the format of Prometheus |
 //! | [`program`] | other programs, and what they print |
 //! | [`probe`] | measures which sizes of packets pass between the ends of paths |
-//! | [`firewall`] | rules of nftables that drop RDMA's packets |
+//! | [`firewall`] | the rules of nftables |
 //! | [`trace`] | latency of each part of a request |
 //! | [`uevent`] | uevents of the kernel |
 //! | [`keyring`] | shared keys that the kernel has |

@@ -7,10 +7,10 @@ use std::io;
 use std::net::IpAddr;
 
 use ibnbd_host::configfs::{self, address};
-use ibnbd_host::firewall::{self, Packet};
 use ibnbd_host::trace::{self, Line, Tracer};
 use ibnbd_host::value::{self, Operation};
 use ibnbd_host::{mapping, probe, Root};
+use nft_drops::Packet;
 use proptest::prelude::*;
 use serde_json::{json, Value};
 
@@ -168,7 +168,7 @@ proptest! {
     #[test]
     fn no_rules_do_harm(rules in ruleset(), port: u16) {
         for protocol in ["udp", "tcp"] {
-            for drops in firewall::drops(&rules, Packet { protocol, port }) {
+            for drops in nft_drops::drops(&rules, Packet { protocol, port }) {
                 prop_assert_eq!(drops.hook.as_str(), "input");
             }
         }

@@ -7,11 +7,12 @@ use std::io;
 use std::net::SocketAddr;
 
 use ibtrs_proto::addr::Addr;
+use nft_drops::{Drops, Manager, Packet};
 
 use super::{Finding, Severity};
 use crate::configfs;
 use crate::family::{Family, Side};
-use crate::firewall::{self, Drops, Manager, Packet};
+use crate::firewall;
 use crate::host::{self, Port, Transport};
 use crate::model::{Machine, Path, PathState};
 use crate::probe::{self, Link, Measured, Reach};
@@ -277,7 +278,7 @@ fn of_firewall(root: &Root, machine: &Machine, ports: &[Port]) -> Vec<Finding> {
         paths(machine).partition(|path| is_v6(path.dst.as_deref()));
     let mut found = Vec::new();
     for packet in packets {
-        let drops = firewall::drops(&rules, packet);
+        let drops = nft_drops::drops(&rules, packet);
         // Paths come to the server at its ports only.
         let of_ports = listening.kinds(packet);
         let (v4, v6) = match packet.protocol {
