@@ -10,7 +10,8 @@ use super::{
     open::{
         Called,
         Closing,
-        OpenDevice, //
+        OpenDevice,
+        OpenDevices, //
     },
     view::View,
     Session, //
@@ -27,7 +28,10 @@ use crate::{
     session, //
 };
 use ibnbd_proto::{
-    grant,
+    grant::{
+        self,
+        Grant, //
+    },
     msg::{
         Close,
         Discover,
@@ -64,7 +68,10 @@ use kernel::{
     alloc::AllocError,
     prelude::*,
     str::CString,
-    sync::Arc, //
+    sync::{
+        Arc,
+        MutexGuard, //
+    }, //
 };
 use kx::{
     blk::BlockDevice,
@@ -227,49 +234,102 @@ fn try_open(
     source: Addr,
 ) -> Result<OpenAnswer, Refusal> {
     let name = message.dev_name;
-    let access = message.access(session.has_extensions());
-    // Clients in C send whatever their memory holds there.
-    let only_known = message.only_known && session.has_extensions();
     let mut open = session.open.lock();
     if session.is_stopped() {
         return Err(Refusal::new(ESHUTDOWN, "the server is being stopped"));
     }
     if let Some(known) = open.by_name(name) {
-        if known.device.access() != access {
-            let why = "the session has it open in another mode";
-            return Err(Refusal::new(EPERM, why));
-        }
-        if known.device.is_revoked() {
-            let errno = match only_known {
-                true => ENOENT,
-                false => EBUSY,
-            };
-            return Err(Refusal::new(errno, "an operator closes it"));
-        }
-        let is_granted = only_known || known.granted.is_some();
-        if !is_granted && session.config.has_exports() {
-            let why = "the session has it open from dev_search_path, which is off: close it before the export is opened";
-            return Err(Refusal::new(EEXIST, why));
-        }
-        // The last OPEN that opens the device counts: a client whose CLOSE was lost may map it again.
-        let checksums = match only_known {
-            true => known.device.has_checksums(),
-            false => wants_checksums(session, message),
-        };
-        let granted = known.granted.as_ref();
-        let described = answer(session, known.id, &known.device, granted, checksums)?;
-        known.device.set_checksums(checksums);
-        if checksums {
-            session.set_checksums(known.device.throttle().cloned());
-        }
-        return Ok(described);
+        return describe_known(session, message, known);
     }
     // The client learns now that it is closed, or opens it again.
     session.gone.lock().forget(name.as_str().as_bytes());
-    if only_known {
+    if is_question(session, message) {
         return Err(Refusal::new(ENOENT, "the session does not have it open"));
     }
-    if session.is_full(&open) {
+    let admitted = admit(session, message, &mut open)?;
+    let new = open_admitted(session, message, source, &mut open, admitted)?;
+    let (id, grant, answer) = (new.device.id, new.grant, new.answer);
+    publish(session, open, new)?;
+    session.watch_sizes();
+    if session.may_log(&source) {
+        let called = Called {
+            name: name.as_str(),
+            export: grant.is_some(),
+        };
+        pr_info!(
+            "{}: {}: {}: granted, {}: {} (device {})\n",
+            session.name(),
+            Shown(source),
+            called,
+            message.access(session.has_extensions()).as_str(),
+            grant.map_or("it is below dev_search_path", |grant| grant.as_str()),
+            id
+        );
+    }
+    Ok(answer)
+}
+
+/// Returns whether the client only asks for a device that the session has open.
+fn is_question(session: &Session, message: &Open<'_>) -> bool {
+    // Clients in C send whatever their memory holds there.
+    message.only_known && session.has_extensions()
+}
+
+/// Answers the OPEN of a device that the session has open.
+fn describe_known(
+    session: &Session,
+    message: &Open<'_>,
+    known: &OpenDevice,
+) -> Result<OpenAnswer, Refusal> {
+    let only_known = is_question(session, message);
+    if known.device.access() != message.access(session.has_extensions()) {
+        let why = "the session has it open in another mode";
+        return Err(Refusal::new(EPERM, why));
+    }
+    if known.device.is_revoked() {
+        let errno = match only_known {
+            true => ENOENT,
+            false => EBUSY,
+        };
+        return Err(Refusal::new(errno, "an operator closes it"));
+    }
+    let is_granted = only_known || known.granted.is_some();
+    if !is_granted && session.config.has_exports() {
+        let why = "the session has it open from dev_search_path, which is off: close it before the export is opened";
+        return Err(Refusal::new(EEXIST, why));
+    }
+    // The last OPEN that opens the device counts: a client whose CLOSE was lost may map it again.
+    let checksums = match only_known {
+        true => known.device.has_checksums(),
+        false => wants_checksums(session, message),
+    };
+    let granted = known.granted.as_ref();
+    let described = answer(session, known.id, &known.device, granted, checksums)?;
+    known.device.set_checksums(checksums);
+    if checksums {
+        session.set_checksums(known.device.throttle().cloned());
+    }
+    Ok(described)
+}
+
+/// A device that a session may open.
+struct Admitted {
+    /// Its id in the session.
+    id: u32,
+    /// The number of the block device.
+    dev: u32,
+    /// The grant, if it is an export.
+    granted: Option<Granted>,
+}
+
+/// Decides whether a session may open a device, and finds it.
+fn admit(
+    session: &Arc<Session>,
+    message: &Open<'_>,
+    open: &mut OpenDevices,
+) -> Result<Admitted, Refusal> {
+    let name = message.dev_name;
+    if session.is_full(open) {
         let why = "the session already has max_devices devices open or being closed";
         return Err(Refusal::new(ENOSPC, why));
     }
@@ -278,9 +338,9 @@ fn try_open(
         peer: session.peer(),
         session: session.clone(),
         device: id,
-        devices: session.count(&open),
+        devices: session.count(open),
         name: grant::export_name(name.as_str()),
-        access,
+        access: message.access(session.has_extensions()),
     })?;
     let dev = match &granted {
         Some(granted) => BlockDevice::find(c"/", &granted.path)?,
@@ -292,6 +352,28 @@ fn try_open(
         let why = "the session has it open by another name";
         return Err(Refusal::new(EEXIST, why));
     }
+    Ok(Admitted { id, dev, granted })
+}
+
+/// A device that was opened, and the answer to the client.
+struct NewDevice {
+    device: OpenDevice,
+    /// Why it was granted, if it is an export.
+    grant: Option<Grant>,
+    checksums: bool,
+    answer: OpenAnswer,
+}
+
+/// Opens a device, and makes room for it in the list.
+fn open_admitted(
+    session: &Arc<Session>,
+    message: &Open<'_>,
+    source: Addr,
+    open: &mut OpenDevices,
+    admitted: Admitted,
+) -> Result<NewDevice, Refusal> {
+    let Admitted { id, dev, granted } = admitted;
+    let access = message.access(session.has_extensions());
     let grant = granted.as_ref().map(|granted| granted.grant);
     let terms = granted.as_ref().map(|granted| granted.terms.clone());
     let device = Opened::open(
@@ -304,22 +386,17 @@ fn try_open(
     )?;
     let checksums = wants_checksums(session, message);
     device.set_checksums(checksums);
-    let limits = device.throttle().cloned();
-    let rsp = answer(session, id, &device, granted.as_ref(), checksums)?;
+    let answer = answer(session, id, &device, granted.as_ref(), checksums)?;
     let view = Arc::new(
         View {
             session: session.clone(),
             id,
-            name: CString::try_from_fmt(fmt!("{}", name.as_str()))?,
+            name: CString::try_from_fmt(fmt!("{}", message.dev_name.as_str()))?,
             access,
         },
         GFP_KERNEL,
     )?;
-    let called = Called {
-        name: name.as_str(),
-        export: granted.is_some(),
-    };
-    let text = CString::try_from_fmt(fmt!("{}", name.as_str()))?;
+    let name = CString::try_from_fmt(fmt!("{}", message.dev_name.as_str()))?;
     open.reserve()?;
     // Otherwise the client would be told that it has opened a device that is closed as soon as this
     // lock is free.
@@ -331,42 +408,44 @@ fn try_open(
     let device = OpenDevice {
         id,
         dev,
-        name: text,
+        name,
         source,
         _dir: view.show(device.user()),
         device,
         granted,
     };
+    Ok(NewDevice {
+        device,
+        grant,
+        checksums,
+        answer,
+    })
+}
+
+/// Lets I/O find a device that was opened. A refused device is dropped without the lock, which its
+/// attributes take.
+fn publish(
+    session: &Session,
+    mut open: MutexGuard<'_, OpenDevices>,
+    new: NewDevice,
+) -> Result<(), Refusal> {
+    let limits = new.device.device.throttle().cloned();
     // Sysfs shows the device already, so an operator who creates the first export after this check
     // finds it there.
-    let result = match grant.is_none() && session.config.has_exports() {
-        true => Err((Denied::from(grant::unknown(false)).into(), device)),
+    let result = match new.grant.is_none() && session.config.has_exports() {
+        true => Err((Denied::from(grant::unknown(false)).into(), new.device)),
         false => open
-            .insert(device)
+            .insert(new.device)
             .map_err(|device| (ENOMEM.into(), device)),
     };
     if result.is_ok() {
-        if checksums {
+        if new.checksums {
             session.set_checksums(limits);
         }
         session.publish(&mut open);
     }
     drop(open);
-    // A refused device is dropped without the lock, which the device's attributes take.
-    result.map_err(|(refusal, _device): (Refusal, _)| refusal)?;
-    session.watch_sizes();
-    if session.may_log(&source) {
-        pr_info!(
-            "{}: {}: {}: granted, {}: {} (device {})\n",
-            session.name(),
-            Shown(source),
-            called,
-            access.as_str(),
-            grant.map_or("it is below dev_search_path", |grant| grant.as_str()),
-            id
-        );
-    }
-    Ok(rsp)
+    result.map_err(|(refusal, _device): (Refusal, _)| refusal)
 }
 
 /// Returns whether requests to the device that `message` opens will have checksums.
