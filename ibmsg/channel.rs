@@ -250,7 +250,11 @@ impl Chan {
 
     /// Whether nobody needs this any more.
     pub(crate) fn is_done(&self) -> bool {
-        !self.has_program && self.proto.is_over() && !self.owes_closed && self.owed == Owed::Nothing
+        !self.has_program
+            && self.proto.is_over()
+            && !self.proto.owes_close()
+            && !self.owes_closed
+            && self.owed == Owed::Nothing
     }
 
     /// Whether OPEN or RESUME is still to be sent.

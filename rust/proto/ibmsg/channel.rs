@@ -60,6 +60,8 @@ struct Closing {
     told: bool,
     /// CLOSE with an end was sent on the present connection.
     ended: bool,
+    /// The peer's end has arrived before CLOSE was sent: the peer does not know the final state.
+    overtaken: bool,
 }
 
 /// What the peer must not do. The receiver fails the path that the record came by.
@@ -350,7 +352,8 @@ impl Channel {
         self.tx.lost();
         self.rx.lost();
         if let Some(closing) = &mut self.closing {
-            (closing.told, closing.ended) = (false, false);
+            // A peer that has sent its end asks by RESUME.
+            (closing.told, closing.ended, closing.overtaken) = (false, false, false);
         }
     }
 
@@ -514,20 +517,30 @@ impl Channel {
             reason,
             told: false,
             ended: false,
+            overtaken: false,
         });
         if self.peer_ended {
             self.phase = Phase::Over;
         }
     }
 
-    /// The CLOSE that is to be sent now, if any. `is_queue_empty`: all messages have numbers. It follows
+    /// Whether CLOSE is to be sent although the channel is over: the peer's end came first, and CLOSED alone
+    /// would say that everything was delivered. The channel is not forgotten before.
+    pub fn owes_close(&self) -> bool {
+        let is_overtaken = self.closing.is_some_and(|closing| closing.overtaken);
+        is_overtaken && matches!(self.place, Place::On(_))
+    }
+
+    /// The CLOSE that is to be sent now, if any; before CLOSED, if both are. `is_queue_empty`: all messages have numbers. It follows
     /// the messages that were sent before.
     pub fn close_due(&mut self, is_queue_empty: bool) -> Option<Close> {
         let can_send = matches!(
             (self.place, self.phase),
             (Place::On(_), Phase::Open | Phase::Opening) | (Place::Moving(_), Phase::Opening)
         );
+        let can_send = can_send || self.owes_close();
         let closing = self.closing.as_mut().filter(|_| can_send)?;
+        closing.overtaken = false;
         // A peer that takes nothing more needs no messages.
         let is_all = self.tx.is_stopped() || (is_queue_empty && self.tx.is_caught_up());
         let is_end = is_all && !closing.ended;
@@ -583,7 +596,8 @@ impl Channel {
             return Ok(PeerCloses::Stops);
         }
         self.peer_ended = true;
-        if self.closing.is_some() {
+        if let Some(closing) = &mut self.closing {
+            closing.overtaken = !closing.told;
             self.phase = Phase::Over;
         }
         Ok(PeerCloses::Ends)

@@ -369,3 +369,42 @@ fn a_session_that_is_lost_ends_the_channel() {
     );
     assert_eq!(client.cause(), Cause::PeerLost);
 }
+
+/// The server's program closes, and the client's end arrives before CLOSE was sent.
+#[test]
+fn an_end_that_overtakes_close() {
+    let (mut client, mut server) = open();
+    let mut item = client.tx.queue(10).unwrap();
+    assert!(matches!(client.tx.next(&mut item), Next::Message(_)));
+    server.close(0);
+    client.close(0);
+    let end = client.close_due(true).unwrap();
+    assert!(end.end.is_some() && !server.owes_close());
+    // The message is dropped, and CLOSED alone would say that it was delivered.
+    assert_eq!(server.peer_closes(A, &end), Ok(PeerCloses::Ends));
+    assert!(server.is_over() && server.owes_close());
+    let close = server.close_due(false).unwrap();
+    assert!(!server.owes_close() && server.close_due(true).is_none());
+    assert_eq!(client.peer_closes(A, &close), Ok(PeerCloses::Ends));
+    assert_eq!(client.cause(), Cause::Closed);
+    assert_eq!(
+        client.tx.end(&mut item, Cause::Closed),
+        Some(ibmsg_proto::Outcome::NotDelivered)
+    );
+    assert_eq!(client.closed(A), Ok(()));
+    assert_eq!(server.closed(A), Ok(()));
+    // A connection that is lost in between: RESUMED says that the channel is gone.
+    let (mut client, mut server) = open();
+    server.close(0);
+    client.close(0);
+    let end = client.close_due(true).unwrap();
+    assert_eq!(server.peer_closes(A, &end), Ok(PeerCloses::Ends));
+    assert!(server.lost(A) && !server.owes_close() && server.close_due(true).is_none());
+    // A program that closes after that has nothing to tell.
+    let (mut client, mut server) = open();
+    client.close(0);
+    let end = client.close_due(true).unwrap();
+    assert_eq!(server.peer_closes(A, &end), Ok(PeerCloses::Ends));
+    server.close(0);
+    assert!(server.is_over() && !server.owes_close() && server.close_due(true).is_none());
+}

@@ -39,6 +39,8 @@ pub enum Bug {
     HastyLive,
     /// CLOSE is sent before all messages.
     EarlyEnd,
+    /// A program's CLOSE is not sent any more once the peer's end has arrived.
+    NoLateClose,
     /// The end of a channel is not answered.
     NoClosed,
     /// Acknowledgements only travel with other frames.
@@ -51,7 +53,7 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 21] = [
+    pub const ALL: [Bug; 22] = [
         Bug::AckBeforeQueue,
         Bug::ReleaseOnPost,
         Bug::CompletionIsDelivery,
@@ -69,6 +71,7 @@ impl Bug {
         Bug::NoFence,
         Bug::HastyLive,
         Bug::EarlyEnd,
+        Bug::NoLateClose,
         Bug::NoClosed,
         Bug::NoAckTimer,
         Bug::NoCreditFrames,

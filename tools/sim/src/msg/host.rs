@@ -493,6 +493,14 @@ impl World<'_> {
                 };
                 let had_ended = end.ch.peer_has_ended();
                 let was = end.ch.peer_closes(from, close)?;
+                // Before CLOSED, as that would say that everything was delivered.
+                let own = match end.ch.owes_close() {
+                    true => end.ch.close_due(false),
+                    false => None,
+                };
+                if let Some(own) = own.filter(|_| !self.has(Bug::NoLateClose)) {
+                    self.control(side, epoch, encoded(|out| own.encode(out)));
+                }
                 if was == PeerCloses::Ends && !self.has(Bug::NoClosed) {
                     self.control(side, epoch, encoded(|out| closed.encode(out)));
                 }
@@ -507,6 +515,7 @@ impl World<'_> {
                 };
                 end.ch.closed(from)?;
                 if end.ch.is_over() {
+                    self.all_arrived(chan, side);
                     self.hosts[side].ends[chan] = None;
                 }
             }
@@ -848,6 +857,10 @@ impl World<'_> {
         };
         match end.ch.resumed(conn(epoch), entry)? {
             Resumed::Stale => {}
+            Resumed::Gone if end.shut => {
+                let cause = end.ch.cause();
+                self.end_all(chan, CLIENT, cause);
+            }
             Resumed::Gone if end.program => self.end_all(chan, CLIENT, Cause::PeerLost),
             Resumed::Gone => self.hosts[CLIENT].ends[chan] = None,
             Resumed::Live => {

@@ -31,6 +31,7 @@ impl End {
             deficit: Deficit::default(),
             front: false,
             program: true,
+            shut: false,
             reading: false,
             last_taken: ch.tx.taken(),
         }
@@ -79,6 +80,8 @@ impl World<'_> {
         };
         let is_call = match todo.what {
             What::Close => return self.close_program(chan, side),
+            What::Shut => return self.shut_program(chan, side),
+            _ if end.shut => return,
             What::Send => false,
             What::Call => true,
         };
@@ -155,6 +158,58 @@ impl World<'_> {
             self.hosts[side].ends[chan] = None;
         }
         self.hosts[side].dirty = true;
+    }
+
+    /// The program writes no more and takes no more.
+    fn shut_program(&mut self, chan: usize, side: usize) {
+        for m in self
+            .log
+            .messages
+            .iter_mut()
+            .filter(|m| m.chan == chan && m.from == side)
+        {
+            m.shut = true;
+        }
+        let Some(end) = self.hosts[side].ends[chan].as_deref_mut() else {
+            return;
+        };
+        end.shut = true;
+        for waiting in core::mem::take(&mut end.inbox) {
+            let slot = CallId::from_wire(waiting.call).slot();
+            let call = end.calls.get_mut(usize::from(slot));
+            // An answer that the program does not want.
+            if let Some((slot, call)) = call.filter(|_| waiting.reply) {
+                let id = CallId::from_wire(waiting.call);
+                if slot.reply(id) == Ok(Answer::Program) {
+                    self.log.messages[*call as usize].answered = true;
+                }
+            }
+        }
+        end.ch.close(0);
+        if end.ch.is_over() {
+            self.end_calls(chan, side, |_| true, Outcome::Delivered);
+            self.hosts[side].ends[chan] = None;
+        }
+        self.hosts[side].dirty = true;
+    }
+
+    /// The peer's kernel has answered the end of this side: it has all messages, unless its program takes
+    /// no more.
+    pub fn all_arrived(&mut self, chan: usize, side: usize) {
+        let Some(end) = self.hosts[side].ends[chan].as_deref_mut() else {
+            return;
+        };
+        if !end.program {
+            return;
+        }
+        end.piece = None;
+        let is_stopped = end.ch.tx.is_stopped();
+        for sent in core::mem::take(&mut end.queue) {
+            if !is_stopped && !sent.item.is_expired() {
+                self.log.told(sent.id, Outcome::Delivered);
+            }
+        }
+        self.end_calls(chan, side, |_| true, Outcome::Delivered);
     }
 
     /// The client's program does not wait any longer for the portal.
@@ -268,6 +323,9 @@ impl World<'_> {
         let Some(end) = self.program(chan, side, boot) else {
             return;
         };
+        if end.shut {
+            return;
+        }
         let len = request % 100;
         let item = match end.ch.tx.queue(len) {
             Ok(item) => item,
@@ -413,7 +471,8 @@ impl World<'_> {
             }
             return;
         }
-        if end.ch.is_over() {
+        let (is_over, was_shut) = (end.ch.is_over(), end.shut);
+        if is_over && !was_shut {
             // It was withdrawn before it was accepted.
             self.hosts[side].ends[chan] = None;
             return;
@@ -434,7 +493,10 @@ impl World<'_> {
                 Outcome::NotDelivered,
             );
         }
-        if ends {
+        if is_over {
+            self.end_calls(chan, side, |_| true, Outcome::Delivered);
+            self.hosts[side].ends[chan] = None;
+        } else if ends {
             if !self.log.peer_lost[chan] {
                 self.log.drained(chan, 1 - side);
             }
@@ -494,5 +556,6 @@ fn new_message(chan: usize, from: usize, answers: Option<u32>, is_call: bool, le
         answered: false,
         call_told: None,
         orphan: false,
+        shut: false,
     }
 }

@@ -24,6 +24,8 @@ pub enum What {
     Call,
     /// Closes its end, or dies.
     Close,
+    /// Writes no more and takes no more, but waits for the outcomes.
+    Shut,
 }
 
 /// An operation of a program.
@@ -266,7 +268,10 @@ fn ops(r: &mut Rng, most: u64) -> Vec<Action> {
     if r.below(3) == 0 {
         ops.push(Action {
             at: r.below(2 * spread),
-            what: What::Close,
+            what: match r.below(3) {
+                0 => What::Shut,
+                _ => What::Close,
+            },
             len: 0,
             timeout: None,
         });

@@ -144,6 +144,8 @@ pub struct End {
     pub front: bool,
     /// The program has it open.
     pub program: bool,
+    /// The program writes no more and takes no more.
+    pub shut: bool,
     /// A [`Ev::Read`] is on its way.
     pub reading: bool,
     /// The last acknowledgement that arrived, for [`Bug::AddCredits`].
