@@ -402,6 +402,7 @@ impl Chan {
                 let len = message.body.len();
                 self.counts.received += 1;
                 self.counts.received_bytes += u64::from(len);
+                self.inbox.copied();
                 self.proto.rx.took(len, self.inbox.front());
                 self.drop_late();
                 self.inbox.shrink();

@@ -58,9 +58,9 @@ mod param {
         pub(crate) user_mib: IntParam = IntParam::new(1024, 1..=1_048_576),
         "MiB that messages of a user may take, 1 to 1048576 (default: 1024)";
 
-        /// The most memory that all channels may take, in MiB.
-        pub(crate) total_mib: IntParam = IntParam::new(4096, 1..=16_777_216),
-        "MiB that messages of all users may take, 1 to 16777216 (default: 4096)";
+        /// The most memory that all channels may take, in MiB; 0: [`super::default_total`].
+        pub(crate) total_mib: IntParam = IntParam::new(0, 0..=16_777_216),
+        "MiB that messages of all users may take, up to 16777216; 0: an eighth of the memory, at most 4096 (default: 0)";
 
         /// For tests: the local link is lost again and again.
         pub(crate) lose_link: IntParam = IntParam::new(0, 0..=1_000_000),
@@ -78,6 +78,11 @@ module! {
 
 /// The name of the session with this machine.
 const LOCAL: &[u8] = b"local";
+
+/// The most bytes that all channels may take by default.
+fn default_total() -> u64 {
+    (kx::mm::total_bytes() / 8).min(4096 << 20)
+}
 
 struct Module {
     // In the order of teardown. First, nobody can open the device any more; all files are closed, or the
@@ -106,7 +111,11 @@ impl Drop for Sessions {
 impl kernel::Module for Module {
     fn init(_module: &'static ThisModule) -> Result<Self> {
         let mib = |param: &kx::param::IntParam| u64::from(param.get()) << 20;
-        let limits = limits::Limits::new(mib(&param::user_mib), mib(&param::total_mib))?;
+        let total = match mib(&param::total_mib) {
+            0 => default_total(),
+            total => total,
+        };
+        let limits = limits::Limits::new(mib(&param::user_mib), total)?;
         let portals = portal::Portals::new()?;
         let queue = Queue::new(Options::unbound(), fmt!("ibmsg"))?;
         let name = types::Name::new(LOCAL)?;

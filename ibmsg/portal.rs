@@ -13,7 +13,8 @@ use kernel::{
     sync::{
         Arc,
         SpinLockIrq, //
-    }, //
+    },
+    task::Pid, //
 };
 use kx::{
     deque::Deque,
@@ -73,8 +74,19 @@ pub(crate) struct Offer<S> {
     pub(crate) channel: u32,
     pub(crate) max_message: u32,
     data: KVec<u8>,
-    /// The program at the portal has it, or is about to.
-    is_read: bool,
+    /// The process that has read it, or is about to.
+    reader: Option<Reader>,
+}
+
+/// A process that reads offers, by its number.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Reader(Pid);
+
+impl Reader {
+    /// The current process.
+    pub(crate) fn current() -> Self {
+        Self(current!().group_leader().pid())
+    }
 }
 
 /// An offer as it is read.
@@ -190,7 +202,7 @@ impl<S: Clone + PartialEq> Portal<S> {
             channel: open.channel,
             max_message: open.window.max_message(),
             data,
-            is_read: false,
+            reader: None,
         });
         drop(offers);
         self.waiters.wake(Ready::IN);
@@ -240,7 +252,7 @@ impl<S: Clone + PartialEq> Portal<S> {
         let offers = self.offers.lock();
         let mut all = offers.list.iter();
         let len = all
-            .find(|offer| !offer.is_read)
+            .find(|offer| offer.reader.is_none())
             .map(|offer| offer.data.len());
         drop(all);
         len
@@ -248,10 +260,15 @@ impl<S: Clone + PartialEq> Portal<S> {
 
     /// Reads the next offer, if its data has room in `room` bytes. [`EMSGSIZE`] if it has not; none if
     /// there is no offer.
-    pub(crate) fn read(&self, room: usize, session: impl Fn(&S) -> Name) -> Option<Result<Seen>> {
+    pub(crate) fn read(
+        &self,
+        room: usize,
+        reader: Reader,
+        session: impl Fn(&S) -> Name,
+    ) -> Option<Result<Seen>> {
         let mut offers = self.offers.lock();
         let mut all = offers.list.iter();
-        let at = all.position(|offer| !offer.is_read);
+        let at = all.position(|offer| offer.reader.is_none());
         drop(all);
         let offer = offers.list.get_mut(at?)?;
         let len = offer.data.len();
@@ -266,8 +283,25 @@ impl<S: Clone + PartialEq> Portal<S> {
             len,
         };
         seen.data.get_mut(..len)?.copy_from_slice(&offer.data);
-        offer.is_read = true;
+        offer.reader = Some(reader);
         Some(Ok(seen))
+    }
+
+    /// A process closes the portal, or dies: others read the offers that it has not answered.
+    pub(crate) fn give_back(&self, reader: Reader) {
+        let mut offers = self.offers.lock();
+        let mut has_any = false;
+        for at in 0..offers.list.len() {
+            let offer = offers.list.get_mut(at);
+            if let Some(offer) = offer.filter(|offer| offer.reader == Some(reader)) {
+                offer.reader = None;
+                has_any = true;
+            }
+        }
+        drop(offers);
+        if has_any {
+            self.waiters.wake(Ready::IN);
+        }
     }
 
     /// The program could not take an offer: it reads it again.
@@ -277,7 +311,7 @@ impl<S: Clone + PartialEq> Portal<S> {
         let at = all.position(|offer| offer.id == id);
         drop(all);
         if let Some(offer) = at.and_then(|at| offers.list.get_mut(at)) {
-            offer.is_read = false;
+            offer.reader = None;
         }
         drop(offers);
         self.waiters.wake(Ready::IN);

@@ -327,6 +327,7 @@ mod tests {
             Taken, //
         },
         link::Arrived,
+        portal::Reader,
         types::{
             Body,
             Event,
@@ -525,7 +526,9 @@ mod tests {
         let (id, _) = world.sides[0].open(uid, name, terms()?, KVec::new(), false)?;
         ensure!(id == 1);
         world.run()?;
-        let seen = portal.read(100, Side::name).ok_or(ENOENT)??;
+        let seen = portal
+            .read(100, Reader::current(), Side::name)
+            .ok_or(ENOENT)??;
         let offer = portal.remove(seen.id).ok_or(ENOENT)?;
         ensure!(offer.from == world.sides[1] && offer.channel == 1);
         ensure!(world.sides[1].accept(1, KVec::new()));

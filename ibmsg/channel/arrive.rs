@@ -174,8 +174,10 @@ impl Chan {
     /// SKIP has arrived.
     pub(crate) fn skip(&mut self, skip: &Skip) -> Result<(), Fault> {
         self.proto.check_open()?;
-        self.proto.rx.skip(skip.number, skip.total)?;
-        self.inbox.drop_pieces();
+        // Pieces that are kept are of a message that comes after one that was skipped before.
+        if self.proto.rx.skip(skip.number, skip.total)? == Arrival::Skipped {
+            self.inbox.drop_pieces();
+        }
         self.acknowledged(&skip.ack)
     }
 

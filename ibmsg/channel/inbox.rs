@@ -144,6 +144,8 @@ pub(crate) fn closed(reason: u16, taken: u64, queued: u64, answer: &mut Body, ro
 /// There is room for a notice for each that is owed, and for one that is put back.
 pub(crate) struct Inbox {
     messages: Deque<KBox<Incoming>>,
+    /// The number of the message before those, which is being copied to the program.
+    copying: Option<Seq>,
     notices: Deque<Notice>,
     /// Notices that may come.
     owed: usize,
@@ -159,6 +161,7 @@ impl Inbox {
     pub(crate) fn new() -> Self {
         Self {
             messages: Deque::new(),
+            copying: None,
             notices: Deque::new(),
             owed: 0,
             partial: None,
@@ -218,9 +221,10 @@ impl Inbox {
         }
     }
 
-    /// The number of the first message.
+    /// The number of the first message that the program does not have.
     pub(crate) fn front(&self) -> Option<Seq> {
-        self.messages.front().map(|message| message.number)
+        let front = self.messages.front().map(|message| message.number);
+        self.copying.or(front)
     }
 
     /// Takes the first message if it is late. Returns its length.
@@ -326,12 +330,20 @@ impl Inbox {
             return Take::Item(Taken::Event(event(Event::PathBack), Body::new()));
         }
         match self.messages.pop_front() {
-            Some(message) => Take::Item(Taken::Message(message)),
+            Some(message) => {
+                self.copying = Some(message.number);
+                Take::Item(Taken::Message(message))
+            }
             None => Take::Nothing,
         }
     }
 
-    /// What was taken is not put back any more.
+    /// The program has the message that was taken.
+    pub(crate) fn copied(&mut self) {
+        self.copying = None;
+    }
+
+    /// Gives up memory that is not needed now.
     pub(crate) fn shrink(&mut self) {
         self.messages.shrink();
     }
@@ -339,10 +351,12 @@ impl Inbox {
     /// Puts something back that the program could not take.
     pub(crate) fn put_back(&mut self, taken: Taken, answer: &mut Body) {
         match taken {
-            Taken::Message(message) if !self.is_closed => {
-                let _ = self.messages.push_front(message);
+            Taken::Message(message) => {
+                self.copying = None;
+                if !self.is_closed {
+                    let _ = self.messages.push_front(message);
+                }
             }
-            Taken::Message(_) => {}
             Taken::Notice(notice) => {
                 let _ = self.notices.push_front(notice);
             }

@@ -75,7 +75,7 @@ pub(super) struct ChannelFile {
     /// Held by the task that copies messages, so that one that cannot be copied is put back in its place.
     #[pin]
     reading: Mutex<()>,
-    /// A task that must not wait has found `reading` locked.
+    /// A task has found `reading` locked.
     is_missed: Atomic<bool>,
 }
 
@@ -115,6 +115,27 @@ impl ChannelFile {
         self.its.is_ours.store(true, Relaxed);
     }
 
+    /// Locks `reading`, unless the call must not wait.
+    ///
+    /// # Errors
+    ///
+    /// [`EAGAIN`]; [`ERESTARTSYS`] if a signal came first.
+    fn lock(&self, may_wait: bool) -> Result<MutexGuard<'_, ()>> {
+        match may_wait {
+            // The task that has it may wait for its memory for as long as it takes.
+            true => self.wake.wait(None, || self.try_lock()),
+            false => self.try_lock().ok_or(EAGAIN),
+        }
+    }
+
+    /// Wakes the tasks that could not lock, after this one has unlocked.
+    fn unlocked(&self) {
+        // ORDERING: Pairs with `try_lock`: either that sees the lock free, or this sees the flag.
+        if self.is_missed.xchg(false, Full) {
+            self.wake.wake(self.poll());
+        }
+    }
+
     /// Locks `reading` if that is possible at once. Otherwise the task that has it wakes all others.
     fn try_lock(&self) -> Option<MutexGuard<'_, ()>> {
         if let Some(guard) = self.reading.try_lock() {
@@ -136,6 +157,10 @@ impl ChannelFile {
                         return Some(reading.or(e));
                     }
                     self.its.side.took(self.its.channel, taken);
+                    // A writer may be as fast as this reader.
+                    if current!().signal_pending() {
+                        return Some(Ok(reading.done));
+                    }
                 }
                 Take::TooLong => return Some(reading.or(EMSGSIZE)),
                 Take::Nothing if reading.done == 0 => return None,
@@ -187,17 +212,10 @@ impl FileOps for ChannelFile {
             return Err(EMSGSIZE);
         }
         loop {
-            let guard = match io.is_nowait {
-                false => self.reading.lock(),
-                true => self.try_lock().ok_or(EAGAIN)?,
-            };
+            let guard = self.lock(io.may_wait())?;
             let copied = self.copy(to);
             drop(guard);
-            // A task that could not lock waits for more, although there may be enough.
-            // ORDERING: Pairs with `try_lock`: either that sees the lock free, or this sees the flag.
-            if self.is_missed.xchg(false, Full) {
-                self.wake.wake(self.poll());
-            }
+            self.unlocked();
             if let Some(result) = copied {
                 return result;
             }
@@ -252,7 +270,11 @@ impl FileOps for ChannelFile {
                 if arg != 0 {
                     return Err(EINVAL);
                 }
+                // A message that is being copied counts as read, or not, before the peer is told.
+                let guard = self.lock(true)?;
                 self.its.side.shut_down(self.its.channel);
+                drop(guard);
+                self.unlocked();
                 Ok(0)
             }
             _ => Err(ENOTTY),

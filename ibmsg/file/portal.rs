@@ -34,6 +34,7 @@ use crate::{
     portal::{
         Portal,
         Portals,
+        Reader,
         Seen, //
     },
     session::Side,
@@ -114,6 +115,10 @@ impl FileOps for PortalFile {
         &self.portal.waiters
     }
 
+    fn flush(&self) {
+        self.portal.give_back(Reader::current());
+    }
+
     fn poll(&self) -> Ready {
         Ready::IN.when(self.portal.next_data().is_some())
     }
@@ -126,7 +131,7 @@ impl FileOps for PortalFile {
         loop {
             let room = reading.room(to).checked_sub(HEADER_LEN + OFFER_LEN);
             let next = match room {
-                Some(room) => self.portal.read(room, Side::name),
+                Some(room) => self.portal.read(room, Reader::current(), Side::name),
                 None => self.portal.next_data().map(|_| Err(EMSGSIZE)),
             };
             match next {

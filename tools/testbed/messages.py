@@ -640,6 +640,109 @@ def waiting() -> None:
     ends(pid)
 
 
+def long_read() -> None:
+    """A read that always finds another message: tasks behind it, and a signal."""
+    _, client, server = pair()
+
+    def writer() -> None:
+        os.close(server)
+        with contextlib.suppress(BrokenPipeError):
+            while True:
+                write(client, b"x")
+
+    def reader() -> None:
+        signal.signal(signal.SIGUSR1, lambda *_: None)
+        assert os.readv(server, [mmap.mmap(-1, 1 << 30)]) > 0
+
+    class Alarm(Exception):
+        pass
+
+    def alarm(*_) -> None:
+        raise Alarm
+
+    pids = [child(writer), child(reader)]
+    time.sleep(0.5)
+    # The reader is inside of its read, whatever the file's flags are now.
+    begin = time.monotonic()
+    fcntl.fcntl(server, fcntl.F_SETFL, os.O_NONBLOCK)
+    with contextlib.suppress(BlockingIOError):
+        os.read(server, 100)
+    fcntl.fcntl(server, fcntl.F_SETFL, 0)
+    assert time.monotonic() - begin < 5, "a read that must not wait has waited"
+    signal.signal(signal.SIGALRM, alarm)
+    signal.setitimer(signal.ITIMER_REAL, 0.3)
+    with contextlib.suppress(Alarm):
+        while time.monotonic() - begin < 10:
+            os.read(server, 100)
+        raise AssertionError("a signal did not end a read")
+    os.kill(pids[1], signal.SIGUSR1)
+    deadline = time.monotonic() + 10
+    while (found := os.waitpid(pids[1], os.WNOHANG)) == (0, 0):
+        assert time.monotonic() < deadline, "a signal did not end a long read"
+        time.sleep(0.05)
+    assert found[1] == 0
+    os.close(client)
+    os.close(server)
+    ends(pids[0])
+
+
+def counted(rounds="60") -> None:
+    """One task shuts down while another one reads: the peer is told exactly what was read."""
+    chance = random.Random(7)
+    for _ in range(int(rounds)):
+        portal, client, server = pair(options=opts(send_bytes=1 << 22), portal_options=opts(recv_bytes=1 << 22))
+        for tag in range(32):
+            write(client, bytes(MAX), tag=tag)
+        source, out = os.pipe()
+
+        def reader() -> None:
+            os.close(client)
+            tags = []
+            while messages := read(server, MAX + 32):
+                tags += [message.tag for message in messages if message.kind == MSG]
+            os.write(out, struct.pack("=Q", len(tags)))
+
+        pid = child(reader)
+        time.sleep(chance.random() * 0.02)
+        fcntl.ioctl(server, SHUTDOWN)
+        while (last := wait_one(client)).event != CLOSED:
+            pass
+        os.close(client)
+        ends(pid)
+        (count,) = struct.unpack("=Q", os.read(source, 8))
+        assert last.tag == count, (last, count)
+        for fd in (portal, server, source, out):
+            os.close(fd)
+
+
+def given_back() -> None:
+    """An offer that a process has read and not answered, when it dies: another one reads it."""
+    portal = bind("given")
+    asking = connect("given", flags=NONBLOCK)
+    source, out = os.pipe()
+
+    def taker() -> None:
+        (offer,) = read(portal)
+        os.write(out, struct.pack("=Q", offer.id))
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    pid = child(taker)
+    os.waitpid(pid, 0)
+    (number,) = struct.unpack("=Q", os.read(source, 8))
+    ready(portal, select.POLLIN, 20)
+    (offer,) = read(portal)
+    assert offer.id == number and not poll(portal)
+    # Closing one's own descriptor does the same.
+    other = os.dup(portal)
+    os.close(other)
+    assert poll(portal) & select.POLLIN
+    assert [again.id for again in read(portal)] == [number]
+    server = accept(portal, offer.id)
+    assert one(asking).event == CONNECTED
+    write(server, b"x")
+    assert wait_one(asking).body == b"x"
+
+
 def killed(rounds="40") -> None:
     """kill -9 at any step: the other one learns, and nothing is left."""
     chance = random.Random(5)

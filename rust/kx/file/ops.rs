@@ -94,6 +94,9 @@ pub trait FileOps: Sized + Send + Sync + 'static {
     /// `ENOTTY` if there is no such operation.
     fn ioctl(&self, file: &File, cmd: u32, arg: usize) -> Result<usize>;
 
+    /// The current process closes one of its descriptors of the file, or dies.
+    fn flush(&self) {}
+
     /// Nobody has the file any more.
     fn release(&self) {}
 
@@ -118,6 +121,7 @@ impl<T: FileOps> Vtable<T> {
     pub(super) const fn operations() -> bindings::file_operations {
         bindings::file_operations {
             owner: this_module::<T::Module>().as_ptr(),
+            flush: Some(Self::flush),
             release: Some(Self::release),
             read_iter: Some(Self::read_iter),
             write_iter: Some(Self::write_iter),
@@ -157,6 +161,15 @@ impl<T: FileOps> Vtable<T> {
         unsafe { bindings::stream_open(core::ptr::null_mut(), file) };
         // SAFETY: As above.
         unsafe { (*file).f_mode |= ours::FMODE_NOWAIT };
+    }
+
+    /// # Safety
+    ///
+    /// Called by the VFS, for a file with these operations.
+    unsafe extern "C" fn flush(file: *mut bindings::file, _id: bindings::fl_owner_t) -> c_int {
+        // SAFETY: By this function's contract. The caller has a reference to the file.
+        unsafe { Self::object(file) }.flush();
+        0
     }
 
     /// # Safety
