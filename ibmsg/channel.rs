@@ -159,8 +159,12 @@ pub(crate) struct Chan {
     /// Why the peer has closed, if it has.
     peer_reason: u16,
     pub(crate) end: Option<End>,
-    /// A task could not write for want of room.
+    /// `poll` has said that there is no room for the longest message.
     wants_room: bool,
+    /// A task could not write for want of room, and may wait for it.
+    is_blocked: bool,
+    /// Some room has become free since tasks were woken for it.
+    has_freed: bool,
     is_away: bool,
     /// The peer's kernel has all messages.
     has_all: bool,
@@ -203,6 +207,8 @@ impl Chan {
             peer_reason: 0,
             end: None,
             wants_room: false,
+            is_blocked: false,
+            has_freed: false,
             is_away: false,
             has_all: false,
             counts: Counts::default(),
@@ -415,6 +421,7 @@ impl Chan {
             Taken::Notice(_) | Taken::Event(..) => {}
         }
         // What the program is told counts as what it has written.
+        self.has_freed = true;
         self.tell_writable();
     }
 
@@ -584,6 +591,7 @@ impl Chan {
     pub(crate) fn expire(&mut self, now: u64) -> Option<u64> {
         if self.next_expiry.is_some_and(|next| next <= now) {
             self.next_expiry = self.expire_all(now);
+            self.has_freed = true;
         }
         self.tell_writable();
         self.next_expiry
@@ -621,10 +629,14 @@ impl Chan {
         earlier(next, self.calls.deadline())
     }
 
-    /// Wakes tasks that want to write, if they can.
+    /// Wakes tasks that want to write, if they can, or perhaps can: what they have may be shorter than the
+    /// longest message.
     fn tell_writable(&mut self) {
-        if self.wants_room && self.is_writable() {
-            self.wants_room = false;
+        let has_freed = core::mem::take(&mut self.has_freed);
+        let is_wanted = self.wants_room && self.is_writable();
+        if is_wanted || (has_freed && self.is_blocked) {
+            self.wants_room &= !is_wanted;
+            self.is_blocked = false;
             self.wake.wake(Ready::OUT);
         }
     }
@@ -654,6 +666,7 @@ impl Chan {
             self.proto.tx.release(sent.item);
         }
         if has_popped {
+            self.has_freed = true;
             self.tell_writable();
         }
     }

@@ -586,6 +586,58 @@ mod tests {
         Ok(u32::MAX - world.left)
     }
 
+    /// A world with a channel that is open.
+    fn opened(queue: &Arc<Queue>) -> Result<(World, Arc<crate::portal::Portal<Side>>)> {
+        let mut world = World::new(0, queue)?;
+        let (name, uid) = (Name::new(b"kv")?, 0);
+        let charge = world.sides[0].0.limits.charge(uid, 0)?;
+        let portal = world.portals.bind(name, terms()?, uid, 4, charge)?;
+        world.sides[0].open(uid, name, terms()?, KVec::new(), false)?;
+        world.run()?;
+        let seen = portal.read(100, Reader::current(), Side::name);
+        let offer = portal.remove(seen.ok_or(ENOENT)??.id).ok_or(ENOENT)?;
+        ensure!(offer.from.accept(1, KVec::new()));
+        world.run()?;
+        Ok((world, portal))
+    }
+
+    #[test]
+    fn a_late_reply_does_not_count_a_message_that_is_being_copied() -> Result {
+        let queue = Queue::new(Options::unbound(), fmt!("ibmsg-test"))?;
+        let (mut world, portal) = opened(&queue)?;
+        let header = Header {
+            timeout_ms: 1,
+            ..Header::new(Kind::Request)
+        };
+        let reserved = world.sides[0].reserve_message(1, &header)?;
+        let place = KBox::new_uninit(GFP_KERNEL)?;
+        world.sides[0].send(1, reserved, Body::new(), place)?;
+        world.run()?;
+        let (request, _) = world.take(1).ok_or(ENOENT)?;
+        kernel::time::delay::fsleep(kernel::time::Delta::from_millis(50));
+        let (told, _) = world.take(0).ok_or(ENOENT)?;
+        assert!(told.kind == Kind::Reply && told.flags != 0);
+        world.send(1, Kind::Msg, 0, 1, 1)?;
+        world.run()?;
+        let Take::Item(taken) = world.sides[0].take(1, 1 << 20) else {
+            return Err(ENOENT);
+        };
+        world.send(1, Kind::Reply, request.id, 0, 0)?;
+        world.run()?;
+        // It could not be copied, and the program goes.
+        world.sides[0].put_back(1, taken);
+        world.sides[0].release(1);
+        world.run()?;
+        let (receipt, _) = world.take(1).ok_or(ENOENT)?;
+        assert!(receipt.kind == Kind::Receipt && receipt.status == 0);
+        let (closed, _) = world.take(1).ok_or(ENOENT)?;
+        assert_eq!((closed.event, closed.tag), (Some(Event::Closed), 0));
+        world.sides[1].release(1);
+        world.run()?;
+        world.portals.unbind(&portal);
+        Ok(())
+    }
+
     #[test]
     fn the_link_is_lost_after_each_frame() -> Result {
         let queue = Queue::new(Options::unbound(), fmt!("ibmsg-test"))?;

@@ -163,11 +163,9 @@ impl Chan {
         }
         self.inbox.push(KBox::write(place, incoming));
         self.drop_late();
-        let is_reply = header.kind == WireKind::Reply;
         // A slot for another call is free.
-        let is_wanted = is_reply && self.wants_room;
-        self.wants_room &= !is_wanted;
-        self.wake.wake(Ready::IN | Ready::OUT.when(is_wanted));
+        self.has_freed |= header.kind == WireKind::Reply;
+        self.wake.wake(Ready::IN);
         Ok(())
     }
 
@@ -210,7 +208,7 @@ impl Chan {
             if self.tells_connected {
                 self.inbox.connected();
             }
-            self.wants_room = false;
+            (self.wants_room, self.is_blocked) = (false, false);
             self.wake.wake(Ready::IN | Ready::OUT | Ready::PRI);
         }
         Ok(())

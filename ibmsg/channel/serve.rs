@@ -202,6 +202,8 @@ impl Chan {
                     Next::Message(number) => number,
                     Next::Skip(number) => {
                         self.calls.skipped(sent.about.id);
+                        // The slot of a call may be free.
+                        self.has_freed = true;
                         let skip = Skip {
                             channel,
                             number,

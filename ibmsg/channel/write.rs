@@ -38,7 +38,7 @@ impl Chan {
     /// - [`ENOMEM`].
     pub(crate) fn reserve(&mut self, header: &Header, now: u64) -> Result<Reserved> {
         let reserved = self.try_reserve(header, now);
-        self.wants_room |= matches!(reserved, Err(EAGAIN));
+        self.is_blocked |= matches!(reserved, Err(EAGAIN));
         reserved
     }
 
@@ -135,6 +135,7 @@ impl Chan {
             self.inbox.owes_less();
         }
         self.proto.tx.release(reserved.item);
+        self.has_freed = true;
         self.tell_writable();
     }
 

@@ -403,6 +403,24 @@ def flow() -> None:
     assert len(wait_one(server).body) == MAX and len(wait_one(server).body) == MAX
 
 
+def small() -> None:
+    """A writer waits for as much room as its message needs, not for that of the longest one."""
+    _, client, server = pair(options=opts(send_bytes=130_000), portal_options=opts(recv_bytes=MAX + 64))
+    for length in (60_000, 60_000, 60_000, 9000):
+        write(client, bytes(length))
+    while info(client)["queued_msgs"] < 1:
+        time.sleep(0.01)
+    pid = child(write, client, bytes(9000))
+    time.sleep(0.3)
+    assert os.waitpid(pid, os.WNOHANG) == (0, 0)
+    assert len(wait_one(server).body) == 60_000
+    deadline = time.monotonic() + 20
+    while (found := os.waitpid(pid, os.WNOHANG)) == (0, 0):
+        assert time.monotonic() < deadline, "a writer was not woken"
+        time.sleep(0.01)
+    assert found[1] == 0 and info(client)["queued_msgs"] == 2
+
+
 def edge() -> None:
     """epoll, edge-triggered: each change wakes once more."""
     _, client, server = pair(options=opts(send_msgs=2), portal_options=opts(recv_msgs=2), flags=NONBLOCK)
