@@ -21,6 +21,7 @@ use ibmsg_proto::{
     wire::{
         Accept,
         Ack,
+        AckRecord,
         Close,
         Kind as WireKind,
         Live,
@@ -119,7 +120,7 @@ impl Chan {
                 let body = self.inbox.complete();
                 self.queue(message, body, place)?;
             }
-            Arrival::Skipped | Arrival::Duplicate | Arrival::Closed => {}
+            Arrival::Skipped | Arrival::Duplicate | Arrival::Closed | Arrival::Dropped => {}
         }
         Ok(())
     }
@@ -180,12 +181,17 @@ impl Chan {
     }
 
     /// ACK has arrived.
-    pub(crate) fn ack(&mut self, ack: &Ack) -> Result<(), Fault> {
+    pub(crate) fn ack(&mut self, record: &AckRecord) -> Result<(), Fault> {
         if self.proto.peer_has_ended() {
             return Ok(());
         }
         self.proto.check_open()?;
-        self.acknowledged(ack)
+        if self.proto.acknowledged(record)? {
+            // From the first piece.
+            self.out.lost();
+        }
+        self.pop_acknowledged();
+        Ok(())
     }
 
     fn acknowledged(&mut self, ack: &Ack) -> Result<(), Fault> {

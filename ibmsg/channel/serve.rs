@@ -124,9 +124,11 @@ impl Chan {
             if frame.room() < ACK_LEN {
                 return None;
             }
+            let (ack, again) = self.proto.rx.announce_alone();
             let record = AckRecord {
                 channel: self.proto.id(),
-                ack: self.proto.rx.announce(),
+                ack,
+                again,
             };
             frame.record(|out| record.encode(out))?;
             *records += 1;

@@ -162,7 +162,7 @@ impl Side {
         match record {
             Record::Message(message) => chan.message(message)?,
             Record::Skip(skip) => chan.skip(skip)?,
-            Record::Ack(ack) => chan.ack(&ack.ack)?,
+            Record::Ack(ack) => chan.ack(ack)?,
             Record::Accept(accept) => chan.accepted(from, accept)?,
             Record::Reject(reject) => {
                 chan.refused(from, reject.moves, reject.reason, reject.data)?

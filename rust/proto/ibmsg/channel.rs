@@ -18,7 +18,7 @@ use crate::receive::{ArrivalError, Receiver};
 use crate::send::{AckError, SendLimits, Sender};
 use crate::seq::Seq;
 use crate::window::Window;
-use crate::wire::{Close, Live, ResumeEntry};
+use crate::wire::{AckRecord, Close, Live, ResumeEntry};
 
 /// A message connection of a session. Its epoch is that of the connection attempt, and never used
 /// again.
@@ -263,6 +263,25 @@ impl Channel {
             (Phase::Opening, false) if self.closing.is_some() => Ok(()),
             _ => Err(ChannelError::Phase),
         }
+    }
+
+    /// ACK has arrived. Returns whether the peer wants messages again: then sending goes on at
+    /// [`Sender::cursor`], with the first piece.
+    ///
+    /// # Errors
+    ///
+    /// As [`Sender::acknowledged`].
+    pub fn acknowledged(&mut self, record: &AckRecord) -> Result<bool, ChannelError> {
+        if !record.again {
+            self.tx.acknowledged(&record.ack)?;
+            return Ok(false);
+        }
+        let is_asked = self.tx.again(&record.ack)?;
+        if let Some(closing) = self.closing.as_mut().filter(|_| is_asked) {
+            // The end has no meaning without the messages before it.
+            closing.ended = false;
+        }
+        Ok(is_asked)
     }
 
     /// ACCEPT has arrived by `conn`, with the server's terms. Returns whether the channel is open from
@@ -588,11 +607,13 @@ impl Channel {
             Phase::Opening if self.closing.is_some() => return Ok(PeerCloses::Stale),
             _ => return Err(ChannelError::Phase),
         }
-        if let Some(end) = close.end {
+        // It comes again with the messages that were dropped.
+        let end = close.end.filter(|_| !self.rx.is_dropping());
+        if let Some(end) = end {
             self.rx.ended(end)?;
         }
         self.tx.stopped(&close.ack)?;
-        if close.end.is_none() {
+        if end.is_none() {
             return Ok(PeerCloses::Stops);
         }
         self.peer_ended = true;

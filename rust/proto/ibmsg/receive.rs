@@ -24,6 +24,9 @@ pub enum Arrival {
     Duplicate,
     /// The program takes no more messages: drop it.
     Closed,
+    /// There was no memory for it, or for one before it: drop it, and its pieces. The peer sends it again
+    /// after [`Receiver::ask_again`].
+    Dropped,
 }
 
 /// What is wrong with an arrival. The receiver fails the path that it came by.
@@ -72,6 +75,17 @@ struct Partial {
     have: u32,
 }
 
+/// What has arrived is dropped, for want of memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Dropping {
+    /// There is no memory yet.
+    Waits,
+    /// The peer is to be asked.
+    Asks,
+    /// The peer was asked: what comes in order is what it sends again.
+    Asked,
+}
+
 /// The receiving half of a channel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Receiver {
@@ -95,6 +109,7 @@ pub struct Receiver {
     since: Option<u64>,
     /// The program takes no more messages.
     closed: bool,
+    dropping: Option<Dropping>,
 }
 
 impl Receiver {
@@ -119,6 +134,7 @@ impl Receiver {
             prompt: false,
             since: None,
             closed: false,
+            dropping: None,
         }
     }
 
@@ -139,6 +155,10 @@ impl Receiver {
         if let Some(arrival) = self.arrival(number, total)? {
             return Ok(arrival);
         }
+        if self.is_former(offset) {
+            return Ok(Arrival::Dropped);
+        }
+        self.dropping = None;
         let have = match self.partial {
             None => 0,
             Some(partial) if partial.total == total => partial.have,
@@ -159,6 +179,48 @@ impl Receiver {
         Ok(Arrival::Queue)
     }
 
+    /// A message arrives, or a piece of it, for which there is no memory.
+    ///
+    /// # Errors
+    ///
+    /// As [`Receiver::message`].
+    pub fn no_memory(
+        &mut self,
+        number: Seq,
+        total: u32,
+        offset: u32,
+    ) -> Result<Arrival, ArrivalError> {
+        if let Some(arrival) = self.arrival(number, total)? {
+            return Ok(arrival);
+        }
+        if !self.is_former(offset) {
+            self.partial = None;
+            self.dropping = Some(Dropping::Waits);
+        }
+        Ok(Arrival::Dropped)
+    }
+
+    /// Whether a piece of the message that comes next was sent before the peer was asked to send again.
+    fn is_former(&self, offset: u32) -> bool {
+        match self.dropping {
+            None => false,
+            Some(Dropping::Asked) => offset != 0,
+            Some(Dropping::Waits | Dropping::Asks) => true,
+        }
+    }
+
+    /// Whether messages are dropped that the peer will send again, and so its end as well.
+    pub const fn is_dropping(&self) -> bool {
+        self.dropping.is_some()
+    }
+
+    /// There is memory: the peer is to send again what was dropped, if anything was.
+    pub fn ask_again(&mut self) {
+        if self.dropping == Some(Dropping::Waits) {
+            self.dropping = Some(Dropping::Asks);
+        }
+    }
+
     /// SKIP arrives, for a message of `total` bytes.
     ///
     /// # Errors
@@ -168,7 +230,7 @@ impl Receiver {
         if let Some(arrival) = self.arrival(number, total)? {
             return Ok(arrival);
         }
-        self.partial = None;
+        (self.partial, self.dropping) = (None, None);
         self.next = self.next.plus(1);
         self.bytes = self.bytes.plus(cost(total));
         self.freed = self.freed.plus(cost(total));
@@ -186,6 +248,7 @@ impl Receiver {
         match number.since(self.next) {
             ..0 => return Ok(Some(Arrival::Duplicate)),
             0 => {}
+            1.. if self.is_dropping() => return Ok(Some(Arrival::Dropped)),
             1.. => return Err(ArrivalError::Gap(number)),
         }
         if total > self.window.max_message() {
@@ -215,16 +278,17 @@ impl Receiver {
         self.taken = self.taken.later(front.unwrap_or(self.next));
     }
 
-    /// The connection is lost: pieces that have arrived count no more.
+    /// The connection is lost: pieces that have arrived count no more, and the peer sends again what it is
+    /// not told to have arrived.
     pub fn lost(&mut self) {
-        self.partial = None;
+        (self.partial, self.dropping) = (None, None);
     }
 
     /// The program takes no more messages: what is in its queue is dropped, and what comes is not
     /// queued any more. [`Receiver::ack`] is final.
     pub fn close(&mut self) {
         self.closed = true;
-        self.partial = None;
+        (self.partial, self.dropping) = (None, None);
         self.waiting = 0;
     }
 
@@ -260,10 +324,22 @@ impl Receiver {
         ack
     }
 
+    /// The acknowledgement for ACK, and whether it asks for messages again.
+    pub fn announce_alone(&mut self) -> (Ack, bool) {
+        let asks = self.dropping == Some(Dropping::Asks);
+        if asks {
+            self.dropping = Some(Dropping::Asked);
+        }
+        (self.announce(), asks)
+    }
+
     /// When to send an acknowledgement alone: at once if a quarter of the window is unknown to the peer
     /// or the sender waits; otherwise [`ACK_DELAY_US`] after the first change. To be called after each
     /// change, with the present time in microseconds.
     pub fn due(&mut self, now: u64) -> Due {
+        if self.dropping == Some(Dropping::Asks) {
+            return Due::Now;
+        }
         let ack = self.ack();
         if ack == self.announced {
             return Due::Never;

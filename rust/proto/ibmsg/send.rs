@@ -286,6 +286,21 @@ impl Sender {
         Ok(*self != before)
     }
 
+    /// Takes the acknowledgement of a peer that has dropped what came after `next`. Returns whether sending
+    /// begins again there.
+    ///
+    /// # Errors
+    ///
+    /// As [`Sender::acknowledged`].
+    pub fn again(&mut self, ack: &Ack) -> Result<bool, AckError> {
+        self.acknowledged(ack)?;
+        let is_asked = self.connected && ack.next == self.acked;
+        if is_asked {
+            self.cursor = self.acked;
+        }
+        Ok(is_asked)
+    }
+
     /// How far a message has come.
     pub fn progress(&self, item: &Item) -> Progress {
         match item.number {

@@ -31,7 +31,7 @@ fn messages_arrive_once_and_in_order() {
         number("IBTRS_SIM_RUNS", 20_000),
     );
     // An event that never happened was not tested.
-    let mut happened = [0u64; 11];
+    let mut happened = [0u64; 12];
     for seed in first..first + runs {
         let sch = Schedule::of_seed(seed);
         let o = run(&sch, None);
@@ -48,6 +48,7 @@ fn messages_arrive_once_and_in_order() {
             o.repeated,
             o.late,
             o.reboots,
+            o.dropped,
         ];
         for (sum, n) in happened.iter_mut().zip(counts) {
             *sum += u64::from(n);

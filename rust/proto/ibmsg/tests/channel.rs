@@ -408,3 +408,47 @@ fn an_end_that_overtakes_close() {
     server.close(0);
     assert!(server.is_over() && !server.owes_close() && server.close_due(true).is_none());
 }
+
+/// The server has no memory for a message: it is sent again, and so is the end behind it.
+#[test]
+fn messages_are_sent_again_with_the_end() {
+    let (mut client, mut server) = open();
+    let mut item = client.tx.queue(10).unwrap();
+    let Next::Message(number) = client.tx.next(&mut item) else {
+        panic!();
+    };
+    client.close(0);
+    let end = client.close_due(true).unwrap();
+    assert!(end.end.is_some());
+    assert!(server.rx.no_memory(number, 10, 0).is_ok());
+    assert_eq!(server.peer_closes(A, &end), Ok(PeerCloses::Stops));
+    server.rx.ask_again();
+    let (ack, again) = server.rx.announce_alone();
+    let record = AckRecord {
+        channel: 7,
+        ack,
+        again,
+    };
+    assert!(again && client.close_due(true).is_none());
+    assert_eq!(client.acknowledged(&record), Ok(true));
+    // It is not sent a second time before the message.
+    assert!(client.close_due(true).is_none());
+    assert_eq!(client.tx.next(&mut item), Next::Message(number));
+    let end = client.close_due(true).unwrap();
+    assert!(server.rx.message(number, 10, 0, 10, false).is_ok());
+    assert_eq!(server.peer_closes(A, &end), Ok(PeerCloses::Ends));
+    // An acknowledgement without it, and one that is older than what is known.
+    let (mut client, server) = open();
+    let plain = AckRecord {
+        channel: 7,
+        ack: server.rx.ack(),
+        again: false,
+    };
+    assert_eq!(client.acknowledged(&plain), Ok(false));
+    client.lost(A);
+    let late = AckRecord {
+        again: true,
+        ..plain
+    };
+    assert_eq!(client.acknowledged(&late), Ok(false));
+}

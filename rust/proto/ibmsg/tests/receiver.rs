@@ -183,3 +183,45 @@ fn acknowledgements_wait_for_a_quarter_or_a_millisecond() {
     whole(&mut rx, 0, 36).unwrap();
     assert_eq!(rx.due(1), Due::Now);
 }
+
+#[test]
+fn messages_without_memory_are_asked_for_again() {
+    let mut rx = receiver(8, 1000);
+    assert_eq!(whole(&mut rx, 0, 10), Ok(Arrival::Queue));
+    rx.ask_again();
+    assert!(!rx.is_dropping() && rx.announce_alone() == (rx.ack(), false));
+    // The second piece has no memory: nothing of the message counts, nor does what follows.
+    assert_eq!(rx.message(at(1), 20, 0, 10, false), Ok(Arrival::Piece));
+    assert_eq!(rx.no_memory(at(0), 10, 0), Ok(Arrival::Duplicate));
+    assert_eq!(rx.no_memory(at(1), 101, 0), Err(ArrivalError::TooLong(101)));
+    assert_eq!(rx.no_memory(at(1), 20, 10), Ok(Arrival::Dropped));
+    assert!(rx.is_dropping() && rx.due(0) == Due::Never);
+    assert_eq!(whole(&mut rx, 2, 10), Ok(Arrival::Dropped));
+    assert_eq!(rx.skip(at(3), 10), Ok(Arrival::Dropped));
+    rx.ask_again();
+    assert_eq!((rx.due(0), rx.is_dropping()), (Due::Now, true));
+    assert_eq!(rx.message(at(1), 20, 10, 10, false), Ok(Arrival::Dropped));
+    let ack = rx.ack();
+    assert_eq!(ack.next, at(1));
+    assert_eq!(rx.announce_alone(), (ack, true));
+    assert_eq!((rx.announce_alone(), rx.due(0)), ((ack, false), Due::Never));
+    // What was under way, then the message from its beginning, without memory once more.
+    assert_eq!(rx.message(at(1), 20, 10, 10, false), Ok(Arrival::Dropped));
+    assert_eq!(whole(&mut rx, 4, 10), Ok(Arrival::Dropped));
+    assert_eq!(rx.no_memory(at(1), 20, 0), Ok(Arrival::Dropped));
+    rx.ask_again();
+    assert!(rx.announce_alone().1);
+    assert_eq!(rx.message(at(1), 20, 0, 10, false), Ok(Arrival::Piece));
+    assert!(!rx.is_dropping());
+    assert_eq!(rx.message(at(1), 20, 10, 10, false), Ok(Arrival::Queue));
+    // SKIP may come in its place; a lost connection and a program that closes end it.
+    assert_eq!(rx.no_memory(at(2), 10, 0), Ok(Arrival::Dropped));
+    assert_eq!(rx.skip(at(2), 10), Ok(Arrival::Skipped));
+    assert_eq!(rx.no_memory(at(3), 10, 0), Ok(Arrival::Dropped));
+    rx.lost();
+    assert_eq!(whole(&mut rx, 3, 10), Ok(Arrival::Queue));
+    assert_eq!(rx.no_memory(at(4), 10, 0), Ok(Arrival::Dropped));
+    rx.close();
+    assert!(!rx.is_dropping() && rx.ended(at(9)).is_ok());
+    assert_eq!(rx.no_memory(at(4), 10, 0), Ok(Arrival::Closed));
+}

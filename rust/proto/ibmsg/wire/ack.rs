@@ -8,6 +8,8 @@ use super::*;
 
 /// Bytes of ACK.
 pub const ACK_LEN: usize = 32;
+/// The receiver wants everything from `next` on once more.
+const AGAIN: u8 = 0x01;
 
 /// The state of one receiver. All four places only ever move forward, and each is absolute: an
 /// acknowledgement that is repeated, or comes after a later one, changes nothing.
@@ -53,25 +55,31 @@ pub struct AckRecord {
     pub channel: u32,
     /// The state of its receiver.
     pub ack: Ack,
+    /// The receiver had no memory, and has dropped what came after `next`: the sender sends it again. A
+    /// record that says so is not repeated.
+    pub again: bool,
 }
 
 impl AckRecord {
     /// Writes the record, and returns its length; `None` if it does not fit.
     pub fn encode(&self, out: &mut [u8]) -> Option<usize> {
         let mut w = Writer::new(out);
-        Head::new(TYPE_ACK, self.channel, Seq::new(0)).write(&mut w, ACK_LEN);
+        let mut head = Head::new(TYPE_ACK, self.channel, Seq::new(0));
+        head.flags = if self.again { AGAIN } else { 0 };
+        head.write(&mut w, ACK_LEN);
         self.ack.write(&mut w);
         w.finish()
     }
 
     pub(crate) fn decode(head: &Head, body: &[u8]) -> Result<Self, WireError> {
-        head.flags_within(0)?;
+        head.flags_within(AGAIN)?;
         let mut r = Reader::new(body);
         let ack = Ack::read(head, &mut r)?;
         exact(head, r.rest())?;
         Ok(Self {
             channel: head.channel,
             ack,
+            again: head.flags & AGAIN != 0,
         })
     }
 }

@@ -47,13 +47,15 @@ pub enum Bug {
     NoAckTimer,
     /// Credits in frames only travel with records.
     NoCreditFrames,
+    /// A receiver that had no memory does not ask for the messages again.
+    NoAgain,
     /// A channel that moves is not moved again when that connection is lost, too.
     MoveOnce,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 22] = [
+    pub const ALL: [Bug; 23] = [
         Bug::AckBeforeQueue,
         Bug::ReleaseOnPost,
         Bug::CompletionIsDelivery,
@@ -75,6 +77,7 @@ impl Bug {
         Bug::NoClosed,
         Bug::NoAckTimer,
         Bug::NoCreditFrames,
+        Bug::NoAgain,
         Bug::MoveOnce,
     ];
 }

@@ -19,7 +19,7 @@ use ibtrs_proto::Errno;
 use super::bug::Bug;
 use super::check::Violation;
 use super::fabric::Record;
-use super::schedule::{Decision, CHANNELS, CLIENT, MAX_MESSAGE, SERVER};
+use super::schedule::{Decision, Kind as Fault, CHANNELS, CLIENT, MAX_MESSAGE, SERVER};
 use super::world::{End, Ev, Waiting, World, CALLS};
 use crate::schedule::{Time, MS};
 
@@ -321,16 +321,18 @@ impl World<'_> {
                 if !due {
                     continue;
                 }
+                let (ack, again) = end.ch.rx.announce_alone();
                 let record = AckRecord {
                     channel: end.ch.id(),
-                    ack: end.ch.rx.announce(),
+                    ack,
+                    again,
                 };
                 frame
                     .record(|out| record.encode(out))
                     .expect("space was checked");
                 records += 1;
                 ride = true;
-                if self.chance() % 8 == 0 {
+                if !again && self.chance() % 8 == 0 {
                     let record = encoded(|out| record.encode(out));
                     let delay = self.chance() % (5 * MS);
                     self.after(
@@ -418,16 +420,29 @@ impl World<'_> {
         let from = conn(epoch);
         match record {
             Wire::Message(m) => {
+                let lacks_memory = self.faults().any(
+                    |f| matches!(f, Fault::NoRoom { side: poor, .. } if usize::from(poor) == side),
+                ) && self.chance() % 2 == 0;
+                let boot = self.hosts[side].boot;
                 let Some((chan, end)) = self.addressee(side, epoch, m.hdr.channel) else {
                     return Ok(());
                 };
                 end.ch.check_open()?;
                 let len = m.content.len() as u32;
                 let hdr = &m.hdr;
-                let arrival = end
-                    .ch
-                    .rx
-                    .message(hdr.number, hdr.total, hdr.offset, len, hdr.prompt)?;
+                let rx = &mut end.ch.rx;
+                let arrival = match lacks_memory {
+                    true => rx.no_memory(hdr.number, hdr.total, hdr.offset)?,
+                    false => rx.message(hdr.number, hdr.total, hdr.offset, len, hdr.prompt)?,
+                };
+                if arrival == Arrival::Dropped {
+                    let is_first = !core::mem::replace(&mut end.hungry, true);
+                    self.seen.dropped += 1;
+                    if is_first {
+                        let delay = self.chance() % (4 * MS);
+                        self.after(delay, Ev::Room { chan, side, boot });
+                    }
+                }
                 self.acknowledged(side, chan, &hdr.ack)?;
                 if arrival == Arrival::Queue {
                     let waiting = Waiting {
@@ -466,6 +481,9 @@ impl World<'_> {
                 };
                 if !end.ch.peer_has_ended() {
                     end.ch.check_open()?;
+                    if alone.again && end.ch.acknowledged(alone)? {
+                        end.piece = None;
+                    }
                     self.acknowledged(side, chan, &alone.ack)?;
                 }
             }
@@ -565,6 +583,21 @@ impl World<'_> {
                 end.acked.push((number, sent.id, sent.call));
             }
             end.ch.tx.release(sent.item);
+        }
+    }
+
+    /// There is memory for messages of a channel.
+    pub fn room(&mut self, chan: usize, side: usize, boot: u32) {
+        let asks = !self.has(Bug::NoAgain);
+        if self.hosts[side].boot != boot {
+            return;
+        }
+        if let Some(end) = self.end(side, chan) {
+            end.hungry = false;
+            if asks {
+                end.ch.rx.ask_again();
+            }
+            self.hosts[side].dirty = true;
         }
     }
 

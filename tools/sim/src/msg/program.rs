@@ -33,6 +33,7 @@ impl End {
             program: true,
             shut: false,
             reading: false,
+            hungry: false,
             last_taken: ch.tx.taken(),
         }
     }

@@ -96,6 +96,8 @@ pub enum Kind {
     Slow { side: u8, time: Time, extra: Time },
     /// A side has no memory to post receives again.
     NoMemory { side: u8, time: Time },
+    /// A side has no memory for some of the messages that arrive.
+    NoRoom { side: u8, time: Time },
     /// A kernel stops at once, and is back after a while.
     Reboot { side: u8, time: Time },
     /// The programs of a side do not read.
@@ -109,6 +111,7 @@ impl Kind {
             | Kind::Loss { time, .. }
             | Kind::Slow { time, .. }
             | Kind::NoMemory { time, .. }
+            | Kind::NoRoom { time, .. }
             | Kind::Reboot { time, .. }
             | Kind::NoReader { time, .. } => time,
             Kind::Error { .. } => 0,
@@ -297,6 +300,7 @@ fn fault(r: &mut Rng, paths: u8) -> Kind {
             time,
             extra: r.between(1, 8) * MS,
         },
+        9 if r.below(2) == 0 => Kind::NoRoom { side, time },
         9 => Kind::NoMemory { side, time },
         10 => Kind::NoReader { side, time },
         _ if r.below(2) == 0 => Kind::Reboot { side, time },

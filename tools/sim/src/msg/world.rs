@@ -60,6 +60,8 @@ pub enum Ev {
         op: usize,
         boot: u32,
     },
+    /// There is memory for messages of a channel.
+    Room { chan: usize, side: usize, boot: u32 },
     /// A program reads.
     Read { chan: usize, side: usize, boot: u32 },
     /// A program answers a request.
@@ -148,6 +150,8 @@ pub struct End {
     pub shut: bool,
     /// A [`Ev::Read`] is on its way.
     pub reading: bool,
+    /// A [`Ev::Room`] is on its way.
+    pub hungry: bool,
     /// The last acknowledgement that arrived, for [`Bug::AddCredits`].
     pub last_taken: Seq,
 }
@@ -206,6 +210,8 @@ pub struct Outcome {
     pub late: u32,
     /// Kernels that rebooted.
     pub reboots: u32,
+    /// Messages, or pieces, for which there was no memory.
+    pub dropped: u32,
 }
 
 /// The world.
@@ -302,6 +308,7 @@ impl World<'_> {
                 op,
                 boot,
             } => self.op(chan, side, op, boot),
+            Ev::Room { chan, side, boot } => self.room(chan, side, boot),
             Ev::Read { chan, side, boot } => self.read(chan, side, boot),
             Ev::Answer {
                 chan,
