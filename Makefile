@@ -74,8 +74,8 @@ pictures:
 modules:
 	@scripts/build-modules.sh $(FLAVOUR)
 
-.PHONY: clippy doc rust-analyzer
-clippy doc rust-analyzer:
+.PHONY: clippy doc doctests rust-analyzer
+clippy doc doctests rust-analyzer:
 	@scripts/build-modules.sh $(FLAVOUR) $@
 
 rust-files = $(shell git ls-files -co --exclude-standard '*.rs' | grep -vE '^(rust/proto|tools/(firewall|ibnbd|sim))/')
@@ -135,6 +135,6 @@ help:
 	@echo '  make check-arm64            compiles the modules for 64-bit ARM, pages of 64 KiB'
 	@echo '  make setup                  packages, toolchain, kernels, modules'
 	@echo 'For developers (FLAVOUR=fast or debug, default debug):'
-	@echo '  make modules, make clippy, make fmt, make fmt-check, make doc, make rust-analyzer'
+	@echo '  make modules, make clippy, make fmt, make fmt-check, make doc, make doctests, make rust-analyzer'
 
 include scripts/testbed.mk

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: GPL-2.0
 #
-# build-modules.sh FLAVOUR [clippy|doc|rust-analyzer]: builds our modules for a
+# build-modules.sh FLAVOUR [clippy|doc|doctests|rust-analyzer]: builds our modules for a
 # cached test kernel and puts them into FLAVOUR below $MODULES, or runs another
 # tool on them.  IBTRS_KUNIT=1 includes their test suites and puts the modules
 # into FLAVOUR-kunit; W=1 turns on more compiler warnings.  For the stock kernel
@@ -24,7 +24,9 @@ fi
 # Objects remember where their sources are, so each checkout has its own.
 variant=$flavour${IBTRS_KUNIT:+-kunit}
 checkout=$(sha256sum <<<"$TOP:$kernel" | cut -c1-12)
-out=$IBTRS_CACHE/build/$checkout-$variant${tool:+-$tool}
+out=$IBTRS_CACHE/build/$checkout-$variant
+# What examples are compiled against is what is built anyway.
+[ "$tool" = doctests ] || out+=${tool:+-$tool}
 mkdir -p "$out"
 
 with_tools=()
@@ -71,6 +73,11 @@ doc() {
 	"$TOP/scripts/doc.sh" "$kernel" "$out"
 }
 
+doctests() {
+	kmake -s modules
+	"$TOP/scripts/doctests.sh" "$kernel" "$out"
+}
+
 rust_analyzer() {
 	kmake -s modules
 	kmake -s rust-analyzer
@@ -81,6 +88,7 @@ case $tool in
 '') build ;;
 clippy) clippy ;;
 doc) doc ;;
+doctests) doctests ;;
 rust-analyzer) rust_analyzer ;;
 *) die "no such tool: $tool" ;;
 esac

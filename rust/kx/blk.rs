@@ -26,6 +26,61 @@
 //! | [`Limits`] | `struct queue_limits` |
 //! | [`Status`] | `blk_status_t` |
 //!
+//! # Examples
+//!
+//! ```
+//! # use kernel::{prelude::*, sync::Arc};
+//! # module! {
+//! #     type: Example,
+//! #     name: "example",
+//! #     authors: ["The authors"],
+//! #     description: "An example",
+//! #     license: "GPL",
+//! # }
+//! # struct Example;
+//! # impl kernel::Module for Example {
+//! #     fn init(_module: &'static ThisModule) -> Result<Self> {
+//! #         Ok(Self)
+//! #     }
+//! # }
+//! # fn main() {}
+//! use kx::blk::{
+//!     DiskOwner, DiskSpec, GenDisk, Hctx, Limits, Operations, Request, Status, TagSet, TagSetSpec,
+//! };
+//!
+//! /// Disks of zeroes that nobody can change.
+//! struct Zeroes;
+//!
+//! #[vtable]
+//! impl Operations for Zeroes {
+//!     type Pdu = ();
+//!     type Shared = ();
+//!     type Sg = ();
+//!     type QueueData = ();
+//!
+//!     fn queue_rq(
+//!         _hctx: Hctx<'_>,
+//!         _disk: &(),
+//!         rq: Request<Self>,
+//!         _last: bool,
+//!     ) -> Result<(), (Request<Self>, Status)> {
+//!         rq.end(Status::OK);
+//!         Ok(())
+//!     }
+//! }
+//!
+//! fn add(owner: &DiskOwner) -> Result<GenDisk<Zeroes>> {
+//!     let tags = Arc::pin_init(TagSet::new(TagSetSpec::default()), GFP_KERNEL)?;
+//!     let spec = DiskSpec {
+//!         name: fmt!("zeroes{}", 0),
+//!         capacity_sectors: 2048,
+//!         limits: Limits::default(),
+//!         read_only: true,
+//!     };
+//!     GenDisk::add(spec, tags, (), owner)
+//! }
+//! ```
+//!
 //! # I/O to other disks
 //!
 //! Open a [`BlockDevice`], create a [`BioTable`] with one slot for each concurrent I/O, and

@@ -58,15 +58,39 @@
 //!
 //! # Examples
 //!
-//! ```ignore
-//! struct Number(AtomicU32);
+//! ```
+//! # use kernel::prelude::*;
+//! # module! {
+//! #     type: Example,
+//! #     name: "example",
+//! #     authors: ["The authors"],
+//! #     description: "An example",
+//! #     license: "GPL",
+//! # }
+//! # struct Example;
+//! # impl kernel::Module for Example {
+//! #     fn init(_module: &'static ThisModule) -> Result<Self> {
+//! #         Ok(Self)
+//! #     }
+//! # }
+//! # fn main() {}
+//! use kx::{
+//!     configfs::{Attr, Buf, Directory, Folder, Registration, Subsystem, Tree},
+//!     sync::atomic::{Atomic, Relaxed},
+//! };
+//!
+//! struct Number(Atomic<u32>);
 //!
 //! impl Directory for Number {
 //!     type Module = crate::LocalModule;
+//!
 //!     const FILES: &'static [Attr<Self>] = &[Attr::rw(
 //!         c"value",
-//!         |this: &Self, buf: &mut Buf<'_>| buf.line(fmt!("{}", this.get())),
-//!         |this: &Self, input: &[u8]| this.set(input),
+//!         |this: &Self, buf: &mut Buf<'_>| buf.line(fmt!("{}", this.0.load(Relaxed))),
+//!         |this: &Self, input: &[u8]| {
+//!             this.0.store(u32::try_from(input.len())?, Relaxed);
+//!             Ok(())
+//!         },
 //!     )];
 //! }
 //!
@@ -76,14 +100,16 @@
 //!     type Module = crate::LocalModule;
 //!
 //!     fn make(&self, _name: &CStr, tree: &Tree) -> Result<Folder> {
-//!         Folder::new(tree, Number(AtomicU32::new(0)))
+//!         Folder::new(tree, Number(Atomic::new(0)))
 //!     }
 //! }
 //!
-//! let mut top = Subsystem::new::<crate::LocalModule>(c"example")?;
-//! let numbers = Folder::new(top.tree(), Numbers)?;
-//! top.add(c"numbers", numbers)?;
-//! let registration = top.register()?;
+//! fn register() -> Result<Registration> {
+//!     let mut top = Subsystem::new::<crate::LocalModule>(c"example")?;
+//!     let numbers = Folder::new(top.tree(), Numbers)?;
+//!     top.add(c"numbers", numbers)?;
+//!     top.register()
+//! }
 //! ```
 //!
 //! C header: [`include/linux/configfs.h`](srctree/include/linux/configfs.h)

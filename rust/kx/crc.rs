@@ -3,6 +3,16 @@
 //! CRC-32C from the kernel's library, which uses instructions of the processor if it has any for
 //! that.
 //!
+//! # Examples
+//!
+//! ```
+//! use kx::crc::crc32c;
+//!
+//! // The checksum of a head and its data, in two parts.
+//! let crc = crc32c(crc32c(!0, b"head"), b"data") ^ !0;
+//! # let _ = crc;
+//! ```
+//!
 //! C header: [`include/linux/crc32.h`](srctree/include/linux/crc32.h)
 
 use ibtrs_bindings as bindings;

@@ -2,6 +2,14 @@
 
 //! The user of the current task.
 //!
+//! # Examples
+//!
+//! ```
+//! if kx::cred::current_uid() == 0 {
+//!     // The superuser.
+//! }
+//! ```
+//!
 //! C header: [`include/linux/cred.h`](srctree/include/linux/cred.h)
 
 /// The number of the current task's user, as it is outside of all user namespaces.

@@ -2,6 +2,25 @@
 
 //! Message authentication codes and key exchange, from the kernel's crypto library.
 //!
+//! # Examples
+//!
+//! ```
+//! # use kernel::prelude::*;
+//! use kx::crypto::{hmac_sha256, x25519, x25519_public, HAS_X25519};
+//!
+//! let tag = hmac_sha256(b"key", &[b"one part", b"and another"]);
+//! if HAS_X25519 {
+//!     let secret = kx::random::secret();
+//!     let public = x25519_public(&secret).ok_or(EINVAL)?;
+//!     let mut shared = [0; 32];
+//!     if !x25519(&secret, &public, &mut shared) {
+//!         return Err(EINVAL);
+//!     }
+//! }
+//! # let _ = tag;
+//! # Ok::<(), Error>(())
+//! ```
+//!
 //! C headers: [`include/crypto/sha2.h`](srctree/include/crypto/sha2.h),
 //! [`include/crypto/curve25519.h`](srctree/include/crypto/curve25519.h)
 

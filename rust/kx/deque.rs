@@ -1,6 +1,21 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! Double-ended queue that allocates only when it is told to.
+//!
+//! # Examples
+//!
+//! ```
+//! # use kernel::prelude::*;
+//! use kx::deque::Deque;
+//!
+//! let mut waiting = Deque::new();
+//! waiting.reserve(2, GFP_KERNEL)?;
+//! // There is room, so nothing is allocated.
+//! waiting.push_back(1).map_err(|_| ENOMEM)?;
+//! waiting.push_front(0).map_err(|_| ENOMEM)?;
+//! assert!(waiting.pop_front() == Some(0) && waiting.len() == 1);
+//! # Ok::<(), Error>(())
+//! ```
 
 use kernel::{
     alloc::Flags,

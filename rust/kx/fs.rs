@@ -2,6 +2,17 @@
 
 //! Reading files of procfs and sysfs, for values that no kernel function returns.
 //!
+//! # Examples
+//!
+//! ```
+//! # use kernel::prelude::*;
+//! let mut text = [0; 64];
+//! let len = kx::fs::read_once(c"/proc/sys/kernel/random/boot_id", &mut text)?;
+//! let id = text.get(..len).unwrap_or_default().trim_ascii();
+//! # let _ = id;
+//! # Ok::<(), Error>(())
+//! ```
+//!
 //! C header: [`include/linux/fs.h`](srctree/include/linux/fs.h)
 
 use ibtrs_bindings as ours;

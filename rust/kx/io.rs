@@ -5,6 +5,22 @@
 //! [`IoHandle`] is an owned I/O with its type erased. It gives access to the memory of the I/O's
 //! data, and the transport ends it exactly once. It wraps a block request, or a [`SyncIo`] that a
 //! thread waits for. Creating one allocates nothing.
+//!
+//! # Examples
+//!
+//! ```
+//! # use kernel::prelude::*;
+//! use kx::io::SyncIo;
+//!
+//! let io = SyncIo::new(4096)?;
+//! let handle = io.handle()?;
+//! // Whoever has the handle ends the I/O; usually that is another task.
+//! handle.done(Ok(()));
+//! io.wait_interruptible_timeout(1000)?;
+//! let answer = io.bytes()?;
+//! # let _ = answer;
+//! # Ok::<(), Error>(())
+//! ```
 
 use crate::{
     mm::PageBlock,

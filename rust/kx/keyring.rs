@@ -2,6 +2,19 @@
 
 //! A kernel keyring: users load keys into it, and only the kernel reads them.
 //!
+//! # Examples
+//!
+//! ```
+//! # use kernel::prelude::*;
+//! use kx::keyring::Keyring;
+//!
+//! let keys = Keyring::new(c".example")?;
+//! let mut secret = [0; 32];
+//! // `ENOKEY` if the administrator has added no such key.
+//! keys.read(c"example:host", &mut secret)?;
+//! # Ok::<(), Error>(())
+//! ```
+//!
 //! C headers: [`include/linux/key.h`](srctree/include/linux/key.h),
 //! [`include/keys/user-type.h`](srctree/include/keys/user-type.h)
 

@@ -6,6 +6,22 @@
 //! [`pr_err_ratelimited!`](crate::pr_err_ratelimited) or one of its siblings. Each place in the
 //! source prints up to ten lines in five seconds, and later the number of suppressed lines.
 //!
+//! # Examples
+//!
+//! ```
+//! # const __LOG_PREFIX: &[u8] = b"example\0";
+//! # fn main() {
+//! use kx::{log::RateLimit, pr_err_ratelimited};
+//!
+//! static OF_PEERS: RateLimit = RateLimit::new();
+//!
+//! pr_err_ratelimited!("a peer has sent {} bytes too many\n", 3);
+//! if OF_PEERS.allow(c"lines about peers") {
+//!     // Print one.
+//! }
+//! # }
+//! ```
+//!
 //! C header: [`include/linux/ratelimit.h`](srctree/include/linux/ratelimit.h)
 
 use kernel::{

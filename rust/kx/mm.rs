@@ -2,6 +2,24 @@
 
 //! Memory in pages, scopes that restrict allocation, and locks that memory reclaim may wait for.
 //!
+//! # Examples
+//!
+//! ```
+//! # use kernel::prelude::*;
+//! use kx::mm::{NoIo, Node, PageBlock, Pieces};
+//!
+//! // No allocation waits for I/O, for as long as the guard lives.
+//! let _no_io = NoIo::enter();
+//! let block = PageBlock::with_len(8192, Node::ANY)?;
+//! block.copy_in(100, b"bytes")?;
+//! // Memory that need not be in one piece.
+//! let pieces = Pieces::new(1 << 20, Node::new(0))?;
+//! pieces.copy_in(4094, b"over the end of a page")?;
+//! let mut bytes = [0; 4];
+//! pieces.copy_out(4094, &mut bytes)?;
+//! # Ok::<(), Error>(())
+//! ```
+//!
 //! C header: [`include/linux/sched/mm.h`](srctree/include/linux/sched/mm.h)
 
 use kernel::{

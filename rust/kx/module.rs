@@ -2,6 +2,18 @@
 
 //! Keeping a module loaded.
 //!
+//! # Examples
+//!
+//! ```
+//! # use kernel::prelude::*;
+//! use kx::module::ModuleRef;
+//!
+//! /// Keeps the driver with the given `LocalModule` loaded while the result lives.
+//! fn keep<M: kernel::ModuleMetadata>() -> Result<ModuleRef> {
+//!     ModuleRef::get::<M>().ok_or(ENODEV)
+//! }
+//! ```
+//!
 //! C header: [`include/linux/module.h`](srctree/include/linux/module.h)
 
 use core::ptr::NonNull;

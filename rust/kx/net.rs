@@ -2,6 +2,18 @@
 
 //! Socket addresses and network namespaces.
 //!
+//! # Examples
+//!
+//! ```
+//! use kx::net::{addr::SockAddr, Net};
+//!
+//! let net = Net::current();
+//! let is_first = *net == *Net::init();
+//! let server = SockAddr::v4([192, 168, 0, 1], 1234);
+//! assert!(server.port() == 1234);
+//! # let _ = is_first;
+//! ```
+//!
 //! C header: [`include/net/net_namespace.h`](srctree/include/net/net_namespace.h)
 
 use core::ptr::NonNull;

@@ -8,7 +8,23 @@
 //!
 //! # Examples
 //!
-//! ```ignore
+//! ```
+//! # use kernel::prelude::*;
+//! # use kx::param::{IntParam, StringParam};
+//! # module! {
+//! #     type: Example,
+//! #     name: "example",
+//! #     authors: ["The authors"],
+//! #     description: "An example",
+//! #     license: "GPL",
+//! # }
+//! # struct Example;
+//! # impl kernel::Module for Example {
+//! #     fn init(_module: &'static ThisModule) -> Result<Self> {
+//! #         Ok(Self)
+//! #     }
+//! # }
+//! # fn main() {}
 //! kx::module_param! {
 //!     /// The directory with the devices that clients may open.
 //!     dev_search_path: StringParam<256> = StringParam::new("/"),
@@ -20,7 +36,7 @@
 //! }
 //!
 //! fn init() {
-//!     pr_info!("{} {}\n", dev_search_path.get(), max_io_size.get());
+//!     pr_info!("{:?} {}\n", dev_search_path.get(), max_io_size.get());
 //! }
 //! ```
 //!

@@ -4,6 +4,25 @@
 //!
 //! A CPU counts in its own memory, also in interrupts; readers add up the numbers of all CPUs.
 //!
+//! # Examples
+//!
+//! ```
+//! # use kernel::prelude::*;
+//! use kx::percpu::{Counters, Maxima, RoundRobin};
+//!
+//! const SENT: usize = 0;
+//!
+//! let counters = Counters::<2>::new()?;
+//! counters.add(SENT, 4096);
+//! let sent = counters.sum(SENT);
+//! let longest = Maxima::<1>::new()?;
+//! longest.raise(0, 25);
+//! // Which of three, in turn.
+//! let next = RoundRobin::new()?.next() % 3;
+//! # let _ = (sent, next);
+//! # Ok::<(), Error>(())
+//! ```
+//!
 //! C header: [`include/linux/percpu.h`](srctree/include/linux/percpu.h)
 
 use core::ptr::NonNull;

@@ -2,6 +2,18 @@
 
 //! Random numbers and UUIDs.
 //!
+//! # Examples
+//!
+//! ```
+//! # use kernel::prelude::*;
+//! // May sleep until there is enough entropy.
+//! kx::random::wait_seeded()?;
+//! let key: [u8; 32] = kx::random::secret();
+//! let pause_ms = 500 + kx::random::below(500);
+//! # let _ = (key, pause_ms, kx::random::uuid());
+//! # Ok::<(), Error>(())
+//! ```
+//!
 //! C headers: [`include/linux/random.h`](srctree/include/linux/random.h),
 //! [`include/linux/uuid.h`](srctree/include/linux/uuid.h)
 

@@ -2,6 +2,26 @@
 
 //! Reboot notifiers: callbacks before an orderly reboot, halt or power-off.
 //!
+//! # Examples
+//!
+//! ```
+//! # use kernel::prelude::*;
+//! use kx::reboot::{RebootHandler, RebootNotifier};
+//!
+//! struct Stop;
+//!
+//! impl RebootHandler for Stop {
+//!     fn reboot(&self) {
+//!         // Flush what is left.
+//!     }
+//! }
+//!
+//! // As long as this lives.
+//! let notifier = RebootNotifier::new(Stop)?;
+//! # drop(notifier);
+//! # Ok::<(), Error>(())
+//! ```
+//!
 //! C header: [`include/linux/reboot.h`](srctree/include/linux/reboot.h)
 
 use kernel::{

@@ -1,6 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! Fixed-capacity FIFO.
+//!
+//! # Examples
+//!
+//! ```
+//! # use kernel::prelude::*;
+//! use kx::ring::Ring;
+//!
+//! let mut tags = Ring::<u16>::new(64)?;
+//! assert!(tags.push(5));
+//! assert!(tags.pop() == Some(5) && tags.pop().is_none());
+//! # Ok::<(), Error>(())
+//! ```
 
 use kernel::prelude::*;
 

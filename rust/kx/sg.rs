@@ -7,6 +7,19 @@
 //!
 //! Contexts: *any*; nothing here allocates or sleeps.
 //!
+//! # Examples
+//!
+//! ```
+//! use kx::sg::SgList;
+//!
+//! /// What a driver has as `Operations::Sg`: room for 128 segments in each request.
+//! type Segments = SgList<128>;
+//!
+//! fn capacity(list: &mut Segments) -> usize {
+//!     list.as_table().capacity()
+//! }
+//! ```
+//!
 //! C header: [`include/linux/scatterlist.h`](srctree/include/linux/scatterlist.h)
 
 use crate::mm::PageBlock;

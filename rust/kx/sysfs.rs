@@ -16,7 +16,26 @@
 //!
 //! # Examples
 //!
-//! ```ignore
+//! ```
+//! # use kernel::{prelude::*, sync::Arc};
+//! # module! {
+//! #     type: Example,
+//! #     name: "example",
+//! #     authors: ["The authors"],
+//! #     description: "An example",
+//! #     license: "GPL",
+//! # }
+//! # struct Example;
+//! # impl kernel::Module for Example {
+//! #     fn init(_module: &'static ThisModule) -> Result<Self> {
+//! #         Ok(Self)
+//! #     }
+//! # }
+//! # fn main() {}
+//! use kx::sysfs::{Attr, Buf, Class, Device, StoreCtx};
+//!
+//! struct Session;
+//!
 //! static FILES: [Attr<Arc<Session>>; 2] = [
 //!     Attr::ro(c"state", Session::show_state),
 //!     Attr::new(c"remove", 0o200, None, Some(Session::store_remove)),
@@ -24,7 +43,7 @@
 //!
 //! impl Session {
 //!     fn show_state(&self, buf: &mut Buf<'_>) -> Result {
-//!         buf.line(fmt!("{}", self.state()))
+//!         buf.line(fmt!("{}", "open"))
 //!     }
 //!
 //!     fn store_remove(ctx: StoreCtx<'_, Arc<Self>>, input: &[u8]) -> Result {
@@ -33,13 +52,16 @@
 //!         }
 //!         let ctx = ctx.keep_module::<crate::LocalModule>()?;
 //!         let this = ctx.remove_self().ok_or(ENODEV)?;
-//!         this.remove();
+//!         // The directory may go now.
+//!         drop(this);
 //!         Ok(())
 //!     }
 //! }
 //!
-//! let class = Class::new(c"my-class")?;
-//! let device = Device::new(&class, fmt!("one"), session.clone(), &FILES)?;
+//! fn show(session: Arc<Session>) -> Result<Device<Arc<Session>>> {
+//!     let class = Class::new(c"my-class")?;
+//!     Device::new(&class, fmt!("one"), session, &FILES)
+//! }
 //! ```
 //!
 //! C headers: [`include/linux/sysfs.h`](srctree/include/linux/sysfs.h),

@@ -14,6 +14,7 @@
 //! # Examples
 //!
 //! ```
+//! # use kernel::prelude::*;
 //! use kx::{sync::{PercpuArc, PercpuOwner}, work::*};
 //!
 //! #[pin_data]

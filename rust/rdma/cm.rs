@@ -2,6 +2,39 @@
 
 //! Connection manager ids, which resolve addresses and routes, connect, and listen.
 //!
+//! # Examples
+//!
+//! ```
+//! # use kernel::{prelude::*, sync::Arc};
+//! use kx::net::{addr::SockAddr, Net};
+//! use rdma::cm::{CmEvent, CmHandler, CmId, ConnParam, PortSpace};
+//!
+//! struct Events;
+//!
+//! impl CmHandler for Events {
+//!     fn event(&self, event: &CmEvent<'_>) {
+//!         // Wake the task that waits for the step.
+//!         let _ = (event.as_str(), event.is_end());
+//!     }
+//! }
+//!
+//! let server = SockAddr::v4([192, 168, 0, 1], 1234);
+//! let handler = Arc::new(Events, GFP_KERNEL)?;
+//! let id = CmId::new(&Net::current(), PortSpace::of(&server), handler)?;
+//! id.resolve_addr(None, &server, 2000)?;
+//! // After `CmEvent::AddrResolved`:
+//! id.resolve_route(2000)?;
+//! // After `CmEvent::RouteResolved`, and with a queue pair:
+//! id.connect(ConnParam {
+//!     private_data: b"hello",
+//!     retry_count: 7,
+//!     rnr_retry_count: 7,
+//!     reads_by_peer: 1,
+//!     reads: 1,
+//! })?;
+//! # Ok::<(), Error>(())
+//! ```
+//!
 //! C header: [`include/rdma/rdma_cm.h`](srctree/include/rdma/rdma_cm.h)
 
 use core::{

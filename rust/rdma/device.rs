@@ -2,6 +2,31 @@
 
 //! RDMA devices and their removal.
 //!
+//! # Examples
+//!
+//! ```
+//! # use kernel::{prelude::*, sync::Arc};
+//! use rdma::{
+//!     cm::CmId,
+//!     device::{RemovalGuard, RemovalHandler},
+//! };
+//!
+//! struct Connection;
+//!
+//! impl RemovalHandler for Connection {
+//!     fn device_removed(&self) {
+//!         // Have a worker close the connection, which drops the guard.
+//!     }
+//! }
+//!
+//! fn watch(id: &CmId, connection: Arc<Connection>) -> Result<RemovalGuard> {
+//!     let device = id.device()?;
+//!     let vector = device.next_vectors(1);
+//! #   let _ = vector;
+//!     device.on_removal(connection)
+//! }
+//! ```
+//!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
 use core::ptr::NonNull;

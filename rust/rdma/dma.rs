@@ -4,6 +4,46 @@
 //!
 //! Mappings are made with the `ib_dma_*` functions, because software devices have no DMA device of
 //! their own.
+//!
+//! # Examples
+//!
+//! ```
+//! # use kernel::{prelude::*, sync::Arc};
+//! use kx::{
+//!     io::IoHandle,
+//!     mm::{Node, PageBlock, Pieces},
+//! };
+//! use rdma::{
+//!     dma::{Direction, DmaBuf, DmaPages, DmaPieces, MappedIo},
+//!     pd::Pd,
+//! };
+//!
+//! fn map(pd: &Arc<Pd>) -> Result {
+//!     let mut small = DmaBuf::new(pd, 64)?;
+//!     small.write(0, b"bytes to send")?;
+//!     let to_send = small.sge(0, 13)?;
+//!
+//!     let pages = Arc::new(PageBlock::with_len(8192, Node::ANY)?, GFP_KERNEL)?;
+//!     let pages = DmaPages::new(pd, pages, Direction::FromDevice)?;
+//!     // After the device has written there, and before the CPU reads it:
+//!     pages.sync_for_cpu(4096)?;
+//!
+//!     let pieces = Arc::new(Pieces::new(1 << 20, Node::ANY)?, GFP_KERNEL)?;
+//!     let mut pieces = DmaPieces::new(pd, pieces, Direction::Bidirectional)?;
+//!     // Where a read from the peer may write.
+//!     let sinks = pieces.sinks(4096).count();
+//! #   let _ = (to_send, sinks);
+//!     Ok(())
+//! }
+//!
+//! /// Maps the data of a disk's write until the work requests that name it have completed.
+//! fn map_write(pd: &Pd, io: IoHandle) -> Result<IoHandle, (Error, IoHandle)> {
+//!     let mapped = MappedIo::new(pd, io, Direction::ToDevice)?;
+//!     let elements = mapped.sges(pd).count();
+//! #   let _ = elements;
+//!     Ok(mapped.unmap(pd))
+//! }
+//! ```
 
 use core::{
     mem::{

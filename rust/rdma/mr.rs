@@ -1,6 +1,27 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! Memory regions for fast registration.
+//!
+//! # Examples
+//!
+//! ```
+//! # use kernel::{prelude::*, sync::Arc};
+//! use kx::mm::{Node, PageBlock};
+//! use rdma::{
+//!     dma::{Direction, DmaPages},
+//!     mr::Mr,
+//!     pd::Pd,
+//! };
+//!
+//! /// Returns what the peer needs to write to new memory, once a work request has registered it.
+//! fn region(pd: &Arc<Pd>) -> Result<(Mr, u64, u32)> {
+//!     let block = Arc::new(PageBlock::with_len(65536, Node::ANY)?, GFP_KERNEL)?;
+//!     let mut mr = Mr::of_pages(&DmaPages::new(pd, block, Direction::FromDevice)?)?;
+//!     mr.next_key();
+//!     let (addr, key) = (mr.iova(), mr.rkey());
+//!     Ok((mr, addr, key))
+//! }
+//! ```
 
 use core::ptr::NonNull;
 

@@ -8,6 +8,19 @@
 //! domain when a peer invalidates a key. On rxe, which does not, a peer can invalidate the
 //! registrations of others, but cannot reach their memory.
 //!
+//! # Examples
+//!
+//! ```
+//! # use kernel::{prelude::*, sync::Arc};
+//! use rdma::{device::Device, dma::DmaBuf, pd::Pd};
+//!
+//! fn header(device: &Arc<Device>) -> Result<DmaBuf> {
+//!     let pd = Pd::new(device)?;
+//!     // The buffer keeps the domain.
+//!     DmaBuf::with(&pd, b"header")
+//! }
+//! ```
+//!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
 use core::ptr::NonNull;

@@ -1,6 +1,54 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! Queue pairs.
+//!
+//! # Examples
+//!
+//! ```
+//! # use kernel::{prelude::*, sync::Arc};
+//! use rdma::{
+//!     cm::CmId,
+//!     cq::PollContext,
+//!     pd::Pd,
+//!     qp::{Handler, Qp, QpConfig, QpRef},
+//!     recv::{Received, RecvClass, Repost},
+//!     wc::Wc,
+//! };
+//!
+//! struct Messages;
+//!
+//! impl Handler for Messages {
+//!     type Slot = ();
+//!
+//!     fn received(&self, _qp: QpRef<'_, Self>, message: Received<'_>) -> Repost {
+//!         let _ = message.bytes;
+//!         Repost::Yes
+//!     }
+//!
+//!     fn failed(&self, qp: QpRef<'_, Self>, wc: &Wc) {
+//!         if !wc.is_flush() {
+//!             qp.disconnect();
+//!         }
+//!     }
+//! }
+//!
+//! /// Creates a queue pair for an id whose route was resolved.
+//! fn create(id: Arc<CmId>) -> Result<Qp<Messages>> {
+//!     let pd = Pd::new(&id.device()?)?;
+//!     let config = QpConfig {
+//!         send_depth: 16,
+//!         send_reserve: 0,
+//!         send_sges: 1,
+//!         recv_depth: 16,
+//!         payloads: false,
+//!         context: PollContext::WorkQueue,
+//!         vector: 0,
+//!     };
+//!     let qp = config.create(id, &pd, Messages)?;
+//!     qp.add_recvs(0, RecvClass { count: 16, bytes: 64, payload: 0 })?;
+//!     Ok(qp)
+//! }
+//! ```
 
 use core::{
     cell::UnsafeCell,

@@ -1,6 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! Work completions.
+//!
+//! # Examples
+//!
+//! ```
+//! use rdma::wc::Wc;
+//!
+//! fn is_worth_a_line(wc: &Wc) -> bool {
+//!     // A flushed request only says that the queue pair is being closed.
+//!     !wc.is_success() && !wc.is_flush()
+//! }
+//! ```
 
 use ibtrs_bindings as bindings;
 use kernel::{

@@ -2,6 +2,23 @@
 
 //! Block devices of other drivers: finding one by its path, opening it, and its properties.
 //!
+//! # Examples
+//!
+//! ```
+//! # use kernel::prelude::*;
+//! use kx::blk::{BlockDevice, Holder, OpenSpec};
+//!
+//! static HOLDER: Holder = Holder::new();
+//!
+//! // A device below a directory, which no symbolic link leaves.
+//! let dev = BlockDevice::find(c"/dev/vg0", c"data")?;
+//! let device = BlockDevice::open(dev, OpenSpec { write: true, holder: Some(&HOLDER) })?;
+//! let sectors = device.capacity_sectors();
+//! device.flush()?;
+//! # let _ = sectors;
+//! # Ok::<(), Error>(())
+//! ```
+//!
 //! C header: [`include/linux/blkdev.h`](srctree/include/linux/blkdev.h)
 
 use crate::{

@@ -6,6 +6,53 @@
 //! user's [`BioOwner`], which names the device and the memory and handles the end of the I/O. The
 //! memory may be in several pieces, and then comes with its segments.
 //!
+//! # Examples
+//!
+//! ```
+//! # use kernel::{prelude::*, sync::Arc};
+//! use kx::{
+//!     blk::{BioBuf, BioOwner, BioSpec, BioTable, BlockDevice, Op, OpenSpec, Status},
+//!     mm::{Node, Pieces},
+//! };
+//!
+//! struct Read {
+//!     device: BlockDevice,
+//!     to: Pieces,
+//! }
+//!
+//! impl BioOwner for Read {
+//!     fn device(&self) -> &BlockDevice {
+//!         &self.device
+//!     }
+//!
+//!     fn buffer(&self) -> Option<BioBuf<'_>> {
+//!         BioBuf::new(&self.to, 0, 4096).ok()
+//!     }
+//!
+//!     fn done(self, status: Status) {
+//!         let _ = status.to_result();
+//!     }
+//! }
+//!
+//! let spec = OpenSpec { write: false, holder: None };
+//! let device = BlockDevice::open(BlockDevice::find(c"/", c"/dev/vda")?, spec)?;
+//! let read = Read { device, to: Pieces::new(4096, Node::ANY)? };
+//! let table = BioTable::new(1)?;
+//! let spec = BioSpec {
+//!     op: Op::Read,
+//!     sector: 0,
+//!     bytes: 4096,
+//!     fua: false,
+//!     preflush: false,
+//!     sync: true,
+//!     nounmap: false,
+//!     nowait: false,
+//!     prio: 0,
+//! };
+//! table.submit(0, &spec, read).map_err(|(error, _read)| error)?;
+//! # Ok::<(), Error>(())
+//! ```
+//!
 //! C header: [`include/linux/bio.h`](srctree/include/linux/bio.h)
 
 use crate::{

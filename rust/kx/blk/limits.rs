@@ -2,6 +2,23 @@
 
 //! The capabilities of a disk: sizes, limits and features of its queue.
 //!
+//! # Examples
+//!
+//! ```
+//! use kx::blk::Limits;
+//!
+//! let limits = Limits {
+//!     logical_block_bytes: 512,
+//!     physical_block_bytes: 4096,
+//!     max_hw_sectors: 256,
+//!     max_segments: 128,
+//!     write_cache: true,
+//!     fua: true,
+//!     ..Limits::default()
+//! };
+//! # let _ = limits;
+//! ```
+//!
 //! C header: [`include/linux/blkdev.h`](srctree/include/linux/blkdev.h)
 
 use ibtrs_bindings as ours;

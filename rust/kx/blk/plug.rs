@@ -2,6 +2,23 @@
 
 //! Plugs, which collect the I/O of a thread so that it reaches the drivers in one batch.
 //!
+//! # Examples
+//!
+//! ```
+//! use kx::blk;
+//!
+//! let submitted = blk::plugged(
+//!     || {
+//!         // Submit some I/O.
+//!         3
+//!     },
+//!     || {
+//!         // The I/O so far is on its way.
+//!     },
+//! );
+//! # let _ = submitted;
+//! ```
+//!
 //! C header: [`include/linux/blkdev.h`](srctree/include/linux/blkdev.h)
 
 use core::{

@@ -3,6 +3,17 @@
 //! The block layer's status of an ended I/O.
 //!
 //! Contexts: *any*.
+//!
+//! # Examples
+//!
+//! ```
+//! # use kernel::prelude::*;
+//! use kx::blk::Status;
+//!
+//! assert!(Status::OK.is_ok());
+//! assert!(Status::MEDIUM.to_result().is_err());
+//! assert!(Status::from(ETIMEDOUT) == Status::TIMEOUT);
+//! ```
 
 use ibtrs_bindings as ours;
 use kernel::{

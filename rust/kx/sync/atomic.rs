@@ -6,6 +6,19 @@
 //! kernels that clang built with `CONFIG_RUST_INLINE_HELPERS`. Loads and stores are most accesses,
 //! and mostly one instruction. Everything else is that of [`kernel::sync::atomic`], to which these
 //! atomics dereference.
+//!
+//! # Examples
+//!
+//! ```
+//! use kx::sync::atomic::{Acquire, Atomic, AtomicFlag, Full, Relaxed, Release};
+//!
+//! let count = Atomic::new(0u32);
+//! count.fetch_add(1, Relaxed);
+//! assert!(count.cmpxchg(1, 2, Full).is_ok());
+//! let is_ready = AtomicFlag::new(false);
+//! is_ready.store(true, Release);
+//! assert!(is_ready.load(Acquire));
+//! ```
 
 use kernel::sync::atomic::{
     ordering::{

@@ -4,6 +4,20 @@
 //!
 //! [`kernel::sync::Completion`] waits without a limit; this one adds limits and signals.
 //!
+//! # Examples
+//!
+//! ```
+//! # use kernel::{prelude::*, sync::Arc};
+//! use kx::sync::Completion;
+//!
+//! let done = Arc::pin_init(Completion::new(), GFP_KERNEL)?;
+//! // By another task:
+//! done.complete_all();
+//! // `ETIMEDOUT` if it does not come within a second.
+//! done.wait_timeout(1000)?;
+//! # Ok::<(), Error>(())
+//! ```
+//!
 //! C header: [`include/linux/completion.h`](srctree/include/linux/completion.h)
 
 use kernel::{

@@ -121,7 +121,9 @@ struct Inner<T> {
 /// # Examples
 ///
 /// ```
-/// # use kx::sync::PercpuOwner;
+/// # use kernel::prelude::*;
+/// use kx::sync::PercpuOwner;
+///
 /// let owner = PercpuOwner::new(5u32)?;
 /// let user = owner.get();
 /// assert_eq!(*user, 5);

@@ -2,6 +2,20 @@
 
 //! Publishing a value that tasks read without a lock.
 //!
+//! # Examples
+//!
+//! ```
+//! # use kernel::prelude::*;
+//! use kx::sync::RcuPtr;
+//!
+//! let table = RcuPtr::new(Some(KBox::new([1, 2], GFP_KERNEL)?));
+//! let first = table.read().get().map(|table| table[0]);
+//! // Waits until nobody reads the former table.
+//! let former = table.replace(None);
+//! # let _ = (first, former);
+//! # Ok::<(), Error>(())
+//! ```
+//!
 //! C header: [`include/linux/rcupdate.h`](srctree/include/linux/rcupdate.h)
 
 use crate::{

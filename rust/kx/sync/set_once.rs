@@ -1,6 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! A value that is set at most once.
+//!
+//! # Examples
+//!
+//! ```
+//! use kx::sync::SetOnce;
+//!
+//! static NAME: SetOnce<u32> = SetOnce::new();
+//!
+//! assert!(NAME.populate(1) && !NAME.populate(2));
+//! assert!(NAME.copy() == Some(1));
+//! ```
 
 use crate::sync::atomic::{
     Acquire,

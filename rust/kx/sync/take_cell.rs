@@ -1,6 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! Passing one value from one context to another, without a lock.
+//!
+//! # Examples
+//!
+//! ```
+//! use kx::sync::TakeCell;
+//!
+//! let place = TakeCell::empty();
+//! assert!(place.put(1).is_ok());
+//! // It is full: the value comes back.
+//! assert!(place.put(2) == Err(2));
+//! assert!(place.take() == Some(1));
+//! ```
 
 use crate::sync::atomic::{
     Acquire,

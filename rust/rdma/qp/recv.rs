@@ -2,6 +2,40 @@
 
 //! Receive buffers. A queue pair has rings of buffers of the same size, which it posts again after
 //! use.
+//!
+//! # Examples
+//!
+//! ```
+//! # use kernel::{prelude::*, sync::Arc};
+//! use rdma::{
+//!     qp::{Handler, QpRef},
+//!     recv::{Kept, Received, Repost},
+//!     wc::Wc,
+//! };
+//!
+//! /// Keeps the payload of a message until its data was used.
+//! struct Keeper;
+//!
+//! impl Handler for Keeper {
+//!     type Slot = ();
+//!
+//!     fn received(&self, qp: QpRef<'_, Self>, message: Received<'_>) -> Repost {
+//!         let Some(kept): Option<Kept> = message.keep() else {
+//!             return Repost::Yes;
+//!         };
+//!         if let Some((pieces, at)) = qp.payload(&kept) {
+//!             let crc = pieces.crc32c(!0, at, message.payload);
+//! #           let _ = crc;
+//!         }
+//!         qp.give_back(kept);
+//!         Repost::Yes
+//!     }
+//!
+//!     fn failed(&self, qp: QpRef<'_, Self>, _wc: &Wc) {
+//!         qp.disconnect();
+//!     }
+//! }
+//! ```
 
 use core::{
     cell::Cell,

@@ -6,6 +6,52 @@
 //! The device frees entries of its send queue only when it completes a signalled request, and in
 //! order. So the completion of a signalled request also frees the entries of all unsignalled ones
 //! before it, and the queue always knows how many entries are free.
+//!
+//! # Examples
+//!
+//! ```
+//! # use kernel::{prelude::*, sync::Arc};
+//! # use rdma::{qp::{Handler, QpRef, QueuePair}, recv::{Received, Repost}, wc::Wc};
+//! # struct Messages;
+//! #
+//! # impl Handler for Messages {
+//! #     type Slot = ();
+//! #
+//! #     fn received(&self, _qp: QpRef<'_, Self>, message: Received<'_>) -> Repost {
+//! #         let _ = message.bytes;
+//! #         Repost::Yes
+//! #     }
+//! #
+//! #     fn failed(&self, qp: QpRef<'_, Self>, wc: &Wc) {
+//! #         if !wc.is_flush() {
+//! #             qp.disconnect();
+//! #         }
+//! #     }
+//! # }
+//! use rdma::{
+//!     dma::DmaBuf,
+//!     mr::{Access, Mr},
+//!     sendq::{Doorbell, Signal, SqSpace},
+//!     sge::Remote,
+//! };
+//!
+//! /// Lets the peer write to a region, and tells it so; all of that is one chain.
+//! fn offer(qp: &QueuePair<Messages>, mr: &Mr, message: &DmaBuf) -> Result {
+//!     let from = message.sge(0, 16)?;
+//!     qp.send(SqSpace { wrs: 2, sges: 1 }, Doorbell::Now, |chain| {
+//!         chain.reg_mr(mr, Access::RemoteWrite);
+//!         chain.send([from], Signal::Control);
+//!     })
+//! }
+//!
+//! /// Writes to the memory of the peer.
+//! fn write(qp: &QueuePair<Messages>, to: Remote, data: &DmaBuf) -> Result {
+//!     let from = data.sge(0, 4096)?;
+//!     qp.send(SqSpace { wrs: 1, sges: 1 }, Doorbell::Now, |chain| {
+//!         chain.rdma_write_imm(to, [from], 7, Signal::None);
+//!     })
+//! }
+//! ```
 
 use core::{
     mem::ManuallyDrop,

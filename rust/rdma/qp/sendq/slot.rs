@@ -5,6 +5,44 @@
 //! A completion contains the address of a `struct ib_cqe`, which the work request named when it was
 //! posted. These entries are embedded in the slots of a table that the queue pair keeps alive. So
 //! the address never dangles, and a completion is reported with a reference to its slot.
+//!
+//! # Examples
+//!
+//! ```
+//! # use kernel::{prelude::*, sync::Arc};
+//! # use rdma::{qp::{Handler, QpRef, QueuePair}, recv::{Received, Repost}, wc::Wc};
+//! # struct Messages;
+//! #
+//! # impl Handler for Messages {
+//! #     type Slot = ();
+//! #
+//! #     fn received(&self, _qp: QpRef<'_, Self>, message: Received<'_>) -> Repost {
+//! #         let _ = message.bytes;
+//! #         Repost::Yes
+//! #     }
+//! #
+//! #     fn failed(&self, qp: QpRef<'_, Self>, wc: &Wc) {
+//! #         if !wc.is_flush() {
+//! #             qp.disconnect();
+//! #         }
+//! #     }
+//! # }
+//! use rdma::{
+//!     dma::DmaBuf,
+//!     sendq::{Doorbell, Signal, SqSpace},
+//!     slot::{Kind, Slots},
+//! };
+//!
+//! /// Sends a message, whose completion is reported with slot 3: [`Handler::sent`].
+//! fn send(qp: &QueuePair<Messages>, message: &DmaBuf) -> Result {
+//!     qp.set_slots(Slots::new(8, |_index| Ok(Ok(())))?)?;
+//!     let slot = qp.slot(3).ok_or(EINVAL)?;
+//!     let from = message.sge(0, 16)?;
+//!     qp.send(SqSpace { wrs: 1, sges: 1 }, Doorbell::Now, |chain| {
+//!         chain.send([from], Signal::Slot(slot, Kind::Send));
+//!     })
+//! }
+//! ```
 
 use core::{
     marker::PhantomData,
