@@ -5,7 +5,7 @@
 //! # Providing a disk
 //!
 //! These types replace [`kernel::block::mq`], which cannot be extended from outside, and keep its
-//! names where possible. A driver takes these steps:
+//! names where possible; each file says how it differs. A driver takes these steps:
 //!
 //! 1. Implement [`Operations`]: the type of the per-request data, the size of the scatterlist,
 //!    `queue_rq`, and optional operations.

@@ -2,6 +2,9 @@
 
 //! Block devices of other drivers: finding one by its path, opening it, and its properties.
 //!
+//! [`kernel::block`] has no counterpart: it neither opens the devices of other drivers nor reads
+//! their limits.
+//!
 //! # Examples
 //!
 //! ```

@@ -6,6 +6,9 @@
 //! user's [`BioOwner`], which names the device and the memory and handles the end of the I/O. The
 //! memory may be in several pieces, and then comes with its segments.
 //!
+//! [`kernel::block`] has no counterpart: its requests come from the block layer, and it submits
+//! none.
+//!
 //! # Examples
 //!
 //! ```

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! The owner of a module's disks.
+//!
+//! Differs from [`kernel::block::mq`], where nothing waits for the disks of a module: its disks
+//! have no owner in their operations, so a driver could be unloaded while one of its disks is
+//! open.
 
 use core::mem::ManuallyDrop;
 use kernel::{

@@ -10,6 +10,12 @@
 //! Lock order: the disk's open mutex is taken before any lock that a driver takes in
 //! [`Operations::open`] or [`Operations::release`].
 //!
+//! Differs from `kernel::block::mq::gen_disk` in these respects. A disk keeps its module loaded
+//! while it is open. It can be deleted, marked dead and resized, sends uevents, and scans
+//! partitions when the driver says so; there, dropping it is all that a driver can do. A
+//! structure, [`DiskSpec`], describes it, in the place of a builder. The data of the queue lives
+//! until the disk is freed, also for openers that keep a deleted disk.
+//!
 //! C header: [`include/linux/blkdev.h`](srctree/include/linux/blkdev.h)
 
 use crate::{

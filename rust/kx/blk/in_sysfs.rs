@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! Disks and block devices as parents of entries in sysfs.
+//!
+//! [`kernel::block`] has no counterpart.
 
 use super::{
     BlockDevice,

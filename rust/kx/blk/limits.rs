@@ -2,6 +2,9 @@
 
 //! The capabilities of a disk: sizes, limits and features of its queue.
 //!
+//! Differs from [`kernel::block::mq`], whose builder of disks sets the sizes of blocks and the
+//! capacity, and whether the disk rotates.
+//!
 //! # Examples
 //!
 //! ```

@@ -2,6 +2,12 @@
 
 //! The operations that a driver of a multi-queue disk implements.
 //!
+//! Differs from `kernel::block::mq::Operations` in these respects. A request belongs to the driver
+//! alone, and returns to the block layer by value, with a status in the place of an errno. Each
+//! request has parts of the driver's own types. There are `timeout`, `open` and `release`, and
+//! `poll` receives the queue. The queue data is borrowed as it is, not by way of `ForeignOwnable`.
+//! [`IoOperations`] lets a transport have requests of a disk whose driver it does not know.
+//!
 //! C header: [`include/linux/blk-mq.h`](srctree/include/linux/blk-mq.h)
 
 use crate::{

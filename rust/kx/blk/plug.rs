@@ -2,6 +2,8 @@
 
 //! Plugs, which collect the I/O of a thread so that it reaches the drivers in one batch.
 //!
+//! [`kernel::block`] has no counterpart.
+//!
 //! # Examples
 //!
 //! ```

@@ -2,6 +2,8 @@
 
 //! Quiescing a disk's queue.
 //!
+//! [`kernel::block::mq`] has no counterpart.
+//!
 //! C header: [`include/linux/blk-mq.h`](srctree/include/linux/blk-mq.h)
 
 use crate::blk::{

@@ -4,6 +4,9 @@
 //!
 //! Contexts: *any*.
 //!
+//! Differs from [`kernel::block::mq`], where a request ends well or not at all (`end_ok`), and the
+//! conversion of an errno is not public.
+//!
 //! # Examples
 //!
 //! ```

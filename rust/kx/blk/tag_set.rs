@@ -2,6 +2,10 @@
 
 //! Tag sets: the requests that one or more disks share.
 //!
+//! Differs from `kernel::block::mq::TagSet` in these respects: queues for polled I/O, tags that
+//! all queues share, disks without an I/O scheduler, a timeout, and room for the driver's part of
+//! each request and its scatterlist.
+//!
 //! C header: [`include/linux/blk-mq.h`](srctree/include/linux/blk-mq.h)
 
 use crate::blk::{

@@ -2,6 +2,10 @@
 
 //! The C entry points of the operations of a multi-queue disk.
 //!
+//! Differs from `OperationsVTable` of [`kernel::block::mq`]: operations that a driver does not
+//! implement are null, and the driver's part of a request is created with the request and dropped
+//! with it.
+//!
 //! C header: [`include/linux/blk-mq.h`](srctree/include/linux/blk-mq.h)
 
 use crate::{

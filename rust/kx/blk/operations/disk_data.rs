@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! The data of a disk, which the entry points of its driver find.
+//!
+//! Differs from [`kernel::block::mq`], where the driver's data is a `ForeignOwnable` pointer in
+//! the queue.
 
 use super::Operations;
 use crate::{

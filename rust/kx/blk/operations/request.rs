@@ -12,6 +12,11 @@
 //! Requests have no reference count here, so a tag cannot be turned into a request. A driver that
 //! must find a request again keeps the [`Request`].
 //!
+//! Differs from `kernel::block::mq::Request`, which is an `ARef` with a count in the request: an
+//! atomic operation for each reference, and a check at the end that no other one is left. It tells
+//! neither the operation nor the sector or the length, has no scatterlist, and ends only with
+//! success.
+//!
 //! C header: [`include/linux/blk-mq.h`](srctree/include/linux/blk-mq.h)
 
 use crate::{
