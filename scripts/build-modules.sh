@@ -41,7 +41,7 @@ fi
 kmake() {
 	# The variables of an outer make are not for the kernel's.
 	"${with_tools[@]}" env -u MAKEFLAGS -u MFLAGS make -C "$kernel" M="$TOP" MO="$out" -j"$JOBS" \
-		"${KERNEL_MAKE_ARGS[@]}" ${IBTRS_KUNIT:+IBTRS_KUNIT=1} ${W:+W=$W} "$@"
+		"${KERNEL_MAKE_ARGS[@]}" IBTRS_SAMPLES=1 ${IBTRS_KUNIT:+IBTRS_KUNIT=1} ${W:+W=$W} "$@"
 }
 
 build() {

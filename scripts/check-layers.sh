@@ -36,7 +36,7 @@ forbid() {
 }
 
 word() { printf '\\b(%s)\\b' "$1"; }
-drivers=(ibtrs-client ibtrs-server ibnbd ibmsg rust/ibtrs-core rust/proto)
+drivers=(ibtrs-client ibtrs-server ibnbd ibmsg rust/ibtrs-core rust/proto rust/samples)
 
 forbid "unsafe code outside rust/kx, rust/rdma, rust/bindings" "$(word unsafe)" "${drivers[@]}"
 for file in $(grep -lrE --include='*.rs' 'allow\(.*unsafe_code' "${drivers[@]}" 2>/dev/null || true); do
