@@ -14,7 +14,7 @@
 //!
 //! let io = SyncIo::new(4096)?;
 //! let handle = io.handle()?;
-//! // Whoever has the handle ends the I/O; usually that is another task.
+//! // The owner of the handle ends the I/O, usually in another task.
 //! handle.done(Ok(()));
 //! io.wait_interruptible_timeout(1000)?;
 //! let answer = io.bytes()?;

@@ -246,8 +246,8 @@ fn try_open(
     if is_question(session, message) {
         return Err(Refusal::new(ENOENT, "the session does not have it open"));
     }
-    let admitted = admit(session, message, &mut open)?;
-    let new = open_admitted(session, message, source, &mut open, admitted)?;
+    let permitted = permit(session, message, &mut open)?;
+    let new = open_permitted(session, message, source, &mut open, permitted)?;
     let (id, grant, answer) = (new.device.id, new.grant, new.answer);
     publish(session, open, new)?;
     session.watch_sizes();
@@ -313,7 +313,7 @@ fn describe_known(
 }
 
 /// A device that a session may open.
-struct Admitted {
+struct Permitted {
     /// Its id in the session.
     id: u32,
     /// The number of the block device.
@@ -323,11 +323,11 @@ struct Admitted {
 }
 
 /// Decides whether a session may open a device, and finds it.
-fn admit(
+fn permit(
     session: &Arc<Session>,
     message: &Open<'_>,
     open: &mut OpenDevices,
-) -> Result<Admitted, Refusal> {
+) -> Result<Permitted, Refusal> {
     let name = message.dev_name;
     if session.is_full(open) {
         let why = "the session already has max_devices devices open or being closed";
@@ -352,7 +352,7 @@ fn admit(
         let why = "the session has it open by another name";
         return Err(Refusal::new(EEXIST, why));
     }
-    Ok(Admitted { id, dev, granted })
+    Ok(Permitted { id, dev, granted })
 }
 
 /// A device that was opened, and the answer to the client.
@@ -365,14 +365,14 @@ struct NewDevice {
 }
 
 /// Opens a device, and makes room for it in the list.
-fn open_admitted(
+fn open_permitted(
     session: &Arc<Session>,
     message: &Open<'_>,
     source: Addr,
     open: &mut OpenDevices,
-    admitted: Admitted,
+    permitted: Permitted,
 ) -> Result<NewDevice, Refusal> {
-    let Admitted { id, dev, granted } = admitted;
+    let Permitted { id, dev, granted } = permitted;
     let access = message.access(session.has_extensions());
     let grant = granted.as_ref().map(|granted| granted.grant);
     let terms = granted.as_ref().map(|granted| granted.terms.clone());
