@@ -12,20 +12,28 @@
 //! | [`calls`] | requests and replies |
 //! | [`serve`] | puts what is due into a frame |
 //! | [`write`] | takes messages of the program |
+//! | [`room`] | memory with which the lists grow |
 //! | [`arrive`] | takes records that have arrived |
 //!
 //! Whatever may have to be kept later has its place before: a receipt, the reply of the kernel to a call, an
 //! event. So nothing is allocated when the end of a channel has to be told.
+//!
+//! Messages that are not needed any more are collected ([`Out::bury`], [`Chan::close`]) and dropped when the
+//! lock is not held: there may be a gibibyte of them.
 
 mod arrive;
 mod calls;
 mod inbox;
 mod out;
+mod room;
 mod serve;
 mod write;
 
 pub(crate) use arrive::Fault;
+pub(crate) use calls::Calls;
 pub(crate) use inbox::{
+    Inbox,
+    Incoming,
     Take,
     Taken, //
 };
@@ -35,8 +43,8 @@ pub(crate) use out::{
 };
 pub(crate) use serve::Served;
 
-use calls::Calls;
 use ibmsg_proto::{
+    call::CalleeSlot,
     channel::{
         Channel,
         Conn,
@@ -52,17 +60,17 @@ use ibmsg_proto::{
     Seq, //
 };
 use ibtrs_proto::Errno;
-use inbox::{
-    Inbox,
-    Notice, //
-};
+use inbox::Notice;
 use kernel::{
     prelude::*,
     sync::Arc, //
 };
-use kx::file::{
-    Ready,
-    WaitQueue, //
+use kx::{
+    deque::Deque,
+    file::{
+        Ready,
+        WaitQueue, //
+    }, //
 };
 use out::{
     About,
@@ -133,6 +141,8 @@ pub(crate) struct Chan {
     data: KVec<u8>,
     /// Private data of the portal, for the program that opens.
     answer: Body,
+    /// Memory for it.
+    place: KVec<u8>,
     reason: Errno,
     /// The terms of the peer, once they are known.
     pub(crate) peer: Option<Window>,
@@ -145,10 +155,13 @@ pub(crate) struct Chan {
     next_expiry: Option<u64>,
     deficit: Deficit,
     is_front: bool,
-    /// It is in the list of a connection.
-    pub(crate) is_ready: bool,
-    /// It is in the list of those that wait for a time.
+    /// The connection in whose list it is.
+    pub(crate) ready_on: Option<Conn>,
+    /// When to look for memory for messages that were dropped.
+    hungry_at: Option<u64>,
+    /// It is in the list of those that wait for a time, and of those that need memory.
     pub(crate) is_timed: bool,
+    pub(crate) is_listed_hungry: bool,
     /// A program has the file.
     pub(crate) has_program: bool,
     /// The program writes no more and takes no more.
@@ -169,8 +182,13 @@ pub(crate) struct Chan {
     /// The peer's kernel has all messages.
     has_all: bool,
     pub(crate) counts: Counts,
+    /// The next channel that is forgotten.
+    pub(crate) next: Option<KBox<Chan>>,
     _charge: Option<Charge>,
 }
+
+/// What a program that has closed its end has not read, to be dropped when no lock is held.
+pub(crate) type Unread = (Deque<KBox<Incoming>>, Option<Body>);
 
 impl Chan {
     /// An end without messages.
@@ -188,6 +206,7 @@ impl Chan {
             wake,
             data: KVec::new(),
             answer: Body::new(),
+            place: KVec::new(),
             reason: Errno::EIO,
             peer: None,
             owed: Owed::Nothing,
@@ -198,8 +217,10 @@ impl Chan {
             next_expiry: None,
             deficit: Deficit::default(),
             is_front: false,
-            is_ready: false,
+            ready_on: None,
+            hungry_at: None,
             is_timed: false,
+            is_listed_hungry: false,
             has_program: false,
             is_shut: false,
             tells_connected: false,
@@ -212,14 +233,15 @@ impl Chan {
             is_away: false,
             has_all: false,
             counts: Counts::default(),
+            next: None,
             _charge: charge,
         }
     }
 
     /// The program opens the channel with this private data. `tells`: it does not wait for the portal.
-    /// `sends`: there is a connection.
-    pub(crate) fn open(&mut self, data: KVec<u8>, tells: bool, sends: bool) {
-        self.data = data;
+    /// `sends`: there is a connection. `place` is for the private data of the answer.
+    pub(crate) fn open(&mut self, data: KVec<u8>, place: KVec<u8>, tells: bool, sends: bool) {
+        (self.data, self.place) = (data, place);
         if sends {
             self.owed = Owed::Open;
         }
@@ -227,11 +249,12 @@ impl Chan {
         self.has_program = true;
     }
 
-    /// The program at the portal accepts. Returns whether it still can.
-    pub(crate) fn accept(&mut self, data: KVec<u8>) -> bool {
+    /// The program at the portal accepts. Returns whether it still can. `slots` is for requests.
+    pub(crate) fn accept(&mut self, data: KVec<u8>, slots: KVec<CalleeSlot>) -> bool {
         let counts = self.proto.accept();
         if counts {
             self.data = data;
+            self.calls.serve(slots);
             self.owed = Owed::Accept;
             self.has_program = true;
             self.begun = Begun::Open;
@@ -295,8 +318,19 @@ impl Chan {
         self.out.lost();
         self.inbox.lost();
         self.is_front = false;
-        self.is_ready = false;
+        self.ready_on = None;
+        self.hungry_at = None;
         self.deficit.clear();
+        self.is_gone();
+    }
+
+    /// Takes requests into these slots.
+    pub(crate) fn serve_calls(&mut self, slots: KVec<CalleeSlot>) {
+        self.calls.serve(slots);
+    }
+
+    /// The channel has no connection.
+    fn is_gone(&mut self) {
         if self.begun == Begun::Open && !self.is_away {
             self.is_away = true;
             if self.terms.wants_paths && self.has_program && self.end.is_none() {
@@ -328,6 +362,16 @@ impl Chan {
         }
     }
 
+    /// When to look at this channel again, for another reason than messages that expire.
+    pub(crate) fn next_time(&mut self, now: u64) -> Option<u64> {
+        let due = match self.due(now) {
+            Due::At(at) => Some(at),
+            _ => None,
+        };
+        let hungry_at = self.hungry_at.filter(|_| !self.is_listed_hungry);
+        earlier(due, hungry_at)
+    }
+
     /// When to tell the peer what it does not know.
     pub(crate) fn due(&mut self, now: u64) -> Due {
         match self.proto.conn() {
@@ -341,6 +385,7 @@ impl Chan {
         self.owed != Owed::Nothing
             || self.owes_closed
             || self.is_shut
+            || self.proto.owes_close()
             || self.out.has_unsent(&self.proto.tx)
             || self.due(now) == Due::Now
     }
@@ -439,23 +484,31 @@ impl Chan {
         }
     }
 
-    /// The program writes no more and takes no more.
-    pub(crate) fn close(&mut self) {
+    /// The program writes no more and takes no more. Returns what it has not read.
+    pub(crate) fn close(&mut self) -> Unread {
         self.is_shut = true;
-        self.inbox.close();
+        self.hungry_at = None;
+        let unread = self.inbox.close();
         self.proto.close(0);
         if self.proto.is_over() && self.end.is_none() {
             self.ends(0);
         }
         self.wake.wake(Ready::IN | Ready::OUT | Ready::HUP);
+        unread
     }
 
-    /// The program has gone.
-    pub(crate) fn release(&mut self) {
-        self.close();
+    /// The program has gone. Returns what nobody needs any more.
+    pub(crate) fn release(&mut self) -> (Unread, Inbox, Calls) {
+        let unread = self.close();
         self.has_program = false;
-        self.inbox = Inbox::new();
-        self.calls = Calls::new();
+        let inbox = core::mem::replace(&mut self.inbox, Inbox::new());
+        let calls = core::mem::replace(&mut self.calls, Calls::new());
+        (unread, inbox, calls)
+    }
+
+    /// Messages that are not needed any more, to be dropped when no lock is held.
+    pub(crate) fn take_gone(&mut self) -> Option<KBox<Sent>> {
+        self.out.take_gone()
     }
 
     /// How many messages of this end the other program has taken, and how many its kernel has queued.
@@ -512,7 +565,8 @@ impl Chan {
             if let Some(outcome) = self.proto.tx.end(&mut sent.item, cause) {
                 self.tell(sent.about, outcome, cause);
             }
-            self.proto.tx.release(sent.item);
+            self.proto.tx.release(sent.item.take());
+            self.out.bury(sent);
         }
         if cause == Cause::Closed {
             self.end_calls(Some(self.proto.tx.taken()), cause);
@@ -556,7 +610,7 @@ impl Chan {
         }
         self.has_all = true;
         self.out.lost();
-        while let Some(sent) = self.out.pop() {
+        while let Some(mut sent) = self.out.pop() {
             match sent.about.kind {
                 Kind::Request => {
                     self.calls.queued(sent.about.id, sent.item.number());
@@ -568,7 +622,8 @@ impl Chan {
                 }
                 _ => {}
             }
-            self.proto.tx.release(sent.item);
+            self.proto.tx.release(sent.item.take());
+            self.out.bury(sent);
         }
     }
 
@@ -600,7 +655,7 @@ impl Chan {
     /// Does that, in one pass over all that waits.
     #[cold]
     fn expire_all(&mut self, now: u64) -> Option<u64> {
-        let mut next = None;
+        let (mut next, mut gone) = (None, None);
         let mut out = core::mem::replace(&mut self.out, Out::new());
         out.retain(|mut sent| {
             let deadline = sent.deadline.filter(|_| !sent.item.is_expired());
@@ -616,10 +671,16 @@ impl Chan {
             if !is_unsent {
                 return Some(sent);
             }
-            self.proto.tx.release(KBox::into_inner(sent).item);
+            self.proto.tx.release(sent.item.take());
+            sent.next = gone.take();
+            gone = Some(sent);
             None
         });
         self.out = out;
+        while let Some(mut sent) = gone {
+            gone = sent.next.take();
+            self.out.bury(sent);
+        }
         let mut from = 0;
         while let Some(notice) = self.calls.expire(now, &mut from) {
             self.inbox.owes_less();
@@ -648,7 +709,7 @@ impl Chan {
             if self.proto.tx.progress(&front.item) == Progress::Pending {
                 break;
             }
-            let Some(sent) = self.out.pop() else {
+            let Some(mut sent) = self.out.pop() else {
                 break;
             };
             has_popped = true;
@@ -663,7 +724,8 @@ impl Chan {
                 }
                 _ => {}
             }
-            self.proto.tx.release(sent.item);
+            self.proto.tx.release(sent.item.take());
+            self.out.bury(sent);
         }
         if has_popped {
             self.has_freed = true;

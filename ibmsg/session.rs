@@ -3,7 +3,8 @@
 //! One side of a session: its channels, and the connections that carry their records.
 //!
 //! A session outlives its connections, and ends only when the kernel on the other side no longer has it.
-//! Everything is under one lock, which may be taken in any context, for the time of one frame.
+//! Everything is under one lock, which may be taken in any context, for the time of a few frames. What is
+//! not needed any more is dropped when it is not held ([`garbage`]).
 //!
 //! | Module | Contents |
 //! |---|---|
@@ -11,25 +12,37 @@
 //! | [`transmit`] | fills frames |
 //! | [`arrive`] | looks at frames that have arrived |
 //! | [`moves`] | connections come and go |
+//! | [`walk`] | what concerns many channels, in portions |
 //!
 //! A channel that has something to send is in the list of its connection. The first one in the list fills
 //! frames until its quantum is used up, and goes to the end ([`ibmsg_proto::fair`]): so a channel waits for
 //! one quantum of each other one, and a program that does not read holds up its own channel only.
 
 mod arrive;
+mod garbage;
 mod moves;
 mod program;
 mod transmit;
+mod walk;
 
+use arrive::{
+    Answer,
+    LiveCopy, //
+};
+use core::mem::MaybeUninit;
+use garbage::Garbage;
 use ibmsg_proto::{
     channel::Conn,
-    link::Link,
-    wire::ResumeEntry, //
+    link::Link, //
 };
 use kernel::{
+    alloc::Flags,
     new_spinlock_irq,
     prelude::*,
-    rbtree::RBTree,
+    rbtree::{
+        RBTree,
+        RBTreeNodeReservation, //
+    },
     sync::{
         Arc,
         SpinLockIrq, //
@@ -63,9 +76,11 @@ use crate::{
 };
 
 /// The most channels of a session.
-const MAX_CHANNELS: usize = 65_536;
+const MAX_CHANNELS: usize = if cfg!(IBTRS_KUNIT) { 64 } else { 65_536 };
 /// For how long to wait for memory, in microseconds.
 const PAUSE_US: u64 = 10_000;
+/// The work item that does what was left.
+const MORE: u64 = 1;
 
 /// Which side this is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -77,23 +92,27 @@ pub(crate) enum Role {
 }
 
 /// A connection.
-struct ConnState {
+pub(super) struct ConnState {
     id: Conn,
     out: Arc<dyn Connection>,
     /// Credits in frames.
     flow: Link,
     /// Channels with something to send.
     ready: Deque<u32>,
+    /// Answers for channels that do not exist.
+    answers: Deque<Answer>,
     /// A frame that was begun and had nothing in it.
     spare: Option<Frame>,
     /// LIVE is to be sent before anything else; whether with `ends`.
     live: Option<bool>,
     /// It was given up.
     has_failed: bool,
+    /// The next one that is not needed any more.
+    next: Option<KBox<ConnState>>,
 }
 
 pub(crate) struct State {
-    conns: KVec<ConnState>,
+    conns: KVec<KBox<ConnState>>,
     /// Boxed, as nodes of the tree move when they are inserted.
     chans: RBTree<u32, KBox<Chan>>,
     len: usize,
@@ -101,14 +120,38 @@ pub(crate) struct State {
     last: u32,
     /// Channels that wait for a time.
     timed: Deque<u32>,
+    /// How many of them, from the first one on, are to be looked at now.
+    timed_left: usize,
+    /// How many of them do not exist any more.
+    stale: usize,
+    /// Channels that need memory for what arrives.
+    hungry: Deque<u32>,
     /// When the timer runs.
     timer_at: Option<u64>,
-    /// Answers to RESUME for channels that do not exist.
-    unknown: KVec<(Conn, ResumeEntry)>,
-    /// LIVE with `ends` is to be sent when all channels have moved.
-    live_due: bool,
+    /// Channels from this number on are to be looked at, as connections have come or gone.
+    walk: Option<u32>,
+    /// Of the server: what the client has said last, for that.
+    live: Option<LiveCopy>,
+    /// LIVE with `ends` is to be sent when all channels have moved; those before this number have.
+    live_due: Option<u32>,
     newest: u32,
+    garbage: Garbage,
     is_over: bool,
+}
+
+/// Memory for a channel.
+struct Seat {
+    chan: KBox<MaybeUninit<Chan>>,
+    node: RBTreeNodeReservation<u32, KBox<Chan>>,
+}
+
+impl Seat {
+    fn new(flags: Flags) -> Result<Self> {
+        Ok(Self {
+            chan: KBox::new_uninit(flags)?,
+            node: RBTreeNodeReservation::new(flags)?,
+        })
+    }
 }
 
 /// A side of a session.
@@ -122,10 +165,13 @@ pub(crate) struct Session {
     state: SpinLockIrq<State>,
     #[pin]
     timer: DelayedWork<Self>,
+    #[pin]
+    more: DelayedWork<Self, MORE>,
 }
 
 kx::impl_has_work! {
     impl HasWork<DelayedWork<Self>> for Session { self.timer }
+    impl HasWork<DelayedWork<Self, MORE>> for Session { self.more }
 }
 
 impl WorkItem for Session {
@@ -133,6 +179,21 @@ impl WorkItem for Session {
 
     fn run(this: Arc<Self>) {
         Side(this).timer();
+    }
+}
+
+impl WorkItem<MORE> for Session {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        let side = Side(this);
+        side.feed();
+        let garbage;
+        let mut state = side.0.state.lock();
+        side.step(&mut state, now());
+        garbage = core::mem::take(&mut state.garbage);
+        drop(state);
+        drop(garbage);
     }
 }
 
@@ -165,12 +226,18 @@ impl Side {
             len: 0,
             last: 0,
             timed: Deque::new(),
+            timed_left: 0,
+            stale: 0,
+            hungry: Deque::new(),
             timer_at: None,
-            unknown: KVec::new(),
-            live_due: false,
+            walk: None,
+            live: None,
+            live_due: None,
             newest: 0,
+            garbage: Garbage::new(),
             is_over: false,
         };
+        let for_more = queue.clone();
         Ok(Self(Arc::pin_init(
             pin_init!(Session {
                 role,
@@ -179,6 +246,7 @@ impl Side {
                 limits,
                 state <- new_spinlock_irq!(state, "Session::state"),
                 timer <- kx::new_delayed_work!(queue, "Session::timer"),
+                more <- kx::new_delayed_work!(for_more, "Session::more"),
             }),
             GFP_KERNEL,
         )?))
@@ -215,6 +283,7 @@ impl Side {
         }
         drop(state);
         self.0.timer.disable_sync();
+        self.0.more.disable_sync();
         // One by one, as they are many.
         loop {
             let mut state = self.0.state.lock();
@@ -229,19 +298,14 @@ impl Side {
 
     /// Times are over.
     fn timer(&self) {
+        let garbage;
         let mut state = self.0.state.lock();
         state.timer_at = None;
-        let now = now();
-        for _ in 0..state.timed.len() {
-            let Some(id) = state.timed.pop_front() else {
-                break;
-            };
-            if let Some(chan) = state.chans.get_mut(&id) {
-                chan.is_timed = false;
-            }
-            self.attend(&mut state, id, now);
-        }
-        self.transmit(&mut state, now);
+        state.timed_left = state.timed.len();
+        self.step(&mut state, now());
+        garbage = core::mem::take(&mut state.garbage);
+        drop(state);
+        drop(garbage);
     }
 
     /// Looks after a channel that has changed: puts it into the list of its connection, or of those that
@@ -250,27 +314,40 @@ impl Side {
         let Some(chan) = state.chans.get_mut(&id) else {
             return;
         };
+        if let Some(gone) = chan.take_gone() {
+            state.garbage.add_sent(gone);
+        }
         if chan.is_done() {
-            let chan = state.chans.remove(&id);
-            state.len = state.len.saturating_sub(usize::from(chan.is_some()));
+            let was_timed = chan.is_timed;
+            if let Some(chan) = state.chans.remove(&id) {
+                state.len -= 1;
+                state.garbage.add_chan(chan);
+            }
+            if was_timed {
+                Self::untimed(state);
+            }
             return;
         }
         let deadline = chan.expire(now);
-        if chan.has_work(now) && !chan.is_ready {
+        if let Some(gone) = chan.take_gone() {
+            state.garbage.add_sent(gone);
+        }
+        if chan.has_work(now) {
             let conn = state
                 .conns
                 .iter_mut()
                 .find(|conn| chan.proto.takes_from(conn.id));
-            if let Some(conn) = conn {
+            if let Some(conn) = conn.filter(|conn| chan.ready_on != Some(conn.id)) {
                 // There is a place for every channel.
-                chan.is_ready = conn.ready.push_back(id).is_ok();
+                chan.ready_on = conn.ready.push_back(id).is_ok().then_some(conn.id);
             }
         }
-        let due = match chan.due(now) {
-            ibmsg_proto::receive::Due::At(at) => Some(at),
-            _ => None,
-        };
-        if let Some(at) = earlier(deadline, due) {
+        if chan.is_hungry(now) && !chan.is_listed_hungry {
+            chan.is_listed_hungry = state.hungry.push_back(id).is_ok();
+            self.0.more.enqueue(self.0.clone());
+        }
+        let time = earlier(deadline, chan.next_time(now));
+        if let Some(at) = time {
             if !chan.is_timed {
                 chan.is_timed = state.timed.push_back(id).is_ok();
             }
@@ -290,6 +367,10 @@ impl Side {
     }
 
     /// Makes room for another channel in all lists.
+    ///
+    /// # Errors
+    ///
+    /// [`ENOBUFS`] if there are too many, [`ENOMEM`].
     fn reserve(state: &mut State) -> Result {
         if state.len >= MAX_CHANNELS {
             return Err(ENOBUFS);
@@ -298,6 +379,7 @@ impl Side {
         let more = state.len + 1;
         let flags = GFP_ATOMIC | __GFP_NOWARN;
         state.timed.reserve(more, flags)?;
+        state.hungry.reserve(more, flags)?;
         for conn in &mut state.conns {
             conn.ready.reserve(more, flags)?;
         }
@@ -305,13 +387,11 @@ impl Side {
     }
 
     /// Adds a channel, after [`Side::reserve`].
-    fn insert(state: &mut State, chan: Chan) -> Result {
-        let flags = GFP_ATOMIC | __GFP_NOWARN;
+    fn insert(state: &mut State, seat: Seat, chan: Chan) {
         let id = chan.proto.id();
-        let chan = KBox::new(chan, flags)?;
-        let former = state.chans.try_create_and_insert(id, chan, flags)?;
+        let node = seat.node.into_node(id, KBox::write(seat.chan, chan));
+        let former = state.chans.insert(node);
         state.len += usize::from(former.is_none());
-        Ok(())
     }
 }
 
@@ -323,6 +403,7 @@ mod tests {
     use super::*;
     use crate::{
         channel::{
+            Calls,
             Take,
             Taken, //
         },
@@ -473,6 +554,16 @@ mod tests {
             }
         }
 
+        fn reserve(&mut self, side: usize, header: &Header) -> Result<crate::channel::Reserved> {
+            match self.sides[side].reserve_message(1, header) {
+                Err(ENOMEM) => {
+                    self.sides[side].grow(1)?;
+                    self.sides[side].reserve_message(1, header)
+                }
+                reserved => reserved,
+            }
+        }
+
         fn send(&mut self, side: usize, kind: Kind, id: u64, tag: u64, len: usize) -> Result {
             let header = Header {
                 // CAST: Small.
@@ -482,7 +573,7 @@ mod tests {
                 tag,
                 ..Header::new(kind)
             };
-            let reserved = self.sides[side].reserve_message(1, &header)?;
+            let reserved = self.reserve(side, &header)?;
             let content = KVec::from_elem(tag as u8, len, GFP_KERNEL)?;
             let body = Body::piece(&content, GFP_KERNEL)?;
             self.sides[side].send(1, reserved, body, KBox::new_uninit(GFP_KERNEL)?)
@@ -531,7 +622,7 @@ mod tests {
             .ok_or(ENOENT)??;
         let offer = portal.remove(seen.id).ok_or(ENOENT)?;
         ensure!(offer.from == world.sides[1] && offer.channel == 1);
-        ensure!(world.sides[1].accept(1, KVec::new()));
+        ensure!(world.sides[1].accept(1, KVec::new(), Calls::slots(4)?));
         world.run()?;
         ensure!(world.sides[0]
             .answer(1)
@@ -596,46 +687,229 @@ mod tests {
         world.run()?;
         let seen = portal.read(100, Reader::current(), Side::name);
         let offer = portal.remove(seen.ok_or(ENOENT)??.id).ok_or(ENOENT)?;
-        ensure!(offer.from.accept(1, KVec::new()));
+        ensure!(offer.from.accept(1, KVec::new(), Calls::slots(4)?));
         world.run()?;
         Ok((world, portal))
     }
 
-    #[test]
-    fn a_late_reply_does_not_count_a_message_that_is_being_copied() -> Result {
-        let queue = Queue::new(Options::unbound(), fmt!("ibmsg-test"))?;
-        let (mut world, portal) = opened(&queue)?;
+    fn late_reply(queue: &Arc<Queue>) -> Result {
+        let (mut world, portal) = opened(queue)?;
         let header = Header {
             timeout_ms: 1,
             ..Header::new(Kind::Request)
         };
-        let reserved = world.sides[0].reserve_message(1, &header)?;
+        let reserved = world.reserve(0, &header)?;
         let place = KBox::new_uninit(GFP_KERNEL)?;
         world.sides[0].send(1, reserved, Body::new(), place)?;
         world.run()?;
-        let (request, _) = world.take(1).ok_or(ENOENT)?;
-        kernel::time::delay::fsleep(kernel::time::Delta::from_millis(50));
-        let (told, _) = world.take(0).ok_or(ENOENT)?;
-        assert!(told.kind == Kind::Reply && told.flags != 0);
+        let request = world.take(1).map(|(request, _)| request);
+        ensure!(request.is_some());
+        let id = request.map_or(0, |request| request.id);
+        let mut told = None;
+        for _ in 0..1000 {
+            kernel::time::delay::fsleep(kernel::time::Delta::from_millis(1));
+            told = told.or_else(|| world.take(0));
+        }
+        ensure!(told.is_some_and(|(told, _)| told.kind == Kind::Reply && told.flags != 0));
         world.send(1, Kind::Msg, 0, 1, 1)?;
         world.run()?;
         let Take::Item(taken) = world.sides[0].take(1, 1 << 20) else {
             return Err(ENOENT);
         };
-        world.send(1, Kind::Reply, request.id, 0, 0)?;
+        ensure!(taken.header().kind == Kind::Msg);
+        world.send(1, Kind::Reply, id, 0, 0)?;
         world.run()?;
         // It could not be copied, and the program goes.
         world.sides[0].put_back(1, taken);
         world.sides[0].release(1);
         world.run()?;
-        let (receipt, _) = world.take(1).ok_or(ENOENT)?;
-        assert!(receipt.kind == Kind::Receipt && receipt.status == 0);
-        let (closed, _) = world.take(1).ok_or(ENOENT)?;
-        assert_eq!((closed.event, closed.tag), (Some(Event::Closed), 0));
+        let receipt = world.take(1).map(|(receipt, _)| receipt.kind);
+        ensure!(receipt == Some(Kind::Receipt));
+        let closed = world.take(1).map(|(closed, _)| (closed.event, closed.tag));
+        ensure!(closed == Some((Some(Event::Closed), 0)));
         world.sides[1].release(1);
         world.run()?;
+        ensure!((world.len(0), world.len(1)) == (0, 0));
         world.portals.unbind(&portal);
         Ok(())
+    }
+
+    #[test]
+    fn a_late_reply_does_not_count_a_message_that_is_being_copied() -> Result {
+        late_reply(&Queue::new(Options::unbound(), fmt!("ibmsg-test"))?)
+    }
+
+    /// Delivers the next frame to a side without memory for messages.
+    fn starve(world: &mut World, side: usize) -> Result {
+        let frame = world.wire.lanes.lock()[side].pop_front();
+        let frame = frame.ok_or(ENOENT)?;
+        let (id, mut done) = (world.id, 0);
+        let arrived = world.sides[side].starved(id, &frame.bytes[..frame.len], &mut done);
+        ensure!(arrived == Arrived::Done);
+        Ok(())
+    }
+
+    /// Messages of one channel have no memory; the other one goes on.
+    fn hunger(queue: &Arc<Queue>) -> Result {
+        let (mut world, portal) = opened(queue)?;
+        let name = Name::new(b"kv")?;
+        world.sides[0].open(0, name, terms()?, KVec::new(), false)?;
+        world.run()?;
+        let seen = portal.read(100, Reader::current(), Side::name);
+        let offer = portal.remove(seen.ok_or(ENOENT)??.id).ok_or(ENOENT)?;
+        ensure!(offer.from.accept(2, KVec::new(), Calls::slots(4)?));
+        world.run()?;
+        // In three frames, of which the second one has no memory.
+        for round in 0..3 {
+            world.send(0, Kind::Msg, 0, 1 + round, 2500)?;
+            match round {
+                1 => {
+                    while !world.wire.lanes.lock()[1].is_empty() {
+                        starve(&mut world, 1)?;
+                    }
+                }
+                _ => world.run()?,
+            }
+        }
+        ensure!(world.take(1).map(|(first, _)| first.tag) == Some(1));
+        ensure!(world.take(1).is_none());
+        let header = Header {
+            len: 3,
+            ..Header::new(Kind::Msg)
+        };
+        world.sides[0].grow(2)?;
+        let reserved = world.sides[0].reserve_message(2, &header)?;
+        let body = Body::piece(b"abc", GFP_KERNEL)?;
+        world.sides[0].send(2, reserved, body, KBox::new_uninit(GFP_KERNEL)?)?;
+        world.sides[0].release(1);
+        world.run()?;
+        let Take::Item(other) = world.sides[1].take(2, 1 << 20) else {
+            pr_err!("the other channel has got nothing\n");
+            return Err(EINVAL);
+        };
+        world.sides[1].took(2, other);
+        // What was dropped comes when there is memory, and the end behind it.
+        let mut tags = [0; 3];
+        for place in &mut tags {
+            let mut next = None;
+            for _ in 0..2000 {
+                kernel::time::delay::fsleep(kernel::time::Delta::from_millis(1));
+                world.run()?;
+                next = world.take(1);
+                if next.is_some() {
+                    break;
+                }
+            }
+            let (header, is_right) = next.ok_or(ETIMEDOUT)?;
+            ensure!(is_right);
+            *place = header.tag;
+        }
+        // The end says how many messages of the server were read.
+        ensure!(tags == [2, 3, 0]);
+        for (side, id) in [(1, 1), (0, 2), (1, 2)] {
+            world.sides[side].release(id);
+        }
+        world.run()?;
+        ensure!((world.len(0), world.len(1)) == (0, 0));
+        world.portals.unbind(&portal);
+        Ok(())
+    }
+
+    #[test]
+    fn a_channel_waits_for_memory_alone() -> Result {
+        hunger(&Queue::new(Options::unbound(), fmt!("ibmsg-test"))?)
+    }
+
+    /// The server has as many channels as it may, of which the client has forgotten all.
+    fn crowd(queue: &Arc<Queue>) -> Result {
+        let (mut world, portal) = opened(queue)?;
+        let name = Name::new(b"kv")?;
+        world.sides[0].release(1);
+        // CAST: Few.
+        for id in 2..MAX_CHANNELS as u32 + 1 {
+            world.sides[0].open(0, name, terms()?, KVec::new(), false)?;
+            world.run()?;
+            let seen = portal.read(100, Reader::current(), Side::name);
+            let offer = portal.remove(seen.ok_or(ENOENT)??.id).ok_or(ENOENT)?;
+            ensure!(offer.from.accept(id, KVec::new(), Calls::slots(4)?));
+            world.run()?;
+            world.sides[0].release(id);
+            world.run()?;
+        }
+        ensure!((world.len(0), world.len(1)) == (0, MAX_CHANNELS));
+        let (id, _) = world.sides[0].open(0, name, terms()?, KVec::new(), false)?;
+        world.run()?;
+        let refused = world.sides[0].answer(id).and_then(|answer| answer.refused);
+        ensure!(refused == u16::try_from(ENOBUFS.to_errno().unsigned_abs()).ok());
+        world.sides[0].release(id);
+        world.run()?;
+        ensure!(world.len(0) == 0);
+        // One that ends makes room for another one.
+        world.sides[1].release(5);
+        let (id, _) = world.sides[0].open(0, name, terms()?, KVec::new(), false)?;
+        world.run()?;
+        ensure!(world.sides[0].answer(id).is_none());
+        world.sides[0].release(id);
+        // CAST: Few.
+        for id in 1..MAX_CHANNELS as u32 + 1 {
+            world.sides[1].release(id);
+        }
+        world.run()?;
+        ensure!((world.len(0), world.len(1)) == (0, 0));
+        world.portals.unbind(&portal);
+        Ok(())
+    }
+
+    #[test]
+    fn too_many_channels_are_refused() -> Result {
+        crowd(&Queue::new(Options::unbound(), fmt!("ibmsg-test"))?)
+    }
+
+    /// Numbers of channels begin again when all were used.
+    fn numbers(queue: &Arc<Queue>) -> Result {
+        let (mut world, portal) = opened(queue)?;
+        world.sides[0].0.state.lock().last = u32::MAX - 1;
+        let mut open = || {
+            let name = Name::new(b"kv")?;
+            let (id, _) = world.sides[0].open(0, name, terms()?, KVec::new(), false)?;
+            world.run()?;
+            Ok::<_, Error>(id)
+        };
+        // 1 is in use.
+        ensure!(open()? == u32::MAX);
+        ensure!(open()? == 2);
+        // The client has forgotten 1, but the program of the server has not.
+        world.sides[0].release(1);
+        world.run()?;
+        ensure!((world.len(0), world.len(1)) == (2, 3));
+        world.sides[0].0.state.lock().last = 0;
+        let name = Name::new(b"kv")?;
+        let (id, _) = world.sides[0].open(0, name, terms()?, KVec::new(), false)?;
+        world.run()?;
+        ensure!(id == 1);
+        let refused = world.sides[0].answer(1).and_then(|answer| answer.refused);
+        ensure!(refused == u16::try_from(EADDRNOTAVAIL.to_errno().unsigned_abs()).ok());
+        // The answer has ended what the client had.
+        world.sides[0].release(1);
+        world.run()?;
+        ensure!((world.len(0), world.len(1)) == (2, 3));
+        world.sides[1].release(1);
+        world.run()?;
+        let (id, _) = world.sides[0].open(0, name, terms()?, KVec::new(), false)?;
+        world.run()?;
+        ensure!(id == 3 && world.sides[0].answer(3).is_none());
+        for id in [u32::MAX, 2, 3] {
+            world.sides[0].release(id);
+        }
+        world.run()?;
+        ensure!((world.len(0), world.len(1)) == (0, 0));
+        world.portals.unbind(&portal);
+        Ok(())
+    }
+
+    #[test]
+    fn numbers_are_used_again() -> Result {
+        numbers(&Queue::new(Options::unbound(), fmt!("ibmsg-test"))?)
     }
 
     #[test]

@@ -12,7 +12,10 @@ pub(crate) use arg::{
     Arg,
     Bytes, //
 };
-pub(crate) use body::Body;
+pub(crate) use body::{
+    Body,
+    BLOCK, //
+};
 pub(crate) use header::{
     Event,
     Header,

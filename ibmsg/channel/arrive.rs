@@ -2,7 +2,6 @@
 
 //! Takes records that have arrived for a channel.
 
-use core::mem::MaybeUninit;
 use ibmsg_proto::{
     call::CallError,
     channel::{
@@ -53,7 +52,7 @@ use crate::types::{
 /// Why a record was not taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Fault {
-    /// There is no memory now. Nothing has changed.
+    /// There is no memory for an answer now. Nothing has changed.
     NoMemory,
     /// The peer must not send that.
     Protocol(&'static str),
@@ -91,18 +90,25 @@ impl From<Error> for Fault {
 }
 
 impl Chan {
-    /// MESSAGE has arrived.
-    pub(crate) fn message(&mut self, message: &Message<'_>) -> Result<(), Fault> {
+    /// MESSAGE has arrived. `incoming` has its content, if there was memory for that.
+    pub(crate) fn message(
+        &mut self,
+        message: &Message<'_>,
+        incoming: Option<KBox<Incoming>>,
+        now: u64,
+    ) -> Result<(), Fault> {
         self.proto.check_open()?;
         let header = &message.hdr;
-        // What may fail comes first.
-        let piece = Body::piece(message.content, GFP_ATOMIC | __GFP_NOWARN)?;
-        self.inbox.reserve(&piece)?;
-        let place = KBox::new_uninit(GFP_ATOMIC | __GFP_NOWARN).map_err(|_| Fault::NoMemory)?;
-        let calls = self.proto.rx.window().calls();
-        if header.kind == WireKind::Request {
-            self.calls.reserve(calls)?;
-        }
+        let incoming = incoming.filter(|incoming| self.inbox.reserve(&incoming.body).is_ok());
+        let Some(mut incoming) = incoming else {
+            let rx = &mut self.proto.rx;
+            let arrival = rx.no_memory(header.number, header.total, header.offset)?;
+            self.acknowledged(&header.ack)?;
+            if arrival == Arrival::Dropped {
+                self.starves(now);
+            }
+            return Ok(());
+        };
         // CAST: A frame is shorter.
         let len = message.content.len() as u32;
         let arrival = self.proto.rx.message(
@@ -114,11 +120,11 @@ impl Chan {
         )?;
         self.acknowledged(&header.ack)?;
         match arrival {
-            Arrival::Piece => self.inbox.keep(piece),
+            Arrival::Piece => self.inbox.keep(core::mem::take(&mut incoming.body)),
             Arrival::Queue => {
-                self.inbox.keep(piece);
-                let body = self.inbox.complete();
-                self.queue(message, body, place)?;
+                self.inbox.keep(core::mem::take(&mut incoming.body));
+                incoming.body = self.inbox.complete();
+                self.queue(message, incoming)?;
             }
             Arrival::Skipped | Arrival::Duplicate | Arrival::Closed | Arrival::Dropped => {}
         }
@@ -126,22 +132,9 @@ impl Chan {
     }
 
     /// Queues a message for the program.
-    fn queue(
-        &mut self,
-        message: &Message<'_>,
-        body: Body,
-        place: KBox<MaybeUninit<Incoming>>,
-    ) -> Result<(), Fault> {
+    fn queue(&mut self, message: &Message<'_>, mut incoming: KBox<Incoming>) -> Result<(), Fault> {
         let header = &message.hdr;
-        let mut incoming = Incoming {
-            kind: Kind::Msg,
-            number: header.number,
-            id: 0,
-            tag: header.tag,
-            status: 0,
-            body,
-            is_late: false,
-        };
+        incoming.tag = header.tag;
         match header.kind {
             WireKind::OneWay => {}
             WireKind::Request => {
@@ -162,7 +155,7 @@ impl Chan {
                 }
             }
         }
-        self.inbox.push(KBox::write(place, incoming));
+        self.inbox.push(incoming);
         self.drop_late();
         // A slot for another call is free.
         self.has_freed |= header.kind == WireKind::Reply;
@@ -202,7 +195,6 @@ impl Chan {
 
     /// ACCEPT has arrived by `conn`.
     pub(crate) fn accepted(&mut self, conn: Conn, accept: &Accept<'_>) -> Result<(), Fault> {
-        let answer = Body::piece(accept.data, GFP_ATOMIC | __GFP_NOWARN)?;
         let is_new = self.peer.is_none();
         let opens = self.proto.accepted(conn, accept.moves, &accept.window)?;
         if self.proto.takes_from(conn) && is_new {
@@ -210,7 +202,7 @@ impl Chan {
         }
         if opens {
             self.begun = Begun::Open;
-            self.answer = answer;
+            self.answer = Body::within(core::mem::take(&mut self.place), accept.data);
             if self.tells_connected {
                 self.inbox.connected();
             }
@@ -228,10 +220,9 @@ impl Chan {
         reason: Errno,
         data: &[u8],
     ) -> Result<(), Fault> {
-        let answer = Body::piece(data, GFP_ATOMIC | __GFP_NOWARN)?;
         if self.proto.rejected(conn, moves)? {
             self.begun = Begun::Refused(reason);
-            self.answer = answer;
+            self.answer = Body::within(core::mem::take(&mut self.place), data);
             self.owes_closed = true;
             self.ends(inbox::status(reason));
         }
@@ -290,12 +281,15 @@ impl Chan {
         self.out.lost();
         self.inbox.drop_pieces();
         self.is_front = false;
+        self.hungry_at = None;
         self.owes_closed = false;
     }
 
     /// An entry of RESUME has arrived by `conn`.
     pub(crate) fn resume(&mut self, conn: Conn, entry: &ResumeEntry) -> Result<(), Fault> {
         if let Some(answer) = self.proto.resume(conn, entry)? {
+            // Perhaps its connection was not found lost before.
+            self.is_gone();
             self.restart();
             self.owed = Owed::Resumed(answer);
             self.pop_acknowledged();

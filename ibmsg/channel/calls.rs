@@ -22,7 +22,7 @@ use kernel::prelude::*;
 use super::inbox::Notice;
 
 /// A call of the program.
-struct Call {
+pub(crate) struct Call {
     slot: CallerSlot,
     id: CallId,
     tag: u64,
@@ -47,11 +47,56 @@ impl Calls {
         }
     }
 
+    /// Slots for requests that may come, at most `calls` at a time.
+    ///
+    /// # Context
+    ///
+    /// *may sleep*
+    ///
+    /// # Errors
+    ///
+    /// [`ENOMEM`]
+    pub(crate) fn slots(calls: u16) -> Result<KVec<CalleeSlot>> {
+        let slots = KVec::from_elem(
+            CalleeSlot::default(),
+            usize::from(calls),
+            GFP_KERNEL_ACCOUNT,
+        )?;
+        Ok(slots)
+    }
+
+    /// Takes these slots for requests.
+    pub(crate) fn serve(&mut self, slots: KVec<CalleeSlot>) {
+        self.taken = slots;
+    }
+
+    /// For how many calls there must be memory so that another one can be made, of which `most` may be
+    /// unanswered; none if there is enough, or a call cannot be made.
+    pub(crate) fn lack(&self, most: u16) -> Option<usize> {
+        let (len, most) = (self.made.len(), usize::from(most));
+        let is_full = len == self.made.capacity() && len < most;
+        let lacks = is_full && !self.made.iter().any(|call| call.slot.is_free());
+        lacks.then(|| most.min((2 * len).max(8)))
+    }
+
+    /// Takes memory for calls. What is left in `made` is not needed.
+    pub(crate) fn extend(&mut self, made: &mut KVec<Call>) {
+        if made.capacity() <= self.made.capacity() {
+            return;
+        }
+        let mut old = core::mem::replace(&mut self.made, KVec::new());
+        for call in old.drain_all() {
+            let _ = made.push_within_capacity(call);
+        }
+        self.made = core::mem::replace(made, old);
+    }
+
     /// Makes a call, of which at most `most` may be unanswered. Returns its id.
     ///
     /// # Errors
     ///
-    /// [`EOPNOTSUPP`] if the peer answers none, [`EAGAIN`] if there are too many, [`ENOMEM`].
+    /// [`EOPNOTSUPP`] if the peer answers none, [`EAGAIN`] if there are too many, [`ENOMEM`] if there is no
+    /// memory before [`Calls::extend`].
     pub(crate) fn make(&mut self, most: u16, tag: u64, deadline: Option<u64>) -> Result<u64> {
         if most == 0 {
             return Err(EOPNOTSUPP);
@@ -71,7 +116,7 @@ impl Calls {
                     queued: None,
                     is_waiting: false,
                 };
-                self.made.push(call, GFP_ATOMIC | __GFP_NOWARN)?;
+                self.made.push_within_capacity(call).map_err(|_| ENOMEM)?;
                 usize::from(slot)
             }
         };
@@ -176,24 +221,11 @@ impl Calls {
         waiting.filter_map(|call| call.deadline).min()
     }
 
-    /// Makes room for all requests that may come.
-    ///
-    /// # Errors
-    ///
-    /// [`ENOMEM`]
-    pub(crate) fn reserve(&mut self, calls: u16) -> Result {
-        while self.taken.len() < usize::from(calls) {
-            self.taken
-                .push(CalleeSlot::default(), GFP_ATOMIC | __GFP_NOWARN)?;
-        }
-        Ok(())
-    }
-
     fn slot(&mut self, id: CallId) -> Option<&mut CalleeSlot> {
         self.taken.get_mut(usize::from(id.slot()))
     }
 
-    /// A request has arrived, after [`Calls::reserve`].
+    /// A request has arrived.
     ///
     /// # Errors
     ///

@@ -2,10 +2,20 @@
 
 //! What a program can read from a channel.
 
-use ibmsg_proto::Seq;
+use ibmsg_proto::{
+    wire::Message,
+    Seq, //
+};
 use ibtrs_proto::Errno;
-use kernel::prelude::*;
-use kx::deque::Deque;
+use kernel::{
+    alloc::Flags,
+    prelude::*, //
+};
+use kx::deque::{
+    Deque,
+    Lack,
+    Room, //
+};
 
 use crate::types::{
     Body,
@@ -26,9 +36,32 @@ pub(crate) struct Incoming {
     pub(crate) body: Body,
     /// A reply to a call that has ended without it.
     pub(crate) is_late: bool,
+    /// Where its record is in the frame, and the one after it.
+    pub(crate) at: usize,
+    pub(crate) next: Option<KBox<Incoming>>,
 }
 
 impl Incoming {
+    /// Memory for a message, with a copy of the content of a record, which is at `at` in its frame.
+    ///
+    /// # Errors
+    ///
+    /// [`ENOMEM`]
+    pub(crate) fn new(message: &Message<'_>, at: usize, flags: Flags) -> Result<KBox<Self>> {
+        let incoming = Self {
+            kind: Kind::Msg,
+            number: message.hdr.number,
+            id: 0,
+            tag: message.hdr.tag,
+            status: 0,
+            body: Body::piece(message.content, flags)?,
+            is_late: false,
+            at,
+            next: None,
+        };
+        Ok(KBox::new(incoming, flags)?)
+    }
+
     fn header(&self) -> Header {
         Header {
             len: self.body.len(),
@@ -172,11 +205,27 @@ impl Inbox {
         }
     }
 
-    /// Drops all messages, and takes none.
-    pub(crate) fn close(&mut self) {
-        self.messages = Deque::new();
-        self.partial = None;
+    /// Takes no more messages. Returns those that there are.
+    pub(crate) fn close(&mut self) -> (Deque<KBox<Incoming>>, Option<Body>) {
         self.is_closed = true;
+        (core::mem::take(&mut self.messages), self.partial.take())
+    }
+
+    /// What is missing for another message, and for another notice.
+    pub(crate) fn lack(&self) -> (Option<Lack>, Option<Lack>) {
+        // One more for what is put back.
+        let notices = self.notices.lack(self.owed + 2);
+        (self.messages.lack(2), notices)
+    }
+
+    /// Takes memory for messages and notices.
+    pub(crate) fn extend(
+        &mut self,
+        messages: &mut Room<KBox<Incoming>>,
+        notices: &mut Room<Notice>,
+    ) {
+        self.messages.extend(messages);
+        self.notices.extend(notices);
     }
 
     /// The connection is lost.
@@ -238,11 +287,11 @@ impl Inbox {
     ///
     /// # Errors
     ///
-    /// [`ENOMEM`]
+    /// [`ENOMEM`] if there is none before [`Inbox::extend`].
     pub(crate) fn owes_more(&mut self) -> Result {
-        // One for this, one for a notice that is put back.
-        self.notices
-            .reserve(self.owed + 2, GFP_ATOMIC | __GFP_NOWARN)?;
+        if self.lack().1.is_some() {
+            return Err(ENOMEM);
+        }
         self.owed += 1;
         Ok(())
     }

@@ -10,7 +10,11 @@ use ibmsg_proto::{
     Seq, //
 };
 use kernel::prelude::*;
-use kx::deque::Deque;
+use kx::deque::{
+    Deque,
+    Lack,
+    Room, //
+};
 
 use crate::types::{
     Body,
@@ -45,6 +49,9 @@ pub(crate) struct Sent {
     /// When its time is over.
     pub(crate) deadline: Option<u64>,
     pub(crate) body: Body,
+    /// The next message that is not needed any more, and the first one of another channel.
+    pub(crate) next: Option<KBox<Sent>>,
+    pub(crate) others: Option<KBox<Sent>>,
 }
 
 /// The queue: first the messages that have numbers, in the order of those.
@@ -54,6 +61,8 @@ pub(crate) struct Out {
     reserved: usize,
     /// The message of which a part was sent by the present connection, and how much.
     piece: Option<(Seq, u32)>,
+    /// Messages that are not needed any more. Their memory is released when no lock is held.
+    gone: Option<KBox<Sent>>,
 }
 
 impl Out {
@@ -62,6 +71,7 @@ impl Out {
             queue: Deque::new(),
             reserved: 0,
             piece: None,
+            gone: None,
         }
     }
 
@@ -69,12 +79,23 @@ impl Out {
     ///
     /// # Errors
     ///
-    /// [`ENOMEM`]
+    /// [`ENOMEM`] if there is none before [`Out::extend`].
     pub(crate) fn reserve(&mut self) -> Result {
-        self.queue
-            .reserve(self.reserved + 1, GFP_ATOMIC | __GFP_NOWARN)?;
+        if self.lack().is_some() {
+            return Err(ENOMEM);
+        }
         self.reserved += 1;
         Ok(())
+    }
+
+    /// What is missing for another place.
+    pub(crate) fn lack(&self) -> Option<Lack> {
+        self.queue.lack(self.reserved + 1)
+    }
+
+    /// Takes memory for places.
+    pub(crate) fn extend(&mut self, room: &mut Room<KBox<Sent>>) {
+        self.queue.extend(room);
     }
 
     /// Gives up a place.
@@ -105,12 +126,24 @@ impl Out {
         self.queue.retain(keep);
     }
 
-    pub(crate) fn pop(&mut self) -> Option<Sent> {
-        let sent = self.queue.pop_front().map(KBox::into_inner);
+    /// Takes the first message out, for [`Out::bury`].
+    pub(crate) fn pop(&mut self) -> Option<KBox<Sent>> {
+        let sent = self.queue.pop_front();
         if self.reserved == 0 {
             self.queue.shrink();
         }
         sent
+    }
+
+    /// A message is not needed any more.
+    pub(crate) fn bury(&mut self, mut sent: KBox<Sent>) {
+        sent.next = self.gone.take();
+        self.gone = Some(sent);
+    }
+
+    /// The messages that are not needed any more, to be dropped when no lock is held.
+    pub(crate) fn take_gone(&mut self) -> Option<KBox<Sent>> {
+        self.gone.take()
     }
 
     /// The connection is lost: what was sent in part begins again.

@@ -35,7 +35,7 @@ impl Chan {
     /// - [`EOPNOTSUPP`] for a request if it does not answer any,
     /// - [`ENOENT`] for a reply to no request,
     /// - [`EPIPE`] if nothing can be written any more,
-    /// - [`ENOMEM`].
+    /// - [`ENOMEM`] if there is no memory before [`Chan::extend`].
     pub(crate) fn reserve(&mut self, header: &Header, now: u64) -> Result<Reserved> {
         let reserved = self.try_reserve(header, now);
         self.is_blocked |= matches!(reserved, Err(EAGAIN));
@@ -165,6 +165,8 @@ impl Chan {
             status: reserved.status,
             deadline: reserved.deadline,
             body,
+            next: None,
+            others: None,
         };
         self.expires_at(reserved.deadline);
         // There is a place in the queue.

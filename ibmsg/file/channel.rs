@@ -241,13 +241,20 @@ impl FileOps for ChannelFile {
         let may_wait = io.may_wait() && header.flags & F_NOWAIT == 0;
         // The place comes first: what is copied is bounded by the limits of the channel.
         let reserve = || self.its.side.reserve_message(self.its.channel, &header);
-        let reserved = match reserve() {
-            Err(EAGAIN) if may_wait => self.wake.wait(None, || match reserve() {
-                Err(EAGAIN) => None,
-                result => Some(result),
-            })?,
-            result => result,
-        }?;
+        let reserved = loop {
+            let reserved = match reserve() {
+                Err(EAGAIN) if may_wait => self.wake.wait(None, || match reserve() {
+                    Err(EAGAIN) => None,
+                    result => Some(result),
+                })?,
+                result => result,
+            };
+            match reserved {
+                // Lists grow when no lock is held. Others may use up what was allocated.
+                Err(ENOMEM) => self.its.side.grow(self.its.channel)?,
+                reserved => break reserved?,
+            }
+        };
         let copied = Body::written(from, len)
             .and_then(|body| Ok((body, KBox::new_uninit(GFP_KERNEL_ACCOUNT)?)));
         match copied {

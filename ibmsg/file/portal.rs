@@ -31,6 +31,7 @@ use super::{
     REJECT, //
 };
 use crate::{
+    channel::Calls,
     portal::{
         Portal,
         Portals,
@@ -86,12 +87,13 @@ impl PortalFile {
             return Err(EINVAL);
         }
         let (from, channel) = self.portal.find(offer).ok_or(ENOENT)?;
-        // What may fail comes first: the file, for a channel that is not its own yet.
+        // What may fail comes first: the slots for requests, and the file, for a channel that is not its own yet.
+        let slots = Calls::slots(self.portal.terms.window.calls())?;
         let object = ChannelFile::offered(from.clone(), channel)?;
         let file = NewFile::new(c"[ibmsg-channel]", object.clone(), flags & NONBLOCK != 0)?;
         // Of two tasks that accept, one gets it.
         let offer = self.portal.remove(offer).ok_or(ENOENT)?;
-        if !offer.from.accept(offer.channel, data) {
+        if !offer.from.accept(offer.channel, data, slots) {
             return Err(ENOENT);
         }
         object.has_channel();

@@ -9,17 +9,22 @@ use ibmsg_proto::{
     },
     limits::{
         cost,
-        FIRST, //
+        FIRST,
+        MAX_ATTEMPTS, //
     },
     send::SendLimits,
     window::Window,
     wire::{
         Live,
+        Message,
         Open,
         Record,
         Records,
-        ResumeEntry, //
-    }, //
+        Resume,
+        ResumeEntry,
+        RECORD_HDR_LEN, //
+    },
+    Seq, //
 };
 use ibtrs_core::convert;
 use ibtrs_proto::Errno;
@@ -30,13 +35,16 @@ use kernel::{
 
 use super::{
     Role,
+    Seat,
     Side,
-    State, //
+    State,
+    MAX_CHANNELS, //
 };
 use crate::{
     channel::{
         Chan,
-        Fault, //
+        Fault,
+        Incoming, //
     },
     link::Arrived,
     types::{
@@ -46,10 +54,152 @@ use crate::{
     }, //
 };
 
+/// The answer for a channel that does not exist.
+#[derive(Clone, Copy)]
+pub(super) enum Answer {
+    /// To an entry of RESUME.
+    Unknown(ResumeEntry),
+    /// To OPEN: number, number of the move, reason. Nothing is kept, so that it costs nothing to refuse.
+    Refused(u32, Seq, Errno),
+}
+
+/// Bytes of the longest LIVE.
+const LIVE_LEN: usize = RECORD_HDR_LEN + 4 * MAX_ATTEMPTS;
+
+/// What LIVE has said.
+pub(super) struct LiveCopy {
+    bytes: [u8; LIVE_LEN],
+    len: usize,
+}
+
+impl LiveCopy {
+    fn new(live: &Live<'_>) -> Option<Self> {
+        let mut copy = Self {
+            bytes: [0; LIVE_LEN],
+            len: 0,
+        };
+        let mut epochs = [0; MAX_ATTEMPTS];
+        let mut count = 0;
+        for (place, epoch) in epochs.iter_mut().zip(live.epochs()) {
+            *place = epoch;
+            count += 1;
+        }
+        let epochs = epochs.get(..count)?;
+        copy.len = Live::encode(&mut copy.bytes, live.ends, live.newest, epochs)?;
+        Some(copy)
+    }
+
+    /// The record.
+    pub(super) fn record(&self) -> Option<Live<'_>> {
+        match Records::of(self.bytes.get(..self.len)?).next() {
+            Some(Ok(Record::Live(live))) => Some(live),
+            _ => None,
+        }
+    }
+}
+
+/// How much of a frame was taken, as the link keeps it: the header and whole records, and entries of RESUME
+/// after those.
+struct Done<'a>(&'a mut usize);
+
+impl Done<'_> {
+    const ENTRY: usize = 1 << 16;
+
+    fn whole(&self) -> usize {
+        *self.0 % Self::ENTRY
+    }
+
+    fn entries(&self) -> usize {
+        *self.0 / Self::ENTRY
+    }
+
+    fn entry(&mut self) {
+        *self.0 += Self::ENTRY;
+    }
+
+    /// The header, or a record, is taken.
+    fn next(&mut self) {
+        *self.0 = self.whole() + 1;
+    }
+}
+
+/// Messages of a frame, with memory for them.
+struct Parcels(Option<KBox<Incoming>>);
+
+impl Parcels {
+    /// Copies the messages among the records, but for the first `from`, as far as there is memory.
+    fn new(records: Records<'_>, from: usize) -> Self {
+        let mut list = None;
+        for (at, record) in records.enumerate().skip(from) {
+            if let Ok(Record::Message(message)) = record {
+                if let Ok(mut incoming) = Incoming::new(&message, at, GFP_ATOMIC | __GFP_NOWARN) {
+                    incoming.next = list;
+                    list = Some(incoming);
+                }
+            }
+        }
+        // The first one comes first.
+        let mut first = None;
+        while let Some(mut incoming) = list {
+            list = incoming.next.take();
+            incoming.next = first;
+            first = Some(incoming);
+        }
+        Self(first)
+    }
+
+    /// The memory for the message at a place, if there is any.
+    fn take(&mut self, at: usize) -> Option<KBox<Incoming>> {
+        if self.0.as_ref()?.at != at {
+            return None;
+        }
+        let mut first = self.0.take()?;
+        self.0 = first.next.take();
+        Some(first)
+    }
+}
+
+impl Drop for Parcels {
+    fn drop(&mut self) {
+        while let Some(mut incoming) = self.0.take() {
+            self.0 = incoming.next.take();
+        }
+    }
+}
+
 impl Side {
-    /// Takes the records of a frame, but for the first `done`.
+    /// Takes the records of a frame, but for those that are `done`.
     pub(super) fn frame(&self, id: Conn, frame: &[u8], done: &mut usize) -> Arrived {
+        let mut done = Done(done);
+        let from = done.whole().saturating_sub(1);
+        // What is copied, and what is not used, is so without the lock.
+        let mut parcels = match Records::parse(frame) {
+            Ok((_, records)) => Parcels::new(records, from),
+            Err(_) => Parcels(None),
+        };
         let mut state = self.0.state.lock();
+        let arrived = self.take_frame(&mut state, id, frame, &mut done, &mut parcels);
+        let garbage = core::mem::take(&mut state.garbage);
+        drop(state);
+        drop((garbage, parcels));
+        arrived
+    }
+
+    /// The same, without memory for messages.
+    #[cfg(IBTRS_KUNIT)]
+    pub(super) fn starved(&self, id: Conn, frame: &[u8], done: &mut usize) -> Arrived {
+        let mut state = self.0.state.lock();
+        self.take_frame(&mut state, id, frame, &mut Done(done), &mut Parcels(None))
+    }
+
+    fn take_frame(
+        &self,
+        state: &mut State,
+        id: Conn,
+        frame: &[u8],
+        done: &mut Done<'_>,
+        parcels: &mut Parcels,
+    ) -> Arrived {
         let Some(conn) = state
             .conns
             .iter_mut()
@@ -64,23 +214,29 @@ impl Side {
                 return Arrived::Done;
             }
         };
-        // `done` counts the header, too.
-        if *done == 0 {
+        if done.whole() == 0 {
             if let Err(e) = conn.flow.received(limit) {
                 conn.fail(e.as_str());
                 return Arrived::Done;
             }
-            *done = 1;
+            done.next();
         }
         let now = now();
         let mut arrived = Arrived::Done;
-        for record in records.skip(*done - 1) {
+        let from = done.whole() - 1;
+        for (at, record) in records.enumerate().skip(from) {
             let result = match &record {
-                Ok(record) => self.record(&mut state, id, record, now),
+                Ok(Record::Message(message)) => {
+                    self.message(state, id, message, parcels.take(at), now)
+                }
+                Ok(Record::Resume(resume)) if self.0.role == Role::Server => {
+                    self.resume(state, id, resume, done, now)
+                }
+                Ok(record) => self.record(state, id, record, now),
                 Err(e) => Err(Fault::Protocol(e.as_str())),
             };
             match result {
-                Ok(()) => *done += 1,
+                Ok(()) => done.next(),
                 Err(Fault::NoMemory) => {
                     arrived = Arrived::Later;
                     break;
@@ -99,8 +255,26 @@ impl Side {
                 conn.flow.reposted();
             }
         }
-        self.transmit(&mut state, now);
+        self.step(state, now);
         arrived
+    }
+
+    fn message(
+        &self,
+        state: &mut State,
+        from: Conn,
+        message: &Message<'_>,
+        incoming: Option<KBox<Incoming>>,
+        now: u64,
+    ) -> Result<(), Fault> {
+        let id = message.hdr.channel;
+        // A channel takes records from its connection only.
+        let chan = state.chans.get_mut(&id);
+        if let Some(chan) = chan.filter(|chan| chan.proto.takes_from(from)) {
+            chan.message(message, incoming, now)?;
+            self.attend(state, id, now);
+        }
+        Ok(())
     }
 
     fn record(
@@ -123,13 +297,7 @@ impl Side {
             }
             Record::Open(open) => return self.open_arrives(state, from, open, now),
             Record::Live(live) => {
-                self.live_arrives(state, live, now);
-                return Ok(());
-            }
-            Record::Resume(resume) => {
-                for entry in resume.entries() {
-                    self.resume_arrives(state, from, &entry, now)?;
-                }
+                self.live_arrives(state, live);
                 return Ok(());
             }
             Record::Resumed(resumed) => {
@@ -144,7 +312,6 @@ impl Side {
             _ => {}
         }
         let id = match record {
-            Record::Message(message) => message.hdr.channel,
             Record::Skip(skip) => skip.channel,
             Record::Ack(ack) => ack.channel,
             Record::Accept(accept) => accept.channel,
@@ -160,7 +327,6 @@ impl Side {
             return Ok(());
         };
         match record {
-            Record::Message(message) => chan.message(message)?,
             Record::Skip(skip) => chan.skip(skip)?,
             Record::Ack(ack) => chan.ack(ack)?,
             Record::Accept(accept) => chan.accepted(from, accept)?,
@@ -187,7 +353,7 @@ impl Side {
     }
 
     /// The client no longer wants a channel; perhaps it is still offered at the portal.
-    fn withdraw(&self, id: u32, portal: &Name) {
+    pub(super) fn withdraw(&self, id: u32, portal: &Name) {
         if let Some(portal) = self.0.portals.find(portal) {
             portal.withdraw(self, id);
         }
@@ -201,16 +367,46 @@ impl Side {
         now: u64,
     ) -> Result<(), Fault> {
         if let Some(chan) = state.chans.get_mut(&open.channel) {
+            // The client has forgotten the channel, and begins another one with its number.
+            if chan.proto.peer_has_ended() || chan.proto.is_over() {
+                return Self::refuse(state, from, open, EADDRNOTAVAIL);
+            }
             chan.open_again(from, open)?;
             self.attend(state, open.channel, now);
             return Ok(());
         }
-        let name = Name::new(open.portal.as_str().as_bytes())?;
-        match Self::reserve(state) {
-            Err(ENOBUFS) => return Err(Fault::Protocol("too many channels")),
-            result => result?,
+        match self.open_new(state, from, open) {
+            // The program may ask again; nothing waits for memory.
+            Err(ENOMEM | ENOBUFS) => return Self::refuse(state, from, open, ENOBUFS),
+            Err(_) => return Err(Fault::Protocol("impossible name of a portal")),
+            Ok(()) => {}
         }
+        self.attend(state, open.channel, now);
+        Ok(())
+    }
+
+    /// Refuses a channel, of which nothing is kept.
+    fn refuse(state: &mut State, from: Conn, open: &Open<'_>, reason: Error) -> Result<(), Fault> {
+        let answer = Answer::Refused(open.channel, open.moves, convert::errno(reason));
+        Self::answers(state, from, answer)
+    }
+
+    fn answers(state: &mut State, to: Conn, answer: Answer) -> Result<(), Fault> {
+        if let Some(conn) = state.conns.iter_mut().find(|conn| conn.id == to) {
+            if conn.answers.len() >= MAX_CHANNELS {
+                return Err(Fault::Protocol("answers are not taken"));
+            }
+            conn.answers.reserve(1, GFP_ATOMIC | __GFP_NOWARN)?;
+            let _ = conn.answers.push_back(answer);
+        }
+        Ok(())
+    }
+
+    fn open_new(&self, state: &mut State, from: Conn, open: &Open<'_>) -> Result {
+        let name = Name::new(open.portal.as_str().as_bytes())?;
+        Self::reserve(state)?;
         let flags = GFP_ATOMIC | __GFP_NOWARN;
+        let seat = Seat::new(flags)?;
         let wake = Arc::pin_init(kx::new_wait_queue!("Chan::wake"), flags)?;
         let portal = self.0.portals.find(&name);
         // What the portal promises to take must be there.
@@ -223,7 +419,7 @@ impl Side {
             None => Err(ENOENT),
         };
         let (terms, charge, refusal) = match (&portal, charge) {
-            (_, Err(ENOMEM)) => return Err(Fault::NoMemory),
+            (_, Err(ENOMEM)) => return Err(ENOMEM),
             (Some(portal), Ok(charge)) => (portal.terms, charge, None),
             (_, Err(e)) => (nothing()?, None, Some(e)),
             (None, Ok(_)) => (nothing()?, None, Some(ENOENT)),
@@ -239,42 +435,43 @@ impl Side {
         );
         let mut chan = Chan::new(proto, name, terms, wake, charge);
         chan.peer = Some(open.window);
-        Self::insert(state, chan)?;
+        Self::insert(state, seat, chan);
         let refusal = match (refusal, &portal) {
             (None, Some(portal)) => portal.offer(self, open).err(),
             (refusal, _) => refusal,
         };
+        let refusal = refusal.map(|e| if e == ENOMEM { ENOBUFS } else { e });
         if let (Some(refusal), Some(chan)) = (refusal, state.chans.get_mut(&open.channel)) {
             let _ = chan.reject(convert::errno(refusal), KVec::new());
         }
-        self.attend(state, open.channel, now);
         Ok(())
     }
 
-    fn resume_arrives(
+    /// Takes the entries of RESUME, but for those that are done.
+    fn resume(
         &self,
         state: &mut State,
         from: Conn,
-        entry: &ResumeEntry,
+        resume: &Resume<'_>,
+        done: &mut Done<'_>,
         now: u64,
     ) -> Result<(), Fault> {
-        match state.chans.get_mut(&entry.channel) {
-            Some(chan) => chan.resume(from, entry)?,
-            None => {
-                let answer = (from, Channel::unknown(entry));
-                // A record is taken again as a whole if there is no memory for an entry.
-                let is_known = state.unknown.contains(&answer);
-                if !is_known {
-                    let pushed = state.unknown.push(answer, GFP_ATOMIC | __GFP_NOWARN);
-                    pushed.map_err(|_| Fault::NoMemory)?;
+        for entry in resume.entries().skip(done.entries()) {
+            let chan = state.chans.get_mut(&entry.channel);
+            match chan.filter(|chan| !chan.proto.is_over()) {
+                Some(chan) => chan.resume(from, &entry)?,
+                None => {
+                    let answer = Answer::Unknown(Channel::unknown(&entry));
+                    Self::answers(state, from, answer)?;
                 }
             }
+            self.attend(state, entry.channel, now);
+            done.entry();
         }
-        self.attend(state, entry.channel, now);
         Ok(())
     }
 
-    fn live_arrives(&self, state: &mut State, live: &Live<'_>, now: u64) {
+    fn live_arrives(&self, state: &mut State, live: &Live<'_>) {
         while let Some(lost) = state
             .conns
             .iter_mut()
@@ -283,23 +480,10 @@ impl Side {
             let id = lost.id;
             lost.has_failed = true;
             lost.out.fail();
-            drop(self.forget(state, id));
+            self.forget(state, id);
         }
-        let mut next = state.chans.keys().next().copied();
-        while let Some(id) = next {
-            if let Some(chan) = state.chans.get_mut(&id) {
-                chan.live(live);
-                let portal = chan.portal;
-                if chan.proto.is_over() && !chan.has_program {
-                    self.withdraw(id, &portal);
-                }
-            }
-            self.attend(state, id, now);
-            next = id.checked_add(1).and_then(|from| {
-                let cursor = state.chans.cursor_lower_bound(&from)?;
-                Some(*cursor.current().0)
-            });
-        }
+        state.live = LiveCopy::new(live);
+        state.walk_again(self.0.role);
     }
 }
 

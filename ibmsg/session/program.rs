@@ -4,6 +4,7 @@
 
 use core::mem::MaybeUninit;
 use ibmsg_proto::{
+    call::CalleeSlot,
     channel::{
         Channel,
         Conn, //
@@ -21,12 +22,14 @@ use kx::file::{
 };
 
 use super::{
+    Seat,
     Side,
     State, //
 };
 use crate::{
     channel::{
         Begun,
+        Calls,
         Chan,
         Reserved,
         Sent,
@@ -86,13 +89,16 @@ impl Side {
     ) -> Result<(u32, Arc<WaitQueue>)> {
         let charge = self.0.limits.charge(uid, terms.memory())?;
         let wake = Arc::pin_init(kx::new_wait_queue!("Chan::wake"), GFP_KERNEL)?;
+        let seat = Seat::new(GFP_KERNEL_ACCOUNT)?;
+        let place = KVec::with_capacity(MAX_DATA, GFP_KERNEL_ACCOUNT)?;
+        let slots = Calls::slots(terms.window.calls())?;
+        let garbage;
         let mut state = self.0.state.lock();
         if state.is_over {
             return Err(ENODEV);
         }
         Self::reserve(&mut state)?;
-        // Never 0, and never used again.
-        let id = state.last.checked_add(1).ok_or(EADDRNOTAVAIL)?;
+        let id = Self::free_number(&state);
         let conn = state
             .conns
             .iter()
@@ -106,31 +112,52 @@ impl Side {
             proto.lost(nowhere);
         }
         let mut chan = Chan::new(proto, portal, terms, wake.clone(), Some(charge));
-        chan.open(data, tells, conn.is_some());
-        Self::insert(&mut state, chan)?;
+        chan.open(data, place, tells, conn.is_some());
+        chan.serve_calls(slots);
+        Self::insert(&mut state, seat, chan);
         state.last = id;
         self.done(&mut state, id);
+        garbage = core::mem::take(&mut state.garbage);
+        drop(state);
+        drop(garbage);
         Ok((id, wake))
+    }
+
+    /// A number for another channel. It is not 0, and as old as possible: when all were used, the server
+    /// refuses those that it still has.
+    fn free_number(state: &State) -> u32 {
+        let mut id = state.last;
+        // There are fewer channels than numbers.
+        loop {
+            id = id.wrapping_add(1);
+            if id != 0 && state.chans.get(&id).is_none() {
+                return id;
+            }
+        }
     }
 
     /// Looks after a channel with which a program has done something.
     fn done(&self, state: &mut State, id: u32) {
         let now = now();
         self.attend(state, id, now);
-        self.transmit(state, now);
+        self.step(state, now);
     }
 
     /// Calls a function for a channel that a program has.
-    fn with<R>(&self, id: u32, f: impl FnOnce(&mut Chan) -> R) -> Option<R> {
+    pub(super) fn with<R>(&self, id: u32, f: impl FnOnce(&mut Chan) -> R) -> Option<R> {
         let mut state = self.0.state.lock();
         state.chans.get_mut(&id).map(|chan| f(chan))
     }
 
     /// The same, and looks after the channel.
-    fn change<R>(&self, id: u32, f: impl FnOnce(&mut Chan) -> R) -> Option<R> {
+    pub(super) fn change<R>(&self, id: u32, f: impl FnOnce(&mut Chan) -> R) -> Option<R> {
+        let garbage;
         let mut state = self.0.state.lock();
         let result = state.chans.get_mut(&id).map(|chan| f(chan))?;
         self.done(&mut state, id);
+        garbage = core::mem::take(&mut state.garbage);
+        drop(state);
+        drop(garbage);
         Some(result)
     }
 
@@ -168,8 +195,24 @@ impl Side {
     }
 
     /// The program at a portal accepts a channel. Returns whether it still can.
-    pub(crate) fn accept(&self, id: u32, data: KVec<u8>) -> bool {
-        self.change(id, |chan| chan.accept(data)).unwrap_or(false)
+    pub(crate) fn accept(&self, id: u32, data: KVec<u8>, slots: KVec<CalleeSlot>) -> bool {
+        self.change(id, |chan| chan.accept(data, slots))
+            .unwrap_or(false)
+    }
+
+    /// Allocates what the next message of a channel's program needs.
+    ///
+    /// # Context
+    ///
+    /// *may sleep*
+    ///
+    /// # Errors
+    ///
+    /// [`ENOMEM`], [`EPIPE`]
+    pub(crate) fn grow(&self, id: u32) -> Result {
+        let needs = self.with(id, |chan| chan.needs()).ok_or(EPIPE)?;
+        let mut rooms = needs.allocate(GFP_KERNEL_ACCOUNT)?;
+        self.with(id, |chan| chan.extend(&mut rooms)).ok_or(EPIPE)
     }
 
     /// It refuses. Returns whether it still can.
@@ -233,6 +276,7 @@ impl Side {
 
     /// The program writes no more and takes no more.
     pub(crate) fn shut_down(&self, id: u32) {
+        // What was not read is dropped here, without the lock.
         let _ = self.change(id, Chan::close);
     }
 

@@ -5,12 +5,13 @@
 use ibmsg_proto::wire::{
     FrameWriter,
     Live,
-    Resume,
-    RECORD_HDR_LEN, //
+    Reject,
+    Resume, //
 };
 use kernel::prelude::*;
 
 use super::{
+    arrive::Answer,
     ConnState,
     Role,
     Side,
@@ -21,6 +22,10 @@ use crate::channel::Served;
 
 /// The most attempts in LIVE.
 const MAX_ATTEMPTS: usize = ibmsg_proto::limits::MAX_ATTEMPTS;
+/// Frames that are filled before others get the lock.
+const BUDGET: u32 = 64;
+/// Channels that are looked at before others get the lock.
+const PORTION: u32 = 256;
 
 /// What has become of the attempt to send a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -34,51 +39,72 @@ enum Sent {
 }
 
 impl Side {
-    /// Sends all frames that can be sent.
-    pub(super) fn transmit(&self, state: &mut State, now: u64) {
+    /// Sends frames. Returns whether they were all that can be sent.
+    pub(super) fn transmit(&self, state: &mut State, now: u64) -> bool {
+        let mut budget = BUDGET;
         loop {
             let mut at = 0;
             while at < state.conns.len() {
                 match self.send_frame(state, at, now) {
-                    Sent::Frame => continue,
+                    Sent::Frame if budget == 0 => return false,
+                    Sent::Frame => {
+                        budget -= 1;
+                        continue;
+                    }
                     Sent::Nothing => {}
                     Sent::NoMemory => self.wake_at(state, now + PAUSE_US, now),
                 }
                 at += 1;
             }
-            if !self.may_send_live(state) {
-                break;
+            match self.may_send_live(state) {
+                Ends::May => {}
+                Ends::NotYet => return true,
+                Ends::Unknown => return false,
             }
         }
     }
 
     /// Whether LIVE with `ends` is to be sent now: then prepares it.
-    fn may_send_live(&self, state: &mut State) -> bool {
-        if self.0.role != Role::Client || !state.live_due {
-            return false;
+    fn may_send_live(&self, state: &mut State) -> Ends {
+        let Some(mut from) = state.live_due else {
+            return Ends::NotYet;
+        };
+        // A channel that was not looked at may be on a connection that is lost.
+        if self.0.role != Role::Client || state.walk.is_some() {
+            return Ends::NotYet;
         }
-        let State { conns, chans, .. } = state;
-        let free = conns.iter_mut().find(|conn| {
-            let mut chans = chans.values();
-            !chans.any(|chan| chan.proto.blocks_live(conn.id) || chan.is_about_to_move())
-        });
-        match free {
-            Some(conn) => {
-                conn.live = Some(true);
-                state.live_due = false;
-                true
+        let conn = state.conns.iter().find(|conn| !conn.has_failed);
+        let Some(to) = conn.map(|conn| conn.id) else {
+            return Ends::NotYet;
+        };
+        // A channel that has moved does not move again before the next walk.
+        for _ in 0..PORTION {
+            let next = state.next_chan(from);
+            let chan = next.and_then(|id| state.chans.get(&id));
+            if chan.is_some_and(|chan| chan.proto.blocks_live(to) || chan.is_about_to_move()) {
+                state.live_due = Some(from);
+                return Ends::NotYet;
             }
-            None => false,
+            let Some(after) = next.and_then(|id| id.checked_add(1)) else {
+                if let Some(conn) = state.conns.iter_mut().find(|conn| conn.id == to) {
+                    conn.live = Some(true);
+                }
+                state.live_due = None;
+                return Ends::May;
+            };
+            from = after;
         }
+        state.live_due = Some(from);
+        Ends::Unknown
     }
 
     fn send_frame(&self, state: &mut State, at: usize, now: u64) -> Sent {
-        let unknown = state.unknown.len();
         let Some(conn) = state.conns.get_mut(at) else {
             return Sent::Nothing;
         };
         let owes = conn.flow.owes_credits();
-        let is_idle = conn.ready.is_empty() && conn.live.is_none() && unknown == 0 && !owes;
+        let is_idle =
+            conn.ready.is_empty() && conn.live.is_none() && conn.answers.is_empty() && !owes;
         let mut flow = conn.flow;
         let limit = match conn.has_failed || is_idle {
             true => None,
@@ -121,7 +147,7 @@ impl Side {
         now: u64,
     ) {
         if !Self::put_live(state, at, writer, records)
-            || !Self::put_unknown(state, at, writer, records)
+            || !Self::put_answers(state, at, writer, records)
         {
             return;
         }
@@ -144,12 +170,17 @@ impl Side {
                 }
                 Served::All => {
                     let _ = conn.ready.pop_front();
-                    // What is left waits for credits, which arrive. If it has moved, it is in no list yet.
-                    chan.is_ready = chan.proto.takes_from(conn.id);
-                    let stays = chan.is_ready;
+                    // What is left waits for credits, which arrive. If it has moved, it may be in the list
+                    // of another connection.
+                    let stays = chan.proto.takes_from(conn.id);
+                    if stays {
+                        chan.ready_on = Some(conn.id);
+                    } else if chan.ready_on == Some(conn.id) {
+                        chan.ready_on = None;
+                    }
                     self.attend(state, id, now);
                     if let Some(chan) = state.chans.get_mut(&id).filter(|_| stays) {
-                        chan.is_ready = false;
+                        chan.ready_on = None;
                     }
                 }
             }
@@ -192,39 +223,59 @@ impl Side {
     }
 
     /// Adds the answers for channels that do not exist. Returns whether all fit.
-    fn put_unknown(
+    fn put_answers(
         state: &mut State,
         at: usize,
         writer: &mut FrameWriter<'_>,
         records: &mut u32,
     ) -> bool {
-        let Some(id) = state.conns.get(at).map(|conn| conn.id) else {
+        let Some(conn) = state.conns.get_mut(at) else {
             return false;
         };
-        if state.unknown.is_empty() {
-            return true;
+        while let Some(first) = conn.answers.front() {
+            let answers = &conn.answers;
+            let mut count = 1;
+            let put = match first {
+                Answer::Unknown(_) => {
+                    let entries = answers.iter().map_while(|answer| match answer {
+                        Answer::Unknown(entry) => Some(*entry),
+                        Answer::Refused(..) => None,
+                    });
+                    writer.record(|out| {
+                        let (len, entries) = Resume::encode_answer(out, entries)?;
+                        count = entries;
+                        Some(len)
+                    })
+                }
+                Answer::Refused(channel, moves, reason) => {
+                    let reject = Reject {
+                        channel: *channel,
+                        moves: *moves,
+                        reason: *reason,
+                        data: &[],
+                    };
+                    writer.record(|out| reject.encode(out))
+                }
+            };
+            if put.is_none() {
+                return false;
+            }
+            *records += 1;
+            for _ in 0..count {
+                let _ = conn.answers.pop_front();
+            }
         }
-        let ours = state
-            .unknown
-            .iter()
-            .filter(|(conn, _)| *conn == id)
-            .map(|(_, entry)| *entry);
-        let mut count = 0;
-        if ours.clone().next().is_some() && writer.room() > RECORD_HDR_LEN {
-            let put = writer.record(|out| {
-                let (len, entries) = Resume::encode_answer(out, ours.clone())?;
-                count = entries;
-                Some(len)
-            });
-            *records += u32::from(put.is_some());
-        }
-        state.unknown.retain(|(conn, _)| {
-            let goes = *conn == id && count > 0;
-            count -= usize::from(goes);
-            !goes
-        });
-        !state.unknown.iter().any(|(conn, _)| *conn == id)
+        true
     }
+}
+
+/// Whether LIVE with `ends` may be sent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Ends {
+    May,
+    NotYet,
+    /// Not all channels were looked at.
+    Unknown,
 }
 
 impl ConnState {

@@ -13,7 +13,7 @@ use kx::file::{
 };
 
 /// The most bytes of a block.
-const BLOCK: usize = 4096;
+pub(crate) const BLOCK: usize = 4096;
 
 /// The content of a message, in blocks of which none is longer than a page.
 #[derive(Default)]
@@ -36,6 +36,16 @@ impl Body {
     /// Bytes of it.
     pub(crate) const fn len(&self) -> u32 {
         self.len
+    }
+
+    /// Private data of a record, in memory that was allocated for it.
+    pub(crate) fn within(mut place: KVec<u8>, data: &[u8]) -> Self {
+        let mut body = Self::new();
+        // Nothing is allocated, as there is room.
+        if !data.is_empty() && place.extend_from_slice(data, GFP_NOWAIT).is_ok() {
+            let _ = body.push(place, GFP_NOWAIT);
+        }
+        body
     }
 
     fn push(&mut self, block: KVec<u8>, flags: Flags) -> Result {

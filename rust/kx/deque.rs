@@ -24,10 +24,60 @@ use kernel::{
 
 /// Values in a chunk.
 const CHUNK: usize = 32;
+/// Chunks that an empty queue keeps: as many as one value needs.
+const KEPT: usize = 2;
+
+/// Memory with which a queue can grow where nothing may be allocated ([`Deque::extend`]).
+pub struct Room<T> {
+    /// New chunks, and places for those that the queue has.
+    chunks: KVec<KVec<Option<T>>>,
+}
+
+impl<T> Room<T> {
+    /// No memory.
+    pub const fn none() -> Self {
+        Self {
+            chunks: KVec::new(),
+        }
+    }
+
+    /// What a queue lacks.
+    ///
+    /// # Context
+    ///
+    /// As `flags` says.
+    ///
+    /// # Errors
+    ///
+    /// [`ENOMEM`]
+    pub fn new(lack: Lack, flags: Flags) -> Result<Self> {
+        let mut chunks = KVec::with_capacity(lack.whole, flags)?;
+        for _ in 0..lack.more {
+            chunks.push(chunk(flags)?, flags)?;
+        }
+        Ok(Self { chunks })
+    }
+}
+
+/// What a queue lacks for more values.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Lack {
+    /// Chunks that it lacks, and those that there will be at most.
+    more: usize,
+    whole: usize,
+}
+
+fn chunk<T>(flags: Flags) -> Result<KVec<Option<T>>> {
+    let mut chunk = KVec::with_capacity(CHUNK, flags)?;
+    for _ in 0..CHUNK {
+        chunk.push(None, flags)?;
+    }
+    Ok(chunk)
+}
 
 /// A queue of values that may be taken from any place.
 ///
-/// Only [`Deque::reserve`] allocates, so the other methods may be called under a spinlock, and
+/// Only [`Deque::reserve`] and [`Room::new`] allocate, so the other methods may be called under a spinlock, and
 /// nothing that was reserved for is refused later. The values are in chunks, so that a long queue needs
 /// no large allocation; those of large values are boxed by the caller.
 pub struct Deque<T> {
@@ -70,21 +120,52 @@ impl<T> Deque<T> {
     ///
     /// [`ENOMEM`]
     pub fn reserve(&mut self, more: usize, flags: Flags) -> Result {
-        // The first value is never further than a chunk from the beginning, once chunks are reused.
-        let places = self
-            .len
-            .checked_add(more)
-            .and_then(|len| len.checked_add(CHUNK));
-        let chunks = places.ok_or(ENOMEM)?.div_ceil(CHUNK);
+        let chunks = self.chunks_for(more);
         self.reuse();
         while self.chunks.len() < chunks {
-            let mut chunk = KVec::with_capacity(CHUNK, flags)?;
-            for _ in 0..CHUNK {
-                chunk.push(None, flags)?;
-            }
-            self.chunks.push(chunk, flags)?;
+            self.chunks.push(chunk(flags)?, flags)?;
         }
         Ok(())
+    }
+
+    /// Chunks for `more` values behind those in the queue.
+    fn chunks_for(&self, more: usize) -> usize {
+        // The first value is never further than a chunk from the beginning, once chunks are reused.
+        let places = self.len.saturating_add(more).saturating_add(CHUNK);
+        places.div_ceil(CHUNK)
+    }
+
+    /// What is missing for `more` values behind those in the queue; none if there is room.
+    pub fn lack(&self, more: usize) -> Option<Lack> {
+        let (chunks, have) = (self.chunks_for(more), self.chunks.len());
+        let more = chunks.checked_sub(have).filter(|more| *more > 0)?;
+        Some(Lack {
+            more,
+            // The list of chunks is copied seldom.
+            whole: chunks.next_power_of_two(),
+        })
+    }
+
+    /// Grows by memory that was allocated before. What is left in `room` is not needed.
+    pub fn extend(&mut self, room: &mut Room<T>) {
+        self.reuse();
+        let new = room.chunks.len();
+        if self.chunks.capacity() < self.chunks.len() + new {
+            if room.chunks.capacity() < self.chunks.len() + new {
+                // The queue has grown since.
+                return;
+            }
+            let mut old = core::mem::replace(&mut self.chunks, KVec::new());
+            for chunk in old.drain_all() {
+                let _ = room.chunks.push_within_capacity(chunk);
+            }
+            room.chunks.rotate_left(new);
+            self.chunks = core::mem::replace(&mut room.chunks, old);
+            return;
+        }
+        for chunk in room.chunks.drain_all() {
+            let _ = self.chunks.push_within_capacity(chunk);
+        }
     }
 
     /// Moves chunks before the first value behind the last one.
@@ -96,10 +177,11 @@ impl<T> Deque<T> {
         }
     }
 
-    /// Gives up the memory if the queue is empty.
+    /// Gives up the memory if the queue is empty, but for that of a few values.
     pub fn shrink(&mut self) {
         if self.len == 0 {
-            *self = Self::new();
+            self.head = 0;
+            self.chunks.truncate(KEPT);
         }
     }
 
@@ -262,7 +344,34 @@ mod tests {
         }
         assert!(first == next && deque.is_empty() && deque.back().is_none());
         deque.shrink();
-        assert_eq!(deque.push_back(1), Err(1));
+        assert_eq!(deque.chunks.len(), KEPT);
+        assert_eq!(deque.push_back(1), Ok(()));
+        Ok(())
+    }
+
+    #[test]
+    fn grows_by_memory_of_others() -> Result {
+        let mut deque = Deque::new();
+        let mut first = 0u32;
+        for value in 0..1000 {
+            if let Some(lack) = deque.lack(1) {
+                let mut room = Room::new(lack, GFP_KERNEL)?;
+                // Another one that comes too late changes nothing, or gives more.
+                let mut other = Room::new(lack, GFP_KERNEL)?;
+                deque.extend(&mut room);
+                assert!(deque.lack(1).is_none());
+                deque.extend(&mut other);
+            }
+            assert_eq!(deque.push_back(value), Ok(()));
+            if value % 3 == 0 {
+                assert_eq!(deque.pop_front(), Some(first));
+                first += 1;
+            }
+            assert!(deque.lack(0).is_none());
+        }
+        assert!(deque.iter().copied().eq(first..1000));
+        deque.extend(&mut Room::none());
+        assert!(deque.iter().copied().eq(first..1000));
         Ok(())
     }
 

@@ -174,7 +174,7 @@ impl Channel {
         }
     }
 
-    /// The client opens a channel, which has the number `id`, never used in this session, and receives
+    /// The client opens a channel, which has the number `id`, not used for as long as possible, and receives
     /// on the terms `window`. It sends OPEN on `conn`, with the number of the move 0. `first` is
     /// [`crate::limits::FIRST`] on the wire.
     pub const fn opening(
@@ -223,6 +223,14 @@ impl Channel {
         match self.place {
             Place::On(on) | Place::Moving(on) => on == conn,
             Place::Adrift(_) => false,
+        }
+    }
+
+    /// The connection that the channel is on, or moves to; `None` if it has lost the last one.
+    pub const fn on(&self) -> Option<Conn> {
+        match self.place {
+            Place::On(conn) | Place::Moving(conn) => Some(conn),
+            Place::Adrift(_) => None,
         }
     }
 
@@ -587,8 +595,8 @@ impl Channel {
         }
         match self.phase {
             Phase::Open if !self.peer_ended => {}
-            // Repeated.
-            Phase::Open => {
+            // Repeated, or of another channel to which the client wanted to give the same number.
+            Phase::Open | Phase::Over => {
                 return Ok(match close.end {
                     Some(_) => PeerCloses::Ends,
                     None => PeerCloses::Stale,
@@ -639,6 +647,8 @@ impl Channel {
                 self.phase = Phase::Over;
                 Ok(())
             }
+            // It answers the refusal of another channel with the same number.
+            false if self.peer_ended || self.is_over() => Ok(()),
             false => Err(ChannelError::Phase),
         }
     }

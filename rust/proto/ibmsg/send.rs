@@ -34,6 +34,17 @@ impl Item {
         self.len
     }
 
+    /// Takes the item out of a message that stays in memory for a while. What is left is no item to release.
+    #[must_use]
+    pub fn take(&mut self) -> Self {
+        let left = Self {
+            number: None,
+            len: 0,
+            expired: true,
+        };
+        core::mem::replace(self, left)
+    }
+
     /// Whether [`Sender::expire`] has ended it: its program has been told its outcome.
     pub const fn is_expired(&self) -> bool {
         self.expired

@@ -100,6 +100,13 @@ impl<'a> Records<'a> {
         }
     }
 
+    /// Records without the header of a frame.
+    pub const fn of(records: &'a [u8]) -> Self {
+        Self {
+            rest: Reader::new(records),
+        }
+    }
+
     fn record(&mut self) -> Result<Record<'a>, WireError> {
         let r = &mut self.rest;
         let [ty, flags] = r.array().ok_or(WireError::Frame)?;

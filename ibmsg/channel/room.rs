@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Memory with which the lists of a channel grow.
+//!
+//! It is allocated when no lock is held, by a task that may wait for it.
+
+use kernel::{
+    alloc::Flags,
+    prelude::*, //
+};
+use kx::deque::{
+    Lack,
+    Room, //
+};
+
+use super::{
+    calls::Call,
+    inbox::{
+        Incoming,
+        Notice, //
+    },
+    Chan,
+    Sent, //
+};
+
+/// What a channel lacks for the next message in either direction.
+pub(crate) struct Needs {
+    out: Option<Lack>,
+    messages: Option<Lack>,
+    notices: Option<Lack>,
+    calls: Option<usize>,
+}
+
+/// Memory for that.
+pub(crate) struct Rooms {
+    out: Room<KBox<Sent>>,
+    messages: Room<KBox<Incoming>>,
+    notices: Room<Notice>,
+    calls: KVec<Call>,
+}
+
+impl Needs {
+    /// Allocates what is needed.
+    ///
+    /// # Context
+    ///
+    /// As `flags` says.
+    ///
+    /// # Errors
+    ///
+    /// [`ENOMEM`]
+    pub(crate) fn allocate(&self, flags: Flags) -> Result<Rooms> {
+        Ok(Rooms {
+            out: room(self.out, flags)?,
+            messages: room(self.messages, flags)?,
+            notices: room(self.notices, flags)?,
+            calls: KVec::with_capacity(self.calls.unwrap_or(0), flags)?,
+        })
+    }
+}
+
+fn room<T>(lack: Option<Lack>, flags: Flags) -> Result<Room<T>> {
+    lack.map_or(Ok(Room::none()), |lack| Room::new(lack, flags))
+}
+
+impl Chan {
+    /// What this channel lacks.
+    pub(crate) fn needs(&self) -> Needs {
+        let (messages, notices) = self.inbox.lack();
+        let most = self.peer.map_or(0, |peer| peer.calls());
+        Needs {
+            out: self.out.lack(),
+            messages,
+            notices,
+            calls: self.calls.lack(most),
+        }
+    }
+
+    /// Takes what was allocated. What is left is not needed.
+    pub(crate) fn extend(&mut self, rooms: &mut Rooms) {
+        self.out.extend(&mut rooms.out);
+        self.inbox.extend(&mut rooms.messages, &mut rooms.notices);
+        self.calls.extend(&mut rooms.calls);
+    }
+
+    /// There is memory for messages: those that were dropped are to come again.
+    pub(crate) fn feed(&mut self, rooms: &mut Rooms) {
+        self.extend(rooms);
+        self.hungry_at = None;
+        self.proto.rx.ask_again();
+    }
+
+    /// A message had no memory.
+    pub(crate) fn starves(&mut self, now: u64) {
+        self.inbox.drop_pieces();
+        self.hungry_at.get_or_insert(now + PAUSE_US);
+    }
+
+    /// Whether it is time to look for memory.
+    pub(crate) fn is_hungry(&self, now: u64) -> bool {
+        self.hungry_at.is_some_and(|at| at <= now)
+    }
+}
+
+/// For how long a channel waits for memory, in microseconds.
+const PAUSE_US: u64 = 10_000;
