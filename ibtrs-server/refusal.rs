@@ -51,8 +51,8 @@ impl From<HandshakeError> for Refusal {
     }
 }
 
-impl From<join::Refusal> for Refusal {
-    fn from(refusal: join::Refusal) -> Self {
+impl From<join::JoinRefusal> for Refusal {
+    fn from(refusal: join::JoinRefusal) -> Self {
         Self {
             error: convert::error(refusal.errno()),
             why: refusal.as_str(),
@@ -60,8 +60,8 @@ impl From<join::Refusal> for Refusal {
     }
 }
 
-impl From<quota::Refusal> for Refusal {
-    fn from(refusal: quota::Refusal) -> Self {
+impl From<quota::QuotaRefusal> for Refusal {
+    fn from(refusal: quota::QuotaRefusal) -> Self {
         Self {
             error: convert::error(refusal.errno()),
             why: refusal.as_str(),
@@ -70,8 +70,8 @@ impl From<quota::Refusal> for Refusal {
 }
 
 /// `None` means that memory was short.
-impl From<Option<quota::Refusal>> for Refusal {
-    fn from(refusal: Option<quota::Refusal>) -> Self {
+impl From<Option<quota::QuotaRefusal>> for Refusal {
+    fn from(refusal: Option<quota::QuotaRefusal>) -> Self {
         refusal.map_or(ENOMEM.into(), Self::from)
     }
 }

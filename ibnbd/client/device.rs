@@ -120,7 +120,7 @@ pub(crate) struct Device {
     #[pin]
     asking: Mutex<()>,
     #[pin]
-    inner: Mutex<Inner>,
+    inner: Mutex<DeviceInner>,
     #[pin]
     reopen: DelayedWork<Self, { work::REOPEN }>,
     #[pin]
@@ -150,7 +150,7 @@ kx::impl_has_work! {
     impl HasWork<DelayedWork<Self, { work::SCANNING }>> for Device { self.scanning }
 }
 
-struct Inner {
+struct DeviceInner {
     standing: Standing,
     /// What to do if the device comes back without identity.
     identity_check: IdentityCheck,
@@ -200,7 +200,7 @@ impl Device {
             checksum: wanted.checksum,
             work_queue: session.registry().retries().clone(),
         };
-        let inner = Inner {
+        let inner = DeviceInner {
             standing: Standing::Open,
             identity_check: wanted.identity,
             rsp,
@@ -321,7 +321,7 @@ impl Device {
         drop(old);
     }
 
-    fn show_locked(self: &Arc<Self>, inner: &mut Inner) {
+    fn show_locked(self: &Arc<Self>, inner: &mut DeviceInner) {
         if inner.disk.is_none() {
             return;
         }
@@ -341,14 +341,14 @@ impl Device {
 
     /// Does the same as [`SessionDevice::unused`], unless the disk is open or unmapped. While a task opens or
     /// closes it, the next attempt finds out.
-    fn open_if_unused(self: &Arc<Self>, inner: &mut Inner) {
+    fn open_if_unused(self: &Arc<Self>, inner: &mut DeviceInner) {
         let usage = inner.disk.as_ref().map(|disk| disk.usage());
         if matches!(usage, Some(Usage::None | Usage::Changing)) {
             self.retry_refused(inner);
         }
     }
 
-    fn retry_refused(self: &Arc<Self>, inner: &mut Inner) {
+    fn retry_refused(self: &Arc<Self>, inner: &mut DeviceInner) {
         let standing = inner.standing.unused();
         if inner.closed || inner.standing == standing {
             return;
@@ -440,7 +440,7 @@ impl Device {
     /// # Errors
     ///
     /// The first difference.
-    fn compare(&self, inner: &Inner, rsp: &OpenRsp) -> Result<(), Difference> {
+    fn compare(&self, inner: &DeviceInner, rsp: &OpenRsp) -> Result<(), Difference> {
         // Until the disk is complete, the partition scan uses it. A task that closes it may be writing
         // back data.
         let usage = inner.disk.as_ref().map(|disk| disk.usage());
@@ -515,7 +515,7 @@ impl Device {
         Ok(())
     }
 
-    fn opened(self: &Arc<Self>, inner: &mut Inner, open: OpenDevice) {
+    fn opened(self: &Arc<Self>, inner: &mut DeviceInner, open: OpenDevice) {
         let rsp = open.rsp;
         match inner.cache_history.reopened(rsp.cache_run()) {
             Reopened::Same => (),
@@ -545,7 +545,7 @@ impl Device {
         self.show_locked(inner);
     }
 
-    fn failed(&self, inner: &mut Inner, error: Error) {
+    fn failed(&self, inner: &mut DeviceInner, error: Error) {
         inner.attempts = inner.attempts.saturating_add(1);
         let standing = inner.standing.failed(self.is_late(inner));
         if standing.is_retried() && inner.last_error != Some(error) {
@@ -562,7 +562,7 @@ impl Device {
     }
 
     /// Fails the requests that wait for the device, if the queue timeout has passed.
-    fn end_wait(&self, inner: &mut Inner) {
+    fn end_wait(&self, inner: &mut DeviceInner) {
         let standing = inner.standing.failed(self.is_late(inner));
         if inner.standing == standing {
             return;
@@ -577,13 +577,13 @@ impl Device {
     }
 
     /// Returns whether the queue timeout has passed.
-    fn is_late(&self, inner: &Inner) -> bool {
+    fn is_late(&self, inner: &DeviceInner) -> bool {
         self.left_ms(inner) == 0
     }
 
     /// Returns how long requests may still wait for the device, in milliseconds; the maximum stands
     /// for no limit.
-    fn left_ms(&self, inner: &Inner) -> u32 {
+    fn left_ms(&self, inner: &DeviceInner) -> u32 {
         let limit_s = self.io.transport().settings().queue_timeout_s.get();
         let waited_ms = u64::try_from(inner.since.elapsed().as_millis()).unwrap_or(0);
         let left_ms = settings::left_ms(limit_s, waited_ms);

@@ -236,7 +236,7 @@ struct Folder {
     _dir: Dir<Arc<List>>,
 }
 
-struct Inner {
+struct DiscoveriesInner {
     /// The directory of all lists, from the creation of its parent until that is removed.
     parent: Option<PlainDir>,
     /// The oldest first.
@@ -248,12 +248,12 @@ struct Inner {
 #[pin_data]
 pub(crate) struct Discoveries {
     #[pin]
-    inner: Mutex<Inner>,
+    inner: Mutex<DiscoveriesInner>,
 }
 
 impl Discoveries {
     pub(crate) fn new() -> impl PinInit<Self> {
-        let inner = Inner {
+        let inner = DiscoveriesInner {
             parent: None,
             lists: KVec::new(),
             last: 0,

@@ -73,11 +73,11 @@ pub(crate) trait SessionDevice: Send + Sync {
 pub(crate) struct EventHandler {
     name: CString,
     #[pin]
-    inner: Mutex<Inner>,
+    inner: Mutex<EventHandlerInner>,
     unclosed: Arc<Unclosed>,
 }
 
-struct Inner {
+struct EventHandlerInner {
     /// Present until the session is closed.
     transport: Option<Arc<Session>>,
     devices: KVec<Arc<dyn SessionDevice>>,
@@ -87,7 +87,7 @@ struct Inner {
 impl EventHandler {
     /// Creates the handler of a session without devices. Work on `queue` waits for the server.
     pub(crate) fn new(name: &str, queue: &Arc<Queue>) -> Result<Arc<Self>> {
-        let inner = Inner {
+        let inner = EventHandlerInner {
             transport: None,
             devices: KVec::new(),
             generation: 0,

@@ -100,11 +100,11 @@ pub(crate) struct FairShare {
     /// When this disk was last in use, in milliseconds since the start of the group.
     seen_ms: Atomic<u64>,
     #[pin]
-    inner: SpinLockIrq<Inner>,
+    inner: SpinLockIrq<FairShareInner>,
     places: ByTag<TakeCell<Waiting>>,
 }
 
-struct Inner {
+struct FairShareInner {
     window: Window,
     /// Number of requests that count against the window, see [`Admission`].
     under_way: u32,
@@ -112,7 +112,7 @@ struct Inner {
     waiting: Ring<u32>,
 }
 
-impl Inner {
+impl FairShareInner {
     /// Stops counting a request.
     fn leave(&mut self) {
         self.under_way = self.under_way.saturating_sub(1);
@@ -171,7 +171,7 @@ impl FairShare {
         try_pin_init!(Self {
             seen_ms: Atomic::new(0),
             inner <- new_spinlock_irq!(
-                Inner {
+                FairShareInner {
                     window: Window::new(),
                     under_way: 0,
                     waiting: Ring::new(tags)?,

@@ -80,9 +80,9 @@ impl Paused {
     }
 
     /// Returns a request to the block layer after `ms` milliseconds. Until then the request keeps
-    /// its tag, and the disk cannot be removed. The caller has called [`leaves`] for the request.
+    /// its tag, and the disk cannot be removed. The caller has called [`stop_timer`] for the request.
     ///
-    /// [`leaves`]: crate::request::leaves
+    /// [`stop_timer`]: crate::request::stop_timer
     pub(crate) fn requeue_after(self: &Arc<Self>, rq: Request<Queue>, ms: u32) {
         let place = match self.places.get(rq.tag()) {
             Some(place) if ms > 0 => place,

@@ -112,7 +112,7 @@ impl Operations for Queue {
     ) -> Result<(), (Request<Self>, Status)> {
         if disk.timeouts().is_stuck() {
             let mut rq = rq;
-            request::ended(&mut rq);
+            request::reset(&mut rq);
             return Err((rq, Status::TIMEOUT));
         }
         disk.timeouts().begins(rq.shared(), rq.pdu().timeouts);
@@ -245,7 +245,7 @@ fn answered(rq: &Request<Queue>) -> Result {
 fn end(mut rq: Request<Queue>, mut result: Result) {
     // A request that was cancelled while it was dispatched again may be abandoned, although its
     // new tag does not show that it was cancelled.
-    let cancelled = request::leaves(&mut rq) || rq.is_abandoned();
+    let cancelled = request::stop_timer(&mut rq) || rq.is_abandoned();
     // The server has lost the session or the written data: send the request again.
     if !cancelled && result == Err(ESTALE) {
         return rq.requeue();
@@ -257,7 +257,7 @@ fn end(mut rq: Request<Queue>, mut result: Result) {
         }
         result = Status::PROTECTION.to_result();
     }
-    request::ended(&mut rq);
+    request::reset(&mut rq);
     if let Some(op) = rq.op() {
         let disk = rq.queue_data();
         disk.latencies().count(&rq, Kind::of(wire_op(op)));
@@ -356,12 +356,12 @@ fn start(disk: &Arc<DiskQueue>, mut rq: Request<Queue>, queue: u32, last: bool) 
 
 fn refused(disk: &DiskQueue, mut rq: Request<Queue>, status: Status) -> Outcome {
     disk.fair_share().leave(Admission::take(&mut rq));
-    let status = match request::leaves(&mut rq) {
+    let status = match request::stop_timer(&mut rq) {
         true => Status::TIMEOUT,
         false => status,
     };
     if status != Status::RESOURCE {
-        request::ended(&mut rq);
+        request::reset(&mut rq);
     }
     Outcome::Refused(rq, status)
 }

@@ -43,7 +43,7 @@ use kx::{
 #[pin_data]
 pub(crate) struct Registry {
     #[pin]
-    inner: Mutex<Inner>,
+    inner: Mutex<RegistryInner>,
     /// Notified when the state of a session has changed.
     #[pin]
     changed: CondVar,
@@ -60,7 +60,7 @@ pub(crate) struct Registry {
     discoveries: Discoveries,
 }
 
-struct Inner {
+struct RegistryInner {
     sessions: KVec<Entry>,
     places: KVec<Place>,
     /// The directory of links to the disks.
@@ -237,7 +237,7 @@ impl PlaceRef {
 impl Registry {
     /// Creates an empty registry.
     pub(crate) fn new() -> Result<Arc<Self>> {
-        let inner = Inner {
+        let inner = RegistryInner {
             sessions: KVec::new(),
             places: KVec::new(),
             links: None,

@@ -53,7 +53,7 @@ impl Check {
 
     /// Forgets the damage of a request that ends.
     #[inline]
-    fn ended(&mut self) {
+    fn reset(&mut self) {
         self.avoid = None;
         self.resends = Resends::NONE;
     }
@@ -72,31 +72,31 @@ impl Admission {
     }
 }
 
-/// Notes that the request leaves the driver. Returns whether the request was cancelled and must
-/// end now.
+/// Stops the timer of a request that leaves the driver. Returns whether the request was cancelled and
+/// must end now.
 ///
 /// The request keeps the number of its timeouts, because the timeout limit covers all attempts.
 #[inline]
-pub(crate) fn leaves(rq: &mut Request<Queue>) -> bool {
+pub(crate) fn stop_timer(rq: &mut Request<Queue>) -> bool {
     let times = rq.queue_data().timeouts().ends(rq.shared());
     rq.pdu_mut().timeouts = times.unwrap_or_default();
     times.is_none()
 }
 
-/// Notes the end of a request. Resets the data of the request for the next one.
+/// Resets the data of a request that ends, for the next one.
 #[inline]
-pub(crate) fn ended(rq: &mut Request<Queue>) {
+pub(crate) fn reset(rq: &mut Request<Queue>) {
     let pdu = rq.pdu_mut();
     pdu.timeouts = 0;
-    pdu.check.ended();
+    pdu.check.reset();
 }
 
 /// Returns an unsent request to the block layer, which dispatches it again. A cancelled request
 /// ends instead.
 pub(crate) fn hand_back(mut rq: Request<Queue>) {
-    if !leaves(&mut rq) && !rq.is_abandoned() {
+    if !stop_timer(&mut rq) && !rq.is_abandoned() {
         return rq.requeue();
     }
-    ended(&mut rq);
+    reset(&mut rq);
     rq.end(Status::TIMEOUT);
 }

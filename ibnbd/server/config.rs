@@ -27,8 +27,8 @@ use ibnbd_proto::{
         self,
         Client,
         Grant,
+        GrantRefusal,
         PathUse,
-        Refusal,
         Rules, //
     },
     msg::{
@@ -83,14 +83,14 @@ pub(crate) struct Config {
     /// Runs the work that closes devices.
     closers: Arc<Queue>,
     #[pin]
-    inner: Mutex<Inner>,
+    inner: Mutex<ConfigInner>,
     /// Where the server listens, as clients learn it; `None` before it listens, and once it is
     /// about to stop. The ports have a reference to this.
     #[pin]
     ports: Mutex<Option<Arc<Ports>>>,
 }
 
-struct Inner {
+struct ConfigInner {
     /// In the order of their names, each of which is there once.
     exports: KVec<Export>,
     hosts: KVec<Host>,
@@ -154,25 +154,25 @@ pub(crate) struct Host {
 /// Operators need the lock to revoke an export, so no allocation under it waits for I/O.
 struct Locked<'a> {
     // Dropped in this order.
-    inner: MutexGuard<'a, Inner>,
+    inner: MutexGuard<'a, ConfigInner>,
     _no_io: NoIo,
 }
 
 impl Deref for Locked<'_> {
-    type Target = Inner;
+    type Target = ConfigInner;
 
-    fn deref(&self) -> &Inner {
+    fn deref(&self) -> &ConfigInner {
         &self.inner
     }
 }
 
 impl DerefMut for Locked<'_> {
-    fn deref_mut(&mut self) -> &mut Inner {
+    fn deref_mut(&mut self) -> &mut ConfigInner {
         &mut self.inner
     }
 }
 
-impl Inner {
+impl ConfigInner {
     fn next(&mut self) -> u64 {
         // Ids do not wrap: at one each nanosecond, they would after 584 years.
         self.last = self.last.wrapping_add(1);
@@ -195,7 +195,7 @@ impl Inner {
         hosts.find(|host| peer.is_authenticated() && *host.name == *peer.name())
     }
 
-    fn decide(&self, export: &Export, peer: &Peer, access: Access) -> Result<Grant, Refusal> {
+    fn decide(&self, export: &Export, peer: &Peer, access: Access) -> Result<Grant, GrantRefusal> {
         Self::decide_for(self.host_of(peer), export, peer, access)
     }
 
@@ -205,7 +205,7 @@ impl Inner {
         export: &Export,
         peer: &Peer,
         access: Access,
-    ) -> Result<Grant, Refusal> {
+    ) -> Result<Grant, GrantRefusal> {
         let client = match peer.is_authenticated() {
             true => Client::Authenticated {
                 known: host.is_some(),
@@ -247,12 +247,12 @@ pub(crate) struct List {
 
 /// Why an export is not opened.
 pub(crate) enum Denied {
-    Refused(Refusal),
+    Refused(GrantRefusal),
     Failed(Error),
 }
 
-impl From<Refusal> for Denied {
-    fn from(refusal: Refusal) -> Self {
+impl From<GrantRefusal> for Denied {
+    fn from(refusal: GrantRefusal) -> Self {
         Self::Refused(refusal)
     }
 }
@@ -276,7 +276,7 @@ impl Config {
             pin_init!(Self {
                 closers,
                 inner <- new_mutex!(
-                    Inner {
+                    ConfigInner {
                         exports: KVec::new(),
                         hosts: KVec::new(),
                         last: 0,
@@ -324,7 +324,7 @@ impl Config {
         let host = inner.host_of(asked.peer);
         let most = host.map_or(0, |host| host.max_devices);
         if most > 0 && asked.devices >= most as usize {
-            return Err(Refusal::Devices.into());
+            return Err(GrantRefusal::Devices.into());
         }
         let path = export.path.as_ref().ok_or(ENODEV)?;
         let closer = Closer::new(asked, &self.closers)?;
@@ -401,7 +401,7 @@ impl Config {
                 mode: export.mode,
                 exclusive: false,
             };
-            Inner::decide_for(host, export, peer, access).is_ok()
+            ConfigInner::decide_for(host, export, peer, access).is_ok()
         };
         // Whether there is an export `after` makes no difference.
         let is_behind =
@@ -635,7 +635,7 @@ impl Config {
 
     /// Returns the closer of a session that has the export open and may no longer open it, with the
     /// reason. Each closer is returned once; `None` if there are no others.
-    pub(crate) fn next_refused(&self, id: ExportId) -> Option<(Arc<Closer>, Refusal)> {
+    pub(crate) fn next_refused(&self, id: ExportId) -> Option<(Arc<Closer>, GrantRefusal)> {
         let mut inner = self.lock();
         let mut exports = inner.exports.iter();
         let export = exports.find(|export| export.id == id)?;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Exports, hosts and ports in configfs: `/sys/kernel/config/ibnbd/`.
+//! ExportDirs, hosts and ports in configfs: `/sys/kernel/config/ibnbd/`.
 //!
 //! A directory keeps the id of its export or host, and each file changes that object under the lock
 //! of [`Config`]; the directory of a port keeps its id in [`Ports`]. Devices that clients may no
@@ -12,8 +12,8 @@ use crate::{
     config::Config,
     param, //
 };
-use exports::Exports;
-use hosts::Hosts;
+use exports::ExportDirs;
+use hosts::HostDirs;
 use ibnbd_proto::prefix::{
     self,
     Prefix, //
@@ -93,9 +93,9 @@ pub(crate) fn register(
         GFP_KERNEL,
     )?;
     let mut top = Subsystem::new::<crate::LocalModule>(c"ibnbd")?;
-    let exports = Folder::new(top.tree(), Exports(context.clone()))?;
+    let exports = Folder::new(top.tree(), ExportDirs(context.clone()))?;
     top.add(c"exports", exports)?;
-    let hosts = Folder::new(top.tree(), Hosts(context))?;
+    let hosts = Folder::new(top.tree(), HostDirs(context))?;
     top.add(c"hosts", hosts)?;
     let ports = Folder::new(top.tree(), PortDirs(ports))?;
     top.add(c"ports", ports)?;

@@ -40,16 +40,16 @@ pub(crate) struct Exports {
     /// Id of this boot of the machine; empty if it cannot be read.
     boot: KVec<u8>,
     #[pin]
-    inner: Mutex<Inner>,
+    inner: Mutex<ExportsInner>,
 }
 
-struct Inner {
+struct ExportsInner {
     list: KVec<Export>,
     /// The sysfs directory of the exports, if there is one.
     folder: Option<Arc<PlainDir>>,
 }
 
-impl Inner {
+impl ExportsInner {
     fn find(&mut self, dev: u32) -> Option<&mut Export> {
         self.list.iter_mut().find(|export| export.dev == dev)
     }
@@ -61,7 +61,7 @@ impl Exports {
             try_pin_init!(Self {
                 boot: boot_id()?,
                 inner <- new_mutex!(
-                    Inner { list: KVec::new(), folder: None },
+                    ExportsInner { list: KVec::new(), folder: None },
                     "Exports::inner"
                 ),
             }? Error),

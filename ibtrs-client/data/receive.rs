@@ -239,7 +239,7 @@ impl Handler for Con {
         slot::sent(&qp, slot);
     }
 
-    fn invalidated(&self, qp: QpRef<'_, Self>, slot: SlotRef<'_, Self>, _done: Position) {
+    fn slot_done(&self, qp: QpRef<'_, Self>, slot: SlotRef<'_, Self>, _done: Position) {
         slot::invalidated(&qp, slot);
     }
 

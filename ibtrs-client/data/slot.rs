@@ -466,7 +466,7 @@ pub(crate) fn answered(
 
 /// Posts a local invalidation of the key of `slot`'s request; its completion calls [`invalidated`].
 fn invalidate(qp: &QueuePair<Con>, slot: SlotRef<'_, Con>, rkey: u32) -> Result {
-    qp.invalidate(rkey, Signal::Slot(slot, Kind::Invalidate))
+    qp.invalidate(rkey, Signal::Slot(slot, Kind::Other))
 }
 
 /// Handles the acknowledgement of the message of `slot`.

@@ -63,6 +63,7 @@ use rdma::{
     pd::Pd,
     qp::QueuePair,
     sendq::{
+        is_surely_unsent,
         Doorbell,
         Signal,
         SqSpace, //
@@ -468,11 +469,4 @@ impl Message {
             }
         })
     }
-}
-
-/// Returns whether a post that failed with `error` handed nothing to the device. Such an error does
-/// not fail the path.
-fn is_surely_unsent(error: Error) -> bool {
-    // The device never returns one of these, see `QueuePair::send`.
-    matches!(error, ENOTCONN | EAGAIN | EINVAL)
 }

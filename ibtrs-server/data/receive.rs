@@ -259,7 +259,7 @@ impl Handler for Con {
         self.path.idle.flushed(self.cid);
     }
 
-    fn invalidated(&self, qp: QpRef<'_, Self>, slot: SlotRef<'_, Self>, done: Position) {
+    fn slot_done(&self, qp: QpRef<'_, Self>, slot: SlotRef<'_, Self>, done: Position) {
         let Some(chunk) = slot.take_pending() else {
             return;
         };

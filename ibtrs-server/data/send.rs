@@ -164,12 +164,6 @@ fn fetch_again<'a>(qp: &QueuePair<Con>, slot: SlotRef<'a, Con>) -> Result<Option
     }
 }
 
-/// Returns whether nothing of a chain that was refused with `error` was or will be sent; see
-/// [`QueuePair::send`].
-pub(crate) fn is_surely_unsent(error: Error) -> bool {
-    error == EAGAIN || error == EINVAL || error == ENOTCONN
-}
-
 /// Sends a message of nothing on a connection with slots: when it completes, the client's device has
 /// acknowledged all that was sent before.
 ///

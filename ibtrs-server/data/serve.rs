@@ -114,7 +114,7 @@ fn wait_for_buffer(con: &Con, slot: SlotRef<'_, Con>, chunk: KBox<Chunk>) {
 fn invalidate(qp: &QueuePair<Con>, slot: SlotRef<'_, Con>, mut chunk: KBox<Chunk>, rkey: u32) {
     chunk.invalidated = true;
     let post = || {
-        let posted = qp.invalidate(rkey, Signal::Slot(slot, Kind::Invalidate));
+        let posted = qp.invalidate(rkey, Signal::Slot(slot, Kind::Other));
         if let Err(error) = posted {
             qp.handler().failed("cannot invalidate a key", error);
         }

@@ -9,7 +9,7 @@ use ibtrs_proto::{
         self,
         Needs,
         Quota,
-        Refusal,
+        QuotaRefusal,
         Standing,
         Taken, //
     },
@@ -160,7 +160,7 @@ impl Charge {
         origin: Origin,
         known: bool,
         needs: &Needs,
-    ) -> Result<Self, Option<Refusal>> {
+    ) -> Result<Self, Option<QuotaRefusal>> {
         let mut accounts = env.ledger.accounts.lock();
         Self::quota(env).begin(&accounts.standing(origin, known), needs)?;
         match accounts.find(origin) {
@@ -180,7 +180,7 @@ impl Charge {
                 accounts
                     .list
                     .push(account, GFP_KERNEL)
-                    .map_err(|_| None::<Refusal>)?;
+                    .map_err(|_| None::<QuotaRefusal>)?;
             }
         }
         Ok(Self {
@@ -226,7 +226,7 @@ impl Charge {
     /// # Errors
     ///
     /// Those of [`Quota::connect`].
-    pub(crate) fn connect(&self, bytes: u64, total: u64) -> Result<(), Refusal> {
+    pub(crate) fn connect(&self, bytes: u64, total: u64) -> Result<(), QuotaRefusal> {
         let mut accounts = self.env.ledger.accounts.lock();
         let later = total
             .saturating_sub(self.bytes.load(Relaxed))
@@ -251,7 +251,7 @@ impl Charge {
     /// # Errors
     ///
     /// Those of [`Quota::complete`].
-    pub(crate) fn complete(&self, bytes: u64) -> Result<(), Refusal> {
+    pub(crate) fn complete(&self, bytes: u64) -> Result<(), QuotaRefusal> {
         let mut accounts = self.env.ledger.accounts.lock();
         let standing = accounts.standing(self.origin, self.known.load(Relaxed));
         Self::quota(&self.env).complete(&accounts.taken, &standing, bytes)?;

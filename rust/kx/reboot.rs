@@ -55,13 +55,13 @@ pub trait RebootHandler: Send + Sync + 'static {
 ///
 /// The notifier block of `inner` is registered.
 pub struct RebootNotifier<H: RebootHandler> {
-    inner: Pin<KBox<Inner<H>>>,
+    inner: Pin<KBox<NotifierInner<H>>>,
 }
 
 /// The block is the first field, for the cast in [`notify`].
 #[repr(C)]
 #[pin_data]
-struct Inner<H> {
+struct NotifierInner<H> {
     #[pin]
     block: Opaque<bindings::notifier_block>,
     handler: H,
@@ -85,7 +85,7 @@ impl<H: RebootHandler> RebootNotifier<H> {
     /// [`ENOMEM`].
     pub fn new(handler: H) -> Result<Self> {
         let inner = KBox::pin_init(
-            pin_init!(Inner {
+            pin_init!(NotifierInner {
                 block <- Opaque::ffi_init(|slot: *mut bindings::notifier_block| {
                     // SAFETY: `slot` is valid for writes, and nobody else uses it yet. Zeroes are a
                     // block without a successor and with the default priority.
@@ -117,16 +117,16 @@ impl<H: RebootHandler> Drop for RebootNotifier<H> {
 ///
 /// # Safety
 ///
-/// `block` must be the block of a registered [`Inner`] of this type.
+/// `block` must be the block of a registered [`NotifierInner`] of this type.
 unsafe extern "C" fn notify<H: RebootHandler>(
     block: *mut bindings::notifier_block,
     _event: c_ulong,
     _data: *mut c_void,
 ) -> c_int {
     // CAST: The block is the first field of a `repr(C)` struct, and `Opaque` is transparent.
-    // SAFETY: By this function's contract the block is part of an `Inner`. It lives until this call
+    // SAFETY: By this function's contract the block is part of an `NotifierInner`. It lives until this call
     // has returned, as dropping the notifier waits for the call, and is only shared until then.
-    let handler = unsafe { &(*block.cast::<Inner<H>>()).handler };
+    let handler = unsafe { &(*block.cast::<NotifierInner<H>>()).handler };
     handler.reboot();
     // NOTIFY_DONE, so that the kernel calls the other notifiers, too.
     0

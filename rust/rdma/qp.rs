@@ -128,10 +128,10 @@ pub trait Handler: Send + Sync + Sized + 'static {
     /// Handles the completion of a message, which was signalled to `slot`.
     fn sent(&self, _qp: QpRef<'_, Self>, _slot: SlotRef<'_, Self>) {}
 
-    /// Handles the completion of an invalidation, of a read of the peer's memory, or of a flush, which
-    /// was signalled to `slot`. It is at the position `done` of the send queue, and everything before it
+    /// Handles the other completion of a slot, which was signalled to `slot`: that of an invalidation, of
+    /// a read of the peer's memory, or of a flush. It is at the position `done` of the send queue, and everything before it
     /// has completed as well.
-    fn invalidated(&self, _qp: QpRef<'_, Self>, _slot: SlotRef<'_, Self>, _done: Position) {}
+    fn slot_done(&self, _qp: QpRef<'_, Self>, _slot: SlotRef<'_, Self>, _done: Position) {}
 
     /// Handles the completion of a control message.
     fn control_sent(&self, _qp: QpRef<'_, Self>) {}

@@ -5,7 +5,7 @@
 use super::{
     device_path,
     Device,
-    Inner, //
+    DeviceInner, //
 };
 use crate::admin;
 use ibnbd_proto::state::Standing;
@@ -65,7 +65,7 @@ impl Device {
     }
 
     /// Takes over the size that the server reports, if that has changed.
-    fn resized(self: &Arc<Self>, inner: &mut Inner, sectors: u64) {
+    fn resized(self: &Arc<Self>, inner: &mut DeviceInner, sectors: u64) {
         // An unchanged report does not override a size that the operator has set.
         if inner.rsp.nsectors != sectors {
             inner.rsp.nsectors = sectors;
@@ -74,7 +74,7 @@ impl Device {
     }
 
     /// Sets the capacity of the disk; a change queues a uevent.
-    pub(super) fn set_size(self: &Arc<Self>, inner: &mut Inner, sectors: u64) {
+    pub(super) fn set_size(self: &Arc<Self>, inner: &mut DeviceInner, sectors: u64) {
         let Some(disk) = &inner.disk else { return };
         let before = disk.capacity_sectors();
         if before == sectors {
@@ -93,7 +93,7 @@ impl Device {
     }
 
     /// Notes that the server's operator has closed the device; its I/O fails until it is reopened.
-    fn taken(self: &Arc<Self>, inner: &mut Inner) {
+    fn taken(self: &Arc<Self>, inner: &mut DeviceInner) {
         pr_err!(
             "ibnbd{}: {} was closed on the server; write 1 to remap_device to have it opened again\n",
             self.number,
@@ -106,7 +106,7 @@ impl Device {
 
     /// Handles the loss of the server's write cache: if there were unflushed writes, flushes fail,
     /// so that no program takes lost data for durable.
-    pub(super) fn cache_lost(self: &Arc<Self>, inner: &mut Inner) {
+    pub(super) fn cache_lost(self: &Arc<Self>, inner: &mut DeviceInner) {
         if !self.io.write_cache().lose() {
             return;
         }

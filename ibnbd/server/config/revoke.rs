@@ -12,7 +12,7 @@ use super::{
     ExportId, //
 };
 use crate::peer::Peer;
-use ibnbd_proto::grant::Refusal;
+use ibnbd_proto::grant::GrantRefusal;
 use ibtrs_server::Deadline;
 use kernel::{
     prelude::*,
@@ -58,7 +58,7 @@ pub(crate) struct Closer {
     session: Arc<dyn CloseDevice>,
     /// The id of the device in the session.
     device: u32,
-    why: SetOnce<Refusal>,
+    why: SetOnce<GrantRefusal>,
     /// Shared with the open device, whose requests are refused once this is set.
     revoked: Arc<AtomicFlag>,
     #[pin]
@@ -103,7 +103,7 @@ impl Closer {
     }
 
     /// Refuses new requests to the device, and queues its closing; `why` is for the log.
-    fn start(self: &Arc<Self>, why: Refusal) {
+    fn start(self: &Arc<Self>, why: GrantRefusal) {
         // ORDERING: The flag guards nothing. The close waits for a request that does not see it.
         self.revoked.store(true, Relaxed);
         self.why.populate(why);
@@ -117,7 +117,7 @@ impl WorkItem for Closer {
 
     fn run(this: Arc<Self>) {
         let _no_io = NoIo::enter();
-        let why = this.why.as_ref().map_or("", Refusal::as_str);
+        let why = this.why.as_ref().map_or("", GrantRefusal::as_str);
         // Finds no device if the client has closed it, or OPEN has failed.
         this.session.clone().close_device(this.device, why);
     }

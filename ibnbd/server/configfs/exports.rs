@@ -52,9 +52,9 @@ use kx::{
 const REMOVAL_MS: u32 = 2_000;
 
 /// The directory `exports`.
-pub(super) struct Exports(pub(super) Arc<Context>);
+pub(super) struct ExportDirs(pub(super) Arc<Context>);
 
-impl Directory for Exports {
+impl Directory for ExportDirs {
     type Module = crate::LocalModule;
 
     fn make(&self, name: &CStr, tree: &Tree) -> Result<Folder> {

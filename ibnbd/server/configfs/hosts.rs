@@ -42,9 +42,9 @@ const MIB_SHIFT: u32 = 20;
 /// Highest limit of a host's memory: 1 TiB.
 const MAX_MEMORY_MIB: u32 = 1 << 20;
 /// The directory `hosts`.
-pub(super) struct Hosts(pub(super) Arc<Context>);
+pub(super) struct HostDirs(pub(super) Arc<Context>);
 
-impl Directory for Hosts {
+impl Directory for HostDirs {
     type Module = crate::LocalModule;
 
     fn make(&self, name: &CStr, tree: &Tree) -> Result<Folder> {

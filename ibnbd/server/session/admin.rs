@@ -147,19 +147,19 @@ pub(crate) fn serve(session: &Arc<Session>, closers: &Queue, mut request: Reques
 }
 
 /// Why a device is not opened.
-struct Refusal {
+struct OpenRefusal {
     error: Error,
     /// The reason, where the errno alone does not give it.
     why: &'static str,
 }
 
-impl Refusal {
+impl OpenRefusal {
     const fn new(error: Error, why: &'static str) -> Self {
         Self { error, why }
     }
 }
 
-impl From<Denied> for Refusal {
+impl From<Denied> for OpenRefusal {
     fn from(denied: Denied) -> Self {
         match denied {
             Denied::Refused(refusal) => {
@@ -170,7 +170,7 @@ impl From<Denied> for Refusal {
     }
 }
 
-impl From<Error> for Refusal {
+impl From<Error> for OpenRefusal {
     fn from(error: Error) -> Self {
         let why = match error {
             ENOENT | ENOTDIR => "no such device",
@@ -185,19 +185,19 @@ impl From<Error> for Refusal {
     }
 }
 
-impl From<AllocError> for Refusal {
+impl From<AllocError> for OpenRefusal {
     fn from(error: AllocError) -> Self {
         Error::from(error).into()
     }
 }
 
-impl From<PathError> for Refusal {
+impl From<PathError> for OpenRefusal {
     fn from(error: PathError) -> Self {
         Self::new(convert::error(error.errno()), error.as_str())
     }
 }
 
-impl From<MsgError> for Refusal {
+impl From<MsgError> for OpenRefusal {
     fn from(error: MsgError) -> Self {
         Self::new(convert::error(error.errno()), error.as_str())
     }
@@ -210,7 +210,7 @@ fn open(session: &Arc<Session>, message: &Open<'_>, source: Addr) -> Result<Open
         name: message.dev_name.as_str(),
         export: session.config.has_exports(),
     };
-    try_open(session, message, source).map_err(|Refusal { error, why }| {
+    try_open(session, message, source).map_err(|OpenRefusal { error, why }| {
         // The client only wants to know.
         let is_answer = error == ENOENT && message.only_known && session.has_extensions();
         if !is_answer && session.may_log(&source) {
@@ -232,11 +232,11 @@ fn try_open(
     session: &Arc<Session>,
     message: &Open<'_>,
     source: Addr,
-) -> Result<OpenAnswer, Refusal> {
+) -> Result<OpenAnswer, OpenRefusal> {
     let name = message.dev_name;
     let mut open = session.open.lock();
     if session.is_stopped() {
-        return Err(Refusal::new(ESHUTDOWN, "the server is being stopped"));
+        return Err(OpenRefusal::new(ESHUTDOWN, "the server is being stopped"));
     }
     if let Some(known) = open.by_name(name) {
         return describe_known(session, message, known);
@@ -244,7 +244,10 @@ fn try_open(
     // The client learns now that it is closed, or opens it again.
     session.gone.lock().forget(name.as_str().as_bytes());
     if is_question(session, message) {
-        return Err(Refusal::new(ENOENT, "the session does not have it open"));
+        return Err(OpenRefusal::new(
+            ENOENT,
+            "the session does not have it open",
+        ));
     }
     let permitted = permit(session, message, &mut open)?;
     let new = open_permitted(session, message, source, &mut open, permitted)?;
@@ -280,23 +283,23 @@ fn describe_known(
     session: &Session,
     message: &Open<'_>,
     known: &OpenDevice,
-) -> Result<OpenAnswer, Refusal> {
+) -> Result<OpenAnswer, OpenRefusal> {
     let only_known = is_question(session, message);
     if known.device.access() != message.access(session.has_extensions()) {
         let why = "the session has it open in another mode";
-        return Err(Refusal::new(EPERM, why));
+        return Err(OpenRefusal::new(EPERM, why));
     }
     if known.device.is_revoked() {
         let errno = match only_known {
             true => ENOENT,
             false => EBUSY,
         };
-        return Err(Refusal::new(errno, "an operator closes it"));
+        return Err(OpenRefusal::new(errno, "an operator closes it"));
     }
     let is_granted = only_known || known.granted.is_some();
     if !is_granted && session.config.has_exports() {
         let why = "the session has it open from dev_search_path, which is off: close it before the export is opened";
-        return Err(Refusal::new(EEXIST, why));
+        return Err(OpenRefusal::new(EEXIST, why));
     }
     // The last OPEN that opens the device counts: a client whose CLOSE was lost may map it again.
     let checksums = match only_known {
@@ -327,11 +330,11 @@ fn permit(
     session: &Arc<Session>,
     message: &Open<'_>,
     open: &mut OpenDevices,
-) -> Result<Permitted, Refusal> {
+) -> Result<Permitted, OpenRefusal> {
     let name = message.dev_name;
     if session.is_full(open) {
         let why = "the session already has max_devices devices open or being closed";
-        return Err(Refusal::new(ENOSPC, why));
+        return Err(OpenRefusal::new(ENOSPC, why));
     }
     let id = open.new_id()?;
     let granted = session.config.grant(&Asked {
@@ -350,7 +353,7 @@ fn permit(
     // two names, CLOSE of one would close the device of the other.
     if open.has_device(dev) {
         let why = "the session has it open by another name";
-        return Err(Refusal::new(EEXIST, why));
+        return Err(OpenRefusal::new(EEXIST, why));
     }
     Ok(Permitted { id, dev, granted })
 }
@@ -371,7 +374,7 @@ fn open_permitted(
     source: Addr,
     open: &mut OpenDevices,
     permitted: Permitted,
-) -> Result<NewDevice, Refusal> {
+) -> Result<NewDevice, OpenRefusal> {
     let Permitted { id, dev, granted } = permitted;
     let access = message.access(session.has_extensions());
     let grant = granted.as_ref().map(|granted| granted.grant);
@@ -402,7 +405,7 @@ fn open_permitted(
     // lock is free.
     if device.is_revoked() {
         let why = "its export was taken away while it was being opened";
-        return Err(Refusal::new(EACCES, why));
+        return Err(OpenRefusal::new(EACCES, why));
     }
     let device = PercpuOwner::new(device)?;
     let device = OpenDevice {
@@ -428,7 +431,7 @@ fn publish(
     session: &Session,
     mut open: MutexGuard<'_, OpenDevices>,
     new: NewDevice,
-) -> Result<(), Refusal> {
+) -> Result<(), OpenRefusal> {
     let limits = new.device.device.throttle().cloned();
     // Sysfs shows the device already, so an operator who creates the first export after this check
     // finds it there.
@@ -445,7 +448,7 @@ fn publish(
         session.publish(&mut open);
     }
     drop(open);
-    result.map_err(|(refusal, _device): (Refusal, _)| refusal)
+    result.map_err(|(refusal, _device): (OpenRefusal, _)| refusal)
 }
 
 /// Returns whether requests to the device that `message` opens will have checksums.
@@ -454,12 +457,12 @@ fn wants_checksums(session: &Session, message: &Open<'_>) -> bool {
 }
 
 /// Returns the device number of a block device below `dev_search_path`.
-fn find_below(session: &Session, device: DevicePath<'_>) -> Result<u32, Refusal> {
+fn find_below(session: &Session, device: DevicePath<'_>) -> Result<u32, OpenRefusal> {
     if param::dev_search_path.get().is_empty() {
-        return Err(Refusal::new(EACCES, "dev_search_path is not set"));
+        return Err(OpenRefusal::new(EACCES, "dev_search_path is not set"));
     }
     let name = SessionName::new(session.name().to_bytes())
-        .map_err(|error| Refusal::new(convert::error(error.errno()), error.as_str()))?;
+        .map_err(|error| OpenRefusal::new(convert::error(error.errno()), error.as_str()))?;
     let mut root = KVec::from_elem(0u8, PATH_MAX, GFP_KERNEL)?;
     let mut place = KVec::from_elem(0u8, PATH_MAX, GFP_KERNEL)?;
     let root = path::root(&mut root, session::search_path()?, name)?;
@@ -473,7 +476,7 @@ fn answer(
     device: &Opened,
     granted: Option<&Granted>,
     checksums: bool,
-) -> Result<OpenAnswer, Refusal> {
+) -> Result<OpenAnswer, OpenRefusal> {
     let limits = device.tell_limits();
     let mut rsp = OpenRsp::new(id, &limits)?;
     if let Some(granted) = granted {

@@ -88,7 +88,7 @@ impl Session {
         // ORDERING: A request that does not see one which has just joined the line passes it.
         let wait_ns = match self.limit_line.len.load(Relaxed) {
             0 => match limits.serve(waiting.bytes()) {
-                Ok(()) => return waiting.go_on(self),
+                Ok(()) => return waiting.resume(self),
                 Err(wait_ns) => wait_ns,
             },
             _ => 0,
@@ -149,7 +149,7 @@ impl Session {
                     self.limit_line.pop();
                     self.leave_line();
                     if let Some(waiting) = waiting {
-                        waiting.go_on(self);
+                        waiting.resume(self);
                     }
                 }
             }
@@ -208,7 +208,7 @@ impl Waiting {
         }
     }
 
-    fn go_on(self, session: &Session) {
+    fn resume(self, session: &Session) {
         match self {
             Self::Io(io) => io.submit(&session.requests),
             Self::Refused { request, error, .. } => request.respond(Err(error)),

@@ -4,10 +4,7 @@
 
 use core::mem::take;
 
-use super::{
-    is_surely_unsent,
-    wait_for_space, //
-};
+use super::wait_for_space;
 use crate::{
     data::{
         batch::{
@@ -41,6 +38,7 @@ use rdma::{
     mr::Access,
     qp::QueuePair,
     sendq::{
+        is_surely_unsent,
         Chain,
         Doorbell,
         Signal,

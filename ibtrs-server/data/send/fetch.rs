@@ -9,7 +9,6 @@
 //! takes it back to its connection, where it may wait for a limit of its client.
 
 use super::{
-    is_surely_unsent,
     send_nothing,
     wait_for_space, //
 };
@@ -29,6 +28,7 @@ use kernel::prelude::*;
 use rdma::{
     qp::QueuePair,
     sendq::{
+        is_surely_unsent,
         Chain,
         Doorbell,
         Signal,
@@ -143,7 +143,7 @@ fn post(
 /// Reads the data of a request; or flushes the connection, if there is none to read.
 fn read(chain: &mut Chain<'_, Con>, slot: SlotRef<'_, Con>, chunk: &mut Chunk) {
     let Some((from, reads)) = chunk.fetch() else {
-        return send_nothing(chain, Signal::Slot(slot, Kind::Invalidate));
+        return send_nothing(chain, Signal::Slot(slot, Kind::Other));
     };
     let from = Remote {
         addr: from.addr,
@@ -151,7 +151,7 @@ fn read(chain: &mut Chain<'_, Con>, slot: SlotRef<'_, Con>, chunk: &mut Chunk) {
     };
     for read in reads {
         let signal = match read.is_last {
-            true => Signal::Slot(slot, Kind::Invalidate),
+            true => Signal::Slot(slot, Kind::Other),
             false => Signal::None,
         };
         chain.rdma_read(read.place_in(from), read.sges(), signal);

@@ -97,7 +97,7 @@ impl PinnedDrop for UseCount {
 /// The allocation that an owner and its references point to.
 #[repr(C)]
 #[pin_data]
-struct Inner<T> {
+struct PercpuInner<T> {
     #[pin]
     use_count: UseCount,
     #[pin]
@@ -132,8 +132,8 @@ struct Inner<T> {
 /// # Ok::<(), Error>(())
 /// ```
 pub struct PercpuOwner<T> {
-    ptr: NonNull<Inner<T>>,
-    _owns: PhantomData<Inner<T>>,
+    ptr: NonNull<PercpuInner<T>>,
+    _owns: PhantomData<PercpuInner<T>>,
 }
 
 // SAFETY: An owner gives out `&T` and references, which other tasks may use, and drops the `T`;
@@ -163,7 +163,7 @@ impl<T> PercpuOwner<T> {
         Error: From<E>,
     {
         let inner = KBox::pin_init::<Error>(
-            try_pin_init!(Inner {
+            try_pin_init!(PercpuInner {
                 use_count <- UseCount::new(),
                 data <- init,
             }? Error),
@@ -279,8 +279,8 @@ impl<T> Drop for PercpuOwner<T> {
 /// - `ptr` comes from a pinned [`KBox`] that this value owns.
 /// - The object was killed, and its owner's reference dropped.
 pub struct PercpuEnd<T> {
-    ptr: NonNull<Inner<T>>,
-    _owns: PhantomData<Inner<T>>,
+    ptr: NonNull<PercpuInner<T>>,
+    _owns: PhantomData<PercpuInner<T>>,
 }
 
 // SAFETY: It gives out `&T`, and drops the `T`; `T` must be `Sync`, as other tasks may have
@@ -337,8 +337,8 @@ impl<T> Drop for PercpuEnd<T> {
 /// - This value owns one reference of the object's count.
 #[repr(transparent)]
 pub struct PercpuArc<T> {
-    ptr: NonNull<Inner<T>>,
-    _owns: PhantomData<Inner<T>>,
+    ptr: NonNull<PercpuInner<T>>,
+    _owns: PhantomData<PercpuInner<T>>,
 }
 
 // SAFETY: A reference gives out `&T`, and other tasks may have clones, so `T` must be `Sync`. The
@@ -383,8 +383,8 @@ impl<T> PercpuArc<T> {
     /// `ptr` must come from [`Self::into_raw`], and must be passed here once for each call of that.
     #[inline]
     pub unsafe fn from_raw(ptr: *const T) -> Self {
-        // SAFETY: By this function's contract `ptr` is valid and the field of an `Inner<T>`, so the
-        // address of the `Inner` is not null.
+        // SAFETY: By this function's contract `ptr` is valid and the field of an `PercpuInner<T>`, so the
+        // address of the `PercpuInner` is not null.
         let inner = unsafe { NonNull::new_unchecked(inner_of(ptr)) };
         // INVARIANT: The result owns the reference that `into_raw` gave up.
         Self {
@@ -401,8 +401,8 @@ impl<T> PercpuArc<T> {
     /// of the owner or another one, until this returns.
     #[inline]
     pub unsafe fn get_raw(ptr: *const T) -> Self {
-        // SAFETY: By this function's contract `ptr` is valid and the field of an `Inner<T>`, so the
-        // address of the `Inner` is not null.
+        // SAFETY: By this function's contract `ptr` is valid and the field of an `PercpuInner<T>`, so the
+        // address of the `PercpuInner` is not null.
         let inner = unsafe { NonNull::new_unchecked(inner_of(ptr)) };
         // SAFETY: By this function's contract the object is valid, and the count is not zero.
         unsafe { ibtrs_bindings::percpu_ref_get(inner.as_ref().use_count.count.get()) };
@@ -418,11 +418,11 @@ impl<T> PercpuArc<T> {
 ///
 /// # Safety
 ///
-/// `data` must point to the field of a valid [`Inner`].
-unsafe fn inner_of<T>(data: *const T) -> *mut Inner<T> {
+/// `data` must point to the field of a valid [`PercpuInner`].
+unsafe fn inner_of<T>(data: *const T) -> *mut PercpuInner<T> {
     // SAFETY: By this function's contract the result is in bounds of the same allocation.
-    unsafe { data.byte_sub(offset_of!(Inner<T>, data)) }
-        .cast::<Inner<T>>()
+    unsafe { data.byte_sub(offset_of!(PercpuInner<T>, data)) }
+        .cast::<PercpuInner<T>>()
         .cast_mut()
 }
 

@@ -65,7 +65,7 @@ impl Grant {
 
 /// Why a session may not open an export.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Refusal {
+pub enum GrantRefusal {
     /// No export has the name, and the session is that of a host.
     Unknown,
     /// No export has the name. The session is not that of a host, so it is not told.
@@ -87,7 +87,7 @@ pub enum Refusal {
     Devices,
 }
 
-impl Refusal {
+impl GrantRefusal {
     /// The reason, for the log.
     pub const fn as_str(&self) -> &'static str {
         match self {
@@ -120,10 +120,10 @@ impl Refusal {
 
 /// The refusal of an export that does not exist. A session that is not that of a host gets the
 /// error of an export that it may not open, so that it does not learn which names exist.
-pub const fn unknown(is_host: bool) -> Refusal {
+pub const fn unknown(is_host: bool) -> GrantRefusal {
     match is_host {
-        true => Refusal::Unknown,
-        false => Refusal::Hidden,
+        true => GrantRefusal::Unknown,
+        false => GrantRefusal::Hidden,
     }
 }
 
@@ -138,24 +138,24 @@ pub fn decide(
     client: Client,
     all_come_from: impl FnOnce(&[Prefix]) -> bool,
     access: Access,
-) -> Result<Grant, Refusal> {
+) -> Result<Grant, GrantRefusal> {
     let grant = match client {
         Client::Authenticated { allowed: true, .. } => Grant::Host,
         Client::Authenticated { .. } if rules.any_host => Grant::AnyHost,
-        Client::Authenticated { known: true, .. } => return Err(Refusal::Host),
-        Client::Authenticated { .. } => return Err(Refusal::NoHost),
+        Client::Authenticated { known: true, .. } => return Err(GrantRefusal::Host),
+        Client::Authenticated { .. } => return Err(GrantRefusal::NoHost),
         Client::Unauthenticated if rules.unauthenticated.is_empty() => {
-            return Err(Refusal::Authentication)
+            return Err(GrantRefusal::Authentication)
         }
         Client::Unauthenticated if all_come_from(rules.unauthenticated) => Grant::Addresses,
-        Client::Unauthenticated => return Err(Refusal::Address),
+        Client::Unauthenticated => return Err(GrantRefusal::Address),
     };
     if !rules.enabled {
-        return Err(Refusal::Disabled);
+        return Err(GrantRefusal::Disabled);
     }
     match permits(rules.mode, access) {
         true => Ok(grant),
-        false => Err(Refusal::Mode),
+        false => Err(GrantRefusal::Mode),
     }
 }
 

@@ -150,7 +150,7 @@ pub struct Offer {
 
 /// Why a path is refused. It tries again after its back-off.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Refusal {
+pub enum OfferRefusal {
     /// The server is not that of the connected paths, or was restarted.
     OtherServer,
     /// Fewer chunks than the session uses.
@@ -161,7 +161,7 @@ pub enum Refusal {
     Closed,
 }
 
-impl Refusal {
+impl OfferRefusal {
     /// One line for the log.
     pub const fn as_str(&self) -> &'static str {
         match self {
@@ -205,7 +205,7 @@ pub enum OfferResult {
     /// one may begin at once.
     SessionLost,
     /// The attempt has failed.
-    Refuse(Refusal),
+    Refuse(OfferRefusal),
 }
 
 /// The decision about a request on the requeue list.
@@ -450,7 +450,7 @@ impl Failover {
     /// puts the path into the set of connected paths, under the lock that protects the set.
     pub fn offer(&mut self, offer: &Offer) -> OfferResult {
         if self.closed {
-            return OfferResult::Refuse(Refusal::Closed);
+            return OfferResult::Refuse(OfferRefusal::Closed);
         }
         if let Some(no) = self.misfit(offer) {
             return OfferResult::Refuse(no);
@@ -514,12 +514,12 @@ impl Failover {
         Some(OfferResult::Fence(abandoned))
     }
 
-    fn misfit(&self, offer: &Offer) -> Option<Refusal> {
+    fn misfit(&self, offer: &Offer) -> Option<OfferRefusal> {
         if offer.queue_depth < self.queue_depth {
-            return Some(Refusal::QueueDepth);
+            return Some(OfferRefusal::QueueDepth);
         }
         if offer.max_io_bytes < self.max_io_bytes {
-            return Some(Refusal::MaxIo);
+            return Some(OfferRefusal::MaxIo);
         }
         None
     }
@@ -729,7 +729,7 @@ fn others_are_wrong(theirs: Option<RspExt>, mine: Option<RspExt>) -> OfferResult
         (Some(theirs), Some(mine)) if theirs.server_run == mine.server_run => {
             OfferResult::SessionLost
         }
-        _ => OfferResult::Refuse(Refusal::OtherServer),
+        _ => OfferResult::Refuse(OfferRefusal::OtherServer),
     }
 }
 

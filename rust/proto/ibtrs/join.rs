@@ -35,7 +35,7 @@ pub struct Known {
 
 /// Why a connection is refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Refusal {
+pub enum JoinRefusal {
     /// The path is past its setup: connected, or closing.
     PastSetUp,
     /// The connection is of another attempt than the path.
@@ -52,7 +52,7 @@ pub enum Refusal {
     Addresses,
 }
 
-impl Refusal {
+impl JoinRefusal {
     /// One line for the log.
     pub const fn as_str(&self) -> &'static str {
         match self {
@@ -84,7 +84,7 @@ pub enum Decision<P> {
     New,
     /// The connection is refused. The path, if there is one, is superseded by the client and must
     /// be closed, so that the client's next attempt is accepted.
-    Refuse(Refusal, Option<P>),
+    Refuse(JoinRefusal, Option<P>),
 }
 
 /// Decides on a connection, given all paths of its session.
@@ -103,10 +103,10 @@ pub fn decide<P>(attempt: Attempt, paths: impl Iterator<Item = (P, Known)>) -> D
         collides |= live && known.same_addrs;
     }
     if count >= MAX_PATHS {
-        return Decision::Refuse(Refusal::Paths, None);
+        return Decision::Refuse(JoinRefusal::Paths, None);
     }
     if collides {
-        return Decision::Refuse(Refusal::Addresses, None);
+        return Decision::Refuse(JoinRefusal::Addresses, None);
     }
     Decision::New
 }
@@ -119,16 +119,16 @@ fn own_path<P>(attempt: Attempt, path: P, known: &Known) -> Decision<P> {
         (None, _) => false,
     };
     let refusal = if known.state != State::Connecting {
-        Refusal::PastSetUp
+        JoinRefusal::PastSetUp
     } else if attempt.epoch != known.attempt.epoch {
-        Refusal::OtherAttempt
+        JoinRefusal::OtherAttempt
     } else if attempt.cid_num != known.attempt.cid_num {
-        Refusal::ConnectionCount
+        JoinRefusal::ConnectionCount
     } else if known.has_cid {
-        Refusal::ConnectionId
+        JoinRefusal::ConnectionId
     } else if !known.same_addrs {
         // The addresses of a path's first connection decide which requests may be served.
-        Refusal::OtherAddresses
+        JoinRefusal::OtherAddresses
     } else {
         return Decision::Join(path);
     };

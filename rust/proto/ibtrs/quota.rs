@@ -67,7 +67,7 @@ pub struct Quota {
 
 /// Why a path, or one of its connections, is refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Refusal {
+pub enum QuotaRefusal {
     /// The path is larger than any may be.
     TooLarge,
     /// The address has begun too many paths.
@@ -80,7 +80,7 @@ pub enum Refusal {
     AllBegun,
 }
 
-impl Refusal {
+impl QuotaRefusal {
     /// One line for the log.
     pub const fn as_str(&self) -> &'static str {
         match self {
@@ -110,13 +110,13 @@ impl Quota {
     ///
     /// # Errors
     ///
-    /// [`Refusal::TooLarge`], [`Refusal::Attempts`].
-    pub fn begin(&self, from: &Standing, needs: &Needs) -> Result<(), Refusal> {
+    /// [`QuotaRefusal::TooLarge`], [`QuotaRefusal::Attempts`].
+    pub fn begin(&self, from: &Standing, needs: &Needs) -> Result<(), QuotaRefusal> {
         if needs.connections > self.begun_by_one() || needs.total() > self.all_of(from) {
-            return Err(Refusal::TooLarge);
+            return Err(QuotaRefusal::TooLarge);
         }
         if from.attempts >= self.attempts {
-            return Err(Refusal::Attempts);
+            return Err(QuotaRefusal::Attempts);
         }
         Ok(())
     }
@@ -139,22 +139,22 @@ impl Quota {
     ///
     /// # Errors
     ///
-    /// [`Refusal::Memory`], [`Refusal::Begun`], [`Refusal::AllBegun`].
+    /// [`QuotaRefusal::Memory`], [`QuotaRefusal::Begun`], [`QuotaRefusal::AllBegun`].
     pub fn connect(
         &self,
         taken: &Taken,
         from: &Standing,
         bytes: u64,
         later: u64,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), QuotaRefusal> {
         self.complete(taken, from, bytes.saturating_add(later))?;
         if from.begun.saturating_add(bytes) > self.begun_by_one() {
-            return Err(Refusal::Begun);
+            return Err(QuotaRefusal::Begun);
         }
         // No overflow: a quarter is less than the whole.
         let most = self.bytes.saturating_sub(self.bytes / 4);
         if !from.known && taken.begun.saturating_add(bytes) > most {
-            return Err(Refusal::AllBegun);
+            return Err(QuotaRefusal::AllBegun);
         }
         Ok(())
     }
@@ -163,10 +163,10 @@ impl Quota {
     ///
     /// # Errors
     ///
-    /// [`Refusal::Memory`].
-    pub fn complete(&self, taken: &Taken, from: &Standing, bytes: u64) -> Result<(), Refusal> {
+    /// [`QuotaRefusal::Memory`].
+    pub fn complete(&self, taken: &Taken, from: &Standing, bytes: u64) -> Result<(), QuotaRefusal> {
         if taken.all.saturating_add(bytes) > self.all_of(from) {
-            return Err(Refusal::Memory);
+            return Err(QuotaRefusal::Memory);
         }
         Ok(())
     }

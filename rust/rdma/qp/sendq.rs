@@ -101,7 +101,7 @@ pub enum Signal<'a, H: Handler> {
     None,
     /// [`Handler::control_sent`].
     Control,
-    /// [`Handler::sent`] or [`Handler::invalidated`], with the slot.
+    /// [`Handler::sent`] or [`Handler::slot_done`], with the slot.
     Slot(SlotRef<'a, H>, Kind),
 }
 
@@ -138,6 +138,13 @@ pub const MAX_CHAIN: SqSpace = SqSpace {
     wrs: SendQueue::BATCH_WRS as u32,
     sges: SendQueue::BATCH_SGES as u32,
 };
+
+/// Returns whether nothing of a chain that was refused with `error` was or will be sent, see
+/// [`QueuePair::send`]: no device returns one of these.
+#[inline]
+pub fn is_surely_unsent(error: Error) -> bool {
+    matches!(error, ENOTCONN | EAGAIN | EINVAL)
+}
 
 /// A chain of work requests under construction.
 pub struct Chain<'a, H: Handler> {
@@ -522,14 +529,14 @@ pub(crate) unsafe extern "C" fn sent_done<H: Handler>(
 /// # Safety
 ///
 /// As [`credit_done`], and the completion entry must be a slot's `invalidate`.
-pub(crate) unsafe extern "C" fn invalidated_done<H: Handler>(
+pub(crate) unsafe extern "C" fn other_done<H: Handler>(
     cq: *mut bindings::ib_cq,
     wc: *mut bindings::ib_wc,
 ) {
     let report = |qp: &QueuePair<H>, qp_ref: QpRef<'_, H>, done| {
         // SAFETY: By this function's contract.
-        if let Some(slot) = unsafe { slot_of(qp, wc, Kind::Invalidate) } {
-            qp.handler().invalidated(qp_ref, slot, done);
+        if let Some(slot) = unsafe { slot_of(qp, wc, Kind::Other) } {
+            qp.handler().slot_done(qp_ref, slot, done);
         }
     };
     // SAFETY: By this function's contract.

@@ -4,8 +4,8 @@
 
 use ibnbd_proto::access::{Access, AccessMode};
 use ibnbd_proto::grant::{
-    authorize, decide, export_name, may_come_from, unknown, Client, Grant, PathRefusal, PathUse,
-    Refusal, Rules,
+    authorize, decide, export_name, may_come_from, unknown, Client, Grant, GrantRefusal,
+    PathRefusal, PathUse, Rules,
 };
 use ibnbd_proto::prefix::{contains, list, Prefix, PrefixError, MAX_PREFIXES};
 use ibtrs_proto::addr::Addr;
@@ -211,17 +211,17 @@ fn who_may_open() {
     for (any_host, unauthenticated, client, sources, expected) in [
         (false, &[][..], LINKED, both, Ok(Grant::Host)),
         (true, &[], LINKED, both, Ok(Grant::Host)),
-        (false, &[], KNOWN, both, Err(Refusal::Host)),
+        (false, &[], KNOWN, both, Err(GrantRefusal::Host)),
         (true, &[], KNOWN, both, Ok(Grant::AnyHost)),
-        (false, &[], STRANGER, both, Err(Refusal::NoHost)),
+        (false, &[], STRANGER, both, Err(GrantRefusal::NoHost)),
         (true, &[], STRANGER, both, Ok(Grant::AnyHost)),
         // Strangers and authenticated sessions have different rights.
-        (false, &near, KNOWN, inside, Err(Refusal::Host)),
-        (true, &[], NOBODY, inside, Err(Refusal::Authentication)),
+        (false, &near, KNOWN, inside, Err(GrantRefusal::Host)),
+        (true, &[], NOBODY, inside, Err(GrantRefusal::Authentication)),
         (true, &near, NOBODY, inside, Ok(Grant::Addresses)),
         (false, &near, NOBODY, inside, Ok(Grant::Addresses)),
-        (true, &near, NOBODY, both, Err(Refusal::Address)),
-        (true, &near, NOBODY, &[], Err(Refusal::Address)),
+        (true, &near, NOBODY, both, Err(GrantRefusal::Address)),
+        (true, &near, NOBODY, &[], Err(GrantRefusal::Address)),
     ] {
         let from = |list: &[Prefix]| {
             !sources.is_empty() && sources.iter().all(|one| contains(list, &addr(one)))
@@ -238,14 +238,17 @@ fn who_may_open() {
     };
     assert_eq!(
         decide(&disabled, LINKED, nowhere, RW),
-        Err(Refusal::Disabled)
+        Err(GrantRefusal::Disabled)
     );
     // A session that may not open it does not learn whether it is enabled.
     let disabled = Rules {
         enabled: false,
         ..rules(false, &near)
     };
-    assert_eq!(decide(&disabled, KNOWN, nowhere, RW), Err(Refusal::Host));
+    assert_eq!(
+        decide(&disabled, KNOWN, nowhere, RW),
+        Err(GrantRefusal::Host)
+    );
 }
 
 #[test]
@@ -362,7 +365,7 @@ fn only_hosts_learn_which_exports_exist() {
         let errno = refused.map_err(|refusal| refusal.errno());
         assert_eq!(errno, Err(unknown(false).errno()));
     }
-    assert_eq!(unknown(true), Refusal::Unknown);
+    assert_eq!(unknown(true), GrantRefusal::Unknown);
 }
 
 fn any_prefix() -> impl Strategy<Value = Prefix> {

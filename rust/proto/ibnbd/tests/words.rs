@@ -7,7 +7,7 @@
 mod texts;
 
 use ibnbd_proto::access::{Access, AccessMode, BadAccessMode};
-use ibnbd_proto::grant::{Grant, PathRefusal, Refusal};
+use ibnbd_proto::grant::{Grant, PathRefusal, GrantRefusal};
 use ibnbd_proto::identity::{Difference, Identity};
 use ibnbd_proto::io_check::IoError;
 use ibnbd_proto::map_opts::{BadUnmapMode, MapError};
@@ -65,16 +65,16 @@ fn what_users_write() {
 
 #[test]
 fn what_the_server_lets() {
-    errors! { Refusal:
-        Refusal::Unknown => ENOENT,
-        Refusal::Hidden => EACCES,
-        Refusal::NoHost => EACCES,
-        Refusal::Host => EACCES,
-        Refusal::Authentication => EACCES,
-        Refusal::Address => EACCES,
-        Refusal::Disabled => ENODEV,
-        Refusal::Mode => EACCES,
-        Refusal::Devices => ENOSPC,
+    errors! { GrantRefusal:
+        GrantRefusal::Unknown => ENOENT,
+        GrantRefusal::Hidden => EACCES,
+        GrantRefusal::NoHost => EACCES,
+        GrantRefusal::Host => EACCES,
+        GrantRefusal::Authentication => EACCES,
+        GrantRefusal::Address => EACCES,
+        GrantRefusal::Disabled => ENODEV,
+        GrantRefusal::Mode => EACCES,
+        GrantRefusal::Devices => ENOSPC,
     }
     errors! { PathRefusal:
         PathRefusal::Address => EACCES,

@@ -294,7 +294,7 @@ fn identity() {
     assert_eq!(f.offer(&offer(slow, server(1, 2))), OfferResult::Again);
     assert_eq!(f.offer(&offer(slow, server(2, 1))), OfferResult::Again);
     let next = f.begin().unwrap();
-    let other = OfferResult::Refuse(Refusal::OtherServer);
+    let other = OfferResult::Refuse(OfferRefusal::OtherServer);
     assert_eq!(f.offer(&offer(next, server(2, 1))), other);
     assert_eq!(f.offer(&offer(next, None)), other);
     assert_eq!(
@@ -305,12 +305,15 @@ fn identity() {
         queue_depth: 511,
         ..offer(next, server(1, 1))
     };
-    assert_eq!(f.offer(&small), OfferResult::Refuse(Refusal::QueueDepth));
+    assert_eq!(
+        f.offer(&small),
+        OfferResult::Refuse(OfferRefusal::QueueDepth)
+    );
     let small = Offer {
         max_io_bytes: 1,
         ..offer(next, server(1, 1))
     };
-    assert_eq!(f.offer(&small), OfferResult::Refuse(Refusal::MaxIo));
+    assert_eq!(f.offer(&small), OfferResult::Refuse(OfferRefusal::MaxIo));
     f.path_lost(&a);
     assert_eq!(f.offer(&offer(slow, server(2, 1))), OfferResult::Again);
     assert!(matches!(
@@ -320,7 +323,7 @@ fn identity() {
     f.close();
     assert_eq!(
         f.offer(&offer(next, server(2, 1))),
-        OfferResult::Refuse(Refusal::Closed)
+        OfferResult::Refuse(OfferRefusal::Closed)
     );
     assert_eq!(f.next(&Entry::NEW, None), Next::End(Errno::ECONNABORTED));
 }
@@ -365,7 +368,7 @@ fn a_path_that_may_belong_to_a_new_session() {
     ));
     // A server without extensions is another one, whatever it was asked.
     let epoch = f.begin().unwrap();
-    let other = OfferResult::Refuse(Refusal::OtherServer);
+    let other = OfferResult::Refuse(OfferRefusal::OtherServer);
     assert_eq!(f.offer(&first(epoch, None)), other);
 }
 
@@ -551,7 +554,7 @@ proptest! {
                         paths[i] = Some(p);
                         abandoned = 0;
                     } else {
-                        prop_assert_eq!(got, OfferResult::Refuse(Refusal::OtherServer));
+                        prop_assert_eq!(got, OfferResult::Refuse(OfferRefusal::OtherServer));
                     }
                 }
                 2 | 3 => if let Some(p) = paths[i].take() {

@@ -7,7 +7,7 @@ use ibtrs_proto::consts::MAX_PATHS;
 use ibtrs_proto::errno::Errno;
 use ibtrs_proto::fsm::server_path::State;
 use ibtrs_proto::imm::Fence;
-use ibtrs_proto::join::{decide, Attempt, Decision, Known, Refusal};
+use ibtrs_proto::join::{decide, Attempt, Decision, JoinRefusal, Known};
 use ibtrs_proto::limits::{
     chunks_bytes, connection_bytes, memory_limit, numbers_bytes, server_layout,
 };
@@ -61,20 +61,20 @@ fn connections_that_do_not_fit() {
         has_cid: true,
         ..path
     };
-    let refused = Decision::Refuse(Refusal::ConnectionId, None);
+    let refused = Decision::Refuse(JoinRefusal::ConnectionId, None);
     assert_eq!(ask(None, &[has]), refused);
     // As of somebody who has read the path's UUID on the wire.
     let elsewhere = Known {
         same_addrs: false,
         ..path
     };
-    let refused = Decision::Refuse(Refusal::OtherAddresses, None);
+    let refused = Decision::Refuse(JoinRefusal::OtherAddresses, None);
     assert_eq!(ask(None, &[elsewhere]), refused);
     let wide = Attempt {
         cid_num: 4,
         epoch: None,
     };
-    let refused = Decision::Refuse(Refusal::ConnectionCount, None);
+    let refused = Decision::Refuse(JoinRefusal::ConnectionCount, None);
     assert_eq!(decide(wide, [(0, path)].into_iter()), refused);
 }
 
@@ -91,7 +91,7 @@ fn old_path_is_in_the_way() {
             (Some(3), Some(4), None),
             (Some(4), Some(4), None),
         ] {
-            let refused = Decision::Refuse(Refusal::PastSetUp, closes);
+            let refused = Decision::Refuse(JoinRefusal::PastSetUp, closes);
             assert_eq!(ask(new, &[own(state, old)]), refused, "{new:?} {old:?}");
         }
     }
@@ -101,7 +101,7 @@ fn old_path_is_in_the_way() {
 fn attempts_do_not_mix() {
     let half = own(State::Connecting, Some(4));
     for (new, closes) in [(Some(5), Some(0)), (Some(3), None), (None, None)] {
-        let refused = Decision::Refuse(Refusal::OtherAttempt, closes);
+        let refused = Decision::Refuse(JoinRefusal::OtherAttempt, closes);
         assert_eq!(ask(new, &[half]), refused);
     }
 }
@@ -116,13 +116,13 @@ fn same_addresses_only_while_the_other_lives() {
         };
         let live = matches!(state, State::Connecting | State::Connected);
         let wanted = if live {
-            Decision::Refuse(Refusal::Addresses, None)
+            Decision::Refuse(JoinRefusal::Addresses, None)
         } else {
             Decision::New
         };
         assert_eq!(ask(None, &[path]), wanted);
     }
-    assert_eq!(Refusal::Addresses.errno(), Errno::EEXIST);
+    assert_eq!(JoinRefusal::Addresses.errno(), Errno::EEXIST);
 }
 
 /// The order of the checks: the path's own UUID, the number of paths, the addresses.
@@ -134,16 +134,19 @@ fn order_of_checks() {
         same_addrs: true,
         ..other()
     });
-    assert_eq!(ask(None, &paths), Decision::Refuse(Refusal::Paths, None));
+    assert_eq!(
+        ask(None, &paths),
+        Decision::Refuse(JoinRefusal::Paths, None)
+    );
     paths.push(own(State::Connecting, None));
     assert_eq!(ask(None, &paths), Decision::Join(MAX_PATHS));
     for refusal in [
-        Refusal::PastSetUp,
-        Refusal::OtherAttempt,
-        Refusal::ConnectionCount,
-        Refusal::ConnectionId,
-        Refusal::OtherAddresses,
-        Refusal::Paths,
+        JoinRefusal::PastSetUp,
+        JoinRefusal::OtherAttempt,
+        JoinRefusal::ConnectionCount,
+        JoinRefusal::ConnectionId,
+        JoinRefusal::OtherAddresses,
+        JoinRefusal::Paths,
     ] {
         assert_eq!(refusal.errno(), Errno::ECONNRESET);
         assert!(!refusal.as_str().is_empty());

@@ -4,7 +4,7 @@
 
 use ibtrs_proto::errno::Errno;
 use ibtrs_proto::quota::{
-    has_room_for_session, is_known, Needs, Quota, Refusal, Standing, Taken, KNOWN_MS,
+    has_room_for_session, is_known, Needs, Quota, QuotaRefusal, Standing, Taken, KNOWN_MS,
 };
 use proptest::prelude::*;
 
@@ -36,8 +36,11 @@ fn so_many_paths_of_an_address_are_begun() {
         chunks: 300,
     };
     assert_eq!(QUOTA.begin(&stranger(2, 0), &needs), Ok(()));
-    assert_eq!(QUOTA.begin(&stranger(3, 0), &needs), Err(Refusal::Attempts));
-    assert_eq!(Refusal::Attempts.errno(), Errno::EBUSY);
+    assert_eq!(
+        QUOTA.begin(&stranger(3, 0), &needs),
+        Err(QuotaRefusal::Attempts)
+    );
+    assert_eq!(QuotaRefusal::Attempts.errno(), Errno::EBUSY);
 }
 
 #[test]
@@ -51,23 +54,28 @@ fn a_path_that_never_fits_is_refused_as_such() {
     assert_eq!(begin(stranger(0, 0), needs(400, 300)), Ok(()));
     assert_eq!(
         begin(stranger(0, 0), needs(400, 301)),
-        Err(Refusal::TooLarge)
+        Err(QuotaRefusal::TooLarge)
     );
     assert_eq!(begin(known(0), needs(400, 400)), Ok(()));
-    assert_eq!(begin(known(0), needs(400, 401)), Err(Refusal::TooLarge));
+    assert_eq!(
+        begin(known(0), needs(400, 401)),
+        Err(QuotaRefusal::TooLarge)
+    );
     // Its connections are more than half, which nobody may have before a path is complete.
-    assert_eq!(begin(known(0), needs(401, 0)), Err(Refusal::TooLarge));
+    assert_eq!(begin(known(0), needs(401, 0)), Err(QuotaRefusal::TooLarge));
     assert_eq!(
         begin(known(0), needs(u64::MAX, u64::MAX)),
-        Err(Refusal::TooLarge)
+        Err(QuotaRefusal::TooLarge)
     );
     // That comes before what time may change.
     assert_eq!(
         begin(stranger(3, 400), needs(401, 0)),
-        Err(Refusal::TooLarge)
+        Err(QuotaRefusal::TooLarge)
     );
-    assert_eq!(Refusal::TooLarge.errno(), Errno::ENOMEM);
-    assert!(Refusal::TooLarge.as_str().contains("max_chunk_memory_mib"));
+    assert_eq!(QuotaRefusal::TooLarge.errno(), Errno::ENOMEM);
+    assert!(QuotaRefusal::TooLarge
+        .as_str()
+        .contains("max_chunk_memory_mib"));
 }
 
 #[test]
@@ -76,13 +84,16 @@ fn the_last_eighth_is_for_those_who_are_known() {
     assert_eq!(QUOTA.complete(&taken, &stranger(0, 0), 100), Ok(()));
     assert_eq!(
         QUOTA.complete(&taken, &stranger(0, 0), 101),
-        Err(Refusal::Memory)
+        Err(QuotaRefusal::Memory)
     );
     assert_eq!(QUOTA.complete(&taken, &known(0), 200), Ok(()));
-    assert_eq!(QUOTA.complete(&taken, &known(0), 201), Err(Refusal::Memory));
+    assert_eq!(
+        QUOTA.complete(&taken, &known(0), 201),
+        Err(QuotaRefusal::Memory)
+    );
     assert_eq!(
         QUOTA.complete(&taken, &known(0), u64::MAX),
-        Err(Refusal::Memory)
+        Err(QuotaRefusal::Memory)
     );
 }
 
@@ -103,7 +114,7 @@ fn a_path_that_cannot_be_completed_is_refused_at_once() {
     assert_eq!(QUOTA.connect(&taken, &stranger(0, 0), 10, 90), Ok(()));
     assert_eq!(
         QUOTA.connect(&taken, &stranger(0, 0), 10, 91),
-        Err(Refusal::Memory)
+        Err(QuotaRefusal::Memory)
     );
 }
 
@@ -113,11 +124,11 @@ fn what_is_not_complete_takes_no_more_than_its_part() {
     assert_eq!(QUOTA.connect(&none, &stranger(1, 390), 10, 0), Ok(()));
     assert_eq!(
         QUOTA.connect(&none, &stranger(1, 390), 11, 0),
-        Err(Refusal::Begun)
+        Err(QuotaRefusal::Begun)
     );
     assert_eq!(
         QUOTA.connect(&none, &known(390), 11, 0),
-        Err(Refusal::Begun)
+        Err(QuotaRefusal::Begun)
     );
     let much = Taken {
         all: 590,
@@ -126,7 +137,7 @@ fn what_is_not_complete_takes_no_more_than_its_part() {
     assert_eq!(QUOTA.connect(&much, &stranger(0, 0), 10, 0), Ok(()));
     assert_eq!(
         QUOTA.connect(&much, &stranger(0, 0), 11, 0),
-        Err(Refusal::AllBegun)
+        Err(QuotaRefusal::AllBegun)
     );
     assert_eq!(QUOTA.connect(&much, &known(0), 11, 0), Ok(()));
 }

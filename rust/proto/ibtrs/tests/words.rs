@@ -149,24 +149,24 @@ fn what_peers_send() {
 #[test]
 fn who_is_refused() {
     errors! { join:
-        join::Refusal::PastSetUp => ECONNRESET,
-        join::Refusal::OtherAttempt => ECONNRESET,
-        join::Refusal::ConnectionCount => ECONNRESET,
-        join::Refusal::ConnectionId => ECONNRESET,
-        join::Refusal::Paths => ECONNRESET,
-        join::Refusal::Addresses => EEXIST,
+        join::JoinRefusal::PastSetUp => ECONNRESET,
+        join::JoinRefusal::OtherAttempt => ECONNRESET,
+        join::JoinRefusal::ConnectionCount => ECONNRESET,
+        join::JoinRefusal::ConnectionId => ECONNRESET,
+        join::JoinRefusal::Paths => ECONNRESET,
+        join::JoinRefusal::Addresses => EEXIST,
     }
     errors! { quota:
-        quota::Refusal::Attempts => EBUSY,
-        quota::Refusal::Memory => ENOMEM,
-        quota::Refusal::Begun => ENOMEM,
-        quota::Refusal::AllBegun => ENOMEM,
+        quota::QuotaRefusal::Attempts => EBUSY,
+        quota::QuotaRefusal::Memory => ENOMEM,
+        quota::QuotaRefusal::Begun => ENOMEM,
+        quota::QuotaRefusal::AllBegun => ENOMEM,
     }
     errors! { failover:
-        failover::Refusal::OtherServer => ESTALE,
-        failover::Refusal::QueueDepth => EINVAL,
-        failover::Refusal::MaxIo => EINVAL,
-        failover::Refusal::Closed => ECONNABORTED,
+        failover::OfferRefusal::OtherServer => ESTALE,
+        failover::OfferRefusal::QueueDepth => EINVAL,
+        failover::OfferRefusal::MaxIo => EINVAL,
+        failover::OfferRefusal::Closed => ECONNABORTED,
     }
 }
 

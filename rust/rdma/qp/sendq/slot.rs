@@ -67,7 +67,7 @@ pub enum Kind {
     Send,
     /// The slot's key was invalidated, its data was read from the peer, or what was sent before has
     /// been acknowledged: its request can go on.
-    Invalidate,
+    Other,
 }
 
 /// An object with completion entries and the driver's data. It dereferences to the data.
@@ -77,7 +77,7 @@ pub struct Slot<H: Handler> {
     #[pin]
     send: Opaque<bindings::ib_cqe>,
     #[pin]
-    invalidate: Opaque<bindings::ib_cqe>,
+    other: Opaque<bindings::ib_cqe>,
     index: u32,
     #[pin]
     data: H::Slot,
@@ -95,8 +95,8 @@ impl<H: Handler> Slot<H> {
             send: Opaque::new(bindings::ib_cqe {
                 done: Some(sendq::sent_done::<H>),
             }),
-            invalidate: Opaque::new(bindings::ib_cqe {
-                done: Some(sendq::invalidated_done::<H>),
+            other: Opaque::new(bindings::ib_cqe {
+                done: Some(sendq::other_done::<H>),
             }),
             index,
             data <- data,
@@ -113,7 +113,7 @@ impl<H: Handler> Slot<H> {
     pub(crate) fn cqe(&self, kind: Kind) -> *mut bindings::ib_cqe {
         match kind {
             Kind::Send => self.send.get(),
-            Kind::Invalidate => self.invalidate.get(),
+            Kind::Other => self.other.get(),
         }
     }
 
@@ -129,7 +129,7 @@ impl<H: Handler> Slot<H> {
         unsafe {
             match kind {
                 Kind::Send => &*kernel::container_of!(cqe, Self, send),
-                Kind::Invalidate => &*kernel::container_of!(cqe, Self, invalidate),
+                Kind::Other => &*kernel::container_of!(cqe, Self, other),
             }
         }
     }
@@ -268,12 +268,12 @@ mod tests {
         for (index, slot) in slots.iter().enumerate() {
             assert_eq!(slot.index() as usize, index);
             assert_eq!(slot.number, slot.index() * 10);
-            for kind in [Kind::Send, Kind::Invalidate] {
+            for kind in [Kind::Send, Kind::Other] {
                 // SAFETY: The argument is the entry of that kind of a slot that is live.
                 let found = unsafe { Slot::<Nobody>::from_cqe(slot.cqe(kind), kind) };
                 assert!(core::ptr::eq(found, &*slot));
             }
-            assert!(slot.cqe(Kind::Send) != slot.cqe(Kind::Invalidate));
+            assert!(slot.cqe(Kind::Send) != slot.cqe(Kind::Other));
         }
         assert!(slots.get(99).is_some() && slots.get(100).is_none());
         Ok(())
