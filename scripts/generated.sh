@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 #
 # generated.sh: writes what is generated from declarations in rust/proto and tools/ibnbd: rows of tables in the
-# documentation, entries of its ABI, the schema of the JSON documents, and the testbed's list of counters. The tests
+# documentation, entries of its ABI, the schema of the JSON documents, and the testbed's lists of counters and settings. The tests
 # that do that compare the same parts otherwise.
 # shellcheck source=scripts/env.sh
 . "$(dirname "$0")/env.sh"
@@ -12,4 +12,5 @@ export IBNBD_WRITE_GENERATED=1
 cargo test --quiet --locked -p ibnbd --test cli schema
 cargo test --quiet --locked -p ibnbd --test metrics table
 cargo test --quiet --locked -p ibnbd --test counters has_each_counter
+cargo test --quiet --locked -p ibnbd --test settings has_each_setting
 git status --short -- Documentation tools/testbed

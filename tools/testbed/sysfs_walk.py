@@ -73,6 +73,16 @@ PROVED = File(0o444, r"[\w.@-]{0,32}\n")
 # By which suite; none likewise.
 SUITE = File(0o444, r"(x25519|hmac|)\n")
 
+# From the declarations in rust/proto/ibtrs/settings.rs, by `make generated`.
+CLIENT_SETTINGS = {
+    "failover_time_ms": _number(1000, 300000, 5000),
+    "reconnect_delay_ms": _number(10, 30000, 1000),
+    "hb_interval_ms": _number(100, 60000, 0),
+    "hb_missed_max": _number(1, 100, 5),
+    "queue_timeout_s": _number(-1, 86400, 600),
+    "reauth_interval_s": _number(10, 2592000, 0),
+}
+
 CLIENT = {
     "add_path": File(0o644, r"Usage: echo \[<source>,\]<destination> > add_path\n\n.*\n", (), tuple(
         (text, errno.EINVAL) for text in (
@@ -80,20 +90,15 @@ CLIENT = {
             "ip:10.0.1.2,ip:10.0.1.1,ip:10.0.1.1", "ip:10.0.1.2 ip:10.0.1.1", "ip:fd00::1,ip:10.0.1.1",
             "gid:1", "ip:0.0.0.0", "ip:224.0.0.1", "ip:10.0.1.1%1", "x" * 4000, "\xff\xfe"))),
     "max_reconnect_attempts": _number(-1, 9999, -1),
+    **CLIENT_SETTINGS,
     "mp_policy": POLICY,
     "mpath_policy": POLICY,
-    "failover_time_ms": _number(1000, 300_000, 5000),
     "failover_plan": File(0o444, r"total_ms \d+\ndetect_ms \d+\nmove_ms \d+\nhb_interval_ms \d+\nhb_missed_max \d+\n"
                           r"ack_timeout \d+\nretry_count \d+\n"),
     "last_failover": File(0o444, r"(time \d+\.\d{3}\npath [^\n]+\ncause [^\n]+\nrequests \d+\n"
                           r"(total_ms \d+\ndetect_ms \d+\nmove_ms \d+\n)?)?"),
     "failover_times_ms": _latency("ms", 17, 1),
-    "hb_interval_ms": _number(100, 60_000, 0),
-    "hb_missed_max": _number(1, 100, 5),
-    "reconnect_delay_ms": _number(10, 30_000, 1000),
-    "queue_timeout_s": _number(-1, 86_400, 600),
     "server_back_in_s": File(0o444, r"\d*\n"),
-    "reauth_interval_s": _number(10, 2_592_000, 0),
     "key_id": File(0o644, r"[\w.@-]{1,32}\n", ("default", "default\n"), tuple(
         (text, errno.EINVAL) for text in ("", "\n", "a b", "a:b", "x" * 33, "\xff"))),
 }

@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! Settings of a session that an operator can change while it runs.
+//!
+//! Each is declared once, by a line of [`session_settings`](crate::session_settings). From that line follow its name,
+//! its range and its default in the drivers; in the command `ibnbd` the field of the JSON documents and
+//! their schema, the keys of the configuration and of `ibnbd set`; and, with `make generated`, the row of
+//! the scenario that reads and writes all files.
 
-use crate::consts;
 use crate::text::{self, TextError};
 
 /// A number with a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Setting {
-    /// Name of the attribute.
+    /// Name of the attribute, and of the field in JSON documents.
     pub name: &'static str,
     /// Smallest value other than 0.
     pub min: u32,
@@ -20,6 +24,8 @@ pub struct Setting {
     pub may_be_off: bool,
     /// [`UNLIMITED`] is allowed as well; its text is -1.
     pub may_be_unlimited: bool,
+    /// A sentence without the period at its end.
+    pub help: &'static str,
 }
 
 /// The value of a setting without a limit.
@@ -27,84 +33,81 @@ pub const UNLIMITED: u32 = u32::MAX;
 /// [`UNLIMITED`] as operators write and read it.
 const UNLIMITED_TEXT: i64 = -1;
 
-/// The longest time that I/O stands still when one of several paths is lost silently, in
-/// milliseconds; see [`failover_time`](crate::failover_time).
-pub const FAILOVER_TIME_MS: Setting = Setting {
-    name: "failover_time_ms",
-    min: 1000,
-    max: 300_000,
-    default: 5000,
-    may_be_off: false,
-    may_be_unlimited: false,
-};
+/// What a setting may be besides the values of its range.
+#[derive(PartialEq, Eq)]
+enum Besides {
+    /// Nothing.
+    Nothing,
+    /// 0, which turns it off.
+    Off,
+    /// [`UNLIMITED`].
+    Unlimited,
+}
 
-/// Time between two heartbeats, in milliseconds; 0: it follows from [`FAILOVER_TIME_MS`].
-pub const HB_INTERVAL_MS: Setting = Setting {
-    name: "hb_interval_ms",
-    min: 100,
-    max: 60_000,
-    default: 0,
-    may_be_off: true,
-    may_be_unlimited: false,
-};
-
-/// Heartbeats in a row that a peer may miss before its path counts as dead.
-pub const HB_MISSED_MAX: Setting = Setting {
-    name: "hb_missed_max",
-    min: 1,
-    max: 100,
-    default: consts::HB_MISSED_MAX,
-    may_be_off: false,
-    may_be_unlimited: false,
-};
-
-/// Longest delay before the first attempt to reconnect, in milliseconds. The delay doubles with
-/// each attempt, up to the maximum of this setting.
-pub const RECONNECT_DELAY_MS: Setting = Setting {
-    name: "reconnect_delay_ms",
-    min: 10,
-    max: 30_000,
-    default: consts::RECONNECT_BACKOFF_MS,
-    may_be_off: false,
-    may_be_unlimited: false,
-};
-
-/// How long requests wait for a path when there is none, in seconds; 0: not at all.
+/// Calls a macro with the settings of a session, in the order in which the command `ibnbd` shows and sets
+/// them, a line for each: `NAME = field, least, greatest, default, besides, without, help;`.
 ///
-/// The default is longer than a server takes to boot: a file system whose writes fail stays
-/// read-only after the server is back. A server that announces a longer [downtime](crate::downtime)
-/// corrects it.
-pub const QUEUE_TIMEOUT_S: Setting = Setting {
-    name: "queue_timeout_s",
-    min: 0,
-    max: 86_400,
-    default: 600,
-    may_be_off: false,
-    may_be_unlimited: true,
-};
+/// `besides` is what a setting may be [besides](Besides) its range. `without` names the function of the
+/// command that tells whether JSON documents leave out the field where the driver does not have the
+/// setting.
+#[macro_export]
+macro_rules! session_settings {
+    ($then:ident) => {
+        $then! {
+            /// See [`failover_time`](crate::failover_time).
+            FAILOVER_TIME_MS = failover_time_ms, 1000, 300_000, 5000, Nothing, "Option::is_none",
+                "Longest time that I/O stands still when one of several paths is lost silently, in milliseconds";
+            /// Attempts to connect a path. The delay doubles with each of them, up to the maximum of this
+            /// setting.
+            RECONNECT_DELAY_MS = reconnect_delay_ms, 10, 30_000, $crate::consts::RECONNECT_BACKOFF_MS, Nothing,
+                "never", "Longest delay before the first of them, in milliseconds";
+            HB_INTERVAL_MS = hb_interval_ms, 100, 60_000, 0, Off, "never",
+                "Milliseconds between heartbeats; 0 if they follow from `failover_time_ms`";
+            /// The path of a peer that misses more counts as dead.
+            HB_MISSED_MAX = hb_missed_max, 1, 100, $crate::consts::HB_MISSED_MAX, Nothing, "never",
+                "Heartbeats that may be missed";
+            /// With 0 they do not wait. The default is longer than a server takes to boot: a file system
+            /// whose writes fail stays read-only after the server is back. A server that announces a
+            /// longer [downtime](crate::downtime) corrects it.
+            QUEUE_TIMEOUT_S = queue_timeout_s, 0, 86_400, 600, Unlimited, "never",
+                "Seconds that requests wait while there is no path; -1 for no limit";
+            /// A path takes up to some seconds to do so, so it is not asked to much more often.
+            REAUTH_INTERVAL_S = reauth_interval_s, 10, 2_592_000, 0, Off, "Option::is_none",
+                "Seconds after which a path authenticates again; 0 for never";
+        }
+    };
+}
 
-/// Time after which a path authenticates again, in seconds; 0: never. A path takes up to some
-/// seconds to do so, so it is not asked to much more often.
-pub const REAUTH_INTERVAL_S: Setting = Setting {
-    name: "reauth_interval_s",
-    min: 10,
-    max: 2_592_000,
-    default: 0,
-    may_be_off: true,
-    may_be_unlimited: false,
-};
+macro_rules! declare {
+    ($(
+        $(#[$more:meta])*
+        $name:ident = $field:ident, $min:expr, $max:expr, $default:expr, $besides:ident, $without:literal, $help:literal;
+    )+) => {
+        $(
+            #[doc = concat!($help, ".")]
+            ///
+            $(#[$more])*
+            pub const $name: Setting = Setting {
+                name: stringify!($field),
+                min: $min,
+                max: $max,
+                default: $default,
+                may_be_off: matches!(Besides::$besides, Besides::Off),
+                may_be_unlimited: matches!(Besides::$besides, Besides::Unlimited),
+                help: $help,
+            };
+        )+
+
+        impl Setting {
+            /// All settings.
+            pub const ALL: [Setting; [$(stringify!($name)),+].len()] = [$($name),+];
+        }
+    };
+}
+
+session_settings!(declare);
 
 impl Setting {
-    /// All settings, in the order in which the command `ibnbd` shows and sets them.
-    pub const ALL: [Setting; 6] = [
-        FAILOVER_TIME_MS,
-        RECONNECT_DELAY_MS,
-        HB_INTERVAL_MS,
-        HB_MISSED_MAX,
-        QUEUE_TIMEOUT_S,
-        REAUTH_INTERVAL_S,
-    ];
-
     /// Whether the setting may have this value.
     pub const fn allows(&self, value: u32) -> bool {
         value >= self.min && value <= self.max

@@ -21,7 +21,9 @@ def parameters() -> set[tuple[str, str]]:
 
 
 def test_other_modules_have_none():
-    sources = [path for path in TOP.glob("**/lib.rs") if "module_param!" in path.read_text()]
+    # Nobody installs the samples, which have a page of their own.
+    sources = [path for path in TOP.glob("**/lib.rs") if "module_param!" in path.read_text()
+               and TOP / "rust/samples" not in path.parents]
     assert {str(path.relative_to(TOP)) for path in sources} == set(SOURCES.values())
 
 

@@ -7,7 +7,7 @@
 mod texts;
 
 use ibnbd_proto::access::{Access, AccessMode, BadAccessMode};
-use ibnbd_proto::grant::{Grant, PathRefusal, GrantRefusal};
+use ibnbd_proto::grant::{Grant, GrantRefusal, PathRefusal};
 use ibnbd_proto::identity::{Difference, Identity};
 use ibnbd_proto::io_check::IoError;
 use ibnbd_proto::map_opts::{BadUnmapMode, MapError};

@@ -3,6 +3,7 @@
 //! Sessions and their paths.
 
 use ibtrs_proto::addr::{Addr, PathAddr};
+use ibtrs_proto::settings;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -85,53 +86,66 @@ pub struct Session {
     pub paths: Vec<Path>,
 }
 
-/// The settings of a client's session.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Settings {
-    /// Which path a request takes: `min-inflight`, `round-robin` or `min-latency`.
-    pub mp_policy: Option<String>,
-    /// Attempts in a row to connect a lost path again; -1 for any number.
-    pub max_reconnect_attempts: Option<i64>,
-    /// Longest time that I/O stands still when one of several paths is lost silently, in milliseconds.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub failover_time_ms: Option<i64>,
-    /// Longest delay before the first of them, in milliseconds.
-    pub reconnect_delay_ms: Option<i64>,
-    /// Milliseconds between heartbeats; 0 if they follow from `failover_time_ms`.
-    pub hb_interval_ms: Option<i64>,
-    /// Heartbeats that may be missed.
-    pub hb_missed_max: Option<i64>,
-    /// Seconds that requests wait while there is no path; -1 for no limit.
-    pub queue_timeout_s: Option<i64>,
-    /// Seconds after which a path authenticates again; 0 for never.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub reauth_interval_s: Option<i64>,
-    /// The id of the key that its paths use from their next connection on.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub key_id: Option<String>,
+/// Whether documents leave out a setting that a session does not have: never, they have null.
+fn never(_value: &Option<i64>) -> bool {
+    false
 }
 
-impl Settings {
-    /// Names and values of those that are known, as they are written to files.
-    pub fn entries(&self) -> Vec<(&'static str, String)> {
-        let number = |name, value: Option<i64>| value.map(|v| (name, v.to_string()));
-        [
-            self.mp_policy.clone().map(|v| ("mp_policy", v)),
-            number("max_reconnect_attempts", self.max_reconnect_attempts),
-            number("failover_time_ms", self.failover_time_ms),
-            number("reconnect_delay_ms", self.reconnect_delay_ms),
-            number("hb_interval_ms", self.hb_interval_ms),
-            number("hb_missed_max", self.hb_missed_max),
-            number("queue_timeout_s", self.queue_timeout_s),
-            number("reauth_interval_s", self.reauth_interval_s),
-            self.key_id.clone().map(|v| ("key_id", v)),
-        ]
-        .into_iter()
-        .flatten()
-        .collect()
-    }
+macro_rules! declare {
+    ($(
+        $(#[$more:meta])*
+        $name:ident = $field:ident, $min:expr, $max:expr, $default:expr, $besides:ident, $without:literal, $help:literal;
+    )+) => {
+        /// The settings of a client's session.
+        #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
+        #[serde(deny_unknown_fields)]
+        pub struct Settings {
+            /// Which path a request takes: `min-inflight`, `round-robin` or `min-latency`.
+            pub mp_policy: Option<String>,
+            /// Attempts in a row to connect a lost path again; -1 for any number.
+            pub max_reconnect_attempts: Option<i64>,
+            $(
+                #[doc = concat!($help, ".")]
+                #[serde(skip_serializing_if = $without)]
+                pub $field: Option<i64>,
+            )+
+            /// The id of the key that its paths use from their next connection on.
+            #[serde(skip_serializing_if = "Option::is_none", default)]
+            pub key_id: Option<String>,
+        }
+
+        impl Settings {
+            /// Names and values of those that are known, as they are written to files.
+            pub fn entries(&self) -> Vec<(&'static str, String)> {
+                let number = |name, value: Option<i64>| value.map(|v| (name, v.to_string()));
+                [
+                    self.mp_policy.clone().map(|v| ("mp_policy", v)),
+                    number("max_reconnect_attempts", self.max_reconnect_attempts),
+                    $(number(settings::$name.name, self.$field),)+
+                    self.key_id.clone().map(|v| ("key_id", v)),
+                ]
+                .into_iter()
+                .flatten()
+                .collect()
+            }
+
+            /// Those of the session with that folder.
+            fn read(reader: &mut Reader<'_>, folder: &str) -> Self {
+                let file = |name: &str| format!("{folder}/{name}");
+                Self {
+                    mp_policy: reader
+                        .get(&file("mp_policy"), value::policy)
+                        .or_else(|| reader.get(&file("mpath_policy"), value::policy)),
+                    max_reconnect_attempts: reader.get(&file("max_reconnect_attempts"), value::number),
+                    $($field: reader.get(&file(settings::$name.name), value::number),)+
+                    key_id: reader.get_if_any(&file("key_id")),
+                }
+            }
+        }
+    };
 }
+
+ibtrs_proto::session_settings!(declare);
 
 /// A pair of addresses over which a session runs.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
@@ -285,7 +299,7 @@ fn session(reader: &mut Reader<'_>, family: Family, side: Side, name: String) ->
         .filter_map(|path| self::path(reader, family, side, &name, path))
         .collect();
     let settings = match side {
-        Side::Client => settings(reader, &folder),
+        Side::Client => Settings::read(reader, &folder),
         Side::Server => Settings::default(),
     };
     let mut session = Session {
@@ -349,23 +363,6 @@ pub(super) fn brief(reader: &mut Reader<'_>, family: Family, session: &str) -> B
         paths,
         connected,
         server_back_in_s: may_be_stopped.then(|| back_in_s(reader, &own)).flatten(),
-    }
-}
-
-fn settings(reader: &mut Reader<'_>, folder: &str) -> Settings {
-    let file = |name: &str| format!("{folder}/{name}");
-    Settings {
-        mp_policy: reader
-            .get(&file("mp_policy"), value::policy)
-            .or_else(|| reader.get(&file("mpath_policy"), value::policy)),
-        max_reconnect_attempts: reader.get(&file("max_reconnect_attempts"), value::number),
-        failover_time_ms: reader.get(&file("failover_time_ms"), value::number),
-        reconnect_delay_ms: reader.get(&file("reconnect_delay_ms"), value::number),
-        hb_interval_ms: reader.get(&file("hb_interval_ms"), value::number),
-        hb_missed_max: reader.get(&file("hb_missed_max"), value::number),
-        queue_timeout_s: reader.get(&file("queue_timeout_s"), value::number),
-        reauth_interval_s: reader.get(&file("reauth_interval_s"), value::number),
-        key_id: reader.get_if_any(&file("key_id")),
     }
 }
 

@@ -10,6 +10,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
+use ibtrs_proto::settings::Setting;
 use ibtrs_proto::stats::counter::{client_path, server_path, Counter};
 use tempfile::TempDir;
 
@@ -185,18 +186,18 @@ impl Tree {
                 ("max_reconnect_attempts", "-1\n"),
                 ("mp_policy", "min-inflight (MI: 1)\n"),
                 ("mpath_policy", "min-inflight (MI: 1)\n"),
-                ("failover_time_ms", "5000\n"),
                 ("last_failover", FAILOVER),
                 ("failover_times_ms", FAILOVER_TIMES),
-                ("hb_interval_ms", "0\n"),
-                ("hb_missed_max", "5\n"),
-                ("reconnect_delay_ms", "1000\n"),
-                ("queue_timeout_s", "600\n"),
                 ("server_back_in_s", "\n"),
-                ("reauth_interval_s", "0\n"),
                 ("key_id", "default\n"),
             ],
         );
+        for setting in Setting::ALL {
+            self.file(
+                &format!("{folder}/{}", setting.name),
+                &format!("{}\n", setting.default),
+            );
+        }
         self.folder(&format!("{folder}/paths"));
         for (src, dst, state) in paths {
             let error = if *state == "connected" {
