@@ -30,10 +30,13 @@ use kx::{
         Node,
         PageBlock, //
     },
+    sg::SgList, //
 };
 
 const SECTOR: usize = 512;
 const BYTES: usize = 4 << 20;
+/// Most segments of a request.
+const SEGMENTS: usize = 128;
 
 module! {
     type: Module,
@@ -50,18 +53,22 @@ struct Ram;
 impl Operations for Ram {
     type Pdu = ();
     type Shared = ();
-    type Sg = ();
+    type Sg = SgList<SEGMENTS>;
     type QueueData = PageBlock;
 
     fn queue_rq(
         _hctx: Hctx<'_>,
         memory: &PageBlock,
-        rq: Request<Self>,
+        mut rq: Request<Self>,
         _last: bool,
     ) -> Result<(), (Request<Self>, Status)> {
         let op = rq.op();
         // CAST: Both are within the disk, which is in memory.
         let (at, len) = (rq.sector() as usize * SECTOR, rq.bytes() as usize);
+        // The scatterlist of the request names all of its memory.
+        if op.is_some_and(Op::has_data) && rq.map_sg().is_err() {
+            return Err((rq, Status::IO_ERROR));
+        }
         // A transport would keep the handle until the answer comes; this disk has the answer.
         let mut io = IoHandle::new(rq);
         let result = match op {
@@ -100,7 +107,8 @@ impl kernel::Module for Module {
                 logical_block_bytes: 512,
                 physical_block_bytes: 512,
                 max_hw_sectors: 256,
-                max_segments: 128,
+                // CAST: A small number.
+                max_segments: SEGMENTS as u16,
                 ..Limits::default()
             },
             read_only: false,
