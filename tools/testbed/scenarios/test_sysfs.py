@@ -77,7 +77,7 @@ def test_files_are_those_that_are_documented(mapped):
     exports.make_host(mapped.server, "other")
     exports.make(mapped.server, "other", "/dev/nullb0", allow_unauthenticated="any")
     exports.make_port(mapped.server, "other", "ip:10.0.1.1")
-    mapped.client.run("echo sessname=demo > /sys/class/ibnbd-client/ctl/discover")
+    mapped.client.run("echo sessname=demo > /sys/class/ibnbd-client/ctl/discover && modprobe ibmsg")
     for guest in mapped:
         for mode, path in (line.split() for line in guest.run(FIND).splitlines()):
             path = path.replace("//", "/")
