@@ -149,9 +149,9 @@ modules_from_source() {
 	has_modules "$release"
 	[ -z "$(find "$work/machine$updates" -maxdepth 1 -name '*.ko*')" ]
 	inside machine "dkms uninstall ibtrs/$version -k $release"
-	[ "$(find "$work/machine$updates" -maxdepth 1 -name '*.ko*' | wc -l)" = 5 ]
+	[ "$(find "$work/machine$updates" -maxdepth 1 -name '*.ko*' | wc -l)" = 6 ]
 	# As the documentation says.
-	inside machine "rm $updates/ib{trs,nbd}_*.ko* && /usr/src/ibtrs-$version/scripts/dkms-catch-up.sh ibtrs $version"
+	inside machine "rm $updates/{ibmsg,ib{trs,nbd}_*}.ko* && /usr/src/ibtrs-$version/scripts/dkms-catch-up.sh ibtrs $version"
 	has_modules "$release"
 }
 
