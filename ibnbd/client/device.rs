@@ -339,8 +339,8 @@ impl Device {
         self.tell_soon();
     }
 
-    /// Does the same as [`SessionDevice::unused`], unless the disk is open or unmapped. While a task opens or
-    /// closes it, the next attempt finds out.
+    /// Does the same as [`unused`](crate::events::SessionDevice::unused), unless the disk is open or
+    /// unmapped. While a task opens or closes it, the next attempt finds out.
     fn open_if_unused(self: &Arc<Self>, inner: &mut DeviceInner) {
         let usage = inner.disk.as_ref().map(|disk| disk.usage());
         if matches!(usage, Some(Usage::None | Usage::Changing)) {

@@ -229,13 +229,13 @@ impl DmaPieces {
     }
 
     /// Notes that the reads from a peer into this memory have completed, if they were posted before the
-    /// request at `done`, which [`Handler::invalidated`] gets.
+    /// request at `done`, which [`Handler::slot_done`] gets.
     ///
     /// # Context
     ///
     /// Any.
     ///
-    /// [`Handler::invalidated`]: crate::qp::Handler::invalidated
+    /// [`Handler::slot_done`]: crate::qp::Handler::slot_done
     #[inline]
     pub fn end_reads(&self, done: Position) {
         self.reads.end(done);
