@@ -283,6 +283,15 @@ def test_the_layers_of_rdma_are_checked(tree, file, line, why):
     assert f"rust/rdma/{file}:" in done.stdout and why in done.stdout
 
 
+def test_a_circle_of_decisions_is_found(tree):
+    folder = with_crate(tree, "rust/proto/ibtrs")
+    with (folder / "auth/key.rs").open("a") as source:
+        source.write("use super::exchange::mix;\n")
+    done = check_modules(tree)
+    assert done.returncode == 1
+    assert "a circle of files:" in done.stdout and "  rust/proto/ibtrs/auth/key.rs:" in done.stdout
+
+
 @pytest.mark.parametrize("file, line", [
     ("data/con.rs", "use crate::data::claims::Claim;"),
     ("storage/landing.rs", "use super::chunk::Chunk;"),

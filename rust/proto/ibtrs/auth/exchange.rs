@@ -3,16 +3,10 @@
 //! The key exchange of suite 2, which derives a secret that stays unknown even if the shared key
 //! becomes known later.
 
-use super::{AuthError, HmacSha256, Key, KEY_LEN};
+use super::{AuthError, HmacSha256, Key, KeyShare, KEY_LEN};
 
 /// Label of the MAC that mixes the key and the agreed secret; as long as those of the proofs.
 const SECRET: &[u8; 16] = b"ibtrs-1 secret  ";
-
-/// Bytes of a share.
-pub const KEY_SHARE_LEN: usize = 32;
-
-/// One side's part of the key exchange, an X25519 public key. Not secret.
-pub type KeyShare = [u8; KEY_SHARE_LEN];
 
 /// X25519 (RFC 7748), in a time that does not depend on secrets.
 pub trait X25519 {

@@ -11,6 +11,12 @@ use crate::consts::MAX_SESSION_NAME;
 use crate::name::SessionName;
 use core::fmt;
 
+/// Bytes of a share of the key exchange.
+pub const KEY_SHARE_LEN: usize = 32;
+
+/// One side's part of the key exchange, an X25519 public key. Not secret.
+pub type KeyShare = [u8; KEY_SHARE_LEN];
+
 /// Bytes of a key.
 pub const KEY_LEN: usize = 32;
 /// Bytes of an id on the wire, without a terminating NUL: zeros pad a shorter id.

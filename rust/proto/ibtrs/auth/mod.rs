@@ -56,12 +56,14 @@ mod proof;
 mod server;
 
 pub use client::{ClientAuth, Identity, Next};
-pub use exchange::{KeyShare, KEY_SHARE_LEN, X25519};
+pub use exchange::X25519;
 pub use failures::{Failures, Source, FAILURE_MS, FORGIVEN};
 pub use fields::{
     chosen, offered, put_choice, put_offer, ACCEPT_NONCE_LEN, ACCEPT_PROOF_LEN, JOIN_PROOF_LEN,
 };
-pub use key::{Key, KeyError, KeyId, DESCRIPTION_LEN, KEY_LEN, KEY_TEXT_LEN};
+pub use key::{
+    Key, KeyError, KeyId, KeyShare, DESCRIPTION_LEN, KEY_LEN, KEY_SHARE_LEN, KEY_TEXT_LEN,
+};
 pub use messages::{Auth1, Auth2, AUTH1_BODY, AUTH1_LEN, AUTH2_BODY, AUTH2_LEN, NONCE_LEN};
 pub use policy::{Policy, Session, Setting, Suite, Suites};
 pub use proof::HmacSha256;
