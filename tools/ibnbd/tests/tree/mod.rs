@@ -195,7 +195,7 @@ impl Tree {
         for setting in Setting::ALL {
             self.file(
                 &format!("{folder}/{}", setting.name),
-                &format!("{}\n", setting.default),
+                format!("{}\n", setting.default),
             );
         }
         self.folder(&format!("{folder}/paths"));
