@@ -67,7 +67,8 @@ def test_every_file_of_the_server(mapped):
 
 
 # All files of ours, wherever they are, less those of the device core.
-FIND = ("for folder in /sys/kernel/config/ibnbd/ /sys/class/ib[nt]*-*/*/ /sys/block/ibnbd*/ibnbd/ /sys/module/ib[nt]*_*/parameters/; do "
+FIND = ("for folder in /sys/kernel/config/ibnbd/ /sys/class/ib[nt]*-*/*/ /sys/block/ibnbd*/ibnbd/ /sys/module/ib[nt]*_*/parameters/ "
+        "/sys/module/ibmsg/parameters/; do "
         "[ ! -d $folder ] || find $folder -name power -prune -o -type f ! -name uevent -printf '%m %p\\n'; done")
 
 
