@@ -78,7 +78,7 @@ modules:
 clippy doc doctests rust-analyzer:
 	@scripts/build-modules.sh $(FLAVOUR) $@
 
-rust-files = $(shell git ls-files -co --exclude-standard '*.rs' | grep -vE '^(rust/proto|tools/(firewall|ibnbd|sim))/')
+rust-files = $(shell git ls-files -co --exclude-standard '*.rs' | grep -vE '^(rust/proto|tools/(firewall|ibnbd|ibmsg|sim))/')
 RUSTFMT ?= /usr/bin/rustfmt
 rustfmt = $(RUSTFMT) --edition 2021 --config-path scripts/rustfmt.toml
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
-"""vendor.py FOLDER: copies the crates that the command `ibnbd` depends on, in the versions of
+"""vendor.py FOLDER: copies the crates that the commands `ibnbd` and `ibmsg` depend on, in the versions of
 Cargo.lock, for a build without a network, and collects their licences in one file.
 
 Cargo wants a crate for each entry of Cargo.lock, so crates that only tests or other systems
@@ -26,7 +26,7 @@ def needed() -> set[tuple[str, str]]:
     """Names and versions of what is compiled."""
     found = set()
     for target in TARGETS:
-        for line in cargo("tree", "--locked", "--package", "ibnbd", "--edges", "normal,build", "--target", target,
+        for line in cargo("tree", "--locked", "--package", "ibnbd", "--package", "ibmsg", "--edges", "normal,build", "--target", target,
                           "--prefix", "none", "--format", "{p}").splitlines():
             name, version = line.split()[:2]
             found.add((name, version.removeprefix("v")))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The command `ibnbd` in guests: built once on the host, which has the guests' libraries, and copied
+"""The commands `ibnbd` and `ibmsg` in guests: built once on the host, which has the guests' libraries, and copied
 to each guest that runs it."""
 
 import functools
@@ -10,38 +10,40 @@ from pathlib import Path
 
 from . import paths
 
-# Its name in a guest.
+# Their names in a guest.
 PROGRAM = "/tmp/ibnbd"
+MESSAGES = "/tmp/ibmsg"
 
 
 @functools.cache
-def build() -> Path:
-    """Returns the program, as the sources are now: built as for its tests, which have built most of it."""
+def build(name: str = "ibnbd") -> Path:
+    """Returns a program, as the sources are now: built as for its tests, which have built most of it."""
     target = paths.crates()
-    subprocess.run(["cargo", "build", "--locked", "--package", "ibnbd"], cwd=paths.TOP, check=True,
+    subprocess.run(["cargo", "build", "--locked", "--package", name], cwd=paths.TOP, check=True,
                    env={**os.environ, "CARGO_TARGET_DIR": str(target)})
-    return target / "debug/ibnbd"
+    return target / "debug" / name
 
 
 class Tool:
-    """The command in one guest."""
+    """A command in one guest."""
 
-    def __init__(self, guest):
-        self.guest = guest
+    def __init__(self, guest, program: str = PROGRAM):
+        self.guest, self.program = guest, program
+        name = Path(program).name
         # In the guest's memory, as a share is slow to start programs from.
-        subprocess.run(["strip", "-o", guest.share / "ibnbd", build()], check=True)
-        guest.run(f"cp /mnt/share/ibnbd {PROGRAM}.new && mv {PROGRAM}.new {PROGRAM}")
+        subprocess.run(["strip", "-o", guest.share / name, build(name)], check=True)
+        guest.run(f"cp /mnt/share/{name} {program}.new && mv {program}.new {program}")
 
     def __call__(self, words: str, timeout: float = 120) -> str:
         """Its standard output; it has to succeed."""
-        said = "/tmp/ibnbd.said"
-        return self.guest.run(f"{PROGRAM} {words} 2> {said} || {{ code=$?; cat {said}; exit $code; }}", timeout).strip()
+        said = f"{self.program}.said"
+        return self.guest.run(f"{self.program} {words} 2> {said} || {{ code=$?; cat {said}; exit $code; }}", timeout).strip()
 
     def json(self, words: str) -> dict:
         return json.loads(self(f"{words} --output json"))
 
     def refused(self, words: str, code: int = 1) -> str:
         """Its error output when it fails with that code."""
-        answer = self.guest.run(f"{PROGRAM} {words} 2>&1", check=False)
+        answer = self.guest.run(f"{self.program} {words} 2>&1", check=False)
         assert answer.status == code, f"{words}: {answer.status}: {answer}"
         return str(answer)

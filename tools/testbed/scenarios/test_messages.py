@@ -3,6 +3,7 @@
 stays, and with one that is lost again and again."""
 
 import errno
+import json
 import os
 import re
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from testbed import messages
 from testbed.paths import TOP
+from testbed.tool import MESSAGES, Tool
 
 PROGRAM = Path(messages.__file__)
 # Frames after which the link between the programs is lost.
@@ -62,6 +64,47 @@ def test_the_first_program(solo):
     solo.wait_until("ls -l /proc/[0-9]*/fd 2> /dev/null | grep -q ibmsg-portal", 60)
     assert solo.run("python3 /tmp/client.py") == "b'hello'"
     assert echo.wait(60).ok
+
+
+def test_the_command(solo):
+    guest = solo
+    guest.run("[ ! -e /sys/module/ibmsg ] || busybox rmmod ibmsg")
+    ibmsg = Tool(guest, MESSAGES)
+    for words in ("info", "listen kv", "send local kv x", "call local kv x"):
+        assert "remedy: modprobe ibmsg" in ibmsg.refused(words, 4)
+    load(guest)
+    for words in ("listen a/b", "listen", "send local kv --timeout 0", "call local", "listen kv --count x"):
+        ibmsg.refused(words, 2)
+    assert "no program has bound that portal" in ibmsg.refused("call local kv x", 3)
+    assert "there is no such session" in ibmsg.refused("send elsewhere kv x", 3)
+    heard = guest.start(f"exec {MESSAGES} listen kv --echo --count 7 > /tmp/heard 2>&1")
+    guest.wait_until(f"{MESSAGES} info | grep -q '^portal  *kv: 0 offers'", 60)
+    assert "another program has bound that name" in ibmsg.refused("listen kv")
+    assert ibmsg("call local kv question") == "question"
+    assert json.loads(ibmsg("--json call local kv 'a b'")) == {"text": "a b"}
+    assert ibmsg("send local kv one two --receipt").splitlines() == ["message 1: delivered", "message 2: delivered"]
+    # The answer to a request is the last message.
+    said = guest.run(f"printf '\\377\\nlast\\n' | {MESSAGES} --json send local kv --timeout 20s")
+    assert json.loads(said) == {"sent": 2, "queued": 2, "read": 2, "undelivered": 0}, said
+    assert ibmsg("call local kv end") == "end"
+    assert heard.wait(60).ok
+    assert guest.run("tail -n +3 /tmp/heard | head -2; wc -l < /tmp/heard").split() == ["one", "two", "7"]
+    # Requests that nobody answers, and documents.
+    heard = guest.start(f"exec {MESSAGES} --json listen kv --count 2 > /tmp/heard 2>&1")
+    guest.wait_until(f"{MESSAGES} info | grep -q '^portal'", 60)
+    assert "answers with an error: Operation not supported" in ibmsg.refused("call local kv question")
+    ibmsg("send local kv x")
+    assert heard.wait(60).ok
+    first, second = map(json.loads, guest.run("cat /tmp/heard").splitlines())
+    assert (first["kind"], first["text"], second["kind"], second["session"]) == ("request", "question", "message", "local")
+    # A program that does not read its offers, and one that closes.
+    silent = guest.start("exec python3 -c 'import sys; sys.path.append(\"/tmp\"); import messages, time\n"
+                         "portal = messages.bind(\"silent\")\ntime.sleep(1000)'")
+    guest.wait_until(f"{MESSAGES} info | grep -q '^portal'", 60)
+    assert "has not answered in time" in ibmsg.refused("send local silent x --timeout 200ms", 6)
+    (portal,) = map(json.loads, ibmsg("--json info").splitlines())
+    assert (portal["kind"], portal["fields"]["portal"], portal["program"]) == ("portal", "silent", "python3")
+    silent.kill()
 
 
 def test_unloading_waits_for_files(solo):

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The command line.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand};
+use ibmsg::wire::{is_name, MAX_MESSAGE};
+
+const EXAMPLES: &str = "\
+Examples:
+  ibmsg listen kv --echo                 answers whatever programs send to the portal kv
+  ibmsg send local kv hello              sends a message, and waits until the other kernel has it
+  ibmsg call local kv question           prints the answer
+  ibmsg info                             portals and channels of this machine, and their programs
+
+Exit status: 0 done, 1 refused or not delivered, 2 wrong usage, 3 no such session or portal,
+4 the module is not loaded, 5 no rights, 6 the time is over.";
+
+/// Passes messages between programs, over multipath RDMA.
+#[derive(Parser, Debug)]
+#[command(name = "ibmsg", version, after_help = EXAMPLES, max_term_width = 100)]
+pub(crate) struct Cli {
+    /// Prints JSON, a document a line
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum Command {
+    /// Binds a portal, accepts channels, and prints the messages that arrive, a line each
+    Listen(Listen),
+    /// Sends messages to a portal, and waits until the other kernel has them
+    Send(Send),
+    /// Sends a request to a portal, and prints the answer
+    Call(Call),
+    /// Lists portals and channels of this machine, and their programs
+    Info,
+    /// Prints completions for a shell
+    Completions {
+        /// Which one
+        #[arg(value_enum)]
+        shell: clap_complete::Shell,
+    },
+    /// Writes the manual pages of all commands
+    Manpages {
+        /// Into that folder
+        folder: PathBuf,
+    },
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Listen {
+    /// Name of the portal
+    #[arg(value_parser = name)]
+    pub(crate) portal: String,
+    /// Sends every message back, and answers every request with its content; otherwise requests
+    /// are answered with EOPNOTSUPP
+    #[arg(long)]
+    pub(crate) echo: bool,
+    /// Ends after so many messages and requests
+    #[arg(long, value_name = "N")]
+    pub(crate) count: Option<u64>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Target {
+    /// Session; `local` is this machine
+    #[arg(value_parser = name)]
+    pub(crate) session: String,
+    /// Name of the portal
+    #[arg(value_parser = name)]
+    pub(crate) portal: String,
+    /// How long to wait for the portal, and how long a message may take: a number of seconds, or
+    /// with ms, s or m
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    pub(crate) timeout: Option<Duration>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Send {
+    #[command(flatten)]
+    pub(crate) target: Target,
+    /// Messages; without any, the lines of standard input
+    #[arg(value_parser = message)]
+    pub(crate) messages: Vec<String>,
+    /// Prints the outcome of each message
+    #[arg(long)]
+    pub(crate) receipt: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Call {
+    #[command(flatten)]
+    pub(crate) target: Target,
+    /// The request
+    #[arg(value_parser = message)]
+    pub(crate) message: String,
+}
+
+fn name(text: &str) -> Result<String, String> {
+    match is_name(text) {
+        true => Ok(text.to_owned()),
+        false => Err(
+            "a name has 1 to 64 ASCII letters, digits and -_:@+., and begins with neither - nor ."
+                .to_owned(),
+        ),
+    }
+}
+
+fn message(text: &str) -> Result<String, String> {
+    match text.len() <= MAX_MESSAGE {
+        true => Ok(text.to_owned()),
+        false => Err(format!("a message has at most {MAX_MESSAGE} bytes")),
+    }
+}
+
+fn time(text: &str) -> Result<Duration, String> {
+    let wrong = || "a time is a number of seconds, or with ms, s or m, up to a day".to_owned();
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit = text.get(digits.len()..).unwrap_or_default();
+    let number: f64 = digits.parse().map_err(|_| wrong())?;
+    let seconds = number
+        * match unit {
+            "ms" => 0.001,
+            "" | "s" => 1.0,
+            "m" => 60.0,
+            _ => return Err(wrong()),
+        };
+    match seconds > 0.0 && seconds <= 86400.0 {
+        true => Ok(Duration::from_secs_f64(seconds)),
+        false => Err(wrong()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times() {
+        for (text, ms) in [
+            ("2", 2000),
+            ("500ms", 500),
+            ("1.5s", 1500),
+            ("1m", 60_000),
+            (".5", 500),
+        ] {
+            assert_eq!(time(text), Ok(Duration::from_millis(ms)), "{text}");
+        }
+        for text in [
+            "", "x", "0", "-1", "1h", "1 s", "1e9", "inf", "nan", "2d", "ms", "86401",
+        ] {
+            assert!(time(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_command_line() {
+        use clap::CommandFactory;
+        Cli::command().debug_assert();
+        let parsed = |line: &str| Cli::try_parse_from(line.split(' '));
+        for line in [
+            "ibmsg listen kv",
+            "ibmsg listen kv --echo --count 3 --json",
+            "ibmsg send local kv",
+            "ibmsg --json send local kv a b --receipt --timeout 2s",
+            "ibmsg call storage1 kv x --timeout 10ms",
+            "ibmsg info",
+            "ibmsg completions bash",
+            "ibmsg manpages /tmp/x",
+        ] {
+            assert!(parsed(line).is_ok(), "{line}");
+        }
+        for line in [
+            "ibmsg",
+            "ibmsg listen",
+            "ibmsg listen a/b",
+            "ibmsg listen kv --count x",
+            "ibmsg send local",
+            "ibmsg send .x kv",
+            "ibmsg send local kv --timeout 0",
+            "ibmsg call local kv",
+            "ibmsg call local kv a b",
+            "ibmsg exec",
+        ] {
+            assert!(parsed(line).is_err(), "{line}");
+        }
+        let long = "x".repeat(MAX_MESSAGE + 1);
+        assert!(message(&long).is_err() && message(&long[1..]).is_ok());
+    }
+}

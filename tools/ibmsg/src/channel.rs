@@ -1,0 +1,466 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Channels.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::time::Duration;
+
+use rustix::io::Errno;
+
+use crate::error::{Error, Result};
+use crate::portal::device;
+use crate::sys;
+use crate::wire::{
+    Fields, Header, Kind, Terms, EV_CLOSED, F_KERNEL, F_RECEIPT, HEADER_LEN, MAX_DATA, MAX_MESSAGE,
+    MAX_NAME,
+};
+use crate::words::Doing;
+
+/// Where `status`, `data_len` and `data` are in `struct ibmsg_connect`.
+const STATUS: usize = 12;
+const DATA_LEN: usize = 16;
+const DATA: usize = 184;
+
+/// A channel to be opened.
+#[derive(Clone, Debug)]
+pub struct Connect<'a> {
+    session: &'a str,
+    portal: &'a str,
+    timeout: Option<Duration>,
+    terms: Terms,
+    data: &'a [u8],
+}
+
+/// Whole milliseconds, rounded up: 0 means no limit.
+fn milliseconds(time: Option<Duration>) -> u32 {
+    time.map_or(0, |time| {
+        let ms = time.as_nanos().div_ceil(1_000_000).max(1);
+        u32::try_from(ms).unwrap_or(u32::MAX)
+    })
+}
+
+impl<'a> Connect<'a> {
+    /// A channel to a portal of the machine at the other end of a session; `local` is this machine.
+    pub fn new(session: &'a str, portal: &'a str) -> Self {
+        Self {
+            session,
+            portal,
+            timeout: None,
+            terms: Terms::default(),
+            data: &[],
+        }
+    }
+
+    /// Waits no longer than that for the portal.
+    #[must_use]
+    pub fn timeout(self, timeout: Option<Duration>) -> Self {
+        Self { timeout, ..self }
+    }
+
+    /// The terms of this end.
+    #[must_use]
+    pub fn terms(self, terms: Terms) -> Self {
+        Self { terms, ..self }
+    }
+
+    /// Private data for the portal's program, at most [`MAX_DATA`] bytes.
+    #[must_use]
+    pub fn data(self, data: &'a [u8]) -> Self {
+        Self { data, ..self }
+    }
+
+    /// Opens the channel.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Refused`] if the portal refuses; `ENODEV` if there is no such session, `ETIMEDOUT`, those of limits.
+    pub fn open(self) -> Result<Channel> {
+        let is_long = self.session.len().max(self.portal.len()) > MAX_NAME;
+        if is_long || self.data.len() > MAX_DATA {
+            return Err(Error::system(Doing::Connect, Errno::INVAL));
+        }
+        let mut connect = Fields::new()
+            .u32(0)
+            .u32(milliseconds(self.timeout))
+            .u32(0)
+            .u32(self.data.len() as u32)
+            .u32(0)
+            .terms(&self.terms)
+            .bytes(self.session.as_bytes(), MAX_NAME)
+            .bytes(self.portal.as_bytes(), MAX_NAME)
+            .bytes(self.data, MAX_DATA)
+            .finish();
+        let field = |connect: &[u8], at: usize| {
+            let bytes = connect.get(at..).and_then(|bytes| bytes.first_chunk());
+            bytes.map_or(0, |bytes| u32::from_ne_bytes(*bytes))
+        };
+        match sys::open(device()?, sys::CONNECT, &mut connect) {
+            Ok(file) => Ok(Channel::of(file.into())),
+            Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => {
+                let end = DATA + field(&connect, DATA_LEN) as usize;
+                Err(Error::Refused {
+                    reason: field(&connect, STATUS) as i32,
+                    data: connect.get(DATA..end).unwrap_or(&[]).to_vec(),
+                })
+            }
+            Err(e) => Err(Error::system(Doing::Connect, e)),
+        }
+    }
+}
+
+/// A message of the other program, or what the kernel has to say.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Message {
+    /// A message without an answer.
+    Msg {
+        /// The other program's number.
+        tag: u64,
+        /// The content.
+        body: Vec<u8>,
+    },
+    /// A request, which [`Channel::reply`] answers.
+    Request {
+        /// Names the call.
+        id: u64,
+        /// The other program's number.
+        tag: u64,
+        /// The content.
+        body: Vec<u8>,
+    },
+    /// The answer to a request.
+    Reply {
+        /// The number of the request.
+        tag: u64,
+        /// From the kernel: there is no answer, and `status` is why.
+        is_kernel: bool,
+        /// An errno, or 0.
+        status: i32,
+        /// The content.
+        body: Vec<u8>,
+    },
+    /// The outcome of a message of this program.
+    Receipt {
+        /// Its number.
+        tag: u64,
+        /// 0: delivered. Otherwise an errno.
+        status: i32,
+    },
+    /// The end; nothing follows.
+    Closed {
+        /// 0: a program has closed the channel. Otherwise an errno.
+        status: i32,
+        /// How many messages of this program were queued for the other one.
+        queued: u64,
+        /// How many it has read.
+        taken: u64,
+    },
+}
+
+impl Message {
+    fn of(header: &Header, body: &[u8]) -> Option<Self> {
+        let (tag, status) = (header.tag, header.status);
+        let body = body.to_vec();
+        Some(match header.kind {
+            Kind::Msg => Self::Msg { tag, body },
+            Kind::Request => Self::Request {
+                id: header.id,
+                tag,
+                body,
+            },
+            Kind::Reply => Self::Reply {
+                tag,
+                is_kernel: header.flags & F_KERNEL != 0,
+                status,
+                body,
+            },
+            Kind::Receipt => Self::Receipt { tag, status },
+            Kind::Event if header.event == EV_CLOSED => Self::Closed {
+                status,
+                queued: header.id,
+                taken: header.tag,
+            },
+            // Nothing asks for others.
+            Kind::Event | Kind::Offer => return None,
+        })
+    }
+}
+
+/// A message to be sent.
+#[derive(Clone, Copy, Debug)]
+pub struct Outgoing<'a> {
+    header: Header,
+    body: &'a [u8],
+}
+
+impl<'a> Outgoing<'a> {
+    /// A message without an answer.
+    pub fn new(body: &'a [u8]) -> Self {
+        Self {
+            header: Header::new(Kind::Msg),
+            body,
+        }
+    }
+
+    /// A number for the other program, and for the receipt.
+    #[must_use]
+    pub fn tag(mut self, tag: u64) -> Self {
+        self.header.tag = tag;
+        self
+    }
+
+    /// [`Message::Receipt`] tells the outcome.
+    #[must_use]
+    pub fn receipt(mut self, wanted: bool) -> Self {
+        self.header.flags = if wanted { F_RECEIPT } else { 0 };
+        self
+    }
+
+    /// It may take that long. If it takes longer, a receipt tells.
+    #[must_use]
+    pub fn timeout(mut self, timeout: Option<Duration>) -> Self {
+        self.header.timeout_ms = milliseconds(timeout);
+        self
+    }
+}
+
+/// One end of a channel. It is closed when it is dropped.
+#[derive(Debug)]
+pub struct Channel {
+    file: File,
+    buffer: Vec<u8>,
+    /// What was read while waiting for something else.
+    waiting: VecDeque<Message>,
+    is_over: bool,
+    calls: u64,
+}
+
+impl Channel {
+    pub(crate) fn of(file: File) -> Self {
+        Self {
+            file,
+            buffer: Vec::new(),
+            waiting: VecDeque::new(),
+            is_over: false,
+            calls: 0,
+        }
+    }
+
+    /// Another handle of the same channel, for another thread. What is read by one is not read by the other.
+    ///
+    /// # Errors
+    ///
+    /// Those of `dup`.
+    pub fn share(&self) -> Result<Self> {
+        let file = self.file.try_clone();
+        Ok(Self::of(file.map_err(|e| Error::system(Doing::Read, e))?))
+    }
+
+    fn write(&self, header: Header, body: &[u8]) -> Result<()> {
+        if body.len() > MAX_MESSAGE {
+            return Err(Error::system(Doing::Write, Errno::MSGSIZE));
+        }
+        let len = body.len() as u32;
+        let mut data = Vec::with_capacity(HEADER_LEN + body.len());
+        data.extend(Header { len, ..header }.bytes());
+        data.extend(body);
+        loop {
+            // One write is one message.
+            match (&self.file).write(&data) {
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                result => return result.map(drop).map_err(|e| Error::system(Doing::Write, e)),
+            }
+        }
+    }
+
+    /// Sends a message. When this returns, the kernel has it.
+    ///
+    /// # Errors
+    ///
+    /// `EPIPE` if the channel is closed, `EMSGSIZE` if the other program does not take messages of that length.
+    pub fn send(&self, body: &[u8]) -> Result<()> {
+        self.send_with(&Outgoing::new(body))
+    }
+
+    /// The same, with a number, a time, or a receipt.
+    ///
+    /// # Errors
+    ///
+    /// As [`Channel::send`].
+    pub fn send_with(&self, message: &Outgoing<'_>) -> Result<()> {
+        self.write(message.header, message.body)
+    }
+
+    /// Answers a request.
+    ///
+    /// # Errors
+    ///
+    /// As [`Channel::send`]; `ENOENT` if it was answered before.
+    pub fn reply(&self, id: u64, body: &[u8]) -> Result<()> {
+        self.reply_error(id, 0, body)
+    }
+
+    /// Answers a request with an errno, and perhaps more.
+    ///
+    /// # Errors
+    ///
+    /// As [`Channel::reply`].
+    pub fn reply_error(&self, id: u64, errno: i32, body: &[u8]) -> Result<()> {
+        let header = Header {
+            id,
+            status: errno,
+            ..Header::new(Kind::Reply)
+        };
+        self.write(header, body)
+    }
+
+    /// Sends a request and waits for the answer. Other messages that arrive meanwhile are for
+    /// [`Channel::messages`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Answered`] if the other program answers with an errno, [`Error::Unanswered`] if there is no answer.
+    pub fn call(&mut self, body: &[u8], timeout: Option<Duration>) -> Result<Vec<u8>> {
+        self.calls += 1;
+        let wanted = self.calls;
+        let header = Header {
+            tag: wanted,
+            timeout_ms: milliseconds(timeout),
+            ..Header::new(Kind::Request)
+        };
+        self.write(header, body)?;
+        let mut others = VecDeque::new();
+        let answer = loop {
+            match self.next() {
+                Ok(Some(Message::Reply {
+                    tag,
+                    is_kernel,
+                    status,
+                    body,
+                })) if tag == wanted => {
+                    break match (is_kernel, status) {
+                        (true, errno) => Err(Error::Unanswered(errno)),
+                        (false, 0) => Ok(body),
+                        (false, errno) => Err(Error::Answered(errno, body)),
+                    }
+                }
+                Ok(Some(other)) => others.push_back(other),
+                Ok(None) => break Err(Error::Closed(0)),
+                Err(e) => break Err(e),
+            }
+        };
+        others.append(&mut self.waiting);
+        self.waiting = others;
+        answer
+    }
+
+    /// The next message; `None` after the end.
+    ///
+    /// # Errors
+    ///
+    /// Those of `read`.
+    #[allow(clippy::should_implement_trait)]
+    pub fn next(&mut self) -> Result<Option<Message>> {
+        loop {
+            if let Some(message) = self.waiting.pop_front() {
+                return Ok(Some(message));
+            }
+            if self.is_over {
+                return Ok(None);
+            }
+            self.fill()?;
+        }
+    }
+
+    /// Reads what there is, at least one message.
+    fn fill(&mut self) -> Result<()> {
+        self.buffer.resize(HEADER_LEN + MAX_MESSAGE, 0);
+        let len = match (&self.file).read(&mut self.buffer) {
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => return Ok(()),
+            result => result.map_err(|e| Error::system(Doing::Read, e))?,
+        };
+        let mut bytes = self.buffer.get(..len).unwrap_or(&[]);
+        self.is_over = bytes.is_empty();
+        while !bytes.is_empty() {
+            let (header, body) = Header::take(&mut bytes).ok_or(Error::Format)?;
+            self.waiting.extend(Message::of(&header, body));
+        }
+        Ok(())
+    }
+
+    /// All messages until the end, which is [`Message::Closed`].
+    pub fn messages(&mut self) -> impl Iterator<Item = Result<Message>> + '_ {
+        std::iter::from_fn(move || self.next().transpose())
+    }
+
+    /// Closes this end, but not the file: [`Message::Closed`] tells when the other kernel has all messages.
+    ///
+    /// # Errors
+    ///
+    /// `EINTR`
+    pub fn shut_down(&self) -> Result<()> {
+        sys::shutdown(&self.file).map_err(|e| Error::system(Doing::Write, e))
+    }
+
+    /// The number of the channel in its session.
+    ///
+    /// # Errors
+    ///
+    /// `EPIPE` if the channel is closed.
+    pub fn number(&self) -> Result<u32> {
+        let mut info = Fields::new().bytes(&[], 244).finish();
+        sys::ioctl(&self.file, sys::INFO, &mut info).map_err(|e| Error::system(Doing::Read, e))?;
+        let number = info.get(12..16).and_then(|bytes| bytes.first_chunk());
+        number.map_or(Err(Error::Format), |number| Ok(u32::from_ne_bytes(*number)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_rounded_up() {
+        let ms = |nanos| milliseconds(Some(Duration::from_nanos(nanos)));
+        assert_eq!((milliseconds(None), ms(0), ms(1)), (0, 1, 1));
+        assert_eq!(
+            (ms(1_000_000), ms(1_000_001), ms(u64::MAX)),
+            (1, 2, u32::MAX)
+        );
+    }
+
+    #[test]
+    fn messages_from_headers() {
+        let kernel = Header {
+            flags: F_KERNEL,
+            tag: 5,
+            status: 110,
+            ..Header::new(Kind::Reply)
+        };
+        let reply = Message::of(&kernel, b"");
+        assert!(matches!(
+            reply,
+            Some(Message::Reply {
+                tag: 5,
+                is_kernel: true,
+                status: 110,
+                ..
+            })
+        ));
+        let closed = Header {
+            event: EV_CLOSED,
+            id: 3,
+            tag: 2,
+            ..Header::new(Kind::Event)
+        };
+        let expected = Message::Closed {
+            status: 0,
+            queued: 3,
+            taken: 2,
+        };
+        assert_eq!(Message::of(&closed, b""), Some(expected));
+        assert_eq!(Message::of(&Header { event: 3, ..closed }, b""), None);
+        assert_eq!(Message::of(&Header::new(Kind::Offer), b""), None);
+    }
+}

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Messages between programs, over the device of the kernel module `ibmsg`.
+//!
+//! A program binds a [`Portal`] and accepts channels there, or opens a [`Channel`] to one. Documentation/messages.md
+//! explains what is promised. All calls here block until they are done.
+//!
+//! ```no_run
+//! # fn main() -> ibmsg::Result<()> {
+//! let mut channel = ibmsg::Connect::new("local", "kv").open()?;
+//! channel.send(b"hello")?;
+//! let answer = channel.call(b"question", None)?;
+//! for message in channel.messages() {
+//!     println!("{:?}", message?);
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! | Module | Contents |
+//! |---|---|
+//! | [`wire`] | the structures of `ibmsg.h` |
+//! | [`words`] | error numbers in words |
+//! | [`fdinfo`] | the portals and channels of other processes |
+
+#![deny(unsafe_code)]
+#![warn(missing_docs, rust_2018_idioms, unreachable_pub)]
+
+mod channel;
+mod error;
+pub mod fdinfo;
+mod portal;
+mod sys;
+pub mod wire;
+pub mod words;
+
+pub use channel::{Channel, Connect, Message, Outgoing};
+pub use error::{Error, Result};
+pub use portal::{Offer, Portal};
+pub use wire::Terms;
+
+/// The device.
+pub const DEVICE: &str = "/dev/ibmsg";

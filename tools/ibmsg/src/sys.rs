@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The ioctls of `ibmsg.h`: the only unsafe code of this crate.
+
+use std::ffi::c_void;
+use std::io;
+use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+
+use rustix::ioctl::{Ioctl, IoctlOutput, Opcode};
+
+/// Numbers of the ioctls.
+pub(crate) const BIND: Opcode = 0xB900;
+pub(crate) const CONNECT: Opcode = 0xB901;
+pub(crate) const ACCEPT: Opcode = 0xB902;
+pub(crate) const INFO: Opcode = 0xB903;
+const SHUTDOWN: Opcode = 0xB904;
+
+/// An ioctl with a structure, which begins with its size.
+struct Call<'a> {
+    number: Opcode,
+    argument: &'a mut [u8],
+}
+
+// SAFETY: `ioctl` checks that the structure says its own length. The kernel reads no more than that, and writes
+// only to fields of it; the structure is borrowed mutably for the call. The result is a number.
+#[allow(unsafe_code)]
+unsafe impl Ioctl for Call<'_> {
+    type Output = IoctlOutput;
+    const IS_MUTATING: bool = true;
+
+    fn opcode(&self) -> Opcode {
+        self.number
+    }
+
+    fn as_ptr(&mut self) -> *mut c_void {
+        self.argument.as_mut_ptr().cast()
+    }
+
+    unsafe fn output_from_ptr(
+        output: IoctlOutput,
+        _: *mut c_void,
+    ) -> rustix::io::Result<IoctlOutput> {
+        Ok(output)
+    }
+}
+
+/// `IBMSG_IOC_SHUTDOWN`, which has no argument.
+struct Shutdown;
+
+// SAFETY: The kernel reads and writes nothing of the program.
+#[allow(unsafe_code)]
+unsafe impl Ioctl for Shutdown {
+    type Output = ();
+    const IS_MUTATING: bool = false;
+
+    fn opcode(&self) -> Opcode {
+        SHUTDOWN
+    }
+
+    fn as_ptr(&mut self) -> *mut c_void {
+        std::ptr::null_mut()
+    }
+
+    unsafe fn output_from_ptr(_: IoctlOutput, _: *mut c_void) -> rustix::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// One of the ioctls with a structure. The structure has its size in the first four bytes.
+pub(crate) fn ioctl(file: impl AsFd, number: Opcode, argument: &mut [u8]) -> io::Result<i32> {
+    let size = argument
+        .first_chunk()
+        .map(|size| u32::from_ne_bytes(*size) as usize);
+    assert_eq!(
+        size,
+        Some(argument.len()),
+        "the structure of an ioctl says its size"
+    );
+    let call = Call { number, argument };
+    // SAFETY: The numbers are those of `ibmsg.h`, all of whose ioctls take a structure of this kind. For any other
+    // file, the kernel refuses a number that the file does not know; none of the drivers in the kernel has these.
+    #[allow(unsafe_code)]
+    Ok(unsafe { rustix::ioctl::ioctl(file, call) }?)
+}
+
+/// One that returns a new file.
+pub(crate) fn open(file: impl AsFd, number: Opcode, argument: &mut [u8]) -> io::Result<OwnedFd> {
+    let fd = ioctl(file, number, argument)?;
+    // SAFETY: The kernel has opened this file for the program, and nobody else knows it.
+    #[allow(unsafe_code)]
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// `IBMSG_IOC_SHUTDOWN`.
+pub(crate) fn shutdown(file: impl AsFd) -> io::Result<()> {
+    // SAFETY: As for `ioctl`; there is no argument.
+    #[allow(unsafe_code)]
+    Ok(unsafe { rustix::ioctl::ioctl(file, Shutdown) }?)
+}

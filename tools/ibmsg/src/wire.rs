@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The structures of `ibmsg.h` as bytes.
+
+/// Bytes of a message's header.
+pub const HEADER_LEN: usize = 32;
+/// The longest message.
+pub const MAX_MESSAGE: usize = 65_536;
+/// The longest name.
+pub const MAX_NAME: usize = 64;
+/// The most private data.
+pub const MAX_DATA: usize = 256;
+
+/// A receipt is wanted.
+pub const F_RECEIPT: u8 = 0x01;
+/// The kernel has made this reply.
+pub const F_KERNEL: u8 = 0x80;
+
+/// `enum ibmsg_kind`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// A message without an answer.
+    Msg,
+    /// A request.
+    Request,
+    /// An answer.
+    Reply,
+    /// The outcome of a message.
+    Receipt,
+    /// Something has happened to the channel.
+    Event,
+    /// A program asks for a channel.
+    Offer,
+}
+
+impl Kind {
+    const ALL: [Self; 6] = [
+        Self::Msg,
+        Self::Request,
+        Self::Reply,
+        Self::Receipt,
+        Self::Event,
+        Self::Offer,
+    ];
+
+    fn number(self) -> u8 {
+        let at = Self::ALL.iter().position(|kind| *kind == self);
+        at.map_or(0, |at| at as u8 + 1)
+    }
+}
+
+/// `enum ibmsg_event`, as far as this crate wants events.
+pub const EV_CLOSED: u16 = 2;
+
+/// `struct ibmsg_msg`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Header {
+    /// What it is.
+    pub kind: Kind,
+    /// `IBMSG_F_*`.
+    pub flags: u8,
+    /// Of an event: which one.
+    pub event: u16,
+    /// Bytes that follow.
+    pub len: u32,
+    /// Of a call or an offer; of `EV_CLOSED`: messages that were queued.
+    pub id: u64,
+    /// The program's own number; of `EV_CLOSED`: messages that were read.
+    pub tag: u64,
+    /// An errno, or 0.
+    pub status: i32,
+    /// How long it may take; 0: as long as it likes.
+    pub timeout_ms: u32,
+}
+
+impl Header {
+    /// A header of this kind with nothing behind it.
+    pub const fn new(kind: Kind) -> Self {
+        Self {
+            kind,
+            flags: 0,
+            event: 0,
+            len: 0,
+            id: 0,
+            tag: 0,
+            status: 0,
+            timeout_ms: 0,
+        }
+    }
+
+    /// The bytes.
+    pub fn bytes(&self) -> [u8; HEADER_LEN] {
+        let mut bytes = [0; HEADER_LEN];
+        bytes[0] = self.kind.number();
+        bytes[1] = self.flags;
+        bytes[2..4].copy_from_slice(&self.event.to_ne_bytes());
+        bytes[4..8].copy_from_slice(&self.len.to_ne_bytes());
+        bytes[8..16].copy_from_slice(&self.id.to_ne_bytes());
+        bytes[16..24].copy_from_slice(&self.tag.to_ne_bytes());
+        bytes[24..28].copy_from_slice(&self.status.to_ne_bytes());
+        bytes[28..32].copy_from_slice(&self.timeout_ms.to_ne_bytes());
+        bytes
+    }
+
+    /// Takes a header and what belongs to it from the beginning of `bytes`, with the padding. `None` if they are not
+    /// whole.
+    pub fn take<'a>(bytes: &mut &'a [u8]) -> Option<(Self, &'a [u8])> {
+        let (head, rest) = bytes.split_first_chunk::<HEADER_LEN>()?;
+        let kind = usize::from(head[0]).checked_sub(1)?;
+        let header = Self {
+            kind: *Kind::ALL.get(kind)?,
+            flags: head[1],
+            event: u16::from_ne_bytes([head[2], head[3]]),
+            len: u32::from_ne_bytes(*head[4..].first_chunk()?),
+            id: u64::from_ne_bytes(*head[8..].first_chunk()?),
+            tag: u64::from_ne_bytes(*head[16..].first_chunk()?),
+            status: i32::from_ne_bytes(*head[24..].first_chunk()?),
+            timeout_ms: u32::from_ne_bytes(*head[28..].first_chunk()?),
+        };
+        let len = usize::try_from(header.len).ok()?;
+        let (body, after) = rest.split_at_checked(len)?;
+        let padding = len.next_multiple_of(8) - len;
+        *bytes = after.get(padding..).unwrap_or(&[]);
+        Some((header, body))
+    }
+}
+
+/// `struct ibmsg_opts`: the terms of one end of a channel. 0 is the default.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Terms {
+    /// Messages that may wait for this program.
+    pub recv_msgs: u32,
+    /// Bytes that may wait for it; each message costs 64 more.
+    pub recv_bytes: u32,
+    /// The longest message for it.
+    pub max_message: u32,
+    /// Requests that it may have to answer.
+    pub recv_calls: u32,
+    /// Messages of this program that the other kernel has not acknowledged.
+    pub send_msgs: u32,
+    /// Bytes of those; each message costs 64 more.
+    pub send_bytes: u32,
+    /// Of messages that name no time.
+    pub timeout_ms: u32,
+}
+
+/// Builds a structure field by field.
+pub(crate) struct Fields(Vec<u8>);
+
+impl Fields {
+    /// The size comes first.
+    pub(crate) fn new() -> Self {
+        Self(vec![0; 4])
+    }
+
+    pub(crate) fn u32(mut self, field: u32) -> Self {
+        self.0.extend(field.to_ne_bytes());
+        self
+    }
+
+    pub(crate) fn u64(mut self, field: u64) -> Self {
+        self.0.extend(field.to_ne_bytes());
+        self
+    }
+
+    pub(crate) fn terms(self, terms: &Terms) -> Self {
+        [
+            terms.recv_msgs,
+            terms.recv_bytes,
+            terms.max_message,
+            terms.recv_calls,
+            terms.send_msgs,
+            terms.send_bytes,
+            terms.timeout_ms,
+            0,
+        ]
+        .into_iter()
+        .fold(self, Self::u32)
+    }
+
+    /// A field of `len` bytes, of which `bytes` are the first.
+    pub(crate) fn bytes(mut self, bytes: &[u8], len: usize) -> Self {
+        let end = self.0.len() + len;
+        self.0.extend(bytes.iter().take(len));
+        self.0.resize(end, 0);
+        self
+    }
+
+    pub(crate) fn finish(mut self) -> Vec<u8> {
+        let size = (self.0.len() as u32).to_ne_bytes();
+        self.0[..4].copy_from_slice(&size);
+        self.0
+    }
+}
+
+/// Whether a name is one that a portal may have.
+pub fn is_name(name: &str) -> bool {
+    let is_known = |byte: u8| byte.is_ascii_alphanumeric() || b"-_:@+.".contains(&byte);
+    (1..=MAX_NAME).contains(&name.len())
+        && name.bytes().all(is_known)
+        && !name.starts_with(['-', '.'])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers() {
+        let header = Header {
+            kind: Kind::Reply,
+            flags: F_KERNEL,
+            event: 3,
+            len: 5,
+            id: 1 << 40,
+            tag: 7,
+            status: -1,
+            timeout_ms: 9,
+        };
+        let mut bytes = header.bytes().to_vec();
+        bytes.extend(b"hello\0\0\0");
+        bytes.extend(Header::new(Kind::Event).bytes());
+        let mut rest = &bytes[..];
+        assert_eq!(Header::take(&mut rest), Some((header, &b"hello"[..])));
+        assert_eq!(
+            Header::take(&mut rest),
+            Some((Header::new(Kind::Event), &[][..]))
+        );
+        assert!(rest.is_empty() && Header::take(&mut rest).is_none());
+        // Cut off anywhere; the last one has no padding.
+        for len in 0..37 {
+            assert_eq!(Header::take(&mut &bytes[..len]), None);
+        }
+        assert!(Header::take(&mut &bytes[..37]).is_some());
+        for kind in [0, 7, 255] {
+            bytes[0] = kind;
+            assert_eq!(Header::take(&mut &bytes[..]), None);
+        }
+    }
+
+    #[test]
+    fn names() {
+        for name in ["a", "kv", "a-_:@+.9", &"x".repeat(64)] {
+            assert!(is_name(name), "{name}");
+        }
+        for name in ["", "-a", ".a", "a b", "a/b", "\u{e4}", &"x".repeat(65)] {
+            assert!(!is_name(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn structures_say_their_size() {
+        let bytes = Fields::new()
+            .u32(1)
+            .u64(2)
+            .terms(&Terms::default())
+            .bytes(b"ab", 4)
+            .bytes(b"abcdef", 3)
+            .finish();
+        assert_eq!(bytes.len(), 4 + 4 + 8 + 32 + 4 + 3);
+        assert_eq!(bytes[..4], 55u32.to_ne_bytes());
+        assert_eq!(bytes[48..], *b"ab\0\0abc");
+    }
+}

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What error numbers mean, and what can be done.
+
+use std::io;
+
+use rustix::io::Errno;
+
+/// What has failed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Doing {
+    /// Opening the device.
+    Open,
+    /// Binding a portal.
+    Bind,
+    /// Asking for a channel.
+    Connect,
+    /// The portal refuses; the error number is its reason.
+    Refused,
+    /// Answering an offer.
+    Accept,
+    /// Reading.
+    Read,
+    /// Writing a message.
+    Write,
+    /// A message was not delivered; the error number is that of its receipt.
+    Undelivered,
+    /// A request has no answer; the error number is that of the kernel's reply.
+    Unanswered,
+    /// The channel has ended.
+    Closed,
+}
+
+/// The text of an error number.
+pub fn name(errno: i32) -> String {
+    let text = io::Error::from_raw_os_error(errno).to_string();
+    match text.strip_suffix(&format!(" (os error {errno})")) {
+        Some(text) => format!("{text} ({errno})"),
+        None => text,
+    }
+}
+
+fn known(doing: Doing, errno: Errno) -> Option<&'static str> {
+    use Doing::{Accept, Bind, Closed, Connect, Open, Refused, Unanswered, Undelivered, Write};
+    Some(match (doing, errno) {
+        (Open, Errno::NOENT) => "there is no /dev/ibmsg: the module ibmsg is not loaded",
+        (Open, Errno::ACCESS | Errno::PERM) => "this user may not open /dev/ibmsg",
+        (Bind, Errno::ADDRINUSE) => "another program has bound that name",
+        (Bind | Connect, Errno::DQUOT) => "this user's channels take as much memory as a user may",
+        (Bind | Connect, Errno::NOBUFS) => "all channels together take as much memory as they may",
+        (Bind | Connect, Errno::INVAL) => "a name or the terms are impossible",
+        (Connect, Errno::NODEV) => "there is no such session",
+        (Connect, Errno::TIMEDOUT) => "the portal has not answered in time",
+        (Connect, Errno::INTR) => "a signal came before the portal's answer",
+        (Refused, Errno::NOENT) => "no program has bound that portal, or it was closed",
+        (Refused, Errno::AGAIN) => "too many programs wait at the portal",
+        (Refused, Errno::DQUOT) => "the channels of the portal's user take as much memory as a user may",
+        (Refused, Errno::NOBUFS) => "the portal's machine has no room for another channel",
+        (Refused, Errno::ADDRNOTAVAIL) => "the portal's machine has not closed an old channel with the next number",
+        (Accept, Errno::NOENT) => "the program that has asked does not wait any more",
+        (Write, Errno::PIPE) => "the channel is closed",
+        (Write, Errno::MSGSIZE) => "the message is longer than the other program takes",
+        (Write, Errno::AGAIN) => "there is no room for the message now",
+        (Write, Errno::OPNOTSUPP) => "the other program answers no requests",
+        (Write, Errno::NOENT) => "the request was answered before",
+        (Undelivered, Errno::CANCELED) => "not delivered: the other program has not received it, and will not",
+        (Undelivered, Errno::TIMEDOUT) => "the time is over: it may have been delivered, or not",
+        (Undelivered, Errno::CONNABORTED) => "the other machine has lost the channel: it may have been delivered, or not",
+        (Unanswered, Errno::CANCELED) => "the request was not delivered",
+        (Unanswered, Errno::CONNRESET) => "the other program has received the request, and has closed the channel without an answer",
+        (Unanswered, Errno::TIMEDOUT) => "no answer in time; the request may have been executed",
+        (Unanswered, Errno::CONNABORTED) => "the other machine has lost the channel; the request may have been executed",
+        (Closed, Errno::CONNABORTED) => "the other machine has lost the channel",
+        _ => return None,
+    })
+}
+
+/// What an error number means there.
+pub fn meaning(doing: Doing, errno: i32) -> String {
+    match (known(doing, Errno::from_raw_os_error(errno)), doing) {
+        (Some(words), _) => words.to_owned(),
+        (None, Doing::Refused) => format!("the portal's program refuses: {}", name(errno)),
+        (None, _) => name(errno),
+    }
+}
+
+/// What can be done about it.
+pub fn advice(doing: Doing, errno: i32) -> Option<&'static str> {
+    use Doing::{Bind, Connect, Open, Refused, Unanswered};
+    Some(match (doing, Errno::from_raw_os_error(errno)) {
+        (Open, Errno::NOENT) => "modprobe ibmsg",
+        (Open, Errno::ACCESS | Errno::PERM) => "run it as root, or admit a group with a udev rule (messages.md, \"Who may use it\")",
+        (Bind, Errno::ADDRINUSE) => "see `ibmsg info` for the program that has it",
+        (Bind | Connect | Refused, Errno::DQUOT) => "close channels, ask for smaller windows, or raise the parameter user_mib of the module",
+        (Bind | Connect | Refused, Errno::NOBUFS) => "close channels, ask for smaller windows, or raise the parameter total_mib of the module",
+        (Connect, Errno::NODEV) => "the session with this machine is `local`",
+        (Connect, Errno::TIMEDOUT) => "see whether the portal's program reads its offers: `ibmsg info`",
+        (Refused, Errno::NOENT) => "start the program that binds it; `ibmsg info` lists the portals of this machine",
+        (Refused, Errno::AGAIN | Errno::ADDRNOTAVAIL) => "try again",
+        (Unanswered, Errno::CANCELED) => "send it again",
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: [Doing; 10] = [
+        Doing::Open,
+        Doing::Bind,
+        Doing::Connect,
+        Doing::Refused,
+        Doing::Accept,
+        Doing::Read,
+        Doing::Write,
+        Doing::Undelivered,
+        Doing::Unanswered,
+        Doing::Closed,
+    ];
+
+    #[test]
+    fn every_number_has_words() {
+        for doing in ALL {
+            for errno in 1..134 {
+                let words = meaning(doing, errno);
+                assert!(words.len() > 4 && !words.contains("os error"), "{words}");
+                // Advice for what has no explanation would be a guess.
+                if advice(doing, errno).is_some() {
+                    let errno = Errno::from_raw_os_error(errno);
+                    assert!(known(doing, errno).is_some(), "{doing:?} {errno:?}");
+                }
+            }
+        }
+        assert_eq!(name(2), "No such file or directory (2)");
+        assert_eq!(
+            meaning(Doing::Refused, 1),
+            "the portal's program refuses: Operation not permitted (1)"
+        );
+    }
+
+    /// The tables of the page say which numbers there are.
+    #[test]
+    fn the_numbers_of_the_page_are_explained() {
+        let page = include_str!("../../../Documentation/messages.md");
+        let numbers = [
+            ("ENOENT", Errno::NOENT),
+            ("EAGAIN", Errno::AGAIN),
+            ("EDQUOT", Errno::DQUOT),
+            ("ENOBUFS", Errno::NOBUFS),
+            ("ENODEV", Errno::NODEV),
+            ("EINTR", Errno::INTR),
+            ("ETIMEDOUT", Errno::TIMEDOUT),
+            ("ECANCELED", Errno::CANCELED),
+            ("ECONNRESET", Errno::CONNRESET),
+            ("ECONNABORTED", Errno::CONNABORTED),
+            ("EADDRNOTAVAIL", Errno::ADDRNOTAVAIL),
+        ];
+        for (title, doing) in [
+            ("| errno of `IBMSG_IOC_CONNECT` |", Doing::Connect),
+            ("| reason of a refusal |", Doing::Refused),
+            ("| `status` of a receipt |", Doing::Undelivered),
+            ("| `status` of a reply with", Doing::Unanswered),
+        ] {
+            let (_, table) = page.split_once(title).expect(title);
+            let (table, _) = table.split_once("\n\n").expect("the end of a table");
+            let mut found = 0;
+            for (name, errno) in numbers {
+                if table.contains(&format!("`{name}`")) {
+                    assert!(known(doing, errno).is_some(), "{name} in {title}");
+                    found += 1;
+                }
+            }
+            assert!(found >= 3, "{title}");
+        }
+    }
+}

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The command without the module, and with wrong words.
+
+use assert_cmd::Command;
+
+fn run(words: &[&str]) -> (Option<i32>, String, String) {
+    let mut command = Command::cargo_bin("ibmsg").expect("the command");
+    let done = command
+        .args(words)
+        .write_stdin("")
+        .output()
+        .expect("its end");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (done.status.code(), text(&done.stdout), text(&done.stderr))
+}
+
+#[test]
+fn without_the_module() {
+    if std::path::Path::new(ibmsg::DEVICE).exists() {
+        return;
+    }
+    for words in [
+        &["info"][..],
+        &["listen", "kv"],
+        &["send", "local", "kv", "x"],
+        &["call", "local", "kv", "x"],
+    ] {
+        let (code, out, error) = run(words);
+        assert_eq!((code, out.as_str()), (Some(4), ""), "{error}");
+        assert!(error.contains("the module ibmsg is not loaded"), "{error}");
+        assert!(error.contains("remedy: modprobe ibmsg"), "{error}");
+    }
+    let (code, _, error) = run(&["--json", "info"]);
+    let document: serde_json::Value = serde_json::from_str(&error).expect("a document");
+    assert_eq!((code, &document["errno"]), (Some(4), &serde_json::json!(2)));
+}
+
+#[test]
+fn with_wrong_words() {
+    for words in [&[][..], &["listen", "a/b"], &["send", "local"], &["exec"]] {
+        assert_eq!(run(words).0, Some(2), "{words:?}");
+    }
+}
+
+#[test]
+fn pages_and_completions() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("man");
+    let made = run(&["manpages", path.to_str().expect("a name")]);
+    assert_eq!(made.0, Some(0), "{}", made.2);
+    for page in ["ibmsg.1", "ibmsg-listen.1", "ibmsg-send.1", "ibmsg-call.1"] {
+        assert!(path.join(page).exists(), "{page}");
+    }
+    for shell in ["bash", "zsh", "fish"] {
+        assert!(run(&["completions", shell]).1.contains("listen"));
+    }
+}
