@@ -12,7 +12,7 @@
 //! | [`calls`] | requests and replies |
 //! | [`serve`] | puts what is due into a frame |
 //! | [`write`] | takes messages of the program |
-//! | [`room`] | memory with which the lists grow |
+//! | [`spare`] | memory with which the lists grow |
 //! | [`arrive`] | takes records that have arrived |
 //!
 //! Whatever may have to be kept later has its place before: a receipt, the reply of the kernel to a call, an
@@ -25,8 +25,8 @@ mod arrive;
 mod calls;
 mod inbox;
 mod out;
-mod room;
 mod serve;
+mod spare;
 mod write;
 
 pub(crate) use arrive::Fault;

@@ -58,8 +58,8 @@ pub(crate) trait Connection: Send + Sync {
 pub(crate) enum Arrived {
     /// It was used up: its memory is free for another one.
     Done,
-    /// There was no memory for what is in it. The link keeps it, and offers it again a little later, before
-    /// any other.
+    /// There was no memory for the answer to a record for a channel that does not exist. The link keeps the
+    /// frame, and offers it again a little later, before any other. Messages never need that.
     Later,
 }
 

@@ -14,7 +14,7 @@ use kernel::{
 use kx::deque::{
     Deque,
     Lack,
-    Room, //
+    Spare, //
 };
 
 use crate::types::{
@@ -221,8 +221,8 @@ impl Inbox {
     /// Takes memory for messages and notices.
     pub(crate) fn extend(
         &mut self,
-        messages: &mut Room<KBox<Incoming>>,
-        notices: &mut Room<Notice>,
+        messages: &mut Spare<KBox<Incoming>>,
+        notices: &mut Spare<Notice>,
     ) {
         self.messages.extend(messages);
         self.notices.extend(notices);

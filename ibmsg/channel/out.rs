@@ -13,7 +13,7 @@ use kernel::prelude::*;
 use kx::deque::{
     Deque,
     Lack,
-    Room, //
+    Spare, //
 };
 
 use crate::types::{
@@ -94,7 +94,7 @@ impl Out {
     }
 
     /// Takes memory for places.
-    pub(crate) fn extend(&mut self, room: &mut Room<KBox<Sent>>) {
+    pub(crate) fn extend(&mut self, room: &mut Spare<KBox<Sent>>) {
         self.queue.extend(room);
     }
 

@@ -211,8 +211,8 @@ impl Side {
     /// [`ENOMEM`], [`EPIPE`]
     pub(crate) fn grow(&self, id: u32) -> Result {
         let needs = self.with(id, |chan| chan.needs()).ok_or(EPIPE)?;
-        let mut rooms = needs.allocate(GFP_KERNEL_ACCOUNT)?;
-        self.with(id, |chan| chan.extend(&mut rooms)).ok_or(EPIPE)
+        let mut spares = needs.allocate(GFP_KERNEL_ACCOUNT)?;
+        self.with(id, |chan| chan.extend(&mut spares)).ok_or(EPIPE)
     }
 
     /// It refuses. Returns whether it still can.

@@ -178,9 +178,9 @@ impl Side {
         // The content of a record needs memory as well: waits until there is some.
         let content = KVec::<u8>::with_capacity(crate::types::BLOCK, GFP_KERNEL);
         match (needs.allocate(GFP_KERNEL), content) {
-            (Ok(mut rooms), Ok(content)) => {
+            (Ok(mut spares), Ok(content)) => {
                 drop(content);
-                self.change(id, |chan| chan.feed(&mut rooms));
+                self.change(id, |chan| chan.feed(&mut spares));
             }
             _ => {
                 self.change(id, |chan| chan.starves(crate::types::now()));

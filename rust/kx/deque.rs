@@ -28,12 +28,12 @@ const CHUNK: usize = 32;
 const KEPT: usize = 2;
 
 /// Memory with which a queue can grow where nothing may be allocated ([`Deque::extend`]).
-pub struct Room<T> {
+pub struct Spare<T> {
     /// New chunks, and places for those that the queue has.
     chunks: KVec<KVec<Option<T>>>,
 }
 
-impl<T> Room<T> {
+impl<T> Spare<T> {
     /// No memory.
     pub const fn none() -> Self {
         Self {
@@ -77,7 +77,7 @@ fn chunk<T>(flags: Flags) -> Result<KVec<Option<T>>> {
 
 /// A queue of values that may be taken from any place.
 ///
-/// Only [`Deque::reserve`] and [`Room::new`] allocate, so the other methods may be called under a spinlock, and
+/// Only [`Deque::reserve`] and [`Spare::new`] allocate, so the other methods may be called under a spinlock, and
 /// nothing that was reserved for is refused later. The values are in chunks, so that a long queue needs
 /// no large allocation; those of large values are boxed by the caller.
 pub struct Deque<T> {
@@ -147,7 +147,7 @@ impl<T> Deque<T> {
     }
 
     /// Grows by memory that was allocated before. What is left in `room` is not needed.
-    pub fn extend(&mut self, room: &mut Room<T>) {
+    pub fn extend(&mut self, room: &mut Spare<T>) {
         self.reuse();
         let new = room.chunks.len();
         if self.chunks.capacity() < self.chunks.len() + new {
@@ -355,9 +355,9 @@ mod tests {
         let mut first = 0u32;
         for value in 0..1000 {
             if let Some(lack) = deque.lack(1) {
-                let mut room = Room::new(lack, GFP_KERNEL)?;
+                let mut room = Spare::new(lack, GFP_KERNEL)?;
                 // Another one that comes too late changes nothing, or gives more.
-                let mut other = Room::new(lack, GFP_KERNEL)?;
+                let mut other = Spare::new(lack, GFP_KERNEL)?;
                 deque.extend(&mut room);
                 assert!(deque.lack(1).is_none());
                 deque.extend(&mut other);
@@ -370,7 +370,7 @@ mod tests {
             assert!(deque.lack(0).is_none());
         }
         assert!(deque.iter().copied().eq(first..1000));
-        deque.extend(&mut Room::none());
+        deque.extend(&mut Spare::none());
         assert!(deque.iter().copied().eq(first..1000));
         Ok(())
     }

@@ -19,8 +19,12 @@
 //!
 //! | Module | Contents |
 //! |---|---|
+//! | [`sys`] | the ioctls |
 //! | [`wire`] | the structures of `ibmsg.h` |
 //! | [`words`] | error numbers in words |
+//! | [`error`] | failures |
+//! | [`portal`] | message portals, and offers |
+//! | [`channel`] | channels, and their messages |
 //! | [`fdinfo`] | the portals and channels of other processes |
 
 #![deny(unsafe_code)]

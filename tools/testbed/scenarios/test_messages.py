@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,18 @@ def test_the_first_program(solo):
     solo.wait_until("ls -l /proc/[0-9]*/fd 2> /dev/null | grep -q ibmsg-portal", 60)
     assert solo.run("python3 /tmp/client.py") == "b'hello'"
     assert echo.wait(60).ok
+
+
+def test_the_example_in_c(solo):
+    load(solo)
+    subprocess.run(["cc", "-std=c99", "-static", "-O2", "-I", TOP / "ibmsg", "-o", solo.share / "call",
+                    TOP / "tools/examples/call.c"], check=True)
+    solo.run("cp /mnt/share/call /tmp/call")
+    server = solo.start("exec /tmp/call serve shout")
+    solo.wait_until("ls -l /proc/[0-9]*/fd 2> /dev/null | grep -q ibmsg-portal", 60)
+    assert solo.run("/tmp/call ask shout hello") == "HELLO"
+    assert os.strerror(errno.ENOENT) in solo.run("/tmp/call ask nobody hello 2>&1", check=False)
+    server.kill()
 
 
 def test_the_command(solo):

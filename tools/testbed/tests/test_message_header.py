@@ -46,3 +46,9 @@ def test_numbers_are_those_of_the_module(tmp_path):
     used = [int(re.search(rf"const {name.removeprefix('IBMSG_IOC_')}: u32 = (0x\w+);", source)[1], 16) for name in NUMBERS]
     assert used == values(tmp_path, list(NUMBERS)) == [messages.BIND, messages.CONNECT, messages.ACCEPT, messages.INFO,
                                                        messages.SHUTDOWN]
+
+
+def test_the_example_compiles(tmp_path):
+    subprocess.run(["cc", "-std=c99", "-pedantic", "-Wall", "-Wextra", "-Werror", "-O2", "-I", TOP / "ibmsg",
+                    "-o", tmp_path / "call", TOP / "tools/examples/call.c"], check=True)
+    assert subprocess.run(tmp_path / "call", capture_output=True).returncode == 2

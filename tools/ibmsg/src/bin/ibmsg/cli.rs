@@ -61,7 +61,7 @@ pub(crate) struct Listen {
     /// are answered with EOPNOTSUPP
     #[arg(long)]
     pub(crate) echo: bool,
-    /// Ends after so many messages and requests
+    /// Ends after N messages and requests
     #[arg(long, value_name = "N")]
     pub(crate) count: Option<u64>,
 }

@@ -10,7 +10,7 @@ use kernel::{
 };
 use kx::deque::{
     Lack,
-    Room, //
+    Spare, //
 };
 
 use super::{
@@ -32,10 +32,10 @@ pub(crate) struct Needs {
 }
 
 /// Memory for that.
-pub(crate) struct Rooms {
-    out: Room<KBox<Sent>>,
-    messages: Room<KBox<Incoming>>,
-    notices: Room<Notice>,
+pub(crate) struct Spares {
+    out: Spare<KBox<Sent>>,
+    messages: Spare<KBox<Incoming>>,
+    notices: Spare<Notice>,
     calls: KVec<Call>,
 }
 
@@ -49,18 +49,18 @@ impl Needs {
     /// # Errors
     ///
     /// [`ENOMEM`]
-    pub(crate) fn allocate(&self, flags: Flags) -> Result<Rooms> {
-        Ok(Rooms {
-            out: room(self.out, flags)?,
-            messages: room(self.messages, flags)?,
-            notices: room(self.notices, flags)?,
+    pub(crate) fn allocate(&self, flags: Flags) -> Result<Spares> {
+        Ok(Spares {
+            out: spare(self.out, flags)?,
+            messages: spare(self.messages, flags)?,
+            notices: spare(self.notices, flags)?,
             calls: KVec::with_capacity(self.calls.unwrap_or(0), flags)?,
         })
     }
 }
 
-fn room<T>(lack: Option<Lack>, flags: Flags) -> Result<Room<T>> {
-    lack.map_or(Ok(Room::none()), |lack| Room::new(lack, flags))
+fn spare<T>(lack: Option<Lack>, flags: Flags) -> Result<Spare<T>> {
+    lack.map_or(Ok(Spare::none()), |lack| Spare::new(lack, flags))
 }
 
 impl Chan {
@@ -77,15 +77,15 @@ impl Chan {
     }
 
     /// Takes what was allocated. What is left is not needed.
-    pub(crate) fn extend(&mut self, rooms: &mut Rooms) {
-        self.out.extend(&mut rooms.out);
-        self.inbox.extend(&mut rooms.messages, &mut rooms.notices);
-        self.calls.extend(&mut rooms.calls);
+    pub(crate) fn extend(&mut self, spares: &mut Spares) {
+        self.out.extend(&mut spares.out);
+        self.inbox.extend(&mut spares.messages, &mut spares.notices);
+        self.calls.extend(&mut spares.calls);
     }
 
     /// There is memory for messages: those that were dropped are to come again.
-    pub(crate) fn feed(&mut self, rooms: &mut Rooms) {
-        self.extend(rooms);
+    pub(crate) fn feed(&mut self, spares: &mut Spares) {
+        self.extend(spares);
         self.hungry_at = None;
         self.proto.rx.ask_again();
     }
