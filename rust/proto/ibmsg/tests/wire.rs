@@ -594,3 +594,30 @@ fn frames() {
     assert_eq!(frame.record(|_| Some(1)), Some(()));
     assert_eq!((frame.room(), frame.record(|_| Some(0))), (0, None));
 }
+
+/// What a later version puts into reserved bytes does not make a record another one.
+#[test]
+fn reserved_bytes_make_no_difference() {
+    let entry = ResumeEntry {
+        channel: 7,
+        moves: Seq::new(2),
+        gone: false,
+        ack: ack(),
+    };
+    let mut buf = [0; 512];
+    let (len, _) = Resume::encode(&mut buf, [entry].into_iter()).unwrap();
+    let resume = frame_of(&buf[..len]);
+    let addresses = [Address::V4([10, 0, 1, 1], 1234)];
+    let len = Redirect::encode(&mut buf, 7, Seq::new(2), &addresses).unwrap();
+    let redirect = frame_of(&buf[..len]);
+    // In the entry behind the flags; behind the number of addresses, and behind the family of one.
+    for (frame, places) in [(resume, &[36, 39][..]), (redirect, &[26, 31, 33][..])] {
+        let mut marked = frame.clone();
+        for at in places {
+            marked[*at] = 0xA5;
+        }
+        assert_eq!(record(&marked), record(&frame));
+        marked[16] ^= 1;
+        assert_ne!(record(&marked), record(&frame), "another channel");
+    }
+}

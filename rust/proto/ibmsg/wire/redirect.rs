@@ -62,7 +62,7 @@ impl Address {
 }
 
 /// REDIRECT: the client is to ask at one of these addresses, for the same portal.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Redirect<'a> {
     /// The channel.
     pub channel: u32,
@@ -70,6 +70,16 @@ pub struct Redirect<'a> {
     pub moves: Seq,
     addresses: &'a [u8],
 }
+
+/// Reserved bytes make no difference.
+impl PartialEq for Redirect<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        let same = (self.channel, self.moves) == (other.channel, other.moves);
+        same && self.addresses().eq(other.addresses())
+    }
+}
+
+impl Eq for Redirect<'_> {}
 
 impl<'a> Redirect<'a> {
     /// Writes the record, and returns its length; `None` if it does not fit, or has no addresses or

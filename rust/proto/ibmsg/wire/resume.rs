@@ -64,11 +64,20 @@ impl ResumeEntry {
 }
 
 /// RESUME or RESUMED: any number of channels.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Resume<'a> {
     ty: u8,
     entries: &'a [u8],
 }
+
+/// Reserved bytes make no difference.
+impl PartialEq for Resume<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.ty == other.ty && self.entries().eq(other.entries())
+    }
+}
+
+impl Eq for Resume<'_> {}
 
 impl<'a> Resume<'a> {
     /// Writes RESUME for as many of `entries` as fit, and returns its length and their number; `None`
