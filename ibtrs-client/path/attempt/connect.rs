@@ -563,6 +563,7 @@ fn extensions(attempt: &Attempt, dev: &Device) -> ReqExt {
         slots: takes_slots(dev),
         capsules: sends_capsules(&attempt.path.env, dev),
         downtime: true,
+        messages: false,
         failover_time_ms: told_failover_time(&attempt.path.env),
     }
 }

@@ -14,9 +14,10 @@ use crate::slots::{MAX_SLOT_IO, SLOT_UNIT};
 
 /// Flag of the response: a new key comes with every answer.
 const FLAG_NEW_RKEY: u32 = 1 << 1;
-/// Bits of the request's byte 44. The second one is that of an extension.
+/// Bits of the request's byte 44. All but the first one are those of extensions.
 const FIRST_CONN: u8 = 1;
 const EXT_DOWNTIME: u8 = 2;
+const EXT_MESSAGES: u8 = 4;
 
 /// Why private data was refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,7 +30,7 @@ pub enum HandshakeError {
     Version(u16),
     /// No connection, or more than 4096, in the path.
     ConnectionCount(u16),
-    /// The connection's id is not below their number.
+    /// The connection's id is not below their number, nor that of a message connection.
     ConnectionId(u16),
     /// An accept that carries an error.
     Status(u16),
@@ -94,6 +95,8 @@ pub struct ReqExt {
     /// The client takes the time for which the server expects to be away, see
     /// [`Imm::Downtime`](crate::imm::Imm::Downtime).
     pub downtime: bool,
+    /// The client opens a message connection as well, if it may. Its id is `cid_num`.
+    pub messages: bool,
     /// The failover time of the session in milliseconds, which the server's heartbeats follow; 0: not
     /// told. Any number is possible, see [`Plan::of_server`](crate::failover_time::Plan::of_server).
     pub failover_time_ms: u32,
@@ -113,6 +116,7 @@ impl ReqExt {
             slots: false,
             capsules: false,
             downtime: false,
+            messages: false,
             failover_time_ms: 0,
         }
     }
@@ -167,13 +171,15 @@ const WINDOW_SHIFT: u32 = 24;
 /// Bits of the response's byte 22.
 const RSP_TIMES: u8 = 1;
 const RSP_SLOTS: u8 = 2;
+const RSP_MESSAGES: u8 = 4;
 
 /// Connection request, client to server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ConnReq {
-    /// Id of this connection, below `cid_num`. Connection 0 is the service connection.
+    /// Id of this connection, below `cid_num`, or `cid_num` for a message connection. Connection 0 is the
+    /// service connection.
     pub cid: u16,
-    /// Number of connections of the path, 1..=4096.
+    /// Number of connections of the path, 1..=4096, without a message connection.
     pub cid_num: u16,
     /// Attempts to connect this path, the first is 1; low 16 bits. For information only.
     pub recon_cnt: u16,
@@ -199,23 +205,20 @@ impl ConnReq {
             w.u16(self.recon_cnt);
             w.put(&self.path_uuid);
             w.put(&self.session_uuid);
-            let downtime = self.ext.is_some_and(|ext| ext.downtime);
-            let first_conn = if self.first_conn { FIRST_CONN } else { 0 };
-            w.u8(first_conn | if downtime { EXT_DOWNTIME } else { 0 });
+            let has = |bit: u8, is_set: bool| if is_set { bit } else { 0 };
+            let downtime = has(EXT_DOWNTIME, self.ext.is_some_and(|ext| ext.downtime));
+            let messages = has(EXT_MESSAGES, self.ext.is_some_and(|ext| ext.messages));
+            w.u8(has(FIRST_CONN, self.first_conn) | downtime | messages);
             if let Some(ext) = &self.ext {
                 w.u8(EXT_VERSION);
-                let send_imm = if ext.send_imm { EXT_SEND_IMM } else { 0 };
-                let notices = if ext.notices { EXT_NOTICES } else { 0 };
-                let same_key = if ext.same_key { EXT_SAME_KEY } else { 0 };
-                let durable = if ext.durable { EXT_DURABLE } else { 0 };
-                let more_answers = if ext.more_answers {
-                    EXT_MORE_ANSWERS
-                } else {
-                    0
-                };
-                let inv_answers = if ext.inv_answers { EXT_INV_ANSWERS } else { 0 };
-                let slots = if ext.slots { EXT_SLOTS } else { 0 };
-                let capsules = if ext.capsules { EXT_CAPSULES } else { 0 };
+                let send_imm = has(EXT_SEND_IMM, ext.send_imm);
+                let notices = has(EXT_NOTICES, ext.notices);
+                let same_key = has(EXT_SAME_KEY, ext.same_key);
+                let durable = has(EXT_DURABLE, ext.durable);
+                let more_answers = has(EXT_MORE_ANSWERS, ext.more_answers);
+                let inv_answers = has(EXT_INV_ANSWERS, ext.inv_answers);
+                let slots = has(EXT_SLOTS, ext.slots);
+                let capsules = has(EXT_CAPSULES, ext.capsules);
                 let answers = same_key | more_answers | inv_answers;
                 w.u8(send_imm | notices | durable | answers | slots | capsules);
                 w.zeros(1);
@@ -267,10 +270,18 @@ impl ConnReq {
         if self.cid_num == 0 || self.cid_num > MAX_CONNECTIONS {
             return Err(HandshakeError::ConnectionCount(self.cid_num));
         }
-        if self.cid >= self.cid_num {
+        if self.cid >= self.cid_num && !self.is_for_messages() {
             return Err(HandshakeError::ConnectionId(self.cid));
         }
         Ok(())
+    }
+
+    /// Whether this is the message connection of the path.
+    pub const fn is_for_messages(&self) -> bool {
+        match self.ext {
+            Some(ext) => ext.messages && self.cid == self.cid_num,
+            None => false,
+        }
     }
 }
 
@@ -294,6 +305,7 @@ fn req_ext(first: u8, r: &mut Reader<'_>) -> Option<Option<ReqExt>> {
         slots: flags & EXT_SLOTS != 0,
         capsules: flags & EXT_CAPSULES != 0,
         downtime: first & EXT_DOWNTIME != 0,
+        messages: first & EXT_MESSAGES != 0,
         failover_time_ms,
     }))
 }
@@ -312,6 +324,8 @@ pub struct ConnRsp {
     /// Requests may ask for the server's times, see [`ServerTimes`](crate::msg::ServerTimes); only
     /// with extensions.
     pub times: bool,
+    /// The client may open a message connection; only with extensions.
+    pub messages: bool,
     /// Bytes of a slot, a multiple of [`SLOT_UNIT`] of at most [`MAX_SLOT_BYTES`], if the path has
     /// slots in place of chunks; only with extensions.
     pub slot_bytes: Option<u32>,
@@ -341,7 +355,8 @@ impl ConnRsp {
                 w.zeros(1);
                 let times = if self.times { RSP_TIMES } else { 0 };
                 let slots = self.slot_bytes.map_or(0, |_| RSP_SLOTS);
-                w.u8(times | slots);
+                let messages = if self.messages { RSP_MESSAGES } else { 0 };
+                w.u8(times | slots | messages);
                 // Lossless within the limits of the field.
                 w.u8((self.slot_bytes.unwrap_or(0) / SLOT_UNIT) as u8);
                 w.u32(ext.session_gen);
@@ -379,6 +394,7 @@ impl ConnRsp {
             max_hdr_size,
             new_rkey,
             times: has(RSP_TIMES),
+            messages: has(RSP_MESSAGES),
             slot_bytes: has(RSP_SLOTS).then_some(u32::from(slot_units).saturating_mul(SLOT_UNIT)),
             window: ext.and_then(|_| Window::from_wire(window)),
             ext,

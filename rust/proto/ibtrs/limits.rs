@@ -126,6 +126,7 @@ pub const fn server_response(layout: &ImmLayout, new_rkey: bool) -> ConnRsp {
         max_hdr_size: MAX_HDR_SIZE,
         new_rkey,
         times: false,
+        messages: false,
         slot_bytes: None,
         window: None,
         ext: None,

@@ -148,6 +148,7 @@ fn acceptance() -> Message {
         max_hdr_size: 4096,
         new_rkey: true,
         times: false,
+        messages: false,
         slot_bytes: None,
         window: None,
         ext: Some(RspExt {

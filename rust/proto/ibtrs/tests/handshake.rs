@@ -172,6 +172,7 @@ fn conn_rsp_golden() {
         max_hdr_size: 4096,
         new_rkey: true,
         times: false,
+        messages: false,
         slot_bytes: None,
         window: None,
         ext: None,
@@ -202,6 +203,7 @@ fn conn_rsp_refusals() {
         max_hdr_size: 4096,
         new_rkey: false,
         times: false,
+        messages: false,
         slot_bytes: None,
         window: None,
         ext: None,
@@ -309,6 +311,7 @@ fn extensions_golden() {
         max_hdr_size: 4096,
         new_rkey: false,
         times: false,
+        messages: false,
         slot_bytes: None,
         window: None,
         ext: Some(RspExt {
@@ -327,9 +330,9 @@ fn extensions_golden() {
     let mut b = timed.encode();
     assert_eq!(b[20..28], [1, 0, 1, 0, 0x0D, 0x0C, 0x0B, 0x0A]);
     assert_eq!(ConnRsp::decode(&b), Ok(timed));
-    b[22] = 0xFC;
+    b[22] = 0xF8;
     assert_eq!(ConnRsp::decode(&b), Ok(rsp));
-    b[22] = 0xFD;
+    b[22] = 0xF9;
     assert_eq!(ConnRsp::decode(&b), Ok(timed));
     b[20] = 0;
     let plain = ConnRsp { ext: None, ..rsp };
@@ -354,6 +357,59 @@ fn extensions_golden() {
     assert_eq!(without.encode(), plain.encode());
 }
 
+/// Message connections: bit 2 of byte 44 of the request, and of byte 22 of the acceptance.
+#[test]
+fn messages_golden() {
+    let asks = |cid, messages| ConnReq {
+        cid,
+        cid_num: 3,
+        recon_cnt: 1,
+        path_uuid: [1; 16],
+        session_uuid: [2; 16],
+        first_conn: false,
+        ext: Some(ReqExt {
+            messages,
+            ..ReqExt::plain(9)
+        }),
+    };
+    for cid in 0..=3 {
+        let req = asks(cid, true);
+        assert_eq!(req.encode()[44..48], [4, 1, 0, 0]);
+        assert_eq!(ConnReq::decode(&req.encode()), Ok(req));
+        assert_eq!(req.is_for_messages(), cid == 3);
+    }
+    // The id behind the last is that of the message connection alone.
+    for (cid, messages) in [(4, true), (u16::MAX, true), (3, false)] {
+        let bytes = asks(cid, messages).encode();
+        let refused = Err(HandshakeError::ConnectionId(cid));
+        assert_eq!(ConnReq::decode(&bytes), refused);
+    }
+    let mut plain = asks(3, true).encode();
+    plain[45] = 0;
+    let refused = Err(HandshakeError::ConnectionId(3));
+    assert_eq!(ConnReq::decode(&plain), refused, "without extensions");
+
+    let rsp = ConnRsp {
+        queue_depth: 512,
+        max_io_size: 126_976,
+        max_hdr_size: 4096,
+        new_rkey: false,
+        times: false,
+        messages: true,
+        slot_bytes: None,
+        window: None,
+        ext: Some(RspExt {
+            server_run: [7; 16],
+            session_gen: 1,
+        }),
+    };
+    let mut bytes = rsp.encode();
+    assert_eq!(bytes[20..24], [1, 0, 4, 0]);
+    assert_eq!(ConnRsp::decode(&bytes), Ok(rsp));
+    bytes[20] = 0;
+    assert!(!ConnRsp::decode(&bytes).unwrap().messages);
+}
+
 /// Slots: bit 1 of byte 22, with their size in byte 23.
 #[test]
 fn slots_golden() {
@@ -363,6 +419,7 @@ fn slots_golden() {
         max_hdr_size: 4096,
         new_rkey: true,
         times: true,
+        messages: false,
         slot_bytes: Some(8192),
         window: None,
         ext: Some(RspExt {

@@ -20,6 +20,7 @@ const ALL: ReqExt = ReqExt {
     slots: true,
     capsules: true,
     downtime: true,
+    messages: false,
     ..NONE
 };
 /// A peer of mainline, one with extensions but none of those with a bit, and one with all.

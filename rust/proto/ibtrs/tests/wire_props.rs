@@ -54,18 +54,21 @@ proptest! {
     fn conn_req_round_trip(
         cid_num in 1u16..=4096, cid: u16, recon_cnt: u16,
         path_uuid: [u8; 16], session_uuid: [u8; 16], first_conn: bool,
-        ext in prop::option::of((1..=MAX_EPOCH, any::<[bool; 9]>(), any::<u32>())),
+        ext in prop::option::of((1..=MAX_EPOCH, any::<[bool; 10]>(), any::<u32>())),
         tail in prop::collection::vec(any::<u8>(), 0..140),
     ) {
-        let cid = cid % cid_num;
         let ext = ext.map(|(epoch, flags, failover_time_ms)| {
-            let [send_imm, notices, same_key, durable, more_answers, inv_answers, slots, capsules, downtime] =
-                flags;
+            let [
+                send_imm, notices, same_key, durable, more_answers, inv_answers, slots, capsules, downtime,
+                messages,
+            ] = flags;
             ReqExt {
                 epoch, send_imm, notices, same_key, durable, more_answers, inv_answers, slots, capsules,
-                downtime, failover_time_ms,
+                downtime, messages, failover_time_ms,
             }
         });
+        let cids = cid_num + u16::from(ext.is_some_and(|ext: ReqExt| ext.messages));
+        let cid = cid % cids;
         let req = ConnReq { cid, cid_num, recon_cnt, path_uuid, session_uuid, first_conn, ext };
         let mut b = req.encode().to_vec();
         b.extend(tail);
@@ -85,7 +88,8 @@ proptest! {
         let ext = ext.map(|(server_run, session_gen, _)| RspExt { server_run, session_gen });
         let (io, hdr) = (io >> (io % 32), hdr >> (hdr % 32));
         let rsp = ConnRsp {
-            queue_depth, max_io_size: io, max_hdr_size: hdr, new_rkey, times, slot_bytes, window, ext,
+            queue_depth, max_io_size: io, max_hdr_size: hdr, new_rkey, times, messages: times, slot_bytes,
+            window, ext,
         };
         if let Ok(back) = ConnRsp::decode(&rsp.encode()) {
             prop_assert_eq!(back, rsp);

@@ -115,6 +115,7 @@ fn plain_acceptance() -> ConnRsp {
         max_hdr_size: 4096,
         new_rkey: true,
         times: false,
+        messages: false,
         slot_bytes: None,
         window: None,
         ext: Some(RspExt {
