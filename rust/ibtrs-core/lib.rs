@@ -8,6 +8,7 @@
 //! - [`trace`], the trace events.
 //! - [`imm::send_imm`], which sends a message that consists of an immediate only.
 //! - [`message::Message`], a message that waits to be handled.
+//! - [`messages`], the connections for messages between programs.
 //! - [`convert`], conversions between types of the protocol and of the kernel.
 //! - [`stats`], statistics of paths on both sides.
 //!
@@ -23,6 +24,7 @@ pub mod convert;
 pub mod heartbeat;
 pub mod imm;
 pub mod message;
+pub mod messages;
 pub mod stats;
 pub mod trace;
 

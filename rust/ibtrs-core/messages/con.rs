@@ -1,0 +1,510 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A message connection: a queue pair on which both sides send frames.
+//!
+//! Each frame is copied into a buffer that stays mapped, and sent from there. The peer has a receive for
+//! each frame that may be on its way ([`limits::FRAMES`]), and one for the frame that it handles: it is
+//! never without one.
+//!
+//! # Lock order
+//!
+//! `MessageConn::out`, which is taken under the locks of the service; then `MessageConn::buffer`, or the locks
+//! of the path and of the queue pair. `MessageConn::backlog` is taken alone.
+
+use super::{
+    Arrived,
+    Attached,
+    Conn,
+    Connection,
+    Frame, //
+};
+use ibmsg_proto::{
+    limits,
+    wire::FRAME_HDR_LEN, //
+};
+use kernel::{
+    fmt,
+    new_spinlock_irq,
+    prelude::*,
+    sync::{
+        Arc,
+        SpinLockIrq, //
+    }, //
+};
+use kx::{
+    deque::Deque,
+    sync::{
+        PercpuArc,
+        SetOnce, //
+    },
+    work::{
+        DelayedWork,
+        Queue,
+        WorkItem, //
+    }, //
+};
+use rdma::{
+    cm::CmId,
+    cq::PollContext,
+    dma::DmaBuf,
+    pd::Pd,
+    qp::{
+        Handler,
+        Qp,
+        QpConfig,
+        QpRef,
+        QueuePair, //
+    },
+    recv::{
+        Received,
+        RecvClass,
+        Repost,
+        MAX_CLASSES, //
+    },
+    sendq::{
+        Doorbell,
+        Signal,
+        SqSpace, //
+    },
+    slot::{
+        Kind,
+        SlotRef,
+        Slots, //
+    },
+    wc::Wc,
+};
+
+/// Bytes of a frame.
+// CAST: A small constant.
+const FRAME: usize = limits::FRAME as usize;
+/// Receives, of which one is that of the frame being handled.
+const RECEIVES: u32 = limits::FRAMES + 1;
+/// Receives of a class, whose memory is one piece: few enough that it is easily found.
+const OF_CLASS: u32 = RECEIVES / MAX_CLASSES as u32;
+const _: () = assert!(OF_CLASS * MAX_CLASSES as u32 == RECEIVES);
+/// Frames that are being sent. The peer may take a frame before the device reports that it was sent.
+const SENDS: u32 = RECEIVES + 8;
+/// Buffers for frames that are kept for the next ones.
+const KEPT: usize = 8;
+/// For how long a frame waits for memory, in milliseconds.
+const PAUSE_MS: u32 = 10;
+/// Bytes that a message connection takes, without its queues.
+pub const BYTES: u64 = (2 * RECEIVES as u64 + SENDS as u64) * FRAME as u64;
+/// Entries of its send queue and of its receive queue.
+pub const ENTRIES: (u32, u32) = (SENDS, RECEIVES);
+
+/// What a path hears from its message connection, in any context.
+pub trait Owner: Send + Sync {
+    /// Something has arrived: the peer is alive.
+    fn heard(&self);
+
+    /// Ends the path, because the connection was flushed: it is lost, or is being closed.
+    fn flushed(&self);
+
+    /// Ends the path, because the connection is of no use; `what` is logged as the reason.
+    fn error(&self, what: fmt::Arguments<'_>);
+
+    /// As [`Owner::error`], because the peer does not keep to the protocol.
+    fn breach(&self, what: fmt::Arguments<'_>);
+}
+
+/// A buffer that is mapped for the device.
+#[pin_data]
+struct Buffer {
+    #[pin]
+    bytes: SpinLockIrq<DmaBuf>,
+}
+
+/// Frames on their way to the peer.
+struct Out {
+    /// Buffers that are not in use.
+    free: Deque<u32>,
+    /// Frames for which there is no buffer yet.
+    waiting: Deque<Frame>,
+    /// Memory for frames.
+    kept: KVec<KVec<u8>>,
+}
+
+/// Frames that have arrived and for which there was no memory.
+struct Backlog {
+    /// With the number of their records that were taken.
+    frames: Deque<(Frame, usize)>,
+    /// Memory for more.
+    spare: KVec<KVec<u8>>,
+    /// The first one is being offered again.
+    is_busy: bool,
+}
+
+#[pin_data]
+struct Shared {
+    id: Conn,
+    owner: Arc<dyn Owner>,
+    upper: SetOnce<Arc<Attached>>,
+    #[pin]
+    out: SpinLockIrq<Out>,
+    #[pin]
+    backlog: SpinLockIrq<Backlog>,
+    #[pin]
+    retry: DelayedWork<Self>,
+}
+
+kx::impl_has_work! {
+    impl HasWork<DelayedWork<Self>> for Shared { self.retry }
+}
+
+impl WorkItem for Shared {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        if !this.offer_again() {
+            this.retry.enqueue_in(this.clone(), PAUSE_MS);
+        }
+    }
+}
+
+/// The handler of the queue pair.
+struct Con {
+    shared: Arc<Shared>,
+}
+
+/// A message connection and its owner's end.
+pub struct MessageConn {
+    shared: Arc<Shared>,
+    qp: Qp<Con>,
+}
+
+impl MessageConn {
+    /// Creates the queue pair of a connection id, with its receives; `queue` is for frames that wait for
+    /// memory. The path of `owner` closes it.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`; those of [`QpConfig::create`].
+    pub fn new(
+        id: (Conn, Arc<CmId>),
+        pd: &Arc<Pd>,
+        owner: Arc<dyn Owner>,
+        queue: Arc<Queue>,
+        vector: u32,
+    ) -> Result<KBox<Self>> {
+        let (id, cm_id) = id;
+        let shared = Shared::new(id, owner, queue)?;
+        let config = QpConfig {
+            send_depth: SENDS,
+            send_reserve: 0,
+            send_sges: 1,
+            recv_depth: RECEIVES,
+            payloads: false,
+            context: PollContext::SoftIrq,
+            vector,
+        };
+        let con = Con {
+            shared: shared.clone(),
+        };
+        let qp = config.create(cm_id, pd, con)?;
+        qp.set_slots(Slots::new(SENDS, |_| Buffer::new(pd))?)?;
+        for class in 0..MAX_CLASSES {
+            let spec = RecvClass {
+                count: OF_CLASS,
+                bytes: limits::FRAME,
+                payload: 0,
+            };
+            qp.add_recvs(class, spec)?;
+        }
+        Ok(KBox::new(Self { shared, qp }, GFP_KERNEL)?)
+    }
+
+    /// Gives the connection, which is established on both sides, to the service. The peer sends nothing
+    /// before.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`; `EINVAL`: see [`Upper::connected`](super::Upper::connected).
+    pub fn attach(&self, upper: Arc<Attached>) -> Result {
+        let sender = Sender {
+            shared: self.shared.clone(),
+            qp: self.qp.get(),
+        };
+        let sender = Arc::new(sender, GFP_KERNEL)?;
+        if !self.shared.upper.populate(upper.clone()) {
+            return Err(EINVAL);
+        }
+        upper.connected(self.shared.id, sender, limits::FRAMES)
+    }
+
+    /// Begins to disconnect; see [`QueuePair::disconnect`].
+    ///
+    /// # Context
+    ///
+    /// May sleep; not from a handler.
+    pub fn disconnect(&self) {
+        self.qp.disconnect();
+    }
+
+    /// Closes the connection, and tells the service. Nothing arrives afterwards. May be called again.
+    ///
+    /// # Context
+    ///
+    /// May sleep; not from a handler.
+    pub fn close(&self) {
+        self.qp.close();
+        self.shared.retry.disable_sync();
+        if let Some(upper) = self.shared.upper.as_ref() {
+            upper.lost(self.shared.id);
+        }
+    }
+}
+
+impl Drop for MessageConn {
+    fn drop(&mut self) {
+        // The service has a reference to the queue pair until then.
+        self.close();
+    }
+}
+
+impl Buffer {
+    fn new(pd: &Arc<Pd>) -> Result<impl PinInit<Self, Error>> {
+        let bytes = DmaBuf::new(pd, FRAME)?;
+        Ok(try_pin_init!(Self { bytes <- new_buffer(bytes) }? Error))
+    }
+}
+
+/// Never inlined: lockdep expects one class to have one name, at one address.
+#[inline(never)]
+fn new_buffer(bytes: DmaBuf) -> impl PinInit<SpinLockIrq<DmaBuf>> {
+    new_spinlock_irq!(bytes, "MessageConn::buffer")
+}
+
+impl Shared {
+    #[inline(never)]
+    fn new(id: Conn, owner: Arc<dyn Owner>, queue: Arc<Queue>) -> Result<Arc<Self>> {
+        let mut out = Out {
+            free: Deque::new(),
+            waiting: Deque::new(),
+            kept: KVec::with_capacity(KEPT, GFP_KERNEL)?,
+        };
+        out.free.reserve(SENDS as usize, GFP_KERNEL)?;
+        for index in 0..SENDS {
+            let _ = out.free.push_back(index);
+        }
+        out.waiting.reserve(limits::FRAMES as usize, GFP_KERNEL)?;
+        // One more than there are credits: they may be renewed before the memory of a frame is back.
+        let frames = limits::FRAMES as usize + 1;
+        let mut backlog = Backlog {
+            frames: Deque::new(),
+            spare: KVec::with_capacity(frames, GFP_KERNEL)?,
+            is_busy: false,
+        };
+        backlog.frames.reserve(frames, GFP_KERNEL)?;
+        for _ in 0..frames {
+            let bytes = KVec::from_elem(0, FRAME, GFP_KERNEL)?;
+            backlog.spare.push_within_capacity(bytes)?;
+        }
+        Arc::pin_init(
+            pin_init!(Self {
+                id,
+                owner,
+                upper: SetOnce::new(),
+                out <- new_spinlock_irq!(out, "MessageConn::out"),
+                backlog <- new_spinlock_irq!(backlog, "MessageConn::backlog"),
+                retry <- kx::new_delayed_work!(queue, "MessageConn::retry"),
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    /// Sends frames that wait, as long as there are buffers.
+    fn send_waiting(&self, qp: &QueuePair<Con>, out: &mut Out) -> Result {
+        while !out.waiting.is_empty() {
+            let Some(index) = out.free.pop_front() else {
+                return Ok(());
+            };
+            let frame = out.waiting.pop_front().ok_or(EINVAL)?;
+            let slot = qp.slot(index).ok_or(EINVAL)?;
+            let bytes = frame.bytes.get(..frame.len).ok_or(EINVAL)?;
+            let mut buffer = slot.bytes.lock();
+            buffer.write(0, bytes)?;
+            let sge = buffer.sge(0, bytes.len())?;
+            drop(buffer);
+            qp.send(SqSpace { wrs: 1, sges: 1 }, Doorbell::Now, |chain| {
+                chain.send([sge], Signal::Slot(slot, Kind::Send))
+            })?;
+            // If there are enough, this one is freed.
+            let _ = out.kept.push_within_capacity(frame.bytes);
+        }
+        Ok(())
+    }
+
+    /// As [`Self::send_waiting`], and ends the path if that fails.
+    fn send_all(&self, qp: &QueuePair<Con>, out: &mut Out) {
+        match self.send_waiting(qp, out) {
+            Ok(()) | Err(ENOTCONN) => {}
+            Err(error) => self.owner.error(fmt!(
+                "cannot send a message ({})",
+                crate::convert::errno(error).as_str()
+            )),
+        }
+    }
+
+    /// Takes a frame that has arrived.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with it, for the log.
+    fn arrived(self: &Arc<Self>, bytes: &[u8]) -> Result<(), &'static str> {
+        let upper = self
+            .upper
+            .as_ref()
+            .ok_or("a frame on a path that is not complete")?;
+        // The handler runs once at a time, and `offer_again` offers only what is in the backlog. So if that
+        // is empty, nobody else offers a frame until this returns.
+        let backlog = self.backlog.lock();
+        let mut done = 0;
+        if backlog.frames.is_empty() && !backlog.is_busy {
+            drop(backlog);
+            if upper.arrived(self.id, bytes, &mut done) == Arrived::Done {
+                return Ok(());
+            }
+        } else {
+            drop(backlog);
+        }
+        self.keep(bytes, done)
+    }
+
+    /// Puts a frame into the backlog.
+    fn keep(self: &Arc<Self>, bytes: &[u8], done: usize) -> Result<(), &'static str> {
+        const TOO_MANY: &str = "more frames than credits";
+        let mut backlog = self.backlog.lock();
+        let mut memory = backlog.spare.pop().ok_or(TOO_MANY)?;
+        let place = memory.get_mut(..bytes.len()).ok_or("a frame is too long")?;
+        place.copy_from_slice(bytes);
+        let frame = Frame {
+            bytes: memory,
+            len: bytes.len(),
+        };
+        let pushed = backlog.frames.push_back((frame, done));
+        drop(backlog);
+        pushed.map_err(|_| TOO_MANY)?;
+        self.retry.enqueue_in(self.clone(), PAUSE_MS);
+        Ok(())
+    }
+
+    /// Offers the frames of the backlog again. Returns whether all were taken.
+    fn offer_again(&self) -> bool {
+        let Some(upper) = self.upper.as_ref() else {
+            return true;
+        };
+        let mut backlog = self.backlog.lock();
+        while let Some((frame, mut done)) = backlog.frames.pop_front() {
+            backlog.is_busy = true;
+            drop(backlog);
+            let bytes = frame.bytes.get(..frame.len).unwrap_or(&[]);
+            let arrived = upper.arrived(self.id, bytes, &mut done);
+            backlog = self.backlog.lock();
+            backlog.is_busy = false;
+            if arrived == Arrived::Later {
+                // There is a place for it, as for all memory.
+                let _ = backlog.frames.push_front((frame, done));
+                return false;
+            }
+            let _ = backlog.spare.push_within_capacity(frame.bytes);
+        }
+        true
+    }
+}
+
+impl Handler for Con {
+    type Slot = Buffer;
+
+    fn received(&self, _qp: QpRef<'_, Self>, message: Received<'_>) -> Repost {
+        self.shared.owner.heard();
+        let result = match (message.imm, message.invalidated) {
+            (None, None) => self.shared.arrived(message.bytes),
+            _ => Err("more than a frame"),
+        };
+        match result {
+            Ok(()) => Repost::Yes,
+            Err(what) => {
+                self.shared
+                    .owner
+                    .breach(fmt!("message connection: {}", what));
+                Repost::No
+            }
+        }
+    }
+
+    fn sent(&self, qp: QpRef<'_, Self>, slot: SlotRef<'_, Self>) {
+        let mut out = self.shared.out.lock();
+        // There is a place for every buffer.
+        let _ = out.free.push_back(slot.index());
+        self.shared.send_all(&qp, &mut out);
+    }
+
+    fn failed(&self, _qp: QpRef<'_, Self>, wc: &Wc) {
+        // Flushed work requests follow an error that was reported before, or a disconnect.
+        if wc.is_flush() {
+            self.shared.owner.flushed();
+        } else {
+            self.shared.owner.error(fmt!("message connection: {}", wc));
+        }
+    }
+
+    fn receive_failed(&self, qp: QpRef<'_, Self>, wc: &Wc) {
+        if wc.is_peers_mistake() {
+            self.shared
+                .owner
+                .breach(fmt!("message connection: a frame: {}", wc));
+        } else {
+            self.failed(qp, wc);
+        }
+    }
+}
+
+/// What the service sends frames with.
+struct Sender {
+    shared: Arc<Shared>,
+    qp: PercpuArc<QueuePair<Con>>,
+}
+
+impl Connection for Sender {
+    fn room(&self) -> Option<Frame> {
+        let kept = self.shared.out.lock().kept.pop();
+        let bytes = match kept {
+            Some(bytes) => bytes,
+            None => KVec::from_elem(0, FRAME, GFP_ATOMIC | __GFP_NOWARN).ok()?,
+        };
+        Some(Frame {
+            bytes,
+            len: FRAME_HDR_LEN,
+        })
+    }
+
+    fn send(&self, frame: Frame) {
+        let mut out = self.shared.out.lock();
+        // There is a place unless the device is late to report what it has sent.
+        let _ = out.waiting.reserve(1, GFP_ATOMIC | __GFP_NOWARN);
+        match out.waiting.push_back(frame) {
+            Ok(()) => self.shared.send_all(&self.qp, &mut out),
+            Err(frame) => {
+                drop(out);
+                drop(frame);
+                let owner = &self.shared.owner;
+                owner.error(fmt!("no memory for a frame that waits to be sent"));
+            }
+        }
+    }
+
+    fn fail(&self, why: &str) {
+        self.shared
+            .owner
+            .breach(fmt!("message connection: {}", why));
+    }
+}
