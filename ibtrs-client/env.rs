@@ -4,7 +4,10 @@
 //! name, network, settings and queues.
 
 use crate::wait_queue::WaitQueue;
-use ibtrs_core::convert;
+use ibtrs_core::{
+    convert,
+    messages::Conn, //
+};
 use ibtrs_proto::{
     auth::KeyId,
     failover_time::Peer,
@@ -194,6 +197,16 @@ impl Env {
     /// included.
     pub(crate) fn nr_cons(&self) -> u32 {
         1 + self.nr_queues() + self.nr_poll_queues()
+    }
+
+    /// Returns the id of the message connection of attempt `epoch`: its number is behind the others.
+    ///
+    /// # Errors
+    ///
+    /// `EOVERFLOW` or `EINVAL`: more connections than a path can have.
+    pub(crate) fn message_conn(&self, epoch: u32) -> Result<Conn> {
+        let cid = u16::try_from(self.nr_cons())?;
+        Ok(Conn { epoch, cid })
     }
 
     /// Says in the log, once for the session, that a server of kind `peer` with a connected path does

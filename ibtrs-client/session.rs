@@ -16,6 +16,7 @@ use crate::{
     },
     types::PathSpec, //
 };
+use ibtrs_core::messages::Attached;
 use ibtrs_proto::{
     addr::{
         Addr,
@@ -65,6 +66,7 @@ mod admin;
 mod downtime;
 mod events;
 mod failovers;
+mod messages;
 mod multipath;
 mod parent;
 mod paths;
@@ -201,6 +203,9 @@ pub struct Session {
     #[pin]
     admin: Admin,
     pub(crate) session_events: Arc<dyn SessionEvents>,
+    /// What serves the message connections.
+    #[pin]
+    messages: Mutex<Option<Arc<Attached>>>,
     #[pin]
     notices: Notices,
     /// Connecting a path never takes this lock: uevents are sent under it, which waits for other
@@ -282,6 +287,7 @@ impl Session {
                 round_robin: RoundRobin::new()?,
                 admin <- Admin::new(),
                 session_events: config.events.clone(),
+                messages <- new_mutex!(None, "Session::messages"),
                 notices <- Notices::new(),
                 hook <- new_mutex!(None, "Session::hook"),
                 record <- FailoverRecord::new(),
@@ -300,6 +306,7 @@ impl Session {
             GFP_KERNEL,
         )?;
         in_reclaim(|| drop(this.paths.lock()));
+        in_reclaim(|| drop(this.messages.lock()));
         this.admin.needed_in_reclaim();
         Ok(this)
     }
@@ -435,6 +442,7 @@ impl Session {
         self.paths.lock().settle();
         self.uevents.flush();
         self.uevents.disable_sync();
+        self.end_messages();
         // Another task that closed a path may still be removing its directory.
         self.wait_hidden();
         let hook = self.hook.lock().take();

@@ -28,7 +28,16 @@ use crate::{
     types::Proved, //
 };
 use ibtrs_core::{
+    convert,
     imm::send_imm,
+    messages::{
+        con::{
+            MessageConn,
+            Owner, //
+        },
+        Attached,
+        Conn, //
+    },
     trace, //
 };
 use ibtrs_proto::{
@@ -90,6 +99,8 @@ pub(crate) mod connect;
 /// The resources that an attempt has created, to be torn down.
 pub(crate) struct Resources {
     pub(crate) qps: KVec<Qp<Con>>,
+    /// The message connection, if there is one.
+    pub(crate) messages: Option<KBox<MessageConn>>,
     pub(crate) slots: Option<Arc<Slots<Con>>>,
     pub(crate) io_buffers: Option<Arc<IoBuffers>>,
     /// For the teardown.
@@ -106,6 +117,7 @@ impl Resources {
         Self {
             drain,
             qps: KVec::new(),
+            messages: None,
             slots: None,
             io_buffers: None,
             auth1: None,
@@ -153,6 +165,8 @@ pub(crate) struct Attempt {
     pub(crate) link: Arc<Link>,
     /// The session's UUID for all connections of the attempt.
     pub(crate) session_uuid: [u8; 16],
+    /// What serves a message connection; the attempt asks for one if this is there.
+    pub(crate) messages: Option<Arc<Attached>>,
     /// Set when both sides have proved themselves; unset without authentication.
     pub(crate) proved: SetOnce<Proved>,
     /// Set when submitters can find the path.
@@ -181,8 +195,13 @@ pub(crate) struct Attempt {
 
 impl Attempt {
     /// Creates an attempt that has not begun.
-    pub(crate) fn new(path: Arc<Path>, epoch: u32) -> Result<Arc<Self>> {
-        let setup = Setup::new(path.env.nr_cons() as usize)?;
+    pub(crate) fn new(
+        path: Arc<Path>,
+        epoch: u32,
+        messages: Option<Arc<Attached>>,
+    ) -> Result<Arc<Self>> {
+        // One more for a message connection.
+        let setup = Setup::new(path.env.nr_cons() as usize + 1)?;
         let resources = Resources::new(DrainMemory::new(path.env.nr_poll_queues())?);
         let link = path.new_link(epoch)?;
         let session_uuid = path.parent.uuid();
@@ -191,6 +210,7 @@ impl Attempt {
                 path,
                 link,
                 session_uuid,
+                messages,
                 proved: SetOnce::new(),
                 published: SetOnce::new(),
                 failover: SetOnce::new(),
@@ -281,6 +301,47 @@ impl Attempt {
         Ok(cons.qps.push_within_capacity(qp)?)
     }
 
+    /// Returns the id of the message connection.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: more connections than a path can have.
+    pub(crate) fn message_conn(&self) -> Result<Conn> {
+        self.path.env.message_conn(self.epoch())
+    }
+
+    /// Tells what serves messages that the attempt has ended; its message connection is closed.
+    ///
+    /// # Context
+    ///
+    /// Any.
+    pub(crate) fn end_messages(&self) {
+        if let (Some(upper), Ok(id)) = (&self.messages, self.message_conn()) {
+            upper.lost(id);
+        }
+    }
+
+    /// Gives the message connection, if there is one, to what serves it. The path is connected.
+    ///
+    /// # Context
+    ///
+    /// May sleep. Called by the worker of the attempt, for which a teardown waits.
+    pub(crate) fn attach_messages(&self) {
+        let (Some(upper), Ok(id)) = (&self.messages, self.message_conn()) else {
+            return;
+        };
+        let cons = self.cons.lock();
+        let Some(conn) = &cons.messages else {
+            return upper.unsupported(id);
+        };
+        let attached = conn.attach(upper.clone());
+        drop(cons);
+        if let Err(error) = attached {
+            let name = convert::errno(error).as_str();
+            self.error(fmt!("cannot use the message connection ({})", name));
+        }
+    }
+
     /// Makes the attempt end early.
     pub(crate) fn abort(&self) {
         self.setup.lock().abort = Some(ECONNABORTED);
@@ -320,12 +381,19 @@ impl Attempt {
         for qp in &resources.qps {
             qp.disconnect();
         }
+        if let Some(conn) = &resources.messages {
+            conn.disconnect();
+        }
         let memory = resources.drain.take();
         let drain = Drain::begin(&self.path, &resources.qps, memory);
         for qp in &resources.qps {
             qp.close();
         }
         drop(drain);
+        if let Some(conn) = &resources.messages {
+            conn.close();
+        }
+        self.end_messages();
         // From here on no key of this attempt reaches memory.
         let (Some(published), Some(slots), Some(service)) = (
             self.published.copy(),
@@ -376,6 +444,25 @@ impl Attempt {
     /// Tells the state machine that the attempt has failed with `error`.
     pub(crate) fn failed(&self, error: Error) {
         self.path.attempt_failed(self.epoch(), error);
+    }
+}
+
+/// What the attempt hears from its message connection.
+impl Owner for Attempt {
+    fn heard(&self) {
+        self.link.heartbeat.received();
+    }
+
+    fn flushed(&self) {
+        self.error(fmt!("the message connection was flushed"));
+    }
+
+    fn error(&self, what: fmt::Arguments<'_>) {
+        self.error(what);
+    }
+
+    fn breach(&self, what: fmt::Arguments<'_>) {
+        self.breach(what);
     }
 }
 

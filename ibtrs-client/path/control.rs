@@ -376,7 +376,7 @@ mod tests {
             return;
         };
         // An attempt that has no connection yet, and no worker.
-        let Ok(attempt) = Attempt::new(path.clone(), EPOCH) else {
+        let Ok(attempt) = Attempt::new(path.clone(), EPOCH, None) else {
             assert!(false);
             return;
         };

@@ -12,6 +12,7 @@ use crate::{
     },
     types::Descriptor, //
 };
+use ibtrs_core::messages::Attached;
 use ibtrs_proto::{
     auth::{
         AuthError,
@@ -36,12 +37,17 @@ use kx::io::IoHandle;
 
 /// What a path and its attempts ask of their session, and tell it.
 pub(crate) trait Parent: Send + Sync {
-    /// Returns the epoch of a new attempt.
+    /// Returns the epoch of a new attempt, and what serves its message connection, if there is such a
+    /// service. That is told that the attempt begins; the caller tells it when the attempt has ended.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
     ///
     /// # Errors
     ///
     /// `EOVERFLOW`: the session has used up its epochs.
-    fn next_epoch(&self) -> Result<u32>;
+    fn begin_attempt(&self) -> Result<(u32, Option<Arc<Attached>>)>;
 
     /// Returns the UUID with which a new attempt identifies the session to the server.
     ///

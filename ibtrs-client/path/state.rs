@@ -200,8 +200,12 @@ impl Path {
     /// Begins an attempt, unless the path was closed meanwhile.
     fn begin(self: &Arc<Self>) -> Result {
         let _reserve = self.parent.is_cut_off().then(Reserve::enter);
-        let epoch = self.parent.next_epoch()?;
-        let attempt = Attempt::new(self.clone(), epoch)?;
+        let (epoch, messages) = self.parent.begin_attempt()?;
+        let attempt = Attempt::new(self.clone(), epoch, messages.clone()).inspect_err(|_| {
+            if let (Some(upper), Ok(id)) = (&messages, self.env.message_conn(epoch)) {
+                upper.lost(id);
+            }
+        })?;
         let mut fsm = self.fsm.lock();
         let begins = fsm.machine.begin(epoch);
         if begins {
@@ -212,6 +216,8 @@ impl Path {
             self.nr_attempts.fetch_add(1, Relaxed);
             *self.attempt.lock() = Some(attempt);
             self.connect.enqueue(self.clone());
+        } else {
+            attempt.end_messages();
         }
         Ok(())
     }

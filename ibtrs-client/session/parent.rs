@@ -14,6 +14,7 @@ use crate::{
     },
     types::Descriptor, //
 };
+use ibtrs_core::messages::Attached;
 use ibtrs_proto::{
     auth::{
         AuthError,
@@ -40,8 +41,8 @@ use kx::{
 };
 
 impl Parent for Session {
-    fn next_epoch(&self) -> Result<u32> {
-        self.failover.lock().logic.begin().ok_or(EOVERFLOW)
+    fn begin_attempt(&self) -> Result<(u32, Option<Arc<Attached>>)> {
+        Session::begin_attempt(self)
     }
 
     fn uuid(&self) -> [u8; 16] {

@@ -37,7 +37,8 @@ use crate::{
 };
 use ibtrs_core::{
     auth::Crypto,
-    convert, //
+    convert,
+    messages::con::MessageConn, //
 };
 use ibtrs_proto::{
     auth::ClientAuth,
@@ -203,6 +204,20 @@ impl ConnSetup {
         Ok(qp)
     }
 
+    /// As [`Self::route`], for the message connection.
+    fn route_messages(
+        &self,
+        attempt: &Arc<Attempt>,
+        pd: &Arc<Pd>,
+        vector: u32,
+    ) -> Result<KBox<MessageConn>> {
+        let conn = attempt.message_conn()?;
+        let queue = attempt.path.env.slow_queue();
+        let conn = MessageConn::new((conn, self.id.clone()), pd, attempt.clone(), queue, vector)?;
+        self.id.resolve_route(CONNECT_TIMEOUT_MS)?;
+        Ok(conn)
+    }
+
     /// Asks the server for the connection once the route is resolved; `prove` adds the client's
     /// part of the authentication to the request.
     fn connect<T>(
@@ -266,6 +281,7 @@ pub(crate) fn run(attempt: &Arc<Attempt>) {
                 .path
                 .attempt_event(attempt.epoch(), Event::Established) =>
         {
+            attempt.attach_messages();
             kx::pr_info_ratelimited!("{}: connected\n", attempt.log());
         }
         // The path failed after it was published.
@@ -563,7 +579,7 @@ fn extensions(attempt: &Attempt, dev: &Device) -> ReqExt {
         slots: takes_slots(dev),
         capsules: sends_capsules(&attempt.path.env, dev),
         downtime: true,
-        messages: false,
+        messages: attempt.messages.is_some(),
         failover_time_ms: told_failover_time(&attempt.path.env),
     }
 }
@@ -652,23 +668,30 @@ fn io_config(attempt: &Attempt, dev: &Device, wire: &Wire, cid: u16, vector: u32
     }
 }
 
-/// Sets up the I/O connections, each step for all of them before the next.
+/// Sets up the I/O connections and the message connection, each step for all of them before the next.
 fn connect_rest(attempt: &Arc<Attempt>, pd: &Arc<Pd>, wire: &Wire, auth: &ClientAuth) -> Result {
     let cid_num = u16::try_from(attempt.path.env.nr_cons())?;
+    // The id of a message connection is behind the others.
+    let cids = cid_num + u16::from(wire.messages);
     let dev = pd.device();
-    let mut setups = KVec::with_capacity(usize::from(cid_num), GFP_KERNEL)?;
-    for cid in 1..cid_num {
+    let mut setups = KVec::with_capacity(usize::from(cids), GFP_KERNEL)?;
+    for cid in 1..cids {
         setups.push(ConnSetup::resolve(attempt, cid)?, GFP_KERNEL)?;
     }
     let first_vector = first_vector(attempt, dev);
     for (vector, start) in (first_vector..).zip(&setups) {
         start.resolved(attempt)?;
+        if start.cid == cid_num {
+            let conn = start.route_messages(attempt, pd, vector)?;
+            attempt.cons.lock().messages = Some(conn);
+            continue;
+        }
         let config = io_config(attempt, dev, wire, start.cid, vector);
         let qp = start.route(attempt, config, pd)?;
         attempt.keep(qp)?;
     }
     if auth.is_authenticated() {
-        let places = KVVec::from_elem([0; CONN_RSP_LEN], usize::from(cid_num), GFP_KERNEL)?;
+        let places = KVVec::from_elem([0; CONN_RSP_LEN], usize::from(cids), GFP_KERNEL)?;
         attempt.setup.lock().acceptances = places;
     }
     for start in &mut setups {

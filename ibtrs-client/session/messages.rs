@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The session's end for messages between programs.
+
+use super::Session;
+use ibtrs_core::{
+    convert,
+    messages::{
+        self,
+        Attached,
+        Peer,
+        Role, //
+    }, //
+};
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+
+impl Session {
+    /// See [`Parent::begin_attempt`](crate::path::parent::Parent::begin_attempt).
+    pub(crate) fn begin_attempt(&self) -> Result<(u32, Option<Arc<Attached>>)> {
+        // Held until the attempt is announced: the service takes an attempt that it does not know for lost
+        // once it knows a later one.
+        let mut known = self.messages.lock();
+        let upper = self.attached(&mut known);
+        let epoch = self.failover.lock().logic.begin().ok_or(EOVERFLOW)?;
+        if let Some(upper) = &upper {
+            upper.begins(self.env.message_conn(epoch)?);
+        }
+        Ok((epoch, upper))
+    }
+
+    /// Returns what serves the message connections of the session, if there is such a service. The
+    /// service knows the session from the first call on. If it refuses the session, paths have no message
+    /// connection.
+    fn attached(&self, known: &mut Option<Arc<Attached>>) -> Option<Arc<Attached>> {
+        if !messages::has_service() {
+            return None;
+        }
+        if known.is_none() {
+            let peer = Peer {
+                role: Role::Client,
+                name: self.name(),
+                uuid: [0; 16],
+                is_authenticated: true,
+            };
+            match messages::attach(&peer) {
+                Ok(attached) => *known = Some(attached),
+                Err(error) => {
+                    kx::pr_warn_ratelimited!(
+                        "{}: its paths carry no messages of programs ({})\n",
+                        self.name(),
+                        convert::errno(error).as_str()
+                    );
+                }
+            }
+        }
+        known.clone()
+    }
+
+    /// Ends the session for the service, once the last path has gone.
+    pub(crate) fn end_messages(&self) {
+        let attached = self.messages.lock().take();
+        drop(attached);
+    }
+}
