@@ -69,7 +69,8 @@
 //! `FailureTable::failures` and `Audit::limiters` are taken last; `Unsent::queue`,
 //! `ChunkSlot::inner`, `ChunkOwners::woken`, then the locks of the RDMA crate. `Env::limits`, then
 //! `Ledger::accounts` and `Pool::kept`, `Path::groups`, `Holding::line`, and the locks of `Buffers` are
-//! taken last, one at a time; those of `Buffers` are never taken under `ChunkSlot::inner`.
+//! taken last, one at a time; those of `Buffers` are never taken under `ChunkSlot::inner`. Under
+//! `Session::messages` and `PathIo::cons`, the locks of what serves messages are taken.
 
 #![deny(unsafe_code)]
 

@@ -106,6 +106,7 @@ mod auth;
 mod chunks;
 mod fence;
 mod info;
+mod messages;
 pub(crate) mod parent;
 mod rounds;
 mod teardown;
@@ -367,13 +368,16 @@ impl Path {
     /// whether the path is the connection's own.
     pub(crate) fn known(&self, place: &Place, same_uuid: bool) -> Known {
         let cons = self.io.cons.lock();
-        let con = cons.qps.get(usize::from(place.cid));
+        let has_cid = match place.cid == self.cid_num {
+            true => cons.messages.is_some(),
+            false => !matches!(cons.qps.get(usize::from(place.cid)), Some(None)),
+        };
         Known {
             same_uuid,
             same_addrs: self.io.ends == place.ends,
             state: self.state(),
             attempt: self.attempt(),
-            has_cid: !matches!(con, Some(None)),
+            has_cid,
         }
     }
 

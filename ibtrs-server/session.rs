@@ -16,6 +16,7 @@ use crate::{
     storage::buffers::Holder,
     sysfs::SessionDir, //
 };
+use ibtrs_core::messages::Attached;
 use ibtrs_proto::{
     auth::Session as Kind,
     chunk_owner::PathTag,
@@ -52,6 +53,7 @@ use kx::{
 mod fences;
 mod join;
 mod lines;
+mod messages;
 pub(crate) mod notices;
 pub(crate) mod service;
 pub(crate) mod sessions;
@@ -71,6 +73,9 @@ pub(crate) struct Session {
     pub(crate) paths: Mutex<KVec<Arc<Path>>>,
     #[pin]
     pub(crate) up: Mutex<()>,
+    /// What serves the message connections, from the first path on that has one.
+    #[pin]
+    messages: Mutex<Option<Arc<Attached>>>,
     /// The session's directory in sysfs, from its first connected path on.
     #[pin]
     pub(crate) dir: Mutex<Option<Arc<SessionDir>>>,
@@ -126,6 +131,7 @@ impl Session {
                 gen,
                 paths <- new_mutex!(KVec::new(), "Session::paths"),
                 up <- new_mutex!((), "Session::up"),
+                messages <- new_mutex!(None, "Session::messages"),
                 dir <- new_mutex!(None, "Session::dir"),
                 gone: AtomicFlag::new(false),
                 ending: AtomicFlag::new(false),
@@ -245,6 +251,8 @@ impl Session {
         // All paths have left the session, so no other task uses the directory.
         let dir = self.dir.lock().take();
         drop(dir);
+        // Before another session can have the name.
+        self.end_messages();
         if let Some(uppers) = self.io.uppers.as_ref() {
             uppers.down();
             if path.may_log() {

@@ -110,6 +110,8 @@ pub(crate) struct Terms {
     pub(crate) shape: Shape,
     /// How many requests may be in flight on an I/O connection, if the client sends capsules.
     pub(crate) window: Option<Window>,
+    /// The client may open a message connection.
+    pub(crate) messages: bool,
 }
 
 /// The place of a connection among the paths of its session.

@@ -33,7 +33,8 @@ use crate::{
 };
 use ibtrs_core::{
     convert,
-    heartbeat::PathHeartbeat, //
+    heartbeat::PathHeartbeat,
+    messages::con::MessageConn, //
 };
 use ibtrs_proto::{
     chunk_owner::PathTag,
@@ -207,6 +208,8 @@ impl SessionIo {
 pub(crate) struct Resources {
     /// By connection number; connections arrive in any order.
     pub(crate) qps: KVVec<Option<Qp<Con>>>,
+    /// The message connection, if the path has one.
+    pub(crate) messages: Option<KBox<MessageConn>>,
     /// AUTH2, the answer to the client's proof.
     pub(crate) auth2: Option<DmaBuf>,
     /// The answer to [`Info`].
@@ -319,6 +322,7 @@ impl PathIo {
                 cons <- new_mutex!(
                     Resources {
                         qps,
+                        messages: None,
                         auth2: None,
                         info_rsp: None,
                         removal: None,

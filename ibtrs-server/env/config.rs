@@ -8,6 +8,7 @@ use crate::types::{
     MAX_SGES,
     SMALL_BYTES, //
 };
+use ibtrs_core::messages::con;
 use ibtrs_proto::{
     capsule::{
         self,
@@ -207,6 +208,7 @@ impl Config {
         let plain = Terms {
             shape,
             window: None,
+            messages: false,
         };
         let depth = self.layout(plain).queue_depth();
         // Messages go by the service connection.
@@ -226,6 +228,7 @@ impl Config {
         };
         ConnRsp {
             times: ext.is_some(),
+            messages: ext.is_some() && terms.messages,
             window: terms.window,
             ext,
             ..rsp
@@ -373,7 +376,13 @@ impl Config {
         chunks.saturating_add(self.capsules_bytes(terms, cons))
     }
 
-    /// Returns the bytes that connection `cid` takes.
+    /// Returns the memory of a message connection, in bytes.
+    pub(crate) fn message_connection_bytes() -> u64 {
+        let (sends, recvs) = con::ENTRIES;
+        limits::connection_bytes(sends, recvs).saturating_add(con::BYTES)
+    }
+
+    /// Returns the bytes that connection `cid` takes, which is not for messages.
     pub(crate) fn connection_bytes(&self, terms: Terms, cid: u16) -> u64 {
         if cid == 0 {
             return limits::connection_bytes(self.service_sends(terms), self.service_recvs(terms));
@@ -392,6 +401,10 @@ impl Config {
     pub(crate) fn path_needs(&self, terms: Terms, cons: u16) -> Needs {
         let others = u64::from(cons.saturating_sub(1));
         let others = self.connection_bytes(terms, 1).saturating_mul(others);
+        let others = match terms.messages {
+            true => others.saturating_add(Self::message_connection_bytes()),
+            false => others,
+        };
         Needs {
             connections: self
                 .numbers_bytes(terms)

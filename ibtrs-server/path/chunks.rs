@@ -4,6 +4,7 @@
 
 use crate::{
     data::con::RECV_REQUESTS,
+    env::config::Config,
     path::Path,
     refusal::Refusal,
     storage::{
@@ -33,7 +34,10 @@ impl Path {
     /// Those of [`Charge::connect`].
     pub(crate) fn take_for_connection(&self, cid: u16) -> Result<(), Refusal> {
         let config = &self.io.session.env.config;
-        let mut bytes = config.connection_bytes(self.io.terms, cid);
+        let mut bytes = match cid == self.cid_num {
+            true => Config::message_connection_bytes(),
+            false => config.connection_bytes(self.io.terms, cid),
+        };
         if self.charge.is_empty() {
             bytes = bytes.saturating_add(config.numbers_bytes(self.io.terms));
         }

@@ -39,6 +39,7 @@ impl Path {
         self.hide();
         let mut cons = self.io.cons.lock();
         let qps = core::mem::take(&mut cons.qps);
+        let messages = cons.messages.take();
         let mut closed = core::mem::take(&mut cons.closed);
         let removal = cons.removal.take();
         cons.is_taken = true;
@@ -48,9 +49,13 @@ impl Path {
             // The client learns of all disconnects at once; closing waits for each.
             qp.disconnect();
         }
+        if let Some(conn) = &messages {
+            conn.disconnect();
+        }
         for qp in qps.iter().flatten() {
             qp.close();
         }
+        drop(messages);
         // From here on nothing arrives, and no device uses the memory of the path.
         for qp in qps.iter().flatten() {
             // Answers that had waited for SQ space, and requests whose data was to be fetched.

@@ -40,9 +40,15 @@ use crate::{
         MAX_SGES, //
     }, //
 };
-use ibtrs_core::auth::{
-    self,
-    Crypto, //
+use ibtrs_core::{
+    auth::{
+        self,
+        Crypto, //
+    },
+    messages::{
+        self,
+        Conn, //
+    }, //
 };
 use ibtrs_proto::{
     audit::Trust,
@@ -286,13 +292,20 @@ impl Incomer<'_> {
     pub(crate) fn terms(&self, config: &Config) -> Terms {
         let takes = self.request.ext.is_some_and(|ext| ext.wants_capsules());
         let (shape, cons) = (self.shape(config), self.request.cid_num);
-        let terms = config.terms(shape, takes && crate::capsules.get(), cons);
+        let messages = self.request.ext.is_some_and(|ext| ext.messages) && messages::has_service();
+        let terms = |has_capsules| Terms {
+            messages,
+            ..config.terms(shape, has_capsules, cons)
+        };
+        let with_capsules = terms(takes && crate::capsules.get());
         let can_take = self.id.device().is_ok_and(|dev| {
-            dev.has_immediates() && dev.max_recv_sge() > 1 && fits(&dev, config.io_recvs(terms))
+            dev.has_immediates()
+                && dev.max_recv_sge() > 1
+                && fits(&dev, config.io_recvs(with_capsules))
         });
         match can_take {
-            true => terms,
-            false => config.terms(shape, false, cons),
+            true => with_capsules,
+            false => terms(false),
         }
     }
 
@@ -452,7 +465,30 @@ impl Incomer<'_> {
         let events = Arc::new(events, GFP_KERNEL).map_err(Error::from)?;
         // Before anything slow: the client may have ended the connection meanwhile.
         self.id.set_handler(events)?;
+        if self.request.is_for_messages() {
+            return self.make_message_conn(path, acceptance);
+        }
         Ok(self.make_qp(path, acceptance)?)
+    }
+
+    /// Creates the queue pair of the message connection and accepts it.
+    fn make_message_conn(&self, path: &Arc<Path>, acceptance: &Acceptance) -> Result<(), Refusal> {
+        let epoch = path.io.epoch.filter(|_| path.io.terms.messages);
+        let epoch = epoch.ok_or(Refusal::new(EPROTO, "its path has no message connection"))?;
+        let conn = Conn {
+            epoch,
+            cid: self.request.cid,
+        };
+        let vector = path.vector(self.request.cid);
+        let conn = path.new_message_conn((conn, self.id.clone()), vector)?;
+        path.add_message_conn(conn, self.came)?;
+        Ok(self.id.accept(ConnParam {
+            private_data: acceptance,
+            retry_count: 7,
+            rnr_retry_count: 7,
+            reads_by_peer: 0,
+            reads: 0,
+        })?)
     }
 
     fn make_qp(&self, path: &Arc<Path>, acceptance: &Acceptance) -> Result {

@@ -146,7 +146,11 @@ impl Session {
         name: SessionName<'_>,
     ) -> Result<(), Refusal> {
         path.auth.lock().introduced(name)?;
-        if path.io.cons.lock().qps.iter().any(Option::is_none) {
+        let cons = path.io.cons.lock();
+        let is_whole = cons.qps.iter().all(Option::is_some);
+        let has_messages = cons.messages.is_some();
+        drop(cons);
+        if !is_whole || path.io.terms.messages != has_messages {
             let why = "the client has not set up all connections";
             return Err(Refusal::new(EPROTO, why));
         }
@@ -159,6 +163,13 @@ impl Session {
         }
         path.make_chunks()?;
         self.path_up(path)?;
+        if has_messages {
+            let attached = self
+                .messages()
+                .and_then(|upper| path.attach_messages(upper));
+            attached
+                .map_err(|error| Refusal::new(error, "its message connection cannot be used"))?;
+        }
         self.wait_hidden(path)
             .and_then(|()| self.show(path))
             .map_err(|error| Refusal::new(error, "its files in sysfs cannot be created"))
@@ -214,7 +225,8 @@ impl Session {
                 return;
             }
             joining.paths = joining.paths.saturating_add(1);
-            joining.connections = joining.connections.saturating_add(path.cid_num.into());
+            let connections = u32::from(path.cid_num) + u32::from(path.io.terms.messages);
+            joining.connections = joining.connections.saturating_add(connections);
             joining.memory = joining.memory.saturating_add(needs);
         };
         add(path, false);

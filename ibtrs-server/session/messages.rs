@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The session's end for messages between programs.
+
+use super::Session;
+use ibtrs_core::messages::{
+    self,
+    Attached,
+    Peer,
+    Role, //
+};
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+
+impl Session {
+    /// Returns what serves the message connections of the session, which has its name.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`messages::attach`].
+    pub(crate) fn messages(&self) -> Result<Arc<Attached>> {
+        let mut known = self.messages.lock();
+        if let Some(attached) = &*known {
+            return Ok(attached.clone());
+        }
+        let attached = messages::attach(&Peer {
+            role: Role::Server,
+            name: self.io.name(),
+            uuid: self.io.uuid,
+            is_authenticated: self.authenticated,
+        })?;
+        *known = Some(attached.clone());
+        Ok(attached)
+    }
+
+    /// Ends the session for the service: its last path has gone.
+    pub(crate) fn end_messages(&self) {
+        let attached = self.messages.lock().take();
+        drop(attached);
+    }
+}
