@@ -37,6 +37,8 @@ const SHUTDOWN: u32 = 0xB904;
 const NONBLOCK: u32 = 1;
 /// An offer is refused.
 const REJECT: u32 = 2;
+/// A portal takes programs of machines that have not proved that they have a key.
+const UNAUTHENTICATED: u32 = 4;
 
 /// Where `connect.status` and `connect.data_len` are, and the data.
 const CONNECT_STATUS: usize = 12;

@@ -60,6 +60,7 @@ enum ibmsg_kind {
 /* Flags of a message. */
 #define IBMSG_F_RECEIPT		0x01	/* out, MSG and REPLY: a RECEIPT shall tell when it is queued, or why not */
 #define IBMSG_F_NOWAIT		0x02	/* out: EAGAIN in place of waiting for room */
+#define IBMSG_F_AUTHENTICATED	0x40	/* in, OFFER: the other machine has proved a key of the session's name */
 #define IBMSG_F_KERNEL		0x80	/* in, REPLY: from the kernel, not from the other program */
 
 enum ibmsg_event {
@@ -115,13 +116,14 @@ struct ibmsg_opts {
 /* Flags of IBMSG_BIND, IBMSG_CONNECT and IBMSG_ACCEPT.  All new files have O_CLOEXEC. */
 #define IBMSG_NONBLOCK		0x01	/* the new file has O_NONBLOCK; CONNECT does not wait */
 #define IBMSG_REJECT		0x02	/* ACCEPT: refuses */
+#define IBMSG_UNAUTHENTICATED	0x04	/* BIND: takes programs of machines that have not proved a key, too */
 
 /*
  * On /dev/ibmsg: takes the name of a portal, and returns the portal's file.
  */
 struct ibmsg_bind {
 	__u32 size;
-	__u32 flags;		/* IBMSG_NONBLOCK */
+	__u32 flags;		/* IBMSG_NONBLOCK, IBMSG_UNAUTHENTICATED */
 	__u32 backlog;		/* offers that may wait; 0: the default */
 	__u32 reserved;
 	struct ibmsg_opts opts;	/* of the channels that it accepts */

@@ -14,19 +14,21 @@
 //! | [`portal`] | names at which channels are accepted |
 //! | [`channel`] | one end of a channel |
 //! | [`session`] | one side of a session: its channels and connections |
+//! | [`peers`] | sessions with other machines |
 //! | [`file`] | what programs have |
 //!
 //! Each may use those above it in this list.
 //!
 //! # Lock order
 //!
-//! `ChannelFile::reading`; `Session::state`, under which no other session is locked; then
-//! `Portals::bound`, `Portal::offers`, `Limits::used`, `Local::state`, one at a time, and the locks of wait
-//! queues and work items. `Local::changing` comes before `Session::state`. All but `reading` and `changing`
+//! `ChannelFile::reading`; `Peers::list`; `Session::state`, under which no other session is locked; then
+//! `Portals::bound`, `Portal::offers`, `Limits::used`, `Local::state` and the locks of message connections
+//! ([`ibtrs_core::messages`]), one at a time, and the locks of wait queues and work items. `Local::changing` comes before `Session::state`. All but `reading` and `changing`
 //! are spinlocks that may be taken in any context.
 
 #![deny(unsafe_code)]
 
+use ibtrs_core::messages;
 use kernel::{
     prelude::*,
     sync::Arc, //
@@ -43,6 +45,7 @@ mod channel;
 mod file;
 mod limits;
 mod link;
+mod peers;
 mod portal;
 mod session;
 mod types;
@@ -52,6 +55,12 @@ mod param {
     //! The parameters of the module; the macro reaches into the loader.
 
     use kx::param::IntParam;
+
+    kx::module_param! {
+        /// For how long a client that has lost all paths may come back to its channels, in seconds.
+        pub(crate) reconnect_s: IntParam = IntParam::new(600, 1..=86_400),
+        "Seconds for which channels wait for a client that has lost all paths, 1 to 86400 (default: 600)";
+    }
 
     kx::module_param! {
         /// The most memory that the channels of a user may take, in MiB.
@@ -88,6 +97,7 @@ struct Module {
     // In the order of teardown. First, nobody can open the device any more; all files are closed, or the
     // module would not be unloaded.
     _device: Pin<KBox<Device<file::Context>>>,
+    _service: messages::Registration,
     _sessions: Sessions,
 }
 
@@ -95,11 +105,13 @@ struct Module {
 struct Sessions {
     link: Arc<link::Local>,
     sides: [session::Side; 2],
+    peers: Arc<peers::Peers>,
     queue: Arc<Queue>,
 }
 
 impl Drop for Sessions {
     fn drop(&mut self) {
+        self.peers.close();
         self.link.close();
         for side in &self.sides {
             side.close();
@@ -119,21 +131,34 @@ impl kernel::Module for Module {
         let portals = portal::Portals::new()?;
         let queue = Queue::new(Options::unbound(), fmt!("ibmsg"))?;
         let name = types::Name::new(LOCAL)?;
-        let side =
-            |role| session::Side::new(role, name, portals.clone(), limits.clone(), queue.clone());
+        let shared = session::Shared {
+            portals,
+            limits,
+            queue: queue.clone(),
+        };
+        let side = |role| session::Side::new(role, name, true, &shared);
         let sides = [side(session::Role::Client)?, side(session::Role::Server)?];
         let [client, server] = &sides;
         let uppers = [client.as_upper()?, server.as_upper()?];
         let link = link::Local::new(queue.clone(), uppers, param::lose_link.get())?;
+        let peers = peers::Peers::new(shared.clone(), name)?;
         let hub = file::Hub {
-            portals,
-            limits,
+            shared,
             local: client.clone(),
+            peers: peers.clone(),
         };
-        let sessions = Sessions { link, sides, queue };
+        let sessions = Sessions {
+            link,
+            sides,
+            peers: peers.clone(),
+            queue,
+        };
+        let service = peers::Peers::as_service(&peers)?;
         let device = KBox::pin_init(Device::new(c"ibmsg", hub), GFP_KERNEL)?;
         Ok(Self {
             _device: device,
+            // Last: sessions of IBTRS refer to the module from here on.
+            _service: messages::register(service),
             _sessions: sessions,
         })
     }

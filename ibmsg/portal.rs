@@ -51,6 +51,8 @@ pub(crate) struct Portal<S> {
     pub(crate) terms: Terms,
     /// The user who has bound it.
     pub(crate) uid: u32,
+    /// It takes programs of machines that have not proved that they have a key.
+    pub(crate) takes_unauthenticated: bool,
     backlog: usize,
     #[pin]
     pub(crate) waiters: WaitQueue,
@@ -90,10 +92,11 @@ impl Reader {
 }
 
 /// An offer as it is read.
-pub(crate) struct Seen {
+pub(crate) struct Seen<S> {
     pub(crate) id: u64,
     pub(crate) max_message: u32,
-    pub(crate) session: Name,
+    /// Where it comes from.
+    pub(crate) from: S,
     pub(crate) data: [u8; crate::types::MAX_DATA],
     pub(crate) len: usize,
 }
@@ -124,6 +127,7 @@ impl<S: Clone + PartialEq> Portals<S> {
         terms: Terms,
         uid: u32,
         backlog: usize,
+        takes_unauthenticated: bool,
         charge: Charge,
     ) -> Result<Arc<Portal<S>>> {
         let portal = Arc::pin_init(
@@ -131,6 +135,7 @@ impl<S: Clone + PartialEq> Portals<S> {
                 name,
                 terms,
                 uid,
+                takes_unauthenticated,
                 backlog,
                 waiters <- kx::new_wait_queue!("Portal::waiters"),
                 offers <- new_spinlock_irq!(
@@ -260,12 +265,7 @@ impl<S: Clone + PartialEq> Portal<S> {
 
     /// Reads the next offer, if its data has room in `room` bytes. [`EMSGSIZE`] if it has not; none if
     /// there is no offer.
-    pub(crate) fn read(
-        &self,
-        room: usize,
-        reader: Reader,
-        session: impl Fn(&S) -> Name,
-    ) -> Option<Result<Seen>> {
+    pub(crate) fn read(&self, room: usize, reader: Reader) -> Option<Result<Seen<S>>> {
         let mut offers = self.offers.lock();
         let mut all = offers.list.iter();
         let at = all.position(|offer| offer.reader.is_none());
@@ -278,7 +278,7 @@ impl<S: Clone + PartialEq> Portal<S> {
         let mut seen = Seen {
             id: offer.id,
             max_message: offer.max_message,
-            session: session(&offer.from),
+            from: offer.from.clone(),
             data: [0; crate::types::MAX_DATA],
             len,
         };

@@ -33,7 +33,9 @@ use core::mem::MaybeUninit;
 use garbage::Garbage;
 use ibmsg_proto::{
     channel::Conn,
-    link::Link, //
+    limits::MAX_ATTEMPTS,
+    link::Link,
+    outcome::Cause, //
 };
 use kernel::{
     alloc::Flags,
@@ -91,6 +93,15 @@ pub(crate) enum Role {
     Server,
 }
 
+/// What all sessions share.
+#[derive(Clone)]
+pub(crate) struct Shared {
+    pub(crate) portals: Arc<Portals<Side>>,
+    pub(crate) limits: Arc<Limits>,
+    /// For times that are over, and what is done in portions.
+    pub(crate) queue: Arc<Queue>,
+}
+
 /// A connection.
 pub(super) struct ConnState {
     id: Conn,
@@ -113,6 +124,8 @@ pub(super) struct ConnState {
 
 pub(crate) struct State {
     conns: KVec<KBox<ConnState>>,
+    /// Attempts that have begun and have no connection yet.
+    begun: KVec<u32>,
     /// Boxed, as nodes of the tree move when they are inserted.
     chans: RBTree<u32, KBox<Chan>>,
     len: usize,
@@ -136,6 +149,8 @@ pub(crate) struct State {
     live_due: Option<u32>,
     newest: u32,
     garbage: Garbage,
+    /// The other machine takes message connections, as far as is known.
+    is_supported: bool,
     is_over: bool,
 }
 
@@ -159,6 +174,8 @@ impl Seat {
 pub(crate) struct Session {
     role: Role,
     name: Name,
+    /// The other machine has proved that it has a key of the name, or it is this one.
+    is_authenticated: bool,
     portals: Arc<Portals<Side>>,
     limits: Arc<Limits>,
     #[pin]
@@ -216,12 +233,17 @@ impl Side {
     pub(crate) fn new(
         role: Role,
         name: Name,
-        portals: Arc<Portals<Side>>,
-        limits: Arc<Limits>,
-        queue: Arc<Queue>,
+        is_authenticated: bool,
+        shared: &Shared,
     ) -> Result<Self> {
+        let Shared {
+            portals,
+            limits,
+            queue,
+        } = shared.clone();
         let state = State {
             conns: KVec::new(),
+            begun: KVec::with_capacity(MAX_ATTEMPTS, GFP_KERNEL)?,
             chans: RBTree::new(),
             len: 0,
             last: 0,
@@ -235,6 +257,7 @@ impl Side {
             live_due: None,
             newest: 0,
             garbage: Garbage::new(),
+            is_supported: true,
             is_over: false,
         };
         let for_more = queue.clone();
@@ -242,6 +265,7 @@ impl Side {
             pin_init!(Session {
                 role,
                 name,
+                is_authenticated,
                 portals,
                 limits,
                 state <- new_spinlock_irq!(state, "Session::state"),
@@ -267,7 +291,20 @@ impl Side {
         self.0.name
     }
 
-    /// Ends the session. Its channels have no programs any more, or learn that the other side is gone.
+    /// Whether the other machine has proved that it has a key of that name.
+    pub(crate) fn is_authenticated(&self) -> bool {
+        self.0.is_authenticated
+    }
+
+    /// Whether a program has one of its channels.
+    pub(crate) fn is_used(&self) -> bool {
+        let state = self.0.state.lock();
+        let is_used = state.chans.values().any(|chan| chan.has_program);
+        is_used
+    }
+
+    /// Ends the session. Programs learn that the other side is gone, and keep their channels until they close
+    /// them.
     ///
     /// # Context
     ///
@@ -275,24 +312,32 @@ impl Side {
     pub(crate) fn close(&self) {
         let mut state = self.0.state.lock();
         state.is_over = true;
-        let mut cursor = state.chans.cursor_front_mut();
-        while let Some(mut at) = cursor {
-            let (_, chan) = at.current_mut();
-            chan.abandon(ibmsg_proto::outcome::Cause::PeerLost);
-            cursor = at.move_next();
+        for conn in &mut state.conns {
+            conn.fail("its session has ended");
         }
         drop(state);
         self.0.timer.disable_sync();
         self.0.more.disable_sync();
         // One by one, as they are many.
-        loop {
+        let mut next = Some(0);
+        while let Some(from) = next {
             let mut state = self.0.state.lock();
-            let first = state.chans.keys().next().copied();
-            let chan = first.and_then(|id| state.chans.remove(&id));
-            drop(state);
-            if chan.is_none() {
+            let Some(id) = state.next_chan(from) else {
                 break;
+            };
+            if let Some(chan) = state.chans.get_mut(&id) {
+                chan.abandon(Cause::PeerLost);
+                let portal = chan.portal;
+                if self.0.role == Role::Server && !chan.has_program {
+                    self.withdraw(id, &portal);
+                }
             }
+            // Forgets it if it has no program.
+            self.attend(&mut state, id, now());
+            let garbage = core::mem::take(&mut state.garbage);
+            drop(state);
+            drop(garbage);
+            next = id.checked_add(1);
         }
     }
 
@@ -460,9 +505,9 @@ mod tests {
             }
         }
 
-        fn fail(&self) {
+        fn fail(&self, why: &str) {
             // No test breaks the protocol.
-            pr_err!("a connection has failed\n");
+            pr_err!("a connection has failed: {}\n", why);
         }
     }
 
@@ -492,7 +537,12 @@ mod tests {
             let portals = Portals::new()?;
             let limits = Limits::new(1 << 40, 1 << 40)?;
             let name = Name::new(b"test")?;
-            let side = |role| Side::new(role, name, portals.clone(), limits.clone(), queue.clone());
+            let shared = Shared {
+                portals: portals.clone(),
+                limits,
+                queue: queue.clone(),
+            };
+            let side = |role| Side::new(role, name, true, &shared);
             let wire = Arc::pin_init(
                 pin_init!(Wire {
                     lanes <- new_spinlock_irq!([Deque::new(), Deque::new()], "Wire::lanes"),
@@ -613,13 +663,11 @@ mod tests {
         let mut world = World::new(left, queue)?;
         let (name, uid) = (Name::new(b"kv")?, 0);
         let charge = world.sides[0].0.limits.charge(uid, 0)?;
-        let portal = world.portals.bind(name, terms()?, uid, 4, charge)?;
+        let portal = world.portals.bind(name, terms()?, uid, 4, false, charge)?;
         let (id, _) = world.sides[0].open(uid, name, terms()?, KVec::new(), false)?;
         ensure!(id == 1);
         world.run()?;
-        let seen = portal
-            .read(100, Reader::current(), Side::name)
-            .ok_or(ENOENT)??;
+        let seen = portal.read(100, Reader::current()).ok_or(ENOENT)??;
         let offer = portal.remove(seen.id).ok_or(ENOENT)?;
         ensure!(offer.from == world.sides[1] && offer.channel == 1);
         ensure!(world.sides[1].accept(1, KVec::new(), Calls::slots(4)?));
@@ -682,10 +730,10 @@ mod tests {
         let mut world = World::new(0, queue)?;
         let (name, uid) = (Name::new(b"kv")?, 0);
         let charge = world.sides[0].0.limits.charge(uid, 0)?;
-        let portal = world.portals.bind(name, terms()?, uid, 4, charge)?;
+        let portal = world.portals.bind(name, terms()?, uid, 4, false, charge)?;
         world.sides[0].open(uid, name, terms()?, KVec::new(), false)?;
         world.run()?;
-        let seen = portal.read(100, Reader::current(), Side::name);
+        let seen = portal.read(100, Reader::current());
         let offer = portal.remove(seen.ok_or(ENOENT)??.id).ok_or(ENOENT)?;
         ensure!(offer.from.accept(1, KVec::new(), Calls::slots(4)?));
         world.run()?;
@@ -755,7 +803,7 @@ mod tests {
         let name = Name::new(b"kv")?;
         world.sides[0].open(0, name, terms()?, KVec::new(), false)?;
         world.run()?;
-        let seen = portal.read(100, Reader::current(), Side::name);
+        let seen = portal.read(100, Reader::current());
         let offer = portal.remove(seen.ok_or(ENOENT)??.id).ok_or(ENOENT)?;
         ensure!(offer.from.accept(2, KVec::new(), Calls::slots(4)?));
         world.run()?;
@@ -829,7 +877,7 @@ mod tests {
         for id in 2..MAX_CHANNELS as u32 + 1 {
             world.sides[0].open(0, name, terms()?, KVec::new(), false)?;
             world.run()?;
-            let seen = portal.read(100, Reader::current(), Side::name);
+            let seen = portal.read(100, Reader::current());
             let offer = portal.remove(seen.ok_or(ENOENT)??.id).ok_or(ENOENT)?;
             ensure!(offer.from.accept(id, KVec::new(), Calls::slots(4)?));
             world.run()?;

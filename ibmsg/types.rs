@@ -20,6 +20,7 @@ pub(crate) use header::{
     Event,
     Header,
     Kind,
+    F_AUTHENTICATED,
     F_KERNEL,
     F_NOWAIT,
     F_RECEIPT,

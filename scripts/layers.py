@@ -78,6 +78,7 @@ LAYERS = {
         ("limits", "link"),
         ("portal", "channel"),
         ("session",),
+        ("peers",),
         ("file",),
     ],
 }

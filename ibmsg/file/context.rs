@@ -31,15 +31,16 @@ use super::{
     CONNECT_STATUS,
     FILE_CONTEXT,
     INFO,
-    NONBLOCK, //
+    NONBLOCK,
+    UNAUTHENTICATED, //
 };
 use crate::{
-    limits::Limits,
-    portal::{
-        Portal,
-        Portals, //
+    peers::Peers,
+    portal::Portal,
+    session::{
+        Shared,
+        Side, //
     },
-    session::Side,
     types::{
         Arg,
         Name,
@@ -50,10 +51,10 @@ use crate::{
 /// What all files need.
 #[derive(Clone)]
 pub(crate) struct Hub {
-    pub(crate) portals: Arc<Portals<Side>>,
-    pub(crate) limits: Arc<Limits>,
+    pub(crate) shared: Shared,
     /// The side that opens channels to portals of this machine.
     pub(crate) local: Side,
+    pub(crate) peers: Arc<Peers>,
 }
 
 /// The file of a program that has opened the device.
@@ -109,7 +110,7 @@ impl Context {
     fn bind(&self, address: usize) -> Result<usize> {
         let arg = Arg::<BIND_LEN>::read(address)?;
         let mut fields = arg.fields();
-        let flags = fields.flags(NONBLOCK)?;
+        let flags = fields.flags(NONBLOCK | UNAUTHENTICATED)?;
         let backlog = Portal::<Side>::backlog(fields.u32()?)?;
         fields.reserved()?;
         let terms = Terms::field(&mut fields)?;
@@ -117,9 +118,13 @@ impl Context {
         let uid = current_uid();
         // An offer costs a part of a page.
         let memory = u64::try_from(backlog).unwrap_or(0) * 512;
-        let charge = self.hub.limits.charge(uid, memory)?;
-        let portal = self.hub.portals.bind(name, terms, uid, backlog, charge)?;
-        let file = PortalFile::new(self.hub.portals.clone(), portal)?;
+        let Shared {
+            limits, portals, ..
+        } = &self.hub.shared;
+        let charge = limits.charge(uid, memory)?;
+        let takes_unauthenticated = flags & UNAUTHENTICATED != 0;
+        let portal = portals.bind(name, terms, uid, backlog, takes_unauthenticated, charge)?;
+        let file = PortalFile::new(portals.clone(), portal)?;
         Ok(NewFile::new(c"[ibmsg-portal]", file, flags & NONBLOCK != 0)?.install())
     }
 
@@ -132,20 +137,20 @@ impl Context {
         let terms = Terms::field(&mut fields)?;
         let (session, portal) = (Name::field(&mut fields)?, Name::field(&mut fields)?);
         let data = data(&mut fields, data_len)?;
-        if session != self.hub.local.name() {
-            return Err(ENODEV);
-        }
+        let side = match session == self.hub.local.name() {
+            true => self.hub.local.clone(),
+            false => self.hub.peers.client(&session).ok_or(ENODEV)?,
+        };
         let is_nonblock = flags & NONBLOCK != 0;
         let uid = current_uid();
-        let (channel, wake) = self.hub.local.open(uid, portal, terms, data, is_nonblock)?;
-        let object = ChannelFile::new(self.hub.local.clone(), channel, wake)?;
+        let (channel, wake) = side.open(uid, portal, terms, data, is_nonblock)?;
+        let object = ChannelFile::new(side.clone(), channel, wake)?;
         // From now on, dropping the file closes the channel.
         let file = NewFile::new(c"[ibmsg-channel]", object.clone(), is_nonblock)?;
         if is_nonblock {
             return Ok(file.install());
         }
         let limit = (timeout_ms != 0).then_some(timeout_ms);
-        let side = &self.hub.local;
         let answer = object.waiters().wait(limit, || side.answer(channel));
         // Not restarted: the limit would begin again, and the portal would get another offer.
         let answer = answer.map_err(|error| if error == ERESTARTSYS { EINTR } else { error })?;

@@ -43,6 +43,7 @@ use crate::{
         Arg,
         Header,
         Kind,
+        F_AUTHENTICATED,
         HEADER_LEN,
         NAME_LEN, //
     }, //
@@ -89,7 +90,12 @@ impl PortalFile {
         let (from, channel) = self.portal.find(offer).ok_or(ENOENT)?;
         // What may fail comes first: the slots for requests, and the file, for a channel that is not its own yet.
         let slots = Calls::slots(self.portal.terms.window.calls())?;
-        let object = ChannelFile::offered(from.clone(), channel)?;
+        let object = ChannelFile::offered(from.clone(), channel).inspect_err(|error| {
+            if *error == ENOENT {
+                // Its channel has gone.
+                drop(self.portal.remove(offer));
+            }
+        })?;
         let file = NewFile::new(c"[ibmsg-channel]", object.clone(), flags & NONBLOCK != 0)?;
         // Of two tasks that accept, one gets it.
         let offer = self.portal.remove(offer).ok_or(ENOENT)?;
@@ -133,7 +139,7 @@ impl FileOps for PortalFile {
         loop {
             let room = reading.room(to).checked_sub(HEADER_LEN + OFFER_LEN);
             let next = match room {
-                Some(room) => self.portal.read(room, Reader::current(), Side::name),
+                Some(room) => self.portal.read(room, Reader::current()),
                 None => self.portal.next_data().map(|_| Err(EMSGSIZE)),
             };
             match next {
@@ -183,7 +189,7 @@ impl FileOps for PortalFile {
     }
 }
 
-fn copy(reading: &mut Reading, to: &mut IovIterDest<'_>, seen: &Seen) -> Result {
+fn copy(reading: &mut Reading, to: &mut IovIterDest<'_>, seen: &Seen<Side>) -> Result {
     let mut head = [0; 8];
     let lens = [OFFER_LEN, seen.len];
     for (place, len) in head.chunks_exact_mut(2).zip(lens) {
@@ -195,8 +201,17 @@ fn copy(reading: &mut Reading, to: &mut IovIterDest<'_>, seen: &Seen) -> Result 
     let header = Header {
         id: seen.id,
         len: u32::try_from(OFFER_LEN + seen.len).unwrap_or(0),
+        flags: match seen.from.is_authenticated() {
+            true => F_AUTHENTICATED,
+            false => 0,
+        },
         ..Header::new(Kind::Offer)
     };
     let data = seen.data.get(..seen.len).unwrap_or(&[]);
-    reading.copy(to, &header, &[&head, seen.session.as_field(), data], None)
+    reading.copy(
+        to,
+        &header,
+        &[&head, seen.from.name().as_field(), data],
+        None,
+    )
 }

@@ -360,7 +360,8 @@ impl Connection for Side {
         }
     }
 
-    fn fail(&self) {
+    fn fail(&self, why: &str) {
+        pr_warn!("connection {} is given up: {}\n", self.id.epoch, why);
         self.link.fail(self.id);
     }
 }

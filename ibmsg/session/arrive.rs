@@ -8,12 +8,9 @@ use ibmsg_proto::{
         Conn, //
     },
     limits::{
-        cost,
         FIRST,
         MAX_ATTEMPTS, //
     },
-    send::SendLimits,
-    window::Window,
     wire::{
         Live,
         Message,
@@ -49,8 +46,7 @@ use crate::{
     link::Arrived,
     types::{
         now,
-        Name,
-        Terms, //
+        Name, //
     }, //
 };
 
@@ -376,13 +372,14 @@ impl Side {
             return Ok(());
         }
         match self.open_new(state, from, open) {
+            Ok(()) => {
+                self.attend(state, open.channel, now);
+                Ok(())
+            }
             // The program may ask again; nothing waits for memory.
-            Err(ENOMEM | ENOBUFS) => return Self::refuse(state, from, open, ENOBUFS),
-            Err(_) => return Err(Fault::Protocol("impossible name of a portal")),
-            Ok(()) => {}
+            Err(ENOMEM) => Self::refuse(state, from, open, ENOBUFS),
+            Err(reason) => Self::refuse(state, from, open, reason),
         }
-        self.attend(state, open.channel, now);
-        Ok(())
     }
 
     /// Refuses a channel, of which nothing is kept.
@@ -402,28 +399,24 @@ impl Side {
         Ok(())
     }
 
+    /// Makes a channel and offers it at its portal.
+    ///
+    /// # Errors
+    ///
+    /// Why it is refused.
     fn open_new(&self, state: &mut State, from: Conn, open: &Open<'_>) -> Result {
         let name = Name::new(open.portal.as_str().as_bytes())?;
+        let portal = self.0.portals.find(&name).ok_or(ENOENT)?;
+        if !self.0.is_authenticated && !portal.takes_unauthenticated {
+            return Err(EACCES);
+        }
         Self::reserve(state)?;
         let flags = GFP_ATOMIC | __GFP_NOWARN;
         let seat = Seat::new(flags)?;
         let wake = Arc::pin_init(kx::new_wait_queue!("Chan::wake"), flags)?;
-        let portal = self.0.portals.find(&name);
         // What the portal promises to take must be there.
-        let charge = match &portal {
-            Some(portal) => self
-                .0
-                .limits
-                .charge(portal.uid, portal.terms.memory())
-                .map(Some),
-            None => Err(ENOENT),
-        };
-        let (terms, charge, refusal) = match (&portal, charge) {
-            (_, Err(ENOMEM)) => return Err(ENOMEM),
-            (Some(portal), Ok(charge)) => (portal.terms, charge, None),
-            (_, Err(e)) => (nothing()?, None, Some(e)),
-            (None, Ok(_)) => (nothing()?, None, Some(ENOENT)),
-        };
+        let terms = portal.terms;
+        let charge = self.0.limits.charge(portal.uid, terms.memory())?;
         let proto = Channel::offered(
             open.channel,
             from,
@@ -433,16 +426,16 @@ impl Side {
             terms.limits,
             FIRST,
         );
-        let mut chan = Chan::new(proto, name, terms, wake, charge);
+        let mut chan = Chan::new(proto, name, terms, wake, Some(charge));
         chan.peer = Some(open.window);
         Self::insert(state, seat, chan);
-        let refusal = match (refusal, &portal) {
-            (None, Some(portal)) => portal.offer(self, open).err(),
-            (refusal, _) => refusal,
-        };
-        let refusal = refusal.map(|e| if e == ENOMEM { ENOBUFS } else { e });
-        if let (Some(refusal), Some(chan)) = (refusal, state.chans.get_mut(&open.channel)) {
-            let _ = chan.reject(convert::errno(refusal), KVec::new());
+        if let Err(reason) = portal.offer(self, open) {
+            // Nobody has heard of it, and its charge is not kept.
+            if let Some(chan) = state.chans.remove(&open.channel) {
+                state.len -= 1;
+                state.garbage.add_chan(chan);
+            }
+            return Err(reason);
         }
         Ok(())
     }
@@ -479,23 +472,10 @@ impl Side {
         {
             let id = lost.id;
             lost.has_failed = true;
-            lost.out.fail();
+            lost.out.fail("the client has given the attempt up");
             self.forget(state, id);
         }
         state.live = LiveCopy::new(live);
         state.walk_again(self.0.role);
     }
-}
-
-/// The terms of a channel that is refused at once.
-fn nothing() -> Result<Terms> {
-    Ok(Terms {
-        window: Window::new(1, cost(0), 0, 0).map_err(|_| EINVAL)?,
-        limits: SendLimits {
-            messages: 1,
-            bytes: 0,
-        },
-        timeout_ms: 0,
-        wants_paths: false,
-    })
 }

@@ -4,6 +4,7 @@
 
 use ibmsg_proto::{
     channel::Conn,
+    limits::MAX_ATTEMPTS,
     link::Link, //
 };
 use kernel::{
@@ -26,13 +27,39 @@ use crate::{
     types::now, //
 };
 
+/// Places for channels that are opened while a list is made.
+const SPARE_PLACES: usize = 32;
+
 impl Upper for Side {
+    fn begins(&self, id: Conn) {
+        let mut state = self.0.state.lock();
+        state.newest = state.newest.max(id.epoch);
+        // There is a place for each path.
+        let _ = state.begun.push_within_capacity(id.epoch);
+    }
+
+    fn unsupported(&self, id: Conn) {
+        let mut state = self.0.state.lock();
+        state.begun.retain(|epoch| *epoch != id.epoch);
+        state.is_supported = false;
+    }
+
     fn connected(&self, id: Conn, connection: Arc<dyn Connection>, receives: u32) -> Result {
         let garbage;
-        let mut state = self.0.state.lock();
-        let flags = GFP_ATOMIC | __GFP_NOWARN;
+        // Not under the lock, as a list has a place for every channel.
         let mut ready = Deque::new();
-        ready.reserve(state.len + 1, flags)?;
+        let mut state = self.0.state.lock();
+        while ready.lack(state.len + 1).is_some() {
+            let places = state.len + SPARE_PLACES;
+            drop(state);
+            ready.reserve(places, GFP_KERNEL)?;
+            state = self.0.state.lock();
+        }
+        let is_known = state.conns.iter().any(|conn| conn.id.epoch == id.epoch);
+        if state.is_over || is_known || state.conns.len() >= MAX_ATTEMPTS {
+            return Err(EINVAL);
+        }
+        let flags = GFP_ATOMIC | __GFP_NOWARN;
         let conn = ConnState {
             id,
             out: connection,
@@ -47,6 +74,8 @@ impl Upper for Side {
         let conn = KBox::new(conn, flags)?;
         state.conns.push(conn, flags)?;
         state.newest = state.newest.max(id.epoch);
+        state.begun.retain(|epoch| *epoch != id.epoch);
+        state.is_supported = true;
         state.walk_again(self.0.role);
         self.step(&mut state, now());
         garbage = core::mem::take(&mut state.garbage);
@@ -62,6 +91,11 @@ impl Upper for Side {
     fn lost(&self, id: Conn) {
         let garbage;
         let mut state = self.0.state.lock();
+        state.begun.retain(|epoch| *epoch != id.epoch);
+        if state.conns.iter().all(|conn| conn.id != id) {
+            // It was lost before, or never made.
+            return;
+        }
         self.forget(&mut state, id);
         self.step(&mut state, now());
         garbage = core::mem::take(&mut state.garbage);

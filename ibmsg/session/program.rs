@@ -78,7 +78,8 @@ impl Side {
     ///
     /// # Errors
     ///
-    /// [`EDQUOT`], [`ENOBUFS`] and [`ENOMEM`] for limits.
+    /// [`EDQUOT`], [`ENOBUFS`] and [`ENOMEM`] for limits; [`ENODEV`]: the session has ended;
+    /// [`EOPNOTSUPP`]: the other machine takes no message connections.
     pub(crate) fn open(
         &self,
         uid: u32,
@@ -96,6 +97,9 @@ impl Side {
         let mut state = self.0.state.lock();
         if state.is_over {
             return Err(ENODEV);
+        }
+        if state.conns.is_empty() && !state.is_supported {
+            return Err(EOPNOTSUPP);
         }
         Self::reserve(&mut state)?;
         let id = Self::free_number(&state);

@@ -8,7 +8,6 @@ use ibmsg_proto::wire::{
     Reject,
     Resume, //
 };
-use kernel::prelude::*;
 
 use super::{
     arrive::Answer,
@@ -200,8 +199,10 @@ impl Side {
     ) -> bool {
         let mut epochs = [0; MAX_ATTEMPTS];
         let mut len = 0;
-        for (place, conn) in epochs.iter_mut().zip(&state.conns) {
-            *place = conn.id.epoch;
+        let conns = state.conns.iter().map(|conn| conn.id.epoch);
+        let all = Iterator::chain(conns, state.begun.iter().copied());
+        for (place, epoch) in epochs.iter_mut().zip(all) {
+            *place = epoch;
             len += 1;
         }
         let newest = state.newest;
@@ -283,8 +284,7 @@ impl ConnState {
     pub(super) fn fail(&mut self, why: &'static str) {
         if !self.has_failed {
             self.has_failed = true;
-            pr_warn!("connection {} is given up: {}\n", self.id.epoch, why);
-            self.out.fail();
+            self.out.fail(why);
         }
     }
 }

@@ -44,7 +44,8 @@ impl Side {
         let is_settled = self.settle(state, now);
         let is_timely = self.on_time(state, now);
         let is_sent = self.transmit(state, now);
-        if !(is_settled && is_timely && is_sent) && !state.is_over {
+        let is_done = is_settled && is_timely && is_sent;
+        if !is_done && !state.is_over {
             self.0.more.enqueue(self.0.clone());
         }
     }

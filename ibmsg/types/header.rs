@@ -15,6 +15,8 @@ pub(crate) const F_RECEIPT: u8 = 0x01;
 pub(crate) const F_NOWAIT: u8 = 0x02;
 /// The kernel has made this reply.
 pub(crate) const F_KERNEL: u8 = 0x80;
+/// Of an offer: the other machine has proved that it has a key of the session's name.
+pub(crate) const F_AUTHENTICATED: u8 = 0x40;
 
 /// What a message is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
