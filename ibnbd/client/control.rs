@@ -25,6 +25,7 @@ use crate::{
 };
 use ibnbd_proto::map_opts::{
     MapOptions,
+    OpenOptions,
     SessionOptions, //
 };
 use ibtrs_core::convert;
@@ -52,8 +53,10 @@ use kx::{
     }, //
 };
 
-static FILES: [Attr<Arc<Registry>>; 2] = [
+static FILES: [Attr<Arc<Registry>>; 4] = [
     Attr::rw(c"map_device", show_map_device, store_map_device),
+    Attr::rw(c"open_session", show_open_session, store_open_session),
+    Attr::rw(c"close_session", show_close_session, store_close_session),
     // The list of exports is only for users who may open them.
     Attr::new(
         c"discover",
@@ -204,15 +207,81 @@ fn create(registry: &Arc<Registry>, opened: Opened) -> Result {
 /// Returns the queues that the options ask for.
 fn queues(opts: &MapOptions<'_>) -> Result<Wanted, Failure> {
     let cpus = kernel::cpu::nr_cpu_ids();
-    let number = |nr: Option<u32>| nr.and_then(|nr| u16::try_from(nr).ok());
-    let ordinary = number(opts.queues(cpus));
     let polled = number(opts.poll_queues(cpus));
     Ok(Wanted {
         queues: Queues {
-            ordinary: ordinary.ok_or(Failure("there are more queues than CPUs", EINVAL))?,
+            ordinary: ordinary(opts.queues(cpus))?,
             polled: polled.ok_or(Failure("there are more poll queues than CPUs", EINVAL))?,
         },
         any_ordinary: opts.nr_queues.is_none(),
+    })
+}
+
+fn number(nr: Option<u32>) -> Option<u16> {
+    nr.and_then(|nr| u16::try_from(nr).ok())
+}
+
+fn ordinary(nr: Option<u32>) -> Result<u16, Failure> {
+    number(nr).ok_or(Failure("there are more queues than CPUs", EINVAL))
+}
+
+fn show_open_session(_registry: &Registry, buf: &mut Buf<'_>) -> Result {
+    buf.line(fmt!(
+        "Usage: echo \"sessname=<name> path=<[src,]dst>... [dest_port=<1..65535>] [nr_queues=<1..CPUs>] \
+         [key_id=<key>] [failover_time_ms=<1000..300000>]\" > open_session"
+    ))
+}
+
+fn store_open_session(ctx: StoreCtx<'_, Arc<Registry>>, line: &[u8]) -> Result {
+    // Keeps the module loaded while the session is opened.
+    let ctx = ctx.keep_module::<crate::LocalModule>()?;
+    let opts = OpenOptions::parse(line).map_err(|error| {
+        kx::pr_err_ratelimited!("open_session: {}\n", convert::Shown(error));
+        convert::error(error.errno())
+    })?;
+    open_session(ctx.data(), &opts).map_err(|Failure(what, error)| {
+        kx::pr_err_ratelimited!(
+            "open_session: {}: {}: {} ({})\n",
+            opts.session.name.as_str(),
+            what,
+            convert::errno(error).as_str(),
+            error.to_errno()
+        );
+        error
+    })
+}
+
+/// Opens a session, or keeps one open that exists, until a write to `close_session`.
+fn open_session(registry: &Arc<Registry>, opts: &OpenOptions<'_>) -> Result<(), Failure> {
+    let wanted = Wanted {
+        queues: Queues {
+            ordinary: ordinary(opts.queues(kernel::cpu::nr_cpu_ids()))?,
+            polled: 0,
+        },
+        any_ordinary: opts.nr_queues.is_none(),
+    };
+    let session = registry.session(&opts.session, User::Disk(wanted));
+    let kept = registry.keep(session.map_err(no_session)?);
+    kept.map_err(|error| match error {
+        EEXIST => Failure("the session is open already", error),
+        _ => Failure("cannot keep the session open", error),
+    })
+}
+
+fn show_close_session(_registry: &Registry, buf: &mut Buf<'_>) -> Result {
+    buf.line(fmt!("Usage: echo <name> > close_session"))
+}
+
+fn store_close_session(ctx: StoreCtx<'_, Arc<Registry>>, line: &[u8]) -> Result {
+    // Keeps the module loaded while the session is closed.
+    let ctx = ctx.keep_module::<crate::LocalModule>()?;
+    let closed = ctx.data().end_keeping(line.trim_ascii());
+    closed.inspect_err(|error| {
+        kx::pr_err_ratelimited!(
+            "close_session: no session of this name was opened by open_session: {} ({})\n",
+            convert::errno(*error).as_str(),
+            error.to_errno()
+        );
     })
 }
 

@@ -36,8 +36,8 @@
 //!
 //! The open mutex of a disk comes first: the last close takes `EventHandler::inner`. Then come
 //! `Device::asking`, `EventHandler::inner`, and `Device::inner` or `Unclosed::list`.
-//! `Registry::inner` is held only briefly, and nothing is locked under it. `Mapping::parts` and
-//! `Discoveries::inner` are taken alone.
+//! `Registry::inner` is held only briefly, and nothing is locked under it. `Registry::kept`,
+//! `Mapping::parts` and `Discoveries::inner` are taken alone.
 //!
 //! No task waits for a disk while it holds a lock that is needed to bring the session back: these
 //! are `Device::asking`, `Device::inner`, `EventHandler::inner` and `Unclosed::list`. Allocations
@@ -102,6 +102,7 @@ impl Drop for ClientModule {
         // No mapping is being created or removed, as that would keep the module loaded. Unmapping
         // removes the links before their directory goes.
         self.registry.unmap_all();
+        self.registry.end_keeping_all();
         drop(self.control.take());
         // Disks that are still mapped hold references to the registry.
         self.registry.jobs().flush();

@@ -2,7 +2,7 @@
 
 //! All sessions and mappings.
 //!
-//! A session is opened for its first mapping and closed after its last. A caller that finds a session
+//! A session is opened for its first mapping and closed after its last, unless an operator keeps it open. A caller that finds a session
 //! while it is being opened or closed waits, so that a name never has two sessions. A discovery uses
 //! the session that is there, or opens one for itself. A mapping waits until that is gone: it would
 //! have the paths and the port of the discovery, and not its own.
@@ -58,6 +58,9 @@ pub(crate) struct Registry {
     jobs: Arc<Queue>,
     #[pin]
     discoveries: Discoveries,
+    /// Sessions that operators keep open without a disk.
+    #[pin]
+    kept: Mutex<KVec<SessionRef>>,
 }
 
 struct RegistryInner {
@@ -69,7 +72,7 @@ struct RegistryInner {
 
 struct Entry {
     name: CString,
-    /// Number of mappings, and of attempts to create one.
+    /// Number of mappings, of attempts to create one, and 1 if an operator keeps the session open.
     disks: usize,
     discoveries: usize,
     /// A mapping waits; of a session without disks, no more discoveries begin.
@@ -117,7 +120,7 @@ pub(crate) struct SessionRef {
 /// The use that a caller has for a session.
 #[derive(Clone, Copy)]
 pub(crate) enum User {
-    /// A mapping.
+    /// A mapping, or an operator who keeps the session open.
     Disk(Wanted),
     /// A discovery: a session that exists may have any queues. One that is opened has as few as
     /// possible, as no disk ever uses it.
@@ -251,6 +254,7 @@ impl Registry {
                 uevent_queue: Queue::new(Options::unbound().mem_reclaim(), fmt!("ibnbd-uevent"))?,
                 jobs: Queue::new(Options::unbound(), fmt!("ibnbd-client"))?,
                 discoveries <- Discoveries::new(),
+                kept <- new_mutex!(KVec::new(), "Registry::kept"),
             }? Error),
             GFP_KERNEL,
         )
@@ -402,6 +406,52 @@ impl Registry {
             session: opened?,
             user,
         })
+    }
+
+    /// Keeps a session open until [`Registry::end_keeping`].
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    ///
+    /// # Errors
+    ///
+    /// `EEXIST` if it is kept already; `ENOMEM`.
+    pub(crate) fn keep(&self, session: SessionRef) -> Result {
+        let mut kept = self.kept.lock();
+        // On an error, the session is dropped after the lock is released: to close it may take long.
+        if kept.iter().any(|other| *other.name() == *session.name()) {
+            return Err(EEXIST);
+        }
+        kept.reserve(1, GFP_KERNEL)?;
+        Ok(kept.push_within_capacity(session)?)
+    }
+
+    /// Closes the session `name` if it has no disk; otherwise its last disk does.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    ///
+    /// # Errors
+    ///
+    /// `ENOENT`: no session of that name is kept.
+    pub(crate) fn end_keeping(&self, name: &[u8]) -> Result {
+        let session = self.take_kept(|session| session.name().to_bytes() == name);
+        session.map(drop).ok_or(ENOENT)
+    }
+
+    fn take_kept(&self, is_it: impl Fn(&SessionRef) -> bool) -> Option<SessionRef> {
+        let mut kept = self.kept.lock();
+        let at = kept.iter().position(is_it)?;
+        kept.remove(at).ok()
+    }
+
+    /// As [`Registry::end_keeping`], for all. The module is being unloaded.
+    pub(crate) fn end_keeping_all(&self) {
+        while let Some(session) = self.take_kept(|_| true) {
+            drop(session);
+        }
     }
 
     /// Unmaps all disks by force.

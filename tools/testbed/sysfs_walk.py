@@ -172,6 +172,12 @@ CONTROL = {
             "sessname=a/b device_path=x", "sessname= device_path=x", "\x01", "\xff\xfe", "x" * 4000)) + (
         (f"sessname={'x' * 255} device_path=x", errno.ENAMETOOLONG), (MAPPING, errno.EEXIST),
         ("sessname=unknown device_path=x", errno.ENXIO))),
+    "open_session": File(0o644, r'Usage: echo "sessname=[^\n]*\n', (), tuple(
+        (text, errno.EINVAL) for text in (
+            "x", "path=ip:10.0.1.1", MAPPING, "sessname=demo sessname=t", "sessname=demo nr_queues=0", "sessname=a/b", "\x01")) + (
+        (f"sessname={'x' * 255}", errno.ENAMETOOLONG), ("sessname=unknown", errno.ENXIO))),
+    "close_session": File(0o644, "Usage: echo <name> > close_session\n", (), tuple(
+        (text, errno.ENOENT) for text in ("x", "demo", "", "\x01", "x" * 4000))),
     "discover": File(0o600, r'Usage: echo "sessname=[^\n]*\n', (), tuple(
         (text, errno.EINVAL) for text in (
             "x", "path=ip:10.0.1.1", MAPPING, "sessname=demo sessname=t", "sessname=demo colour=blue",

@@ -57,6 +57,16 @@ const DISCOVER: [Key; 4] = [
     Key::optional(KEY_ID),
 ];
 
+/// The options of `open_session`.
+const OPEN: [Key; 6] = [
+    Key::required(SESSNAME),
+    PATHS,
+    Key::optional(DEST_PORT),
+    Key::optional(NR_QUEUES),
+    Key::optional(KEY_ID),
+    Key::optional(FAILOVER_TIME_MS),
+];
+
 /// Why a line is refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MapError<'a> {
@@ -253,10 +263,7 @@ impl<'a> MapOptions<'a> {
             Some("0") | None => false,
             Some(text) => return Err(MapError::Exclusive(text)),
         };
-        let nr_queues = match options.get(NR_QUEUES) {
-            Some(text) => Some(queues(text).ok_or(MapError::Queues(text))?),
-            None => None,
-        };
+        let nr_queues = nr_queues(&options)?;
         let nr_poll_queues = match options.get(NR_POLL_QUEUES) {
             Some(text) => poll_queues(text).ok_or(MapError::PollQueues(text))?,
             None => 0,
@@ -286,8 +293,7 @@ impl<'a> MapOptions<'a> {
     /// Number of queues of a session that is created on a machine with `nr_cpus` CPUs: one for each
     /// unless the line has a number; `None` if it asks for more.
     pub fn queues(&self, nr_cpus: u32) -> Option<u32> {
-        let nr = self.nr_queues.unwrap_or(nr_cpus);
-        (nr <= nr_cpus).then_some(nr)
+        queues_of(self.nr_queues, nr_cpus)
     }
 
     /// Number of poll queues on a machine with `nr_cpus` CPUs; `None` if the line asks for more.
@@ -298,6 +304,47 @@ impl<'a> MapOptions<'a> {
             Err(_) => Some(nr_cpus),
         }
     }
+}
+
+/// A checked line of `open_session`.
+#[derive(Clone, Copy, Debug)]
+pub struct OpenOptions<'a> {
+    /// The session.
+    pub session: SessionOptions<'a>,
+    /// As [`MapOptions::nr_queues`].
+    pub nr_queues: Option<u32>,
+}
+
+impl<'a> OpenOptions<'a> {
+    /// Parses a line, and checks all values.
+    ///
+    /// # Errors
+    ///
+    /// The first problem; see [`MapError`].
+    pub fn parse(line: &'a [u8]) -> Result<Self, MapError<'a>> {
+        let options = Options::parse(line, &OPEN).map_err(MapError::Option)?;
+        Ok(Self {
+            session: SessionOptions::of(options)?,
+            nr_queues: nr_queues(&options)?,
+        })
+    }
+
+    /// As [`MapOptions::queues`].
+    pub fn queues(&self, nr_cpus: u32) -> Option<u32> {
+        queues_of(self.nr_queues, nr_cpus)
+    }
+}
+
+fn nr_queues<'a>(options: &Options<'a>) -> Result<Option<u32>, MapError<'a>> {
+    match options.get(NR_QUEUES) {
+        Some(text) => Ok(Some(queues(text).ok_or(MapError::Queues(text))?)),
+        None => Ok(None),
+    }
+}
+
+fn queues_of(nr: Option<u32>, nr_cpus: u32) -> Option<u32> {
+    let nr = nr.unwrap_or(nr_cpus);
+    (nr <= nr_cpus).then_some(nr)
 }
 
 fn port(text: &str) -> Option<u16> {

@@ -3,6 +3,7 @@
 //! Options of mapping and unmapping.
 
 use ibnbd_proto::access::AccessMode;
+use ibnbd_proto::map_opts::OpenOptions;
 use ibnbd_proto::map_opts::{MapError, MapOptions, SessionOptions, UnmapMode};
 use ibtrs_proto::addr::AddrError;
 use ibtrs_proto::auth::KeyId;
@@ -271,4 +272,32 @@ proptest! {
             prop_assert!(m.session.path_count() <= 128);
         }
     }
+}
+
+/// A session without a disk has the options of its paths, and no others.
+#[test]
+fn open_session_options() {
+    let line =
+        b"sessname=s path=ip:10.0.0.1 dest_port=99 nr_queues=3 key_id=k failover_time_ms=2000";
+    let open = OpenOptions::parse(line).unwrap();
+    assert_eq!(open.session.name.as_str(), "s");
+    assert_eq!((open.session.dest_port, open.session.path_count()), (99, 1));
+    assert_eq!(open.session.key_id.unwrap().as_str(), "k");
+    assert_eq!(open.session.failover_time_ms, Some(2000));
+    assert_eq!((open.queues(4), open.queues(2)), (Some(3), None));
+    assert_eq!(
+        OpenOptions::parse(b"sessname=s").unwrap().queues(8),
+        Some(8)
+    );
+    for other in [
+        "device_path=d",
+        "access_mode=ro",
+        "nr_poll_queues=1",
+        "data_checksum=none",
+        "nr_queues=0",
+    ] {
+        let line = format!("sessname=s path=ip:10.0.0.1 {other}");
+        assert!(OpenOptions::parse(line.as_bytes()).is_err(), "{other}");
+    }
+    assert!(OpenOptions::parse(b"path=ip:10.0.0.1").is_err());
 }
