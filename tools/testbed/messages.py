@@ -21,8 +21,9 @@ DEVICE = "/dev/ibmsg"
 BIND, CONNECT, ACCEPT, INFO, SHUTDOWN = (0xB900 + number for number in range(5))
 MSG, REQUEST, REPLY, RECEIPT, EVENT, OFFER = range(1, 7)
 CONNECTED, CLOSED, PATH_LOST, PATH_BACK = range(1, 5)
-F_RECEIPT, F_NOWAIT, F_KERNEL = 1, 2, 0x80
-NONBLOCK, REJECT = 1, 2
+F_RECEIPT, F_NOWAIT, F_AUTHENTICATED, F_KERNEL = 1, 2, 0x40, 0x80
+NONBLOCK, REJECT, UNAUTHENTICATED = 1, 2, 4
+WANT_PATHS = 1
 MAX = 65536
 HEADER = struct.Struct("=BBHIQQiI")
 OPTS = struct.Struct("=8I")
@@ -276,38 +277,141 @@ def refusing(portal: int) -> None:
     accept(portal, offer.id, flags=REJECT, reason=errno.EACCES, data=b"no")
 
 
+LENGTHS = (0, 1, 8, 100, 4000, 4096, 5000, 20000, MAX)
+
+
+def lengths(seed: str, count: int):
+    """Of messages, of which one in 16 may be long."""
+    any_of = random.Random(seed)
+    return (any_of.choice(LENGTHS) if number % 16 == 0 else number % 300 for number in range(count))
+
+
+def speak(fd: int, seed: str, count: int, pause: float = 0) -> None:
+    """Sends messages of all lengths."""
+    for number, length in enumerate(lengths(seed, count)):
+        write(fd, body_of(number, length), tag=number)
+        if pause:
+            time.sleep(pause)
+
+
+def hear(fd: int, seed: str, count: int) -> None:
+    """Takes them, each once and in order."""
+    expected = enumerate(lengths(seed, count))
+    taken = 0
+    while taken < count:
+        for message in read(fd):
+            assert message.kind == MSG, message
+            number, length = next(expected)
+            assert message.tag == number and message.body == body_of(number, length), (number, message)
+            taken += 1
+
+
 def in_order(seed="1", count="2000") -> None:
     """Messages of all lengths in both directions, each once and in order."""
     portal, client, server = pair()
-
-    def speak(fd: int, which: int) -> None:
-        lengths = random.Random(f"{seed}{which}")
-        for number in range(int(count)):
-            length = lengths.choice((0, 1, 8, 100, 4000, 4096, 5000, 20000, MAX)) if number % 16 == 0 else number % 300
-            write(fd, body_of(number, length), tag=number)
-
-    def hear(fd: int, which: int) -> None:
-        lengths = random.Random(f"{seed}{which}")
-        expected = 0
-        while expected < int(count):
-            for message in read(fd):
-                assert message.kind == MSG, message
-                number = expected
-                length = lengths.choice((0, 1, 8, 100, 4000, 4096, 5000, 20000, MAX)) if number % 16 == 0 else number % 300
-                assert message.tag == expected and message.body == body_of(number, length), (expected, message)
-                expected += 1
-
-    pids = [child(speak, client, 0), child(hear, server, 0), child(speak, server, 1), child(hear, client, 1)]
+    count = int(count)
+    pids = [child(speak, client, f"{seed}0", count), child(hear, server, f"{seed}0", count),
+            child(speak, server, f"{seed}1", count), child(hear, client, f"{seed}1", count)]
     for pid in pids:
         ends(pid)
     # The last acknowledgement may be on its way, or lost with the link.
     deadline = time.monotonic() + 20
-    while (told := info(client))["queued_msgs"] < int(count) and time.monotonic() < deadline:
+    while (told := info(client))["queued_msgs"] < count and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert told["sent_msgs"] == told["queued_msgs"] == int(count), told
+    assert told["sent_msgs"] == told["queued_msgs"] == count, told
     for fd in (portal, client, server):
         os.close(fd)
     print(told["moves"])
+
+
+# --- between two machines ---
+
+def answer(name: str, channels="1", count="100", pause="0", flags="4") -> None:
+    """Accepts channels, and speaks and hears on each."""
+    portal = bind(name, flags=int(flags))
+    pids = []
+    for _ in range(int(channels)):
+        (offer,) = read(portal, 1024)
+        seed = offer.body[offer.body[0] + 256 * offer.body[1]:].decode()
+        server = accept(portal, offer.id)
+        print(f"authenticated={bool(offer.flags & F_AUTHENTICATED)}", flush=True)
+        pids.append(child(on_both_sides, server, f"{seed}1", f"{seed}0", int(count), float(pause)))
+        os.close(server)
+    for pid in pids:
+        ends(pid)
+
+
+def ask(session: str, name: str, channels="1", count="100", pause="0") -> None:
+    """Opens channels, and speaks and hears on each."""
+    pids = []
+    for number in range(int(channels)):
+        client = connect(name, session=session, data=str(number).encode(), timeout=60000)
+        pids.append(child(on_both_sides, client, f"{number}0", f"{number}1", int(count), float(pause)))
+        os.close(client)
+    for pid in pids:
+        ends(pid)
+
+
+def try_to_connect(session: str, name: str, seconds="60") -> None:
+    """Prints the errno of CONNECT, and the reason of a refusal."""
+    context = device()
+    args = connect_args(name, session=session, timeout=int(float(seconds) * 1000))
+    try:
+        fcntl.ioctl(context, CONNECT, args)
+        print("connected")
+    except OSError as error:
+        status = struct.unpack_from("=i", args, 12)[0]
+        print(errno.errorcode[error.errno], errno.errorcode.get(status, ""))
+
+
+def wait_for_end(fd: int) -> None:
+    """Prints what happens to a channel until it ends."""
+    print("open", flush=True)
+    while True:
+        message = wait_one(fd)
+        if message.kind == EVENT and message.event == CLOSED:
+            print("closed", errno.errorcode.get(message.status, message.status), flush=True)
+            return
+        print({PATH_LOST: "lost", PATH_BACK: "back"}.get(message.event, message), flush=True)
+
+
+def hold(session: str, name: str) -> None:
+    """Opens a channel and waits until it ends."""
+    wait_for_end(connect(name, session=session, timeout=60000, options=opts(events=WANT_PATHS)))
+
+
+def hold_accepted(name: str) -> None:
+    """Accepts a channel and waits until it ends."""
+    portal = bind(name, flags=UNAUTHENTICATED)
+    (offer,) = read(portal, 1024)
+    wait_for_end(accept(portal, offer.id))
+
+
+def bind_and_wait(name: str) -> None:
+    """Reads an offer, and accepts it when its session has ended."""
+    portal = bind(name, flags=UNAUTHENTICATED)
+    (offer,) = read(portal, 1024)
+    print("offered", flush=True)
+    deadline = time.monotonic() + 120
+    while info(portal)["state"]:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    with fails(errno.ENOENT):
+        accept(portal, offer.id)
+    print("gone")
+
+
+def on_both_sides(fd: int, ours: str, theirs: str, count: int, pause: float) -> None:
+    pid = child(speak, fd, ours, count, pause)
+    hear(fd, theirs, count)
+    ends(pid)
+    # All of ours are there when the other program has them, too.
+    deadline = time.monotonic() + 600
+    while info(fd)["taken_msgs"] < count:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    print(f"moves={info(fd)['moves']}", flush=True)
+    os.close(fd)
 
 
 def bounds() -> None:

@@ -40,8 +40,8 @@ for _ in {1..300}; do
 done
 @clear_exports@
 loaded=()
-for module in ibtrs_sample_disk ibtrs_sample_client ibmsg ibnbd_client rnbd_client ibnbd_server rnbd_server \
-	ibtrs_client rtrs_client ibtrs_server rtrs_server ibtrs_core rtrs_core; do
+for module in ibtrs_sample_disk ibtrs_sample_client ibnbd_client rnbd_client ibnbd_server rnbd_server \
+	ibtrs_client rtrs_client ibtrs_server rtrs_server ibmsg ibtrs_core rtrs_core; do
 	[ ! -e "/sys/module/$module" ] || loaded+=("$module")
 done
 [ -z "${loaded[*]}" ] || busybox rmmod "${loaded[@]}" || exit 1

@@ -23,7 +23,7 @@ def export(server, *others: str) -> None:
     for name in (DISK, *others):
         server.null_blk(name, size_mb=64)
     # Few chunks, as a session is set up again and again.
-    server.run(f"modprobe {OURS.transport('server')} slots_over_rxe=Y sess_queue_depth=16 && {OURS.load_server()}")
+    server.run(f"modprobe ibmsg && modprobe {OURS.transport('server')} slots_over_rxe=Y sess_queue_depth=16 && {OURS.load_server()}")
 
 
 def slow_disk(server) -> None:
@@ -43,7 +43,7 @@ def run_attacks(client, arguments: str, cases: int) -> None:
 
 def nothing_is_left(server) -> None:
     server.wait_until("! rdma resource show qp | grep -q 'type RC'")
-    server.run(OURS.unload("server"))
+    server.run(OURS.unload("server").replace("ibtrs_core", "ibmsg ibtrs_core"))
 
 
 @pytest.mark.fast
@@ -75,7 +75,7 @@ def test_fuzz(pair):
 KEY = f"--key {keyring.secret('right').hex()}"
 # All that attacks are called, and sessions of the fuzzer.
 NAMES = ("raw", "shared", "honest", "checksums", "look", "rewriter", "second", "one", "two", "deaf", "mute", "inval", "slow",
-         "offered", "fetched", "capsules")
+         "offered", "fetched", "capsules", "messages")
 FUZZ_NAMES = tuple(f"fuzz{number}" for number in range(24))
 
 

@@ -1,0 +1,266 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Messages between programs of two machines, over the paths of a session: each is there once and in order,
+whatever happens to the paths."""
+
+import re
+import time
+from pathlib import Path
+
+import pytest
+
+from testbed import blockdev, keyring, messages, mishaps
+from testbed.lab import SERVER_ADDRESS, wait_for
+from testbed.stack import STACKS
+
+pytestmark = [pytest.mark.links(2), pytest.mark.fast]
+
+SESSION = "/sys/class/ibtrs-client/demo"
+
+
+def load(pair) -> None:
+    for guest in pair:
+        guest.run("modprobe ibmsg")
+        guest.push("/tmp/messages.py", Path(messages.__file__).read_text())
+
+
+@pytest.fixture
+def session(pair, stack):
+    """Two paths with message connections, and a disk."""
+    load(pair)
+    mishaps.make_ready(pair)
+    blockdev.map_two_paths(pair, stack)
+
+
+def start(guest, name: str, *arguments):
+    return guest.start(f"exec python3 /tmp/messages.py {name} {' '.join(map(str, arguments))} 2>&1")
+
+
+def bound(guest) -> None:
+    guest.wait_until("ls -l /proc/[0-9]*/fd 2> /dev/null | grep -q ibmsg-portal", 60)
+
+
+def answering(pair, name: str, *arguments):
+    """A program of the server that has bound a portal."""
+    program = start(pair.server, "answer", name, *arguments)
+    bound(pair.server)
+    return program
+
+
+def finish(*programs, timeout: float = 300) -> str:
+    for program in programs:
+        assert program.wait(timeout).ok, program.text
+    return "".join(program.text for program in programs)
+
+
+def moves(text: str) -> list[int]:
+    return [int(number) for number in re.findall(r"moves=(\d+)", text)]
+
+
+def each_path(pair, what: str) -> None:
+    for link in (1, 2):
+        pair.client.run(f"echo 1 > {SESSION}/paths/ip:10.0.{link}.2@ip:{SERVER_ADDRESS.format(link=link)}/{what}")
+
+
+def tries(guest, name: str = "kv", session: str = "demo", seconds: float = 60) -> str:
+    return guest.run(f"python3 /tmp/messages.py try_to_connect {session} {name} {seconds}")
+
+
+def held(pair):
+    """Both ends of a channel."""
+    server = start(pair.server, "hold_accepted", "kv")
+    bound(pair.server)
+    client = start(pair.client, "hold", "demo", "kv")
+    for program in (client, server):
+        wait_for(lambda program=program: "open" in program.text, 60, "the channel is open")
+    return client, server
+
+
+def test_programs_of_two_machines(pair, session):
+    server = answering(pair, "kv", 3, 500)
+    client = start(pair.client, "ask", "demo", "kv", 3, 500)
+    text = finish(client, server)
+    assert moves(text) == [0] * 6 and text.count("authenticated=False") == 3
+
+
+@pytest.mark.long
+def test_no_message_is_lost_or_doubled_when_paths_are(pair, session):
+    server = answering(pair, "kv", 4, 3000, 0.01)
+    client = start(pair.client, "ask", "demo", "kv", 4, 3000, 0.01)
+    for link in (1, 2, 1, 2):
+        path = f"{SESSION}/paths/ip:10.0.{link}.2@ip:{SERVER_ADDRESS.format(link=link)}"
+        pair.client.run(f"echo 1 > {path}/disconnect")
+        time.sleep(2)
+        assert client.running and server.running, client.text + server.text
+        pair.client.run(f"echo 1 > {path}/reconnect")
+        wait_for(lambda: blockdev.connected(pair.client) == 2, 60, "both paths are connected")
+    for link in (1, 2):
+        with mishaps.cable_out(pair, pair.client, link):
+            time.sleep(8)
+        wait_for(lambda: blockdev.connected(pair.client) == 2, 60, "both paths are connected")
+    assert min(moves(finish(client, server))) >= 3
+
+
+@pytest.mark.rdma("siw")
+def test_over_iwarp(pair, session):
+    server = answering(pair, "kv", 3, 1000, 0.005)
+    client = start(pair.client, "ask", "demo", "kv", 3, 1000, 0.005)
+    wait_for(lambda: server.text.count("authenticated") == 3, 60, "the channels are open")
+    for link in (1, 2):
+        path = f"{SESSION}/paths/ip:10.0.{link}.2@ip:10.0.{link}.1"
+        pair.client.run(f"echo 1 > {path}/disconnect")
+        pair.client.run(f"echo 1 > {path}/reconnect")
+        wait_for(lambda: blockdev.connected(pair.client) == 2, 60, "both paths are connected")
+    assert max(moves(finish(client, server))) >= 1
+
+
+def test_messages_wait_for_a_path(pair, session):
+    """The server has lost its session with the last path, and keeps the channels."""
+    server = answering(pair, "kv", 2, 1000, 0.005)
+    client = start(pair.client, "ask", "demo", "kv", 2, 1000, 0.005)
+    wait_for(lambda: server.text.count("authenticated") == 2, 60, "the channels are open")
+    each_path(pair, "disconnect")
+    pair.server.wait_for_log("demo: session closed")
+    time.sleep(2)
+    assert client.running and server.running, client.text + server.text
+    each_path(pair, "reconnect")
+    assert min(moves(finish(client, server))) >= 1
+
+
+def test_a_client_that_does_not_come_back(pair, stack):
+    pair.server.run("modprobe ibmsg reconnect_s=2")
+    load(pair)
+    blockdev.map_two_paths(pair, stack)
+    client, server = held(pair)
+    each_path(pair, "disconnect")
+    pair.server.wait_for_log("demo: its client has not come back", 30)
+    assert "closed ECONNABORTED" in finish(server)
+    assert client.running and "lost" in client.text
+    # It learns that when it does come back.
+    each_path(pair, "reconnect")
+    assert "closed ECONNABORTED" in finish(client)
+
+
+def test_a_server_that_has_restarted(pair, stack, session):
+    client, server = held(pair)
+    each_path(pair, "disconnect")
+    pair.server.wait_for_log("demo: session closed")
+    server.kill()
+    pair.server.wait_until("[ $(cat /sys/module/ibmsg/refcnt) = 0 ]")
+    pair.server.run("busybox rmmod ibnbd_server ibtrs_server ibmsg && modprobe ibmsg")
+    pair.server.run(stack.load_server())
+    assert client.running, client.text
+    each_path(pair, "reconnect")
+    assert "closed ECONNABORTED" in finish(client)
+    # The session goes on.
+    other = answering(pair, "kv", 1, 10)
+    finish(start(pair.client, "ask", "demo", "kv", 1, 10), other)
+
+
+def test_a_session_without_disks(pair, stack):
+    load(pair)
+    pair.server.run(stack.load_server())
+    pair.client.run(stack.load_client())
+    control = "/sys/class/ibnbd-client/ctl"
+    pair.client.run(f'echo "sessname=demo path=ip:10.0.1.1 nr_queues=1" > {control}/open_session')
+    assert not pair.client.ok(f'echo "sessname=demo path=ip:10.0.1.1" > {control}/open_session')
+    pair.client.wait_for_log("open_session: demo: the session is open already: EEXIST")
+    pair.client.run(f"echo ip:10.0.2.1 > {SESSION}/add_path")
+    client, server = held(pair)
+    # The module stays as long as there is a session.
+    for guest in pair:
+        assert not guest.ok("busybox rmmod ibmsg")
+    # One waits for an answer, without a limit.
+    silent = start(pair.server, "bind_and_wait", "silent")
+    pair.server.wait_until("[ $(ls -l /proc/[0-9]*/fd 2> /dev/null | grep -c ibmsg-portal) = 2 ]", 60)
+    waiting = start(pair.client, "try_to_connect", "demo", "silent", 0)
+    wait_for(lambda: "offered" in silent.text, 60, "the channel is offered")
+    # A disk comes and goes; the session stays.
+    device = pair.server.null_blk(size_mb=32)
+    pair.client.run(f'echo "sessname=demo device_path={device}" > {stack.map_file}')
+    pair.client.run(stack.unmap())
+    assert client.running and server.running
+    pair.client.run(f"echo demo > {control}/close_session")
+    pair.client.run(f"[ ! -e {SESSION} ]")
+    assert "closed ECONNABORTED" in finish(client)
+    assert finish(waiting).split() == ["ECONNREFUSED", "ECONNABORTED"]
+    assert tries(pair.client).split() == ["ENODEV"]
+    # What was opened once is closed once.
+    assert not pair.client.ok(f"echo demo > {control}/close_session")
+    # The same client comes again: its former channels have ended.
+    pair.client.run(f'echo "sessname=demo path=ip:10.0.1.1 nr_queues=1" > {control}/open_session')
+    assert "closed ECONNABORTED" in finish(server)
+    # The offer is gone, and can be accepted no more.
+    assert "gone" in finish(silent)
+    # Unloading closes what is left open.
+    pair.client.run("busybox rmmod ibnbd_client ibtrs_client ibmsg")
+
+
+def test_a_name_that_no_portal_may_have(pair, stack):
+    load(pair)
+    pair.server.run(stack.load_server())
+    pair.client.run(stack.load_client())
+    for name in ("local", "x" * 65):
+        pair.client.run(f'echo "sessname={name} path=ip:10.0.1.1 nr_queues=1" > /sys/class/ibnbd-client/ctl/open_session')
+        pair.client.wait_for_log(f"{name}: its paths carry no messages of programs")
+        pair.client.run(f"[ $(cat /sys/class/ibtrs-client/{name}/paths/*/state) = connected ]")
+        pair.client.run(f"echo {name} > /sys/class/ibnbd-client/ctl/close_session")
+
+
+def test_a_machine_that_has_not_proved_a_key(pair, session):
+    server = answering(pair, "kv", 1, 10, 0, 0)
+    assert tries(pair.client).split() == ["ECONNREFUSED", "EACCES"]
+    assert tries(pair.client, "nothing").split() == ["ECONNREFUSED", "ENOENT"]
+    assert server.running
+    # The machine itself may.
+    local = start(pair.server, "ask", "local", "kv", 1, 10)
+    assert "authenticated=True" in finish(local, server)
+
+
+def test_a_machine_that_has_proved_a_key(pair, stack):
+    for guest in pair:
+        keyring.load(guest)
+    load(pair)
+    blockdev.map_two_paths(pair, stack)
+    server = answering(pair, "kv", 1, 1000, 0.002, 0)
+    client = start(pair.client, "ask", "demo", "kv", 1, 1000, 0.002)
+    wait_for(lambda: "authenticated" in server.text, 60, "the channel is open")
+    pair.client.run(f"echo 1 > {SESSION}/paths/ip:10.0.1.2@ip:10.0.1.1/reconnect")
+    assert "authenticated=True" in finish(client, server)
+
+
+def test_a_server_without_messages(pair, stack):
+    pair.client.run("modprobe ibmsg")
+    pair.client.push("/tmp/messages.py", Path(messages.__file__).read_text())
+    blockdev.map_two_paths(pair, stack)
+    assert tries(pair.client).split() == ["ENOTSUP"]
+    # It takes effect with the next connection of a path.
+    load(pair)
+    assert tries(pair.client).split() == ["ENOTSUP"]
+    pair.client.run(f"echo 1 > {SESSION}/paths/ip:10.0.1.2@ip:10.0.1.1/reconnect")
+    wait_for(lambda: blockdev.connected(pair.client) == 2, 60, "both paths are connected")
+    server = answering(pair, "kv", 1, 100)
+    finish(start(pair.client, "ask", "demo", "kv", 1, 100), server)
+
+
+def test_a_server_of_mainline(pair, stack):
+    """It is asked for no message connection that it could take for another one."""
+    mainline = STACKS["mainline"]
+    device = pair.server.null_blk(size_mb=32)
+    pair.client.run("modprobe ibmsg")
+    pair.client.push("/tmp/messages.py", Path(messages.__file__).read_text())
+    pair.server.run(mainline.load_server())
+    pair.client.run(stack.load_client())
+    device = mainline.exported(device)
+    pair.client.run(f'echo "sessname=demo path=ip:10.0.1.1 device_path={device}" > {stack.map_file}')
+    pair.client.run(f"dd if={stack.disk} of=/dev/null bs=1M count=4 iflag=direct status=none")
+    assert tries(pair.client).split() == ["ENOTSUP"]
+
+
+def test_a_client_of_mainline(pair):
+    mainline, ours = STACKS["mainline"], STACKS["ibtrs"]
+    pair.server.run("modprobe ibmsg")
+    device = pair.server.null_blk(size_mb=32)
+    pair.server.run(ours.load_server())
+    pair.client.run(mainline.load_client())
+    pair.client.run(f'echo "sessname=demo path=ip:10.0.1.1 device_path={device}" > {mainline.map_file}')
+    pair.client.run(f"dd if={mainline.disk} of=/dev/null bs=1M count=4 iflag=direct status=none")
