@@ -647,7 +647,7 @@ fn no_path_stays_drained_when_a_signal_ends_the_command() {
         let path = "/sys/class/ibtrs-client/s/paths/ip:10.0.1.2@ip:10.0.1.1";
         let (drain, reconnect) = (format!("{path}/drain"), format!("{path}/reconnect"));
         tree.file(&drain, "").file(&reconnect, "");
-        // The command leaves a signal ignored that whoever runs the tests has ignored.
+        // The command leaves a signal ignored that its parent ignores.
         let mut child = std::process::Command::new("env")
             .args(["--default-signal", env!("CARGO_BIN_EXE_ibnbd"), "--root"])
             .arg(tree.base())
