@@ -28,6 +28,7 @@
 //! | [`fdinfo`] | the portals and channels of other processes |
 
 #![deny(unsafe_code)]
+#![allow(rustdoc::private_intra_doc_links)]
 #![warn(missing_docs, rust_2018_idioms, unreachable_pub)]
 
 mod channel;

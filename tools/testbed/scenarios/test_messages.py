@@ -50,8 +50,9 @@ def test_order_and_exactly_once_although_the_link_is_lost(solo):
     case(solo, "paths")
 
 
-def test_many_channels(solo):
-    load(solo)
+@pytest.mark.parametrize("lossy", (False, True), ids=("", "lossy"))
+def test_many_channels(solo, lossy):
+    load(solo, lossy)
     case(solo, "many", 1000)
 
 
