@@ -181,3 +181,12 @@ impl Out {
         self.piece.is_none() && last.is_none_or(|last| last.item.number().is_some())
     }
 }
+
+impl Drop for Out {
+    /// One by one: a list that drops its rest would need a stack as long as itself.
+    fn drop(&mut self) {
+        while let Some(mut sent) = self.gone.take() {
+            self.gone = sent.next.take();
+        }
+    }
+}
