@@ -145,7 +145,9 @@ impl Peers {
     /// *may sleep*
     pub(crate) fn close(&self) {
         self.reaper.disable_sync();
-        for entry in take(&mut *self.list.lock()) {
+        // Not under the lock, as closing a side waits for its work items.
+        let all = take(&mut *self.list.lock());
+        for entry in all {
             entry.side.close();
         }
     }

@@ -743,7 +743,8 @@ mod tests {
     fn late_reply(queue: &Arc<Queue>) -> Result {
         let (mut world, portal) = opened(queue)?;
         let header = Header {
-            timeout_ms: 1,
+            // Long enough for the request to arrive.
+            timeout_ms: 500,
             ..Header::new(Kind::Request)
         };
         let reserved = world.reserve(0, &header)?;
@@ -755,8 +756,11 @@ mod tests {
         let id = request.map_or(0, |request| request.id);
         let mut told = None;
         for _ in 0..1000 {
-            kernel::time::delay::fsleep(kernel::time::Delta::from_millis(1));
+            kernel::time::delay::fsleep(kernel::time::Delta::from_millis(10));
             told = told.or_else(|| world.take(0));
+            if told.is_some() {
+                break;
+            }
         }
         ensure!(told.is_some_and(|(told, _)| told.kind == Kind::Reply && told.flags != 0));
         world.send(1, Kind::Msg, 0, 1, 1)?;
