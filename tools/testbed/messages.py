@@ -401,6 +401,56 @@ def bind_and_wait(name: str) -> None:
     print("gone")
 
 
+SMALL = {"recv_bytes": 4160, "max_message": 4096, "recv_msgs": 4, "send_bytes": 4160, "send_msgs": 4, "calls": 1}
+
+
+def free() -> int:
+    """Bytes of memory that could be had."""
+    os.sync()
+    with open("/proc/meminfo") as file:
+        return int(dict(line.split(":") for line in file)["MemAvailable"].split()[0]) * 1024
+
+
+def crowd(count: str) -> int:
+    import resource
+    resource.setrlimit(resource.RLIMIT_NOFILE, (int(count) + 100,) * 2)
+    return int(count)
+
+
+def answer_crowd(name: str, count: str) -> None:
+    """Accepts many channels; each echoes once."""
+    number = crowd(count)
+    portal = bind(name, flags=UNAUTHENTICATED, backlog=4096, options=opts(**SMALL))
+    before = free()
+    ours = []
+    while len(ours) < number:
+        ours += [accept(portal, offer.id, flags=NONBLOCK) for offer in read(portal)]
+    print(f"bytes={(before - free()) // number}", flush=True)
+    for fd in ours:
+        write(fd, wait_one(fd).body)
+    for fd in ours:
+        assert wait_one(fd).event == CLOSED
+        os.close(fd)
+
+
+def ask_crowd(session: str, name: str, count: str) -> None:
+    """Opens many channels, and sends one message on each."""
+    number = crowd(count)
+    before, began, ours = free(), time.monotonic(), []
+    while len(ours) < number:
+        # No more at a time than the portal has room for.
+        some = [connect(name, flags=NONBLOCK, options=opts(**SMALL), session=session) for _ in range(min(1000, number - len(ours)))]
+        for fd in some:
+            assert wait_one(fd).event == CONNECTED
+        ours += some
+    print(f"ms={(time.monotonic() - began) * 1000 / number:.2f} bytes={(before - free()) // number}", flush=True)
+    for at, fd in enumerate(ours):
+        write(fd, body_of(at, at % 4096))
+    for at, fd in enumerate(ours):
+        assert wait_one(fd).body == body_of(at, at % 4096)
+        os.close(fd)
+
+
 def on_both_sides(fd: int, ours: str, theirs: str, count: int, pause: float) -> None:
     pid = child(speak, fd, ours, count, pause)
     hear(fd, theirs, count)

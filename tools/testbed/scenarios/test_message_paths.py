@@ -2,6 +2,7 @@
 """Messages between programs of two machines, over the paths of a session: each is there once and in order,
 whatever happens to the paths."""
 
+import os
 import re
 import time
 from pathlib import Path
@@ -15,6 +16,7 @@ from testbed.stack import STACKS
 pytestmark = [pytest.mark.links(2), pytest.mark.fast]
 
 SESSION = "/sys/class/ibtrs-client/demo"
+CHANNELS = int(os.environ.get("IBTRS_CHANNELS", 1000))
 
 
 def load(pair) -> None:
@@ -98,6 +100,21 @@ def test_no_message_is_lost_or_doubled_when_paths_are(pair, session):
             time.sleep(8)
         wait_for(lambda: blockdev.connected(pair.client) == 2, 60, "both paths are connected")
     assert min(moves(finish(client, server))) >= 3
+
+
+def test_many_channels(pair, session):
+    """Of one session; a path is lost with all of them. IBTRS_CHANNELS=10000 for more."""
+    server = start(pair.server, "answer_crowd", "crowd", CHANNELS)
+    bound(pair.server)
+    client = start(pair.client, "ask_crowd", "demo", "crowd", CHANNELS)
+    wait_for(lambda: "bytes" in server.text, 600, "all are open")
+    for link in (1, 2):
+        pair.client.run(f"echo 1 > {SESSION}/paths/ip:10.0.{link}.2@ip:10.0.{link}.1/reconnect")
+        wait_for(lambda: blockdev.connected(pair.client) == 2, 60, "both paths are connected")
+    text = finish(client, server, timeout=900)
+    print(text)
+    # With the file that each is.
+    assert max(map(int, re.findall(r"bytes=(-?\d+)", text))) < 4096
 
 
 @pytest.mark.rdma("siw")
