@@ -4,7 +4,7 @@
 //!
 //! IBTRS makes and ends them. A client's session ends with the IBTRS session. A server's IBTRS session ends
 //! when it has lost its last path, and its client, which may only have lost a switch, begins another one
-//! under the same UUID: so the server's side waits for it, for `reconnect_s`, if it has channels.
+//! under the same UUID: so the server's side waits for it, for `reconnect_s`, if it has accepted channels.
 
 use core::mem::take;
 use ibtrs_core::messages::{

@@ -296,11 +296,12 @@ impl Side {
         self.0.is_authenticated
     }
 
-    /// Whether a program has one of its channels.
+    /// Whether there is a channel that was accepted: a program has it, or has written messages that are still
+    /// to be delivered.
     pub(crate) fn is_used(&self) -> bool {
         let state = self.0.state.lock();
-        let is_used = state.chans.values().any(|chan| chan.has_program);
-        is_used
+        let mut chans = state.chans.values();
+        chans.any(|chan| chan.has_program || chan.proto.is_established())
     }
 
     /// Ends the session. Programs learn that the other side is gone, and keep their channels until they close

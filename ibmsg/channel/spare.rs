@@ -76,6 +76,17 @@ impl Chan {
         }
     }
 
+    /// What it lacks for a message that arrives.
+    pub(crate) fn needs_for_arrival(&self) -> Needs {
+        let (messages, _) = self.inbox.lack();
+        Needs {
+            out: None,
+            messages,
+            notices: None,
+            calls: None,
+        }
+    }
+
     /// Takes what was allocated. What is left is not needed.
     pub(crate) fn extend(&mut self, spares: &mut Spares) {
         self.out.extend(&mut spares.out);
@@ -94,6 +105,11 @@ impl Chan {
     pub(crate) fn starves(&mut self, now: u64) {
         self.inbox.drop_pieces();
         self.hungry_at.get_or_insert(now + PAUSE_US);
+    }
+
+    /// There is still no memory. Pieces that have arrived meanwhile stay: they had some.
+    pub(crate) fn starves_on(&mut self, now: u64) {
+        self.hungry_at = Some(now + PAUSE_US);
     }
 
     /// Whether it is time to look for memory.

@@ -171,7 +171,7 @@ impl Side {
     fn feed_one(&self, id: u32) {
         let needs = self.with(id, |chan| {
             chan.is_listed_hungry = false;
-            chan.needs()
+            chan.needs_for_arrival()
         });
         let Some(needs) = needs else {
             return;
@@ -184,7 +184,7 @@ impl Side {
                 self.change(id, |chan| chan.feed(&mut spares));
             }
             _ => {
-                self.change(id, |chan| chan.starves(crate::types::now()));
+                self.change(id, |chan| chan.starves_on(crate::types::now()));
             }
         }
     }

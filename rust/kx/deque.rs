@@ -171,9 +171,10 @@ impl<T> Deque<T> {
     /// Moves chunks before the first value behind the last one.
     fn reuse(&mut self) {
         // One place stays before the first value, for `push_front`.
-        while self.head > CHUNK {
-            self.head -= CHUNK;
-            self.chunks.rotate_left(1);
+        if self.head > CHUNK {
+            let chunks = (self.head - 1) / CHUNK;
+            self.head -= chunks * CHUNK;
+            self.chunks.rotate_left(chunks);
         }
     }
 

@@ -352,6 +352,32 @@ def ask(session: str, name: str, channels="1", count="100", pause="0") -> None:
         ends(pid)
 
 
+def write_and_go(name: str, count: str) -> None:
+    """Accepts a channel, writes when it is told to, and ends."""
+    portal = bind(name, flags=UNAUTHENTICATED)
+    (offer,) = read(portal, 1024)
+    fd = accept(portal, offer.id)
+    print("open", flush=True)
+    while not os.path.exists("/tmp/go"):
+        time.sleep(0.1)
+    for number in range(int(count)):
+        write(fd, body_of(number, 5000), tag=number)
+
+
+def hear_to_the_end(session: str, name: str) -> None:
+    """Prints how many messages came, in order, and how the channel ended."""
+    fd = connect(name, session=session, timeout=60000)
+    print("open", flush=True)
+    heard = 0
+    while True:
+        for message in read(fd):
+            if message.kind == EVENT:
+                print(f"heard={heard} status={message.status}", flush=True)
+                return
+            assert (message.tag, message.body) == (heard, body_of(heard, 5000)), message
+            heard += 1
+
+
 def try_to_connect(session: str, name: str, seconds="60") -> None:
     """Prints the errno of CONNECT, and the reason of a refusal."""
     context = device()
@@ -526,7 +552,7 @@ def flow() -> None:
     _, client, server = pair(options=opts(send_msgs=4), portal_options=opts(recv_msgs=8), flags=NONBLOCK)
     sent = 0
     deadline = time.monotonic() + 60
-    while info(client)["send_queued"] < 4 or info(client)["queued_msgs"] < 8:
+    while (told := info(client))["send_queued"] < 4 or told["queued_msgs"] < 8:
         assert time.monotonic() < deadline
         try:
             write(client, b"x", tag=sent)

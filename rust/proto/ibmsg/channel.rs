@@ -249,6 +249,12 @@ impl Channel {
         matches!(self.phase, Phase::Open) && self.closing.is_none() && !self.peer_ended
     }
 
+    /// Whether the channel was accepted, and something of it may still have to arrive at the other side, or
+    /// come from there, whether or not its programs have gone.
+    pub const fn is_established(&self) -> bool {
+        matches!(self.phase, Phase::Open)
+    }
+
     /// Whether the peer is done with the channel, so that it can be forgotten.
     pub const fn is_over(&self) -> bool {
         matches!(self.phase, Phase::Over)

@@ -148,6 +148,37 @@ def test_messages_wait_for_a_path(pair, session):
     assert min(moves(finish(client, server))) >= 1
 
 
+def test_messages_of_a_program_that_has_gone_wait_as_well(pair, session):
+    server = start(pair.server, "write_and_go", "kv", 20)
+    bound(pair.server)
+    client = start(pair.client, "hear_to_the_end", "demo", "kv")
+    for program in (client, server):
+        wait_for(lambda program=program: "open" in program.text, 60, "the channel is open")
+    each_path(pair, "disconnect")
+    pair.server.wait_for_log("demo: session closed")
+    pair.server.run("touch /tmp/go")
+    finish(server)
+    pair.server.run("rm /tmp/go")
+    each_path(pair, "reconnect")
+    assert "heard=20 status=0" in finish(client)
+    # The same when it goes while there are paths, which are lost after that. The other end does not take all of
+    # it before its program reads.
+    server = start(pair.server, "write_and_go", "kv", 70)
+    bound(pair.server)
+    client = start(pair.client, "hear_to_the_end", "demo", "kv")
+    wait_for(lambda: "open" in client.text and "open" in server.text, 60, "the channel is open")
+    client_pid = pair.client.run("pgrep -f '[h]ear_to_the_end'").split()[0]
+    pair.client.run(f"kill -STOP {client_pid}")
+    pair.server.run("touch /tmp/go")
+    finish(server)
+    pair.server.run("rm /tmp/go")
+    each_path(pair, "disconnect")
+    time.sleep(1)
+    each_path(pair, "reconnect")
+    pair.client.run(f"kill -CONT {client_pid}")
+    assert "heard=70 status=0" in finish(client)
+
+
 def test_a_client_that_does_not_come_back(pair, stack):
     pair.server.run("modprobe ibmsg reconnect_s=2")
     load(pair)
