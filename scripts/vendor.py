@@ -26,8 +26,10 @@ def needed() -> set[tuple[str, str]]:
     """Names and versions of what is compiled."""
     found = set()
     for target in TARGETS:
-        for line in cargo("tree", "--locked", "--package", "ibnbd", "--package", "ibmsg", "--edges", "normal,build", "--target", target,
-                          "--prefix", "none", "--format", "{p}").splitlines():
+        tree = cargo("tree", "--locked", "--package", "ibnbd", "--package", "ibmsg", "--edges", "normal,build",
+                     "--target", target, "--prefix", "none", "--format", "{p}")
+        # There is an empty line between the trees of two commands.
+        for line in filter(None, tree.splitlines()):
             name, version = line.split()[:2]
             found.add((name, version.removeprefix("v")))
     return found
