@@ -118,8 +118,8 @@ def test_many_channels(pair, stack):
         wait_for(lambda: blockdev.connected(pair.client) == 2, 60, "both paths are connected")
     text = finish(client, server, timeout=900)
     print(text)
-    # With the file that each is.
-    assert max(map(int, re.findall(r"bytes=(-?\d+)", text))) < 4096
+    # With the file that each is, some 2 KiB. What else the guest does weighs less where there are more.
+    assert max(map(int, re.findall(r"bytes=(-?\d+)", text))) < 2048 + (6 << 20) // CHANNELS
 
 
 @pytest.mark.rdma("siw")
