@@ -79,12 +79,17 @@ kx::impl_has_work! {
     impl HasWork<DelayedWork<Self>> for Peers { self.reaper }
 }
 
+/// Returns how long the server's side waits for a client to come back, in microseconds.
+fn reconnect_us() -> u64 {
+    u64::from(crate::param::reconnect_s.get()) * 1_000_000
+}
+
 /// Ends sessions whose clients have not come back.
 impl WorkItem for Peers {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
-        let wait_us = u64::from(crate::param::reconnect_s.get()) * 1_000_000;
+        let wait_us = reconnect_us();
         let now = now();
         let is_late =
             |entry: &Entry| entry.attached == 0 && now.saturating_sub(entry.left_at) >= wait_us;
@@ -251,7 +256,7 @@ impl Peers {
         drop(list);
         if waits {
             self.bound_waiting();
-            return self.look_in(u64::from(crate::param::reconnect_s.get()) * 1_000_000);
+            return self.look_in(reconnect_us());
         }
         // Not if the client is back already.
         if let Some(entry) = self.remove(|entry| entry.side == *side && entry.attached == 0) {

@@ -5,10 +5,7 @@
 //! Frames pass through memory. There is one connection at a time. It is never lost, except in tests
 //! ([`Local::new`]) and after a breach of the protocol, and then comes back a little later.
 
-use ibmsg_proto::{
-    channel::Conn,
-    wire::FRAME_HDR_LEN, //
-};
+use ibmsg_proto::channel::Conn;
 use kernel::{
     new_mutex,
     new_spinlock_irq,
@@ -333,14 +330,7 @@ impl Connection for Side {
         let mut state = self.link.state.lock();
         let kept = state.lanes.get_mut(self.to)?.kept.pop_front();
         drop(state);
-        let bytes = match kept {
-            Some(bytes) => bytes,
-            None => KVec::from_elem(0, FRAME, GFP_ATOMIC | __GFP_NOWARN).ok()?,
-        };
-        Some(Frame {
-            bytes,
-            len: FRAME_HDR_LEN,
-        })
+        Frame::new(kept, FRAME)
     }
 
     fn send(&self, frame: Frame) {

@@ -14,6 +14,7 @@
 //! - [`con::MessageConn`] is a message connection.
 
 use core::ops::Deref;
+use ibmsg_proto::wire::FRAME_HDR_LEN;
 use kernel::{
     prelude::*,
     str::CStr,
@@ -37,6 +38,24 @@ pub struct Frame {
     pub bytes: KVec<u8>,
     /// How many of them the frame has.
     pub len: usize,
+}
+
+impl Frame {
+    /// Returns a frame of a header alone, in `kept` or else in `size` new bytes; `None` if there is no memory now.
+    ///
+    /// # Context
+    ///
+    /// Any.
+    pub fn new(kept: Option<KVec<u8>>, size: usize) -> Option<Self> {
+        let bytes = match kept {
+            Some(bytes) => bytes,
+            None => KVec::from_elem(0, size, GFP_ATOMIC | __GFP_NOWARN).ok()?,
+        };
+        Some(Self {
+            bytes,
+            len: FRAME_HDR_LEN,
+        })
+    }
 }
 
 /// One side of a message connection.

@@ -18,10 +18,7 @@ use super::{
     Connection,
     Frame, //
 };
-use ibmsg_proto::{
-    limits,
-    wire::FRAME_HDR_LEN, //
-};
+use ibmsg_proto::limits;
 use kernel::{
     fmt,
     new_spinlock_irq,
@@ -477,14 +474,7 @@ struct Sender {
 impl Connection for Sender {
     fn room(&self) -> Option<Frame> {
         let kept = self.shared.out.lock().kept.pop();
-        let bytes = match kept {
-            Some(bytes) => bytes,
-            None => KVec::from_elem(0, FRAME, GFP_ATOMIC | __GFP_NOWARN).ok()?,
-        };
-        Some(Frame {
-            bytes,
-            len: FRAME_HDR_LEN,
-        })
+        Frame::new(kept, FRAME)
     }
 
     fn send(&self, frame: Frame) {
