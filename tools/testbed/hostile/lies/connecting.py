@@ -26,8 +26,8 @@ for name, value in (("magic", 0), ("magic", 0x1BBC), ("version", 0x0100), ("vers
 GEOMETRY = (*REFUSED, "ENOMEM", "E2BIG", "ETIMEDOUT", "EMSGSIZE", "ECONNABORTED", "OK")
 lie("accepted with 65535 chunks of 4 KiB", accepts(queue_depth=65535, max_io_size=4056, max_hdr_size=40), expect(*GEOMETRY))
 # The regions of a path with more chunks than a client uses, which are the first ones: as many as the block
-# layer has tags, and those of messages; and the buffers for small requests.
-REGIONS = 10_240 + 4 + 512
+# layer has tags, and those of messages; and a region for each 64 of the 512 buffers for small requests.
+REGIONS = 10_240 + 4 + 512 // 64
 
 
 def takes_no_more_chunks(v: Victim) -> None:
