@@ -83,6 +83,8 @@ const MAX_CHANNELS: usize = if cfg!(IBTRS_KUNIT) { 64 } else { 65_536 };
 const PAUSE_US: u64 = 10_000;
 /// The work item that does what was left.
 const MORE: u64 = 1;
+/// The work item that waits for memory.
+const FEED: u64 = 2;
 
 /// Which side this is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -116,6 +118,8 @@ pub(super) struct ConnState {
     spare: Option<Frame>,
     /// LIVE is to be sent before anything else; whether with `ends`.
     live: Option<bool>,
+    /// Since the present walk began, LIVE was sent by it, or is to be sent.
+    is_announced: bool,
     /// It was given up.
     has_failed: bool,
     /// The next one that is not needed any more.
@@ -184,11 +188,14 @@ pub(crate) struct Session {
     timer: DelayedWork<Self>,
     #[pin]
     more: DelayedWork<Self, MORE>,
+    #[pin]
+    feed: DelayedWork<Self, FEED>,
 }
 
 kx::impl_has_work! {
     impl HasWork<DelayedWork<Self>> for Session { self.timer }
     impl HasWork<DelayedWork<Self, MORE>> for Session { self.more }
+    impl HasWork<DelayedWork<Self, FEED>> for Session { self.feed }
 }
 
 impl WorkItem for Session {
@@ -204,13 +211,20 @@ impl WorkItem<MORE> for Session {
 
     fn run(this: Arc<Self>) {
         let side = Side(this);
-        side.feed();
         let garbage;
         let mut state = side.0.state.lock();
         side.step(&mut state, now());
         garbage = core::mem::take(&mut state.garbage);
         drop(state);
         drop(garbage);
+    }
+}
+
+impl WorkItem<FEED> for Session {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        Side(this).feed();
     }
 }
 
@@ -260,7 +274,7 @@ impl Side {
             is_supported: true,
             is_over: false,
         };
-        let for_more = queue.clone();
+        let (for_more, for_feed) = (queue.clone(), queue.clone());
         Ok(Self(Arc::pin_init(
             pin_init!(Session {
                 role,
@@ -271,6 +285,7 @@ impl Side {
                 state <- new_spinlock_irq!(state, "Session::state"),
                 timer <- kx::new_delayed_work!(queue, "Session::timer"),
                 more <- kx::new_delayed_work!(for_more, "Session::more"),
+                feed <- kx::new_delayed_work!(for_feed, "Session::feed"),
             }),
             GFP_KERNEL,
         )?))
@@ -319,6 +334,7 @@ impl Side {
         drop(state);
         self.0.timer.disable_sync();
         self.0.more.disable_sync();
+        self.0.feed.disable_sync();
         // One by one, as they are many.
         let mut next = Some(0);
         while let Some(from) = next {
@@ -390,7 +406,7 @@ impl Side {
         }
         if chan.is_hungry(now) && !chan.is_listed_hungry {
             chan.is_listed_hungry = state.hungry.push_back(id).is_ok();
-            self.0.more.enqueue(self.0.clone());
+            self.0.feed.enqueue(self.0.clone());
         }
         let time = earlier(deadline, chan.next_time(now));
         if let Some(at) = time {

@@ -68,6 +68,7 @@ impl Upper for Side {
             answers: Deque::new(),
             spare: None,
             live: None,
+            is_announced: false,
             has_failed: false,
             next: None,
         };

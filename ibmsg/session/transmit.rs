@@ -280,6 +280,14 @@ enum Ends {
 }
 
 impl ConnState {
+    /// A channel moves here: LIVE comes before it, as what was sent before a move must not arrive after it.
+    pub(super) fn announce(&mut self) {
+        if !self.is_announced {
+            self.is_announced = true;
+            self.live = Some(false);
+        }
+    }
+
     /// Gives the connection up.
     pub(super) fn fail(&mut self, why: &'static str) {
         if !self.has_failed {

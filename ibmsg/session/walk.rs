@@ -23,10 +23,11 @@ impl State {
     pub(super) fn walk_again(&mut self, role: Role) {
         self.walk = Some(0);
         if role == Role::Client {
-            // What was sent before a move must not arrive after it.
-            if let Some(conn) = self.conns.iter_mut().find(|conn| !conn.has_failed) {
-                conn.live = Some(false);
-                self.live_due = Some(0);
+            self.live_due = Some(0);
+            for conn in &mut self.conns {
+                // Channels may have left that were to stay.
+                conn.live = conn.live.filter(|ends| !ends);
+                conn.is_announced = false;
             }
         }
     }
@@ -85,8 +86,9 @@ impl Side {
         }
         match self.0.role {
             Role::Client => {
-                if let Some(conn) = conns.iter().find(|conn| !conn.has_failed) {
-                    chan.move_to(conn.id);
+                let conn = conns.iter_mut().find(|conn| !conn.has_failed);
+                if let Some(conn) = conn.filter(|conn| chan.move_to(conn.id)) {
+                    conn.announce();
                 }
             }
             Role::Server => {
@@ -164,7 +166,7 @@ impl Side {
             self.feed_one(*id);
         }
         if is_more {
-            self.0.more.enqueue(self.0.clone());
+            self.0.feed.enqueue(self.0.clone());
         }
     }
 
