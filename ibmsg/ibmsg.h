@@ -99,7 +99,7 @@ struct ibmsg_opts {
 	__u32 recv_bytes;	/* bytes that may wait for it; each message costs 64 more: up to 2^30 */
 	__u32 max_message;	/* the longest message for it: up to IBMSG_MAX_MESSAGE */
 	__u32 recv_calls;	/* requests that it may have to answer: up to 4096 */
-	__u32 send_msgs;	/* messages of this program that the other side has not acknowledged */
+	__u32 send_msgs;	/* messages of this program that are not acknowledged: up to 4096 */
 	__u32 send_bytes;	/* bytes of those; each message costs 64 more */
 	__u32 timeout_ms;	/* of messages that name no time; 0: none */
 	__u32 events;		/* events that this program wants: IBMSG_WANT_* */

@@ -100,6 +100,9 @@ impl Chan {
         self.proto.check_open()?;
         let header = &message.hdr;
         let incoming = incoming.filter(|incoming| self.inbox.reserve(&incoming.body).is_ok());
+        if message.is_too_short() {
+            return Err(Fault::Protocol("piece of a message too short"));
+        }
         let Some(mut incoming) = incoming else {
             let rx = &mut self.proto.rx;
             let arrival = rx.no_memory(header.number, header.total, header.offset)?;

@@ -5,6 +5,7 @@
 use core::iter::once;
 use ibmsg_proto::{
     channel::Conn,
+    limits::MIN_PIECE,
     receive::Due,
     send::Next,
     wire::{
@@ -36,8 +37,9 @@ use crate::types::{
 
 /// Bytes that a channel may send in its turn.
 const QUANTUM: u32 = 4096;
-/// A message is not cut into pieces smaller than this for the sake of a frame's rest.
-const LEAST_PIECE: usize = 512;
+/// A message is not cut into smaller pieces for the sake of a frame's rest.
+// CAST: A small constant.
+const LEAST_PIECE: usize = MIN_PIECE as usize;
 
 /// How far a channel has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -7,8 +7,8 @@ use ibmsg_proto::{
         cost,
         MAX_CALLS,
         MAX_MESSAGE,
-        MAX_WINDOW_BYTES,
-        MAX_WINDOW_MESSAGES, //
+        MAX_QUEUE,
+        MAX_WINDOW_BYTES, //
     },
     send::SendLimits,
     window::Window, //
@@ -67,8 +67,7 @@ impl Terms {
             0 => BYTES.max(cost(max_message)),
             bytes => bytes,
         };
-        if send_messages > MAX_WINDOW_MESSAGES || send_bytes > MAX_WINDOW_BYTES || calls > MAX_CALLS
-        {
+        if send_messages > MAX_QUEUE || send_bytes > MAX_WINDOW_BYTES || calls > MAX_CALLS {
             return Err(EINVAL);
         }
         Ok(Self {

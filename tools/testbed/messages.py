@@ -996,14 +996,14 @@ def limits() -> None:
     portal = bind("limits")
     fds = []
     with fails(errno.EDQUOT):
-        while len(fds) < 100_000:
-            fds.append(connect("limits", flags=NONBLOCK, options=opts(recv_bytes=1 << 30, send_bytes=1 << 26)))
-    assert fds or True
+        while len(fds) < 100:
+            fds.append(connect("limits", flags=NONBLOCK, options=opts(recv_bytes=1 << 28, send_bytes=1 << 26)))
+    assert len(fds) == 3, "channels of 320 MiB, of 1024"
     for options in (opts(recv_msgs=65537), opts(recv_bytes=(1 << 30) + 1), opts(recv_bytes=100), opts(max_message=MAX + 1),
-                    opts(calls=4097), opts(send_msgs=65537), opts(send_bytes=(1 << 30) + 1), opts(events=2)):
+                    opts(calls=4097), opts(send_msgs=4097), opts(send_bytes=(1 << 30) + 1), opts(events=2)):
         with fails(errno.EINVAL):
             connect("limits", flags=NONBLOCK, options=options)
-    for name in ("", "-x", ".x", "a b", "a/b", "x" * 65 if False else "\x01"):
+    for name in ("", "-x", ".x", "a b", "a/b", "\x01"):
         with fails(errno.EINVAL):
             bind(name)
     os.close(bind("x" * 64))

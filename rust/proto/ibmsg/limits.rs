@@ -6,10 +6,15 @@ use crate::seq::Seq;
 
 /// The longest message that travels in frames.
 pub const MAX_MESSAGE: u32 = 65_536;
+/// The shortest piece of a message but its last one, so that memory for pieces is in proportion to their bytes.
+pub const MIN_PIECE: u32 = 512;
 /// What a message costs of the byte credits beside its content.
 pub const MESSAGE_COST: u32 = 64;
 /// The largest window of a channel, in messages.
 pub const MAX_WINDOW_MESSAGES: u32 = 1 << 16;
+/// The most messages that a sender may have that are not acknowledged. An acknowledgement, and the end of a
+/// channel, concern all of them at once, so this bounds how long a sender's lock is held.
+pub const MAX_QUEUE: u32 = 4096;
 /// The largest window of a channel, in bytes.
 pub const MAX_WINDOW_BYTES: u32 = 1 << 30;
 /// The most calls of a channel that may be unanswered in one direction.

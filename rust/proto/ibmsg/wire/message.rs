@@ -5,7 +5,7 @@
 use ibtrs_proto::bytes::{Reader, Writer};
 
 use super::*;
-use crate::limits::MAX_MESSAGE;
+use crate::limits::{MAX_MESSAGE, MIN_PIECE};
 
 /// Bytes of MESSAGE before the content.
 pub const MESSAGE_HDR_LEN: usize = 64;
@@ -99,6 +99,13 @@ pub struct Message<'a> {
 }
 
 impl<'a> Message<'a> {
+    /// Whether it is a piece that is too short, without being the last one: the receiver fails the path.
+    pub fn is_too_short(&self) -> bool {
+        let left = self.hdr.total.saturating_sub(self.hdr.offset);
+        // Lossless: u32 to usize.
+        self.content.len() < left.min(MIN_PIECE) as usize
+    }
+
     /// Writes the record, and returns its length; `None` if it does not fit.
     pub fn encode(&self, out: &mut [u8]) -> Option<usize> {
         let mut w = Writer::new(out);
