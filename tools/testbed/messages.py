@@ -352,6 +352,33 @@ def ask(session: str, name: str, channels="1", count="100", pause="0") -> None:
         ends(pid)
 
 
+def echo_all(name: str, deaf: str) -> None:
+    """Accepts all channels to two portals. At the first one, what is read is written; at the second one, nothing is
+    read."""
+    options = opts(recv_msgs=4, recv_bytes=8192, max_message=4096, calls=4)
+    portals = [bind(portal, flags=UNAUTHENTICATED, options=options) for portal in (name, deaf)]
+    poller = select.epoll()
+    for portal in portals:
+        poller.register(portal, select.POLLIN)
+    while True:
+        for fd, _ in poller.poll():
+            try:
+                for message in read(fd):
+                    if message.kind == OFFER:
+                        channel = accept(fd, message.id, flags=NONBLOCK)
+                        poller.register(channel, select.POLLIN if fd == portals[0] else select.POLLHUP)
+                    elif message.kind == MSG:
+                        write(fd, message.body)
+                    elif message.kind == REQUEST:
+                        write(fd, message.body, kind=REPLY, id=message.id)
+                    elif message.kind == EVENT and message.event == CLOSED:
+                        os.close(fd)
+            except OSError as error:
+                # The client is gone, or has withdrawn, or does not read.
+                if error.errno not in (errno.EPIPE, errno.EAGAIN, errno.ENOENT):
+                    raise
+
+
 def write_and_go(name: str, count: str) -> None:
     """Accepts a channel, writes when it is told to, and ends."""
     portal = bind(name, flags=UNAUTHENTICATED)

@@ -2,9 +2,11 @@
 """A client that breaks the protocol, against the kernel's server: its messages are answered or end
 its own path, and no other client notices."""
 
+from pathlib import Path
+
 import pytest
 
-from testbed import exports, keyring
+from testbed import exports, keyring, messages
 from testbed.hostile import launch, report
 from testbed.hostile.beside import Beside, at_least, ends_well, seconds, seed, table
 from testbed.load import Load
@@ -26,6 +28,13 @@ def export(server, *others: str) -> None:
     server.run(f"modprobe ibmsg && modprobe {OURS.transport('server')} slots_over_rxe=Y sess_queue_depth=16 && {OURS.load_server()}")
 
 
+def programs(server) -> None:
+    """Programs for channels: one that writes what it reads, and one that reads nothing."""
+    server.push("/tmp/messages.py", Path(messages.__file__).read_text())
+    server.start("exec python3 /tmp/messages.py echo_all echo deaf 2>&1")
+    server.wait_until("ls -l /proc/[0-9]*/fd 2> /dev/null | grep -q ibmsg-portal", 60)
+
+
 def slow_disk(server) -> None:
     """A disk whose requests take a while."""
     server.null_blk(SLOW, size_mb=64, slow_ns=SLOW_NS)
@@ -43,6 +52,7 @@ def run_attacks(client, arguments: str, cases: int) -> None:
 
 def nothing_is_left(server) -> None:
     server.wait_until("! rdma resource show qp | grep -q 'type RC'")
+    server.run("pkill -f '[e]cho_all' || true")
     server.run(OURS.unload("server").replace("ibtrs_core", "ibmsg ibtrs_core"))
 
 
@@ -52,7 +62,8 @@ def test_attacks(pair):
     server, client = pair
     export(server, OTHER, COMMON)
     slow_disk(server)
-    run_attacks(client, table(), 150)
+    programs(server)
+    run_attacks(client, table(), 190)
     nothing_is_left(server)
 
 
@@ -96,6 +107,7 @@ def test_attacks_of_a_host(pair):
     server, client = pair
     export(server, OTHER, COMMON)
     slow_disk(server)
+    programs(server)
     grant_all(server, NAMES, DISK, OTHER, COMMON, SLOW)
     run_attacks(client, f"{KEY} {table()}", 100)
     assert "authenticated with key default" in server.run("dmesg")

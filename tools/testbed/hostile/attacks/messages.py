@@ -19,8 +19,9 @@ START = 0xFFFFFF00
 STATE = struct.pack("<4I", START, START, START + 16, START + 65536 & 0xFFFFFFFF)
 
 
-def record(kind: int, body: bytes = b"", channel: int = 0, number: int = 0, flags: int = 0, length: int | None = None) -> bytes:
-    whole = struct.pack("<BBHIII", kind, flags, 0, 16 + len(body) if length is None else length, channel, number) + body
+def record(kind: int, body: bytes = b"", channel: int = 0, number: int = 0, flags: int = 0, length: int | None = None,
+           detail: int = 0) -> bytes:
+    whole = struct.pack("<BBHIII", kind, flags, detail, 16 + len(body) if length is None else length, channel, number) + body
     return whole.ljust(-(-len(whole) // 8) * 8, b"\0")
 
 
@@ -35,6 +36,27 @@ def open_record(name: bytes = b"kv", channel: int = 1, messages: int = 16, room:
 
 def live(*epochs: int, newest: int = 1, flags: int = 0) -> bytes:
     return record(LIVE, struct.pack(f"<{len(epochs)}I", *epochs), 0, newest, flags)
+
+
+def state(following: int = 0, taken: int = 0, messages: int = 16, room: int = 65536) -> bytes:
+    """What the client's receiving half is said to have got, and the credits beyond that."""
+    return struct.pack("<4I", *(START + place & 0xFFFFFFFF for place in (following, taken, messages, room)))
+
+
+def message(number: int = 0, content: bytes = b"abc", total: int | None = None, offset: int = 0, kind: int = 0, call: int = 0,
+            ack: bytes = STATE) -> bytes:
+    total = len(content) if total is None else total
+    fields = struct.pack("<2IQQH6x", total, offset, call, 0, 0)
+    return record(MESSAGE, ack + fields + content, 1, START + number & 0xFFFFFFFF, detail=kind)
+
+
+def close(end: int | None = None, ack: bytes = STATE) -> bytes:
+    number = 0 if end is None else START + end & 0xFFFFFFFF
+    return record(CLOSE, ack + bytes(8), 1, number, 0 if end is None else 1)
+
+
+def resume(moves: int, flags: int = 0, ack: bytes = STATE) -> bytes:
+    return record(RESUME, struct.pack("<4I", 1, moves, flags, 0) + ack)
 
 
 def records(data: bytes) -> list[tuple[int, int, bytes]]:
@@ -229,6 +251,114 @@ def _() -> None:
             party.put(open_record(channel=channel))
             party.get(REJECT)
         party.goes_on()
+
+
+class Talk(Messages):
+    """A session with a channel to a program: one that writes what it reads, or one that reads nothing."""
+
+    def opened(self, name: bytes = b"echo") -> "Talk":
+        self.set_up()
+        self.put(live(1))
+        self.put(open_record(name, longest=4000))
+        self.get(ACCEPT)
+        return self
+
+
+@named("on a channel: what is right")
+def _() -> None:
+    with Talk().opened() as party:
+        for number in range(8):
+            party.put(message(number, bytes([number]) * 100, ack=state(number, number)))
+            assert party.get(MESSAGE)[48:] == bytes([number]) * 100
+        pieces = [message(8, bytes(600), 3000, offset, ack=state(8, 8)) for offset in range(0, 3000, 600)]
+        for piece in pieces:
+            party.put(piece)
+        assert len(party.get(MESSAGE)[48:]) == 3000
+        party.put(message(9, b"q", kind=1, call=3 | 1 << 16, ack=state(9, 9)))
+        assert party.get(MESSAGE)[-1:] == b"q"
+        party.put(close(10, state(10, 10)))
+        party.get(CLOSED)
+        party.goes_on()
+
+
+def after_hello(*what: bytes, name: bytes = b"echo", closes: bool = True):
+    """Records for a channel by which a message has come and gone; they end the path, or change nothing."""
+    def run() -> None:
+        with Talk().opened(name) as party:
+            if name == b"echo":
+                party.put(message(0))
+                party.get(MESSAGE)
+            for one in what:
+                party.put(one)
+            if closes:
+                party.wait_closed()
+            else:
+                party.goes_on()
+                party.put(message(1, b"still there", ack=state(1, 1)))
+                assert party.get(MESSAGE)[48:] == b"still there"
+        comes_in()
+    return run
+
+
+HELLO = state(1, 1)
+for name, what in (
+    ("acknowledgement of what was not sent", (record(ACK, state(2, 1), 1),)),
+    ("message taken that was not sent", (record(ACK, state(2, 2), 1),)),
+    ("message taken before it has arrived", (record(ACK, state(1, 2), 1),)),
+    ("credits for too many messages", (record(ACK, state(1, 1, 1 << 17), 1),)),
+    ("credits for too many bytes", (record(ACK, state(1, 1, 16, 1 << 31), 1),)),
+    ("message after a gap", (message(2, ack=HELLO),)),
+    ("message after many", (message(1 << 30, ack=HELLO),)),
+    ("message longer than agreed", (message(1, bytes(600), 4097, ack=HELLO),)),
+    ("message longer than any", (message(1, bytes(600), 65537, ack=HELLO),)),
+    ("piece of one byte", (message(1, b"x", 2, ack=HELLO),)),
+    ("piece that is a bit short", (message(1, bytes(511), 1023, ack=HELLO),)),
+    ("piece beyond the message", (message(1, bytes(700), 600, ack=HELLO),)),
+    ("piece before the first one", (message(1, bytes(600), 1200, 600, ack=HELLO),)),
+    ("piece that comes twice", (message(1, bytes(600), 2000, ack=HELLO), message(1, bytes(600), 2000, ack=HELLO))),
+    ("pieces of different messages", (message(1, bytes(600), 2000, ack=HELLO), message(1, bytes(600), 1999, 600, ack=HELLO))),
+    ("request in a slot that there is not", (message(1, kind=1, call=4, ack=HELLO),)),
+    ("reply to no call", (message(1, kind=2, call=1 << 16, ack=HELLO),)),
+    ("reply in a slot that there is not", (message(1, kind=2, call=65535, ack=HELLO),)),
+    ("skip of what was not skipped", (record(SKIP, HELLO + struct.pack("<2I", 10, 0), 1, START + 2),)),
+    ("end before the last message", (close(5, HELLO),)),
+    ("end of a message in pieces", (message(1, bytes(600), 2000, ack=HELLO), close(1, HELLO))),
+    ("messages after the end", (close(1, HELLO), message(1, ack=HELLO))),
+    ("answer to an end that nobody has sent", (record(CLOSED, channel=1),)),
+    ("channel resumed before what it had", (record(ACK, HELLO, 1), resume(1, 0, state(0, 0)))),
+    ("channel resumed with what was not sent", (resume(1, 0, state(2, 2)),)),
+    ("channel resumed with an end that nobody has sent", (resume(1, 2, HELLO),)),
+    ("channel resumed with unknown flags", (resume(1, 4, HELLO),)),
+    ("channel opened again after it was open", (record(ACK, HELLO, 1), record(
+        OPEN, struct.pack("<3IHHB7x", 16, 65536, 1000, 4, 0, 4) + b"echo", 1, 1))),
+):
+    attack(f"on a channel: {name}", after_hello(*what))
+
+for name, what in (
+    ("message that comes twice", (message(0, ack=HELLO),)),
+    ("message to another channel", (record(MESSAGE, HELLO + struct.pack("<2IQQH6x", 3, 0, 0, 0, 0) + b"abc", 2, START + 1),)),
+    ("acknowledgement that is old", (record(ACK, state(0, 0, 0, 0), 1),)),
+    ("channel resumed by an old move", (resume(0, 0, state(0, 0)), resume(0xFFFFFFFF, 0, state(9, 9)))),
+    ("channel opened twice", (open_record(b"echo"),)),
+):
+    attack(f"on a channel, ignored: {name}", after_hello(*what, closes=False))
+
+for name, what in (
+    ("more messages than credits", tuple(message(number, b"") for number in range(5))),
+    ("more bytes than credits", tuple(message(number, bytes(2700)) for number in range(3))),
+    ("two requests in one slot", (message(0, kind=1, call=1), message(1, kind=1, call=1))),
+):
+    attack(f"on a channel: {name} to a program that does not read", after_hello(*what, name=b"deaf"))
+
+
+@named("on a channel: many that are left behind")
+def _() -> None:
+    with Talk().opened() as party:
+        for channel in range(200, 400):
+            party.put(open_record(b"echo", channel))
+            party.get(ACCEPT)
+        party.goes_on()
+    comes_in()
 
 
 @named("more frames than credits")
