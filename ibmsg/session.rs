@@ -981,6 +981,76 @@ mod tests {
         numbers(&Queue::new(Options::unbound(), fmt!("ibmsg-test"))?)
     }
 
+    /// A program ends its side, and waits for what becomes of its message. Returns how many frames it took.
+    fn end(left: u32, queue: &Arc<Queue>, side: usize) -> Result<u32> {
+        let (mut world, portal) = opened(queue)?;
+        world.left = left;
+        world.send(side, Kind::Msg, 0, 5, 1500)?;
+        world.sides[side].shut_down(1);
+        world.run()?;
+        let (receipt, _) = world.take(side).ok_or(ENOENT)?;
+        ensure!(receipt.kind == Kind::Receipt && receipt.status == 0);
+        let (closed, _) = world.take(side).ok_or(ENOENT)?;
+        ensure!(closed.event == Some(Event::Closed) && closed.status == 0);
+        ensure!(world.take(1 - side).map(|(header, _)| header.tag) == Some(5));
+        let (closed, _) = world.take(1 - side).ok_or(ENOENT)?;
+        ensure!(closed.event == Some(Event::Closed) && closed.status == 0);
+        let frames = left.wrapping_sub(world.left);
+        for side in &world.sides {
+            side.release(1);
+        }
+        world.run()?;
+        ensure!((world.len(0), world.len(1)) == (0, 0));
+        world.portals.unbind(&portal);
+        Ok(frames)
+    }
+
+    #[test]
+    fn an_end_is_not_in_doubt_when_the_link_is_lost() -> Result {
+        let queue = Queue::new(Options::unbound(), fmt!("ibmsg-test"))?;
+        for side in [0, 1] {
+            let frames = end(0, &queue, side)?;
+            assert!(frames >= 3);
+            for left in 1..=frames {
+                end(left, &queue, side).inspect_err(|_| {
+                    pr_err!("side {}: the link was lost after frame {}\n", side, left)
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The client gives the number of a channel that the server still has to another one, which it withdraws as
+    /// the link is lost.
+    fn number_in_doubt(queue: &Arc<Queue>) -> Result {
+        let (mut world, portal) = opened(queue)?;
+        world.sides[0].release(1);
+        world.run()?;
+        ensure!((world.len(0), world.len(1)) == (0, 1));
+        world.sides[0].0.state.lock().last = 0;
+        world.sides[0].open(0, Name::new(b"kv")?, terms()?, KVec::new(), false)?;
+        world.sides[0].release(1);
+        for _ in 0..3 {
+            for to in [0, 1] {
+                while world.wire.lanes.lock()[to].pop_front().is_some() {}
+                world.sides[to].lost(world.id);
+            }
+            world.connect()?;
+        }
+        world.run()?;
+        ensure!((world.len(0), world.len(1)) == (0, 1));
+        world.sides[1].release(1);
+        world.run()?;
+        ensure!(world.len(1) == 0);
+        world.portals.unbind(&portal);
+        Ok(())
+    }
+
+    #[test]
+    fn a_number_in_doubt() -> Result {
+        number_in_doubt(&Queue::new(Options::unbound(), fmt!("ibmsg-test"))?)
+    }
+
     #[test]
     fn the_link_is_lost_after_each_frame() -> Result {
         let queue = Queue::new(Options::unbound(), fmt!("ibmsg-test"))?;

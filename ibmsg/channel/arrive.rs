@@ -9,7 +9,8 @@ use ibmsg_proto::{
         ChannelError,
         Conn,
         PeerCloses,
-        Resumed, //
+        Resumed,
+        Resumes, //
     },
     outcome::Cause,
     receive::{
@@ -99,10 +100,10 @@ impl Chan {
     ) -> Result<(), Fault> {
         self.proto.check_open()?;
         let header = &message.hdr;
-        let incoming = incoming.filter(|incoming| self.inbox.reserve(&incoming.body).is_ok());
         if message.is_too_short() {
             return Err(Fault::Protocol("piece of a message too short"));
         }
+        let incoming = incoming.filter(|incoming| self.inbox.reserve(&incoming.body).is_ok());
         let Some(mut incoming) = incoming else {
             let rx = &mut self.proto.rx;
             let arrival = rx.no_memory(header.number, header.total, header.offset)?;
@@ -257,9 +258,7 @@ impl Chan {
         let was_over = self.proto.is_over();
         self.proto.closed(conn)?;
         if self.proto.is_over() && !was_over {
-            self.all_arrived();
-            self.end_calls(None, Cause::Closed);
-            self.ends(0);
+            self.end_was_taken();
         }
         Ok(())
     }
@@ -288,31 +287,42 @@ impl Chan {
         self.owes_closed = false;
     }
 
-    /// An entry of RESUME has arrived by `conn`.
-    pub(crate) fn resume(&mut self, conn: Conn, entry: &ResumeEntry) -> Result<(), Fault> {
-        if let Some(answer) = self.proto.resume(conn, entry)? {
-            // Perhaps its connection was not found lost before.
-            self.is_gone();
-            self.restart();
-            self.owed = Owed::Resumed(answer);
-            self.pop_acknowledged();
-            self.is_back();
-            if self.proto.is_over() {
-                self.ends(0);
-            }
+    /// An entry of RESUME has arrived by `conn`. Returns an answer that is not the channel's.
+    pub(crate) fn resume(
+        &mut self,
+        conn: Conn,
+        entry: &ResumeEntry,
+    ) -> Result<Option<ResumeEntry>, Fault> {
+        let (answer, has_ended) = match self.proto.resume(conn, entry)? {
+            Resumes::Stale => return Ok(None),
+            Resumes::Another(answer) => return Ok(Some(answer)),
+            Resumes::Answer(answer) => (answer, false),
+            Resumes::Ended(answer) => (answer, true),
+        };
+        // Perhaps its connection was not found lost before.
+        self.is_gone();
+        self.restart();
+        self.owed = Owed::Resumed(answer);
+        self.pop_acknowledged();
+        self.is_back();
+        if has_ended {
+            self.end_was_taken();
+        } else if self.proto.is_over() {
+            self.ends(0);
         }
-        Ok(())
+        Ok(None)
     }
 
     /// An entry of RESUMED has arrived by `conn`.
     pub(crate) fn resumed(&mut self, conn: Conn, entry: &ResumeEntry) -> Result<(), Fault> {
         match self.proto.resumed(conn, entry)? {
-            Resumed::Stale => {}
+            Resumed::Stale | Resumed::Known => {}
             Resumed::Live => {
                 self.restart();
                 self.pop_acknowledged();
                 self.is_back();
             }
+            Resumed::Ended => self.end_was_taken(),
             Resumed::Gone if self.is_shut => {
                 self.end_messages(self.proto.cause());
                 self.end_calls(None, Cause::Closed);
@@ -321,6 +331,13 @@ impl Chan {
             Resumed::Gone => self.abandon(Cause::PeerLost),
         }
         Ok(())
+    }
+
+    /// The peer's kernel has the end of this side, and everything before it.
+    fn end_was_taken(&mut self) {
+        self.all_arrived();
+        self.end_calls(None, Cause::Closed);
+        self.ends(0);
     }
 
     /// LIVE has arrived.

@@ -54,7 +54,7 @@ use crate::{
 #[derive(Clone, Copy)]
 pub(super) enum Answer {
     /// To an entry of RESUME.
-    Unknown(ResumeEntry),
+    Resumed(ResumeEntry),
     /// To OPEN: number, number of the move, reason. Nothing is kept, so that it costs nothing to refuse.
     Refused(u32, Seq, Errno),
 }
@@ -451,12 +451,12 @@ impl Side {
     ) -> Result<(), Fault> {
         for entry in resume.entries().skip(done.entries()) {
             let chan = state.chans.get_mut(&entry.channel);
-            match chan.filter(|chan| !chan.proto.is_over()) {
+            let answer = match chan.filter(|chan| !chan.proto.is_over()) {
                 Some(chan) => chan.resume(from, &entry)?,
-                None => {
-                    let answer = Answer::Unknown(Channel::unknown(&entry));
-                    Self::answers(state, from, answer)?;
-                }
+                None => Some(Channel::unknown(&entry)),
+            };
+            if let Some(answer) = answer {
+                Self::answers(state, from, Answer::Resumed(answer))?;
             }
             self.attend(state, entry.channel, now);
             done.entry();

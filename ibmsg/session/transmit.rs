@@ -237,9 +237,9 @@ impl Side {
             let answers = &conn.answers;
             let mut count = 1;
             let put = match first {
-                Answer::Unknown(_) => {
+                Answer::Resumed(_) => {
                     let entries = answers.iter().map_while(|answer| match answer {
-                        Answer::Unknown(entry) => Some(*entry),
+                        Answer::Resumed(entry) => Some(*entry),
                         Answer::Refused(..) => None,
                     });
                     writer.record(|out| {

@@ -18,7 +18,7 @@ use crate::receive::{ArrivalError, Receiver};
 use crate::send::{AckError, SendLimits, Sender};
 use crate::seq::Seq;
 use crate::window::Window;
-use crate::wire::{AckRecord, Close, Live, ResumeEntry};
+use crate::wire::{Ack, AckRecord, Close, Live, ResumeEntry};
 
 /// A message connection of a session. Its epoch is that of the connection attempt, and never used
 /// again.
@@ -60,6 +60,8 @@ struct Closing {
     told: bool,
     /// CLOSE with an end was sent on the present connection.
     ended: bool,
+    /// It was sent on this one or a former one.
+    has_ended: bool,
     /// The peer's end has arrived before CLOSE was sent: the peer does not know the final state.
     overtaken: bool,
 }
@@ -127,8 +129,26 @@ pub enum Resumed {
     Stale,
     /// The channel goes on: send what the server does not have.
     Live,
+    /// The server has everything, with the end of this side: as [`Channel::closed`].
+    Ended,
+    /// The server knows that its end has arrived: it has no more to say, and nor has this side.
+    Known,
     /// The server no longer has the channel, which has ended.
     Gone,
+}
+
+/// What the server does with an entry of RESUME for a channel that it has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Resumes {
+    /// The entry is older than the latest move, and needs no answer.
+    Stale,
+    /// Perhaps it is of another channel to which the client wants to give the same number, as it has
+    /// forgotten this one. Answer with this entry, by the connection of the question; nothing has changed.
+    Another(ResumeEntry),
+    /// Answer with this entry of RESUMED. The channel goes on, or is over.
+    Answer(ResumeEntry),
+    /// The same. The client has everything, with the end of this side: as [`Channel::closed`].
+    Ended(ResumeEntry),
 }
 
 /// What a side does when the peer has closed.
@@ -385,7 +405,7 @@ impl Channel {
         self.tx.lost();
         self.rx.lost();
         if let Some(closing) = &mut self.closing {
-            // A peer that has sent its end asks by RESUME.
+            // A peer that has sent its end learns by RESUME or RESUMED that it has arrived.
             (closing.told, closing.ended, closing.overtaken) = (false, false, false);
         }
     }
@@ -393,14 +413,14 @@ impl Channel {
     /// The client moves the channel to `conn`: returns what it sends there; `None` if the channel has
     /// not lost its connection, or the server need not know it any more.
     pub fn move_to(&mut self, conn: Conn) -> Option<Move> {
-        if !matches!(self.place, Place::Adrift(_)) || self.peer_ended || self.is_over() {
+        if !matches!(self.place, Place::Adrift(_)) || self.is_over() {
             return None;
         }
         self.place = Place::Moving(conn);
         self.moves = self.moves.plus(1);
         Some(match (self.phase, self.closing) {
             (Phase::Opening, None) => Move::Open(self.moves),
-            _ => Move::Resume(self.entry(false)),
+            _ => Move::Resume(self.entry()),
         })
     }
 
@@ -408,8 +428,7 @@ impl Channel {
     /// yet that it has left a lost connection, as the record that says so is on its way elsewhere, or
     /// was not sent.
     pub fn blocks_live(&self, conn: Conn) -> bool {
-        let is_listed = !self.peer_ended && !self.is_over();
-        is_listed
+        !self.is_over()
             && match self.place {
                 Place::On(_) => false,
                 Place::Moving(to) => to != conn && self.moves != Seq::new(0),
@@ -417,13 +436,25 @@ impl Channel {
             }
     }
 
-    fn entry(&mut self, gone: bool) -> ResumeEntry {
+    fn entry(&mut self) -> ResumeEntry {
         ResumeEntry {
             channel: self.id,
             moves: self.moves,
-            gone,
+            gone: false,
+            ended: self.peer_ended,
             ack: self.rx.announce(),
         }
+    }
+
+    /// The peer says that the end of this side has arrived.
+    fn end_arrived(&mut self, ack: &Ack) -> Result<(), ChannelError> {
+        self.tx.acknowledged(ack)?;
+        let has_ended = self.closing.is_some_and(|closing| closing.has_ended);
+        if !has_ended || self.tx.acked() != self.tx.high() {
+            return Err(ChannelError::Phase);
+        }
+        self.phase = Phase::Over;
+        Ok(())
     }
 
     /// The server has received OPEN by `conn` for this channel, which it has.
@@ -452,20 +483,18 @@ impl Channel {
         self.moves = moves;
     }
 
-    /// The server has received an entry of RESUME by `conn` for this channel. Returns the entry of
-    /// RESUMED; `None` for a record that is older than the latest move. For a channel that it does not
+    /// The server has received an entry of RESUME by `conn` for this channel. For a channel that it does not
     /// have, it sends [`Channel::unknown`].
     ///
     /// # Errors
     ///
     /// When the client's position is impossible.
-    pub fn resume(
-        &mut self,
-        conn: Conn,
-        entry: &ResumeEntry,
-    ) -> Result<Option<ResumeEntry>, ChannelError> {
-        if entry.moves.since(self.moves) <= 0 {
-            return Ok(None);
+    pub fn resume(&mut self, conn: Conn, entry: &ResumeEntry) -> Result<Resumes, ChannelError> {
+        match entry.moves.since(self.moves) {
+            1.. => {}
+            0 if self.peer_ended => return Ok(Resumes::Another(self.entry())),
+            ..=-1 if self.peer_ended => return Ok(Resumes::Another(Self::unknown(entry))),
+            _ => return Ok(Resumes::Stale),
         }
         match self.phase {
             Phase::Opening | Phase::Over => return Err(ChannelError::Phase),
@@ -474,20 +503,24 @@ impl Channel {
             Phase::Offered | Phase::Open => {}
         }
         self.rebind(conn, entry.moves);
-        if !self.is_over() && !self.peer_ended {
+        if self.is_over() {
+            return Ok(Resumes::Answer(Self::unknown(entry)));
+        }
+        if entry.ended {
+            self.end_arrived(&entry.ack)?;
+            return Ok(Resumes::Ended(Self::unknown(entry)));
+        }
+        if !self.peer_ended {
             self.tx.resumed(&entry.ack)?;
-            return Ok(Some(self.entry(false)));
         }
-        if self.closing.is_some() {
-            self.phase = Phase::Over;
-        }
-        Ok(Some(self.entry(true)))
+        Ok(Resumes::Answer(self.entry()))
     }
 
     /// The server's entry of RESUMED for a channel that it does not have.
     pub const fn unknown(entry: &ResumeEntry) -> ResumeEntry {
         ResumeEntry {
             gone: true,
+            ended: false,
             ..*entry
         }
     }
@@ -501,11 +534,22 @@ impl Channel {
         if self.place != Place::Moving(conn) || entry.moves != self.moves {
             return Ok(Resumed::Stale);
         }
-        if entry.gone {
+        // The server has a channel of this number that the client has forgotten.
+        let is_another = entry.ended && self.phase == Phase::Opening;
+        if entry.gone || is_another {
             self.phase = Phase::Over;
-            return Ok(Resumed::Gone);
+            return Ok(match self.peer_ended {
+                true => Resumed::Known,
+                false => Resumed::Gone,
+            });
+        }
+        if entry.ended {
+            self.end_arrived(&entry.ack)?;
+            return Ok(Resumed::Ended);
         }
         match self.phase {
+            // It must know that its end has arrived.
+            Phase::Open if self.peer_ended => return Err(ChannelError::Phase),
             Phase::Open => self.tx.resumed(&entry.ack)?,
             // Closed before it was accepted: there is nothing to send but CLOSE.
             Phase::Opening if self.closing.is_some() => {}
@@ -550,6 +594,7 @@ impl Channel {
             reason,
             told: false,
             ended: false,
+            has_ended: false,
             overtaken: false,
         });
         if self.peer_ended {
@@ -582,6 +627,7 @@ impl Channel {
         }
         closing.told = true;
         closing.ended |= is_end;
+        closing.has_ended |= is_end;
         Some(Close {
             channel: self.id,
             end: is_end.then_some(self.tx.high()),

@@ -174,6 +174,7 @@ pub(crate) fn channel(bytes: &[u8]) {
             channel: 7,
             moves,
             gone: flag,
+            ended: b & 64 != 0,
             ack,
         };
         let was_over = ch.is_over();

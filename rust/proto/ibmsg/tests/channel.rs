@@ -42,12 +42,19 @@ fn open() -> (Channel, Channel) {
     (client, server)
 }
 
+fn answered(resumes: Result<Resumes, ChannelError>) -> ResumeEntry {
+    match resumes {
+        Ok(Resumes::Answer(answer) | Resumes::Ended(answer) | Resumes::Another(answer)) => answer,
+        other => panic!("{other:?}"),
+    }
+}
+
 /// RESUME and its answer.
 fn resume(client: &mut Channel, server: &mut Channel, conn: Conn) -> Resumed {
     let Some(Move::Resume(entry)) = client.move_to(conn) else {
         panic!();
     };
-    let answer = server.resume(conn, &entry).unwrap().unwrap();
+    let answer = answered(server.resume(conn, &entry));
     client.resumed(conn, &answer).unwrap()
 }
 
@@ -156,9 +163,9 @@ fn a_move_is_one_round_trip_and_fences_the_former_connection() {
     assert_eq!(client.conn(), None);
     // The server has not noticed anything: its channel moves all the same.
     assert!(server.takes_from(A));
-    let answer = server.resume(B, &entry).unwrap().unwrap();
+    let answer = answered(server.resume(B, &entry));
     assert!(!server.takes_from(A) && server.takes_from(B) && server.conn() == Some(B));
-    assert_eq!(server.resume(B, &entry), Ok(None));
+    assert_eq!(server.resume(B, &entry), Ok(Resumes::Stale));
     assert_eq!(client.resumed(A, &answer), Ok(Resumed::Stale));
     assert_eq!(
         client.resumed(
@@ -183,8 +190,8 @@ fn a_move_is_one_round_trip_and_fences_the_former_connection() {
     let Some(Move::Resume(second)) = client.move_to(A) else {
         panic!();
     };
-    assert!(server.resume(A, &second).unwrap().is_some());
-    assert_eq!(server.resume(C, &first), Ok(None));
+    answered(server.resume(A, &second));
+    assert_eq!(server.resume(C, &first), Ok(Resumes::Stale));
     assert_eq!(server.conn(), Some(A));
     // A client cannot forget, nor have what was not sent.
     let entry = |next| ResumeEntry {
@@ -285,17 +292,90 @@ fn close_survives_a_move() {
     // It arrives, and its answer is lost.
     assert_eq!(server.peer_closes(B, &end), Ok(PeerCloses::Ends));
     client.lost(B);
-    assert_eq!(resume(&mut client, &mut server, C), Resumed::Gone);
+    assert_eq!(resume(&mut client, &mut server, C), Resumed::Ended);
     assert!(client.is_over() && !server.is_over());
-    // The server closes, and the client has seen that: it does not move the channel any more.
+}
+
+/// The end of the server has arrived, and its answer is lost.
+#[test]
+fn the_client_says_that_an_end_has_arrived() {
+    let (mut client, mut server) = open();
+    let mut item = server.tx.queue(5).unwrap();
+    server.tx.next(&mut item);
+    server.close(0);
+    let end = server.close_due(true).unwrap();
+    client.rx.message(FIRST, 5, 0, 5, false).unwrap();
+    assert_eq!(client.peer_closes(A, &end), Ok(PeerCloses::Ends));
+    assert!(client.lost(A) && server.lost(A));
+    // Until the server knows, it must not end what the client has left behind.
+    assert!(client.blocks_live(B));
+    assert_eq!(resume(&mut client, &mut server, B), Resumed::Known);
+    assert!(server.is_over() && server.tx.acked() == end.end.unwrap());
+    assert!(client.is_over() && client.peer_has_ended() && !client.blocks_live(B));
+    // A program that closes meanwhile changes nothing about what the server learns.
     let (mut client, mut server) = open();
     server.close(0);
     let end = server.close_due(true).unwrap();
-    assert_eq!(client.peer_closes(A, &end), Ok(PeerCloses::Ends));
+    client.peer_closes(A, &end).unwrap();
+    assert!(client.lost(A) && server.lost(A));
+    let Some(Move::Resume(entry)) = client.move_to(B) else {
+        panic!();
+    };
+    client.close(0);
+    assert!(entry.ended && client.is_over());
+    assert!(matches!(server.resume(B, &entry), Ok(Resumes::Ended(_))));
+    // It says so of an end that was not sent, or of messages that it does not have.
+    let (mut client, mut server) = open();
     client.lost(A);
-    server.lost(A);
-    assert_eq!((client.move_to(B), client.blocks_live(B)), (None, false));
-    live(&[2, 3], |live| assert!(server.left_behind(live)));
+    let Some(Move::Resume(entry)) = client.move_to(B) else {
+        panic!();
+    };
+    let entry = ResumeEntry {
+        ended: true,
+        ..entry
+    };
+    assert_eq!(server.resume(B, &entry), Err(ChannelError::Phase));
+    let (_, mut server) = open();
+    let mut item = server.tx.queue(5).unwrap();
+    server.tx.next(&mut item);
+    server.close(0);
+    assert_eq!(server.resume(B, &entry), Err(ChannelError::Phase));
+    server.close_due(true).unwrap();
+    let moves = entry.moves.plus(1);
+    let entry = ResumeEntry { moves, ..entry };
+    assert_eq!(server.resume(C, &entry), Err(ChannelError::Phase));
+}
+
+/// The server still has a channel that the client has forgotten, and to which it gives the same number.
+#[test]
+fn a_number_that_is_used_again_and_withdrawn() {
+    for first_moves in [1, 2, 3, 9] {
+        let (mut client, mut server) = open();
+        for conn in [B, C].into_iter().cycle().take(first_moves) {
+            client.lost(client.on().unwrap());
+            assert_eq!(resume(&mut client, &mut server, conn), Resumed::Live);
+        }
+        let on = client.on().unwrap();
+        client.close(0);
+        let end = client.close_due(true).unwrap();
+        assert_eq!(server.peer_closes(on, &end), Ok(PeerCloses::Ends));
+        assert_eq!(client.closed(on), Ok(()));
+        let (mut client, _) = offered();
+        client.close(0);
+        for conn in [B, C] {
+            client.lost(client.on().unwrap());
+            let Some(Move::Resume(entry)) = client.move_to(conn) else {
+                panic!();
+            };
+            let answer = answered(server.resume(conn, &entry));
+            if conn == C {
+                assert_eq!(client.resumed(conn, &answer), Ok(Resumed::Gone));
+            }
+        }
+        assert!(client.is_over());
+        // The server's program may go on to take what has arrived.
+        assert!(!server.is_over());
+    }
 }
 
 #[test]
@@ -393,7 +473,7 @@ fn an_end_that_overtakes_close() {
     );
     assert_eq!(client.closed(A), Ok(()));
     assert_eq!(server.closed(A), Ok(()));
-    // A connection that is lost in between: RESUMED says that the channel is gone.
+    // A connection that is lost in between: the server forgets the channel.
     let (mut client, mut server) = open();
     server.close(0);
     client.close(0);

@@ -162,7 +162,7 @@ proptest! {
         };
         for (what, epoch, moves, ack, end, flag) in steps {
             let (from, moves) = (conn(epoch), Seq::new(moves));
-            let entry = ResumeEntry { channel: 7, moves, gone: flag, ack };
+            let entry = ResumeEntry { channel: 7, moves, gone: flag, ended: moves == Seq::new(3), ack };
             let was_over = ch.is_over();
             match what {
                 0 => { let _ = ch.accepted(from, moves, &window); }

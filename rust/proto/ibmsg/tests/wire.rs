@@ -425,11 +425,17 @@ fn resume_and_live() {
         channel: 7,
         moves: Seq::new(2),
         gone: false,
+        ended: false,
         ack: ack(),
     };
     let other = ResumeEntry {
         channel: 8,
         gone: true,
+        ..entry
+    };
+    let ended = ResumeEntry {
+        channel: 9,
+        ended: true,
         ..entry
     };
     let entries = format!(
@@ -467,11 +473,11 @@ fn resume_and_live() {
         for (i, byte, error) in [
             (16, 0, WireError::Channel(0)),
             (
-                57,
-                1,
+                56,
+                4,
                 WireError::Flags {
                     ty: bytes[0],
-                    flags: 1,
+                    flags: 4,
                 },
             ),
             (68, 2, WireError::Taken),
@@ -499,6 +505,7 @@ fn resume_and_live() {
     };
     one("0a", entry, "07000000 02000000 00000000 00000000");
     one("0b", other, "08000000 02000000 01000000 00000000");
+    one("0a", ended, "09000000 02000000 02000000 00000000");
     assert_eq!(Resume::encode(&mut [0; 47], [entry].into_iter()), None);
     assert_eq!(Resume::encode(&mut [0; 48], [].into_iter()), None);
 
@@ -602,6 +609,7 @@ fn reserved_bytes_make_no_difference() {
         channel: 7,
         moves: Seq::new(2),
         gone: false,
+        ended: false,
         ack: ack(),
     };
     let mut buf = [0; 512];

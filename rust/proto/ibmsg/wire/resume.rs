@@ -16,6 +16,8 @@ const EPOCH_LEN: usize = 4;
 const ENDS: u8 = 1;
 /// The sender does not know the channel, or will not use it any more.
 const GONE: u32 = 1;
+/// The receiver's end has arrived at the sender.
+const ENDED: u32 = 2;
 
 /// A channel in RESUME or RESUMED.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -24,9 +26,11 @@ pub struct ResumeEntry {
     pub channel: u32,
     /// The number of the move; RESUMED repeats it. The client adds 1 for each move of a channel.
     pub moves: Seq,
-    /// RESUMED: the server does not know the channel, or has closed it. The other fields then have no
-    /// meaning.
+    /// RESUMED: the server does not know the channel, or both programs have closed it. The other fields
+    /// then have no meaning.
     pub gone: bool,
+    /// CLOSE with an end has arrived at the sender of the entry, and so have all messages before it.
+    pub ended: bool,
     /// The state of the sender's receiver.
     pub ack: Ack,
 }
@@ -35,7 +39,7 @@ impl ResumeEntry {
     fn write(&self, w: &mut Writer<'_>) {
         w.u32(self.channel);
         w.u32(self.moves.get());
-        w.u32(if self.gone { GONE } else { 0 });
+        w.u32(if self.gone { GONE } else { 0 } | if self.ended { ENDED } else { 0 });
         w.zeros(4);
         self.ack.write(w);
     }
@@ -47,11 +51,12 @@ impl ResumeEntry {
         if channel == 0 {
             return Err(WireError::Channel(channel));
         }
-        match flags & !GONE {
+        match flags & !(GONE | ENDED) {
             0 => Ok(Self {
                 channel,
                 moves: Seq::new(moves),
                 gone: flags & GONE != 0,
+                ended: flags & ENDED != 0,
                 ack,
             }),
             _ => Err(WireError::Flags {

@@ -43,6 +43,10 @@ pub enum Bug {
     NoLateClose,
     /// The end of a channel is not answered.
     NoClosed,
+    /// The client does not move a channel whose end it has got.
+    SilentEnd,
+    /// The server does not say in RESUMED that it has got the end of a channel.
+    UnsaidEnd,
     /// Acknowledgements only travel with other frames.
     NoAckTimer,
     /// Credits in frames only travel with records.
@@ -55,7 +59,7 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 23] = [
+    pub const ALL: [Bug; 25] = [
         Bug::AckBeforeQueue,
         Bug::ReleaseOnPost,
         Bug::CompletionIsDelivery,
@@ -75,6 +79,8 @@ impl Bug {
         Bug::EarlyEnd,
         Bug::NoLateClose,
         Bug::NoClosed,
+        Bug::SilentEnd,
+        Bug::UnsaidEnd,
         Bug::NoAckTimer,
         Bug::NoCreditFrames,
         Bug::NoAgain,

@@ -85,6 +85,8 @@ pub struct Log {
     pub violation: Option<Violation>,
     /// Kernels of the session's channel were lost: by channel.
     pub peer_lost: Vec<bool>,
+    /// Programs that have closed, or write and take no more: by channel and side.
+    pub closed: Vec<[bool; 2]>,
 }
 
 impl Log {
@@ -93,6 +95,7 @@ impl Log {
         Self {
             last: vec![[None; 2]; channels],
             peer_lost: vec![false; channels],
+            closed: vec![[false; 2]; channels],
             ..Self::default()
         }
     }
@@ -145,7 +148,7 @@ impl Log {
         let m = &self.messages[id as usize];
         let (chan, queued, taken) = (m.chan, m.queued, m.taken);
         // A kernel may forget a channel that both programs have closed.
-        let is_excused = m.expired || m.shut;
+        let is_excused = m.expired || (m.shut && self.closed[chan][1 - m.from]);
         if twice {
             self.fail(Violation::ToldTwice(id));
         }

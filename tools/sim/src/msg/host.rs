@@ -2,7 +2,9 @@
 
 //! What the driver in a kernel does: fills frames, looks at those that arrive, moves channels.
 
-use ibmsg_proto::channel::{Again, Channel, ChannelError, Conn, Move, PeerCloses, Resumed};
+use ibmsg_proto::channel::{
+    Again, Channel, ChannelError, Conn, Move, PeerCloses, Resumed, Resumes,
+};
 use ibmsg_proto::limits::cost;
 use ibmsg_proto::outcome::Cause;
 use ibmsg_proto::receive::{Arrival, Due};
@@ -659,7 +661,7 @@ impl World<'_> {
             return;
         }
         let epoch = usable[self.chance() as usize % usable.len()];
-        let once = self.has(Bug::MoveOnce);
+        let (once, silent) = (self.has(Bug::MoveOnce), self.has(Bug::SilentEnd));
         let mut entries: Vec<ResumeEntry> = Vec::new();
         self.list_attempts(epoch, false);
         for chan in 0..self.sch.channels.len() {
@@ -667,6 +669,9 @@ impl World<'_> {
                 continue;
             };
             if once && end.ch.moves().get() > 0 {
+                continue;
+            }
+            if silent && end.ch.peer_has_ended() {
                 continue;
             }
             match end.ch.move_to(conn(epoch)) {
@@ -689,11 +694,14 @@ impl World<'_> {
         if !self.hosts[CLIENT].live_due || self.has(Bug::NoLive) {
             return;
         }
-        let hasty = self.has(Bug::HastyLive);
+        let (hasty, silent) = (self.has(Bug::HastyLive), self.has(Bug::SilentEnd));
         let free = (1..self.attempts.len() as u32).find(|epoch| {
             let mut ends = self.hosts[CLIENT].ends.iter().flatten();
             self.attempts[*epoch as usize].connected
-                && !ends.any(|end| !hasty && end.ch.blocks_live(conn(*epoch)))
+                && !ends.any(|end| {
+                    let is_moved = !silent || !end.ch.peer_has_ended();
+                    is_moved && !hasty && end.ch.blocks_live(conn(*epoch))
+                })
         });
         if let Some(epoch) = free {
             self.list_attempts(epoch, true);
@@ -854,7 +862,7 @@ impl World<'_> {
     }
 
     fn resume_arrives(&mut self, epoch: u32, resume: &Resume<'_>) -> Result<(), ChannelError> {
-        let old = self.has(Bug::OldResume);
+        let (old, unsaid) = (self.has(Bug::OldResume), self.has(Bug::UnsaidEnd));
         let mut answers = Vec::new();
         for mut entry in resume.entries() {
             let chan = entry.channel as usize - 1;
@@ -865,14 +873,27 @@ impl World<'_> {
             if old && entry.moves.since(end.ch.moves()) <= 0 {
                 entry.moves = end.ch.moves().plus(1);
             }
-            if let Some(answer) = end.ch.resume(conn(epoch), &entry)? {
-                end.piece = None;
-                answers.push(answer);
-                let is_over = end.ch.is_over();
-                self.pop_acknowledged(SERVER, chan);
-                if is_over {
-                    self.hosts[SERVER].ends[chan] = None;
+            let (answer, has_ended) = match end.ch.resume(conn(epoch), &entry)? {
+                Resumes::Stale => continue,
+                Resumes::Another(answer) => {
+                    answers.push(answer);
+                    continue;
                 }
+                Resumes::Answer(answer) => (answer, false),
+                Resumes::Ended(answer) => (answer, true),
+            };
+            end.piece = None;
+            answers.push(match (answer.ended, unsaid) {
+                (true, true) => Channel::unknown(&entry),
+                _ => answer,
+            });
+            let is_over = end.ch.is_over();
+            self.pop_acknowledged(SERVER, chan);
+            if has_ended {
+                self.all_arrived(chan, SERVER);
+            }
+            if is_over {
+                self.hosts[SERVER].ends[chan] = None;
             }
         }
         if !answers.is_empty() {
@@ -889,7 +910,11 @@ impl World<'_> {
             return Ok(());
         };
         match end.ch.resumed(conn(epoch), entry)? {
-            Resumed::Stale => {}
+            Resumed::Stale | Resumed::Known => {}
+            Resumed::Ended => {
+                self.all_arrived(chan, CLIENT);
+                self.hosts[CLIENT].ends[chan] = None;
+            }
             Resumed::Gone if end.shut => {
                 let cause = end.ch.cause();
                 self.end_all(chan, CLIENT, cause);

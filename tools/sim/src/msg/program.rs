@@ -141,6 +141,7 @@ impl World<'_> {
 
     /// The program closes its end, or dies.
     pub fn close_program(&mut self, chan: usize, side: usize) {
+        self.log.closed[chan][side] = true;
         for m in self
             .log
             .messages
@@ -163,6 +164,7 @@ impl World<'_> {
 
     /// The program writes no more and takes no more.
     fn shut_program(&mut self, chan: usize, side: usize) {
+        self.log.closed[chan][side] = true;
         for m in self
             .log
             .messages
