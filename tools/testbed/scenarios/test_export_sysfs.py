@@ -161,7 +161,7 @@ def test_the_clients_files(pair, stack):
         "resize": "Usage: echo <new size in sectors> > resize"}
     modes = client.run(f"cd {folder} && stat -c '%n %a' *").splitlines()
     written = {"unmap_device", "remap_device", "resize", "io_timeout_limit", "cache_lost", "latency_us",
-               "checksum_errors"}
+               "checksum_errors", "identity"}
     assert all(line.split()[1] == ("644" if line.split()[0] in written else "444") for line in modes), modes
     link = "/sys/class/ibnbd-client/ctl/devices/!dev!nullb0@demo"
     assert client.run(f"readlink -f '{link}'").strip() == "/sys/devices/virtual/block/ibnbd0"
