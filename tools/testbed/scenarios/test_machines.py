@@ -128,6 +128,7 @@ def test_what_a_dead_machine_had(trio, stack):
     remap = "echo 1 > /sys/block/ibnbd0/ibnbd/remap_device"
     refused(first, remap, errno.EBUSY)
     assert "first: ip:10.0.1.1: export shared: refused, rw, exclusive: it is in use" in server.run("dmesg")
+    first.run("echo 1 > /sys/class/ibtrs-client/first/queue_timeout_s")
     assert not first.ok("dd if=/dev/zero of=/dev/ibnbd0 bs=4k count=1 oflag=direct 2> /dev/null")
     first.run("dd if=/dev/zero of=/dev/ibnbd1 bs=4k count=1 oflag=direct status=none")
     second.run(f"dd if={stack.disk} of=/dev/null bs=64k count=1 iflag=direct status=none && {stack.unmap()}")

@@ -142,13 +142,16 @@ def check_operations(client, server, device: str, disk: str) -> BlockTrace:
     return trace
 
 
-def check_bios(server, device: str, trace: BlockTrace, prio: bool) -> None:
-    """The requests that the server's disk received, in the order of the operations."""
+def check_bios(server, device: str, trace: BlockTrace, is_mapped: bool = False) -> None:
+    """The requests that the server's disk received, in the order of the operations. `is_mapped`: it is of
+    device-mapper, and has no requests of its own."""
     has = limits(server, device, OUR_LIMITS)
     bios = trace.bios()
 
     def at(sector: int) -> list[Bio]:
-        return [bio for bio in bios if bio.sector == sector and bio.sectors]
+        found = [bio for bio in bios if bio.sector == sector and bio.sectors]
+        # Device-mapper refuses a bio with REQ_NOWAIT that it has to split, and gets it once more.
+        return [bio for number, bio in enumerate(found) if not (is_mapped and number and bio == found[number - 1])]
 
     # One request each, and as large as they were.
     assert len(at(256)) == 2, bios
@@ -167,7 +170,7 @@ def check_bios(server, device: str, trace: BlockTrace, prio: bool) -> None:
     if int(has["write_zeroes_max_bytes"]):
         for sector in (4096, 6144):
             assert at(sector)[0].what.startswith("WZ") and at(sector)[0].sectors == 128
-    if prio:
+    if not is_mapped:
         # The client's realtime class is not the server's, unless that allows it.
         assert "be/2" in trace.priorities() and "rt/2" not in trace.priorities()
 
@@ -179,8 +182,7 @@ def test_operations_and_limits(pair, stack):
         device, disk = make(server), f"/dev/{stack.family}{number}"
         client.run(stack.map_device(device))
         assert (kind, limits(client, disk, OUR_LIMITS)) == (kind, expected(server, device, OUR_LIMITS))
-        # A disk of device-mapper has no requests of its own to look at.
-        check_bios(server, device, check_operations(client, server, device, disk), prio=kind != "dm")
+        check_bios(server, device, check_operations(client, server, device, disk), kind == "dm")
     device, disk = unaligned(server), f"/dev/{stack.family}{len(DISKS)}"
     client.run(stack.map_device(device))
     assert limits(client, disk, OUR_LIMITS) == expected(server, device, OUR_LIMITS)
