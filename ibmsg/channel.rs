@@ -30,7 +30,11 @@ mod spare;
 mod write;
 
 pub(crate) use arrive::Fault;
-pub(crate) use calls::Calls;
+pub(crate) use calls::{
+    Answered,
+    Caller,
+    Calls, //
+};
 pub(crate) use inbox::{
     Inbox,
     Incoming,
@@ -454,7 +458,7 @@ impl Chan {
                 self.counts.received += 1;
                 self.counts.received_bytes += u64::from(len);
                 self.inbox.copied();
-                self.proto.rx.took(len, self.inbox.front());
+                self.proto.rx.took(len, self.front());
                 self.drop_late();
                 self.inbox.shrink();
             }
@@ -480,8 +484,44 @@ impl Chan {
     /// Takes replies to calls that have ended without them.
     fn drop_late(&mut self) {
         while let Some(len) = self.inbox.pop_late() {
-            self.proto.rx.took(len, self.inbox.front());
+            self.proto.rx.took(len, self.front());
         }
+    }
+
+    /// The number of the first message that the program does not have.
+    fn front(&self) -> Option<Seq> {
+        match (self.inbox.front(), self.calls.front()) {
+            (Some(a), Some(b)) if b.is_before(a) => Some(b),
+            (a, b) => a.or(b),
+        }
+    }
+
+    /// Takes the answer to a call for which a task waits.
+    pub(crate) fn take_answer(&mut self, call: u64) -> Option<Answered> {
+        self.calls.take_answer(call)
+    }
+
+    /// The task has the answer to its call, which has `len` bytes.
+    pub(crate) fn took_answer(&mut self, call: u64, len: u32) {
+        if self.calls.took_answer(call) {
+            self.counts.received += 1;
+            self.counts.received_bytes += u64::from(len);
+            self.proto.rx.took(len, self.front());
+            self.drop_late();
+        }
+        self.has_freed = true;
+        self.tell_writable();
+    }
+
+    /// The task that waited for the answer to a call has a signal. Returns the answer if it has just come.
+    pub(crate) fn give_up_call(&mut self, call: u64) -> Option<Answered> {
+        if let Some(answer) = self.calls.take_answer(call) {
+            return Some(answer);
+        }
+        self.calls.leave(call);
+        self.out.has_no_time(call);
+        self.next_expiry = Some(0);
+        None
     }
 
     /// The program writes no more and takes no more. Returns what it has not read.
@@ -577,9 +617,9 @@ impl Chan {
     fn tell(&mut self, about: About, outcome: Outcome, cause: Cause) {
         let errno = outcome.errno(cause);
         let notice = match about.kind {
-            Kind::Request => match self.calls.abandon(about.id, outcome) {
-                Some(outcome) => Some(Notice::unanswered(about.tag, outcome.errno(cause))),
-                // It was told before.
+            Kind::Request => match self.calls.abandon(about.id, outcome, cause) {
+                Some(notice) => Some(notice),
+                // It was told before, or a task waits for it.
                 None => return,
             },
             // Without a receipt, only the program that has set a time is told, and only of failure.

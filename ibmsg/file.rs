@@ -2,6 +2,7 @@
 
 //! The files that programs have: the device, portals and channels. `ibmsg.h` describes them.
 
+mod call;
 mod channel;
 mod context;
 mod portal;
@@ -32,6 +33,7 @@ const CONNECT: u32 = 0xB901;
 const ACCEPT: u32 = 0xB902;
 const INFO: u32 = 0xB903;
 const SHUTDOWN: u32 = 0xB904;
+const CALL: u32 = 0xB905;
 
 /// The new file has `O_NONBLOCK`.
 const NONBLOCK: u32 = 1;
@@ -47,6 +49,13 @@ const CONNECT_LEN: usize = CONNECT_DATA + MAX_DATA;
 const BIND_LEN: usize = 112;
 const ACCEPT_LEN: usize = 24 + MAX_DATA;
 const INFO_LEN: usize = 248;
+/// Where `call.reply_len` and `call.status` are.
+const CALL_REPLY_LEN: usize = 28;
+const CALL_STATUS: usize = 36;
+const CALL_LEN: usize = 48;
+
+/// The longest message that can be written.
+const MAX_MESSAGE: usize = ibmsg_proto::limits::MAX_MESSAGE as usize;
 
 /// What a file is, for `info.kind`.
 const FILE_CONTEXT: u32 = 1;

@@ -159,6 +159,24 @@ struct ibmsg_accept {
 };
 
 /*
+ * On a channel: sends a request, and waits for its reply.  Any number of threads may do so at a time, also while
+ * others read: a reply goes to the thread whose request it answers.  An errno is that of the call (see `status' of
+ * replies of the kernel); EINTR: a signal came first, and the outcome is unknown; EMSGSIZE: the reply has
+ * `reply_len' bytes, for which there was no room, and is lost.
+ */
+struct ibmsg_call {
+	__u32 size;
+	__u32 flags;		/* IBMSG_F_NOWAIT: EAGAIN if there is no room for the request */
+	__u64 request;		/* address of the request */
+	__u64 reply;		/* address of the room for the reply */
+	__u32 request_len;
+	__u32 reply_len;	/* in: bytes of the room; out: bytes of the reply */
+	__u32 timeout_ms;	/* 0: that of the channel's opts */
+	__s32 status;		/* out: status of the reply */
+	__u64 tag;		/* the program's number */
+};
+
+/*
  * On any of the files: what it is.
  */
 struct ibmsg_info {
@@ -206,5 +224,6 @@ enum ibmsg_state {
  * still sent; EV_CLOSED tells when all of them are queued.  Closing the file does the same, and tells nobody.
  */
 #define IBMSG_IOC_SHUTDOWN	_IO(IBMSG_IOC, 4)
+#define IBMSG_IOC_CALL		_IO(IBMSG_IOC, 5)	/* struct ibmsg_call */
 
 #endif

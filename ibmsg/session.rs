@@ -465,6 +465,7 @@ mod tests {
     use super::*;
     use crate::{
         channel::{
+            Caller,
             Calls,
             Take,
             Taken, //
@@ -622,10 +623,10 @@ mod tests {
         }
 
         fn reserve(&mut self, side: usize, header: &Header) -> Result<crate::channel::Reserved> {
-            match self.sides[side].reserve_message(1, header) {
+            match self.sides[side].reserve_message(1, header, Caller::Reader) {
                 Err(ENOMEM) => {
                     self.sides[side].grow(1)?;
-                    self.sides[side].reserve_message(1, header)
+                    self.sides[side].reserve_message(1, header, Caller::Reader)
                 }
                 reserved => reserved,
             }
@@ -847,7 +848,7 @@ mod tests {
             ..Header::new(Kind::Msg)
         };
         world.sides[0].grow(2)?;
-        let reserved = world.sides[0].reserve_message(2, &header)?;
+        let reserved = world.sides[0].reserve_message(2, &header, Caller::Reader)?;
         let body = Body::piece(b"abc", GFP_KERNEL)?;
         world.sides[0].send(2, reserved, body, KBox::new_uninit(GFP_KERNEL)?)?;
         world.sides[0].release(1);

@@ -147,22 +147,21 @@ impl Chan {
                 incoming.id = header.id;
             }
             WireKind::Reply => {
-                let tag = self.calls.reply(header.id)?;
                 incoming.kind = Kind::Reply;
                 incoming.status = header.status;
-                match tag {
-                    Some(tag) => {
-                        incoming.tag = tag;
-                        self.inbox.owes_less();
-                    }
-                    None => incoming.is_late = true,
+                match self.calls.reply(header.id, incoming)? {
+                    Some(reply) => incoming = reply,
+                    None => return Ok(()),
+                }
+                // A slot for another call is free.
+                self.has_freed = true;
+                if !incoming.is_late {
+                    self.inbox.owes_less();
                 }
             }
         }
         self.inbox.push(incoming);
         self.drop_late();
-        // A slot for another call is free.
-        self.has_freed |= header.kind == WireKind::Reply;
         self.wake.wake(Ready::IN);
         Ok(())
     }

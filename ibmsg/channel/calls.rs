@@ -17,9 +17,38 @@ use ibmsg_proto::{
     Outcome,
     Seq, //
 };
-use kernel::prelude::*;
+use ibtrs_proto::Errno;
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+use kx::file::{
+    Ready,
+    WaitQueue, //
+};
 
-use super::inbox::Notice;
+use super::inbox::{
+    Incoming,
+    Notice, //
+};
+
+/// Who gets the answer to a call.
+pub(crate) enum Caller {
+    /// The program reads it like other messages.
+    Reader,
+    /// A task waits for it.
+    Task(Arc<WaitQueue>),
+    /// Nobody any more.
+    Nobody,
+}
+
+/// The answer to a call for which a task waits.
+pub(crate) enum Answered {
+    /// A reply.
+    Reply(KBox<Incoming>),
+    /// There is none, for this reason.
+    Errno(Errno),
+}
 
 /// A call of the program.
 pub(crate) struct Call {
@@ -31,11 +60,53 @@ pub(crate) struct Call {
     queued: Option<Seq>,
     /// The program waits for the reply.
     is_waiting: bool,
+    caller: Caller,
+    /// For the task, until it has taken it.
+    answer: Option<Answered>,
+    /// The number of the reply that the task has not copied to its program.
+    reply: Option<Seq>,
+}
+
+impl Call {
+    const fn new(slot: u16) -> Self {
+        Self {
+            slot: CallerSlot::new(slot),
+            id: CallId::from_wire(0),
+            tag: 0,
+            deadline: None,
+            queued: None,
+            is_waiting: false,
+            caller: Caller::Reader,
+            answer: None,
+            reply: None,
+        }
+    }
+
+    /// Whether another call can be made in its slot.
+    fn is_free(&self) -> bool {
+        self.slot.is_free() && !matches!(self.caller, Caller::Task(_))
+    }
+
+    /// The call ends without a reply. Returns what to tell the program.
+    fn ends(&mut self, outcome: CallOutcome, cause: Cause) -> Option<Notice> {
+        let errno = outcome.errno(cause);
+        match &self.caller {
+            Caller::Reader => Some(Notice::unanswered(self.tag, errno)),
+            Caller::Task(waiters) => {
+                self.answer = Some(Answered::Errno(errno));
+                waiters.wake(Ready::IN);
+                None
+            }
+            Caller::Nobody => None,
+        }
+    }
 }
 
 /// The calls in both directions.
 pub(crate) struct Calls {
     made: KVec<Call>,
+    /// Replies that tasks have not copied to their programs.
+    replies: usize,
     taken: KVec<CalleeSlot>,
 }
 
@@ -43,6 +114,7 @@ impl Calls {
     pub(crate) const fn new() -> Self {
         Self {
             made: KVec::new(),
+            replies: 0,
             taken: KVec::new(),
         }
     }
@@ -75,7 +147,7 @@ impl Calls {
     pub(crate) fn lack(&self, most: u16) -> Option<usize> {
         let (len, most) = (self.made.len(), usize::from(most));
         let is_full = len == self.made.capacity() && len < most;
-        let lacks = is_full && !self.made.iter().any(|call| call.slot.is_free());
+        let lacks = is_full && !self.made.iter().any(Call::is_free);
         lacks.then(|| most.min((2 * len).max(8)))
     }
 
@@ -97,33 +169,33 @@ impl Calls {
     ///
     /// [`EOPNOTSUPP`] if the peer answers none, [`EAGAIN`] if there are too many, [`ENOMEM`] if there is no
     /// memory before [`Calls::extend`].
-    pub(crate) fn make(&mut self, most: u16, tag: u64, deadline: Option<u64>) -> Result<u64> {
+    pub(crate) fn make(
+        &mut self,
+        most: u16,
+        tag: u64,
+        deadline: Option<u64>,
+        caller: Caller,
+    ) -> Result<u64> {
         if most == 0 {
             return Err(EOPNOTSUPP);
         }
-        let at = match self.made.iter().position(|call| call.slot.is_free()) {
+        let at = match self.made.iter().position(Call::is_free) {
             Some(at) => at,
             None => {
                 let slot = u16::try_from(self.made.len()).map_err(|_| EAGAIN)?;
                 if slot >= most {
                     return Err(EAGAIN);
                 }
-                let call = Call {
-                    slot: CallerSlot::new(slot),
-                    id: CallId::from_wire(0),
-                    tag: 0,
-                    deadline: None,
-                    queued: None,
-                    is_waiting: false,
-                };
-                self.made.push_within_capacity(call).map_err(|_| ENOMEM)?;
+                self.made
+                    .push_within_capacity(Call::new(slot))
+                    .map_err(|_| ENOMEM)?;
                 usize::from(slot)
             }
         };
         let call = self.made.get_mut(at).ok_or(EAGAIN)?;
         call.id = call.slot.call().ok_or(EAGAIN)?;
         (call.tag, call.deadline, call.queued) = (tag, deadline, None);
-        call.is_waiting = true;
+        (call.is_waiting, call.caller) = (true, caller);
         Ok(call.id.to_wire())
     }
 
@@ -136,11 +208,55 @@ impl Calls {
         self.find(id).filter(|call| call.id == id)
     }
 
-    /// The call ends without an answer, with this outcome of its request. None if it has ended before.
-    pub(crate) fn abandon(&mut self, id: u64, request: Outcome) -> Option<CallOutcome> {
+    /// The call ends without a reply, with this outcome of its request. Returns what to tell the program; `None` if
+    /// it has ended before, or the program does not read its answer.
+    pub(crate) fn abandon(&mut self, id: u64, request: Outcome, cause: Cause) -> Option<Notice> {
         let call = self.current(id)?;
         call.is_waiting = false;
-        call.slot.abandon(request)
+        let outcome = call.slot.abandon(request)?;
+        call.ends(outcome, cause)
+    }
+
+    /// The request was not written after all.
+    pub(crate) fn unmake(&mut self, id: u64) {
+        if let Some(call) = self.current(id) {
+            let _ = call.slot.abandon(Outcome::NotDelivered);
+            (call.is_waiting, call.caller) = (false, Caller::Reader);
+        }
+    }
+
+    /// Takes the answer for which a task waits.
+    pub(crate) fn take_answer(&mut self, id: u64) -> Option<Answered> {
+        self.current(id)?.answer.take()
+    }
+
+    /// The task has its answer, and copied it. Returns whether that was a reply.
+    pub(crate) fn took_answer(&mut self, id: u64) -> bool {
+        let Some(call) = self.current(id) else {
+            return false;
+        };
+        call.caller = Caller::Reader;
+        let was_reply = call.reply.take().is_some();
+        self.replies -= usize::from(was_reply);
+        was_reply
+    }
+
+    /// The task waits no more, and has no answer.
+    pub(crate) fn leave(&mut self, id: u64) {
+        if let Some(call) = self.current(id) {
+            call.caller = Caller::Nobody;
+            // Whatever comes is late.
+            call.deadline = Some(0);
+        }
+    }
+
+    /// The number of the first reply that a task has not copied to its program.
+    pub(crate) fn front(&self) -> Option<Seq> {
+        if self.replies == 0 {
+            return None;
+        }
+        let replies = self.made.iter().filter_map(|call| call.reply);
+        replies.reduce(|a, b| if b.is_before(a) { b } else { a })
     }
 
     /// The peer's kernel has queued the request.
@@ -157,24 +273,37 @@ impl Calls {
         }
     }
 
-    /// A reply has arrived. Returns the tag of the request if the program waits for it.
+    /// A reply has arrived. Returns it if it is for the inbox, and not for a task.
     ///
     /// # Errors
     ///
     /// When there is no such call.
-    pub(crate) fn reply(&mut self, id: u64) -> Result<Option<u64>, CallError> {
+    pub(crate) fn reply(
+        &mut self,
+        id: u64,
+        mut incoming: KBox<Incoming>,
+    ) -> Result<Option<KBox<Incoming>>, CallError> {
         let id = CallId::from_wire(id);
-        let call = self.find(id).ok_or(CallError::NoCall(id))?;
+        let call = self.made.get_mut(usize::from(id.slot()));
+        let call = call.ok_or(CallError::NoCall(id))?;
         let answer = call.slot.reply(id)?;
         call.is_waiting = false;
-        Ok(match answer {
-            Answer::Program => Some(call.tag),
-            Answer::Late => None,
-        })
+        match (answer, &call.caller) {
+            (Answer::Program, Caller::Task(waiters)) => {
+                call.reply = Some(incoming.number);
+                self.replies += 1;
+                call.answer = Some(Answered::Reply(incoming));
+                waiters.wake(Ready::IN);
+                return Ok(None);
+            }
+            (Answer::Program, Caller::Reader) => incoming.tag = call.tag,
+            (Answer::Late, _) | (_, Caller::Nobody) => incoming.is_late = true,
+        }
+        Ok(Some(incoming))
     }
 
-    /// Ends the next call, from the place `from` on, whose request is queued: one whose request the peer's
-    /// program has not taken before `taken`; without that, any. Returns what to tell.
+    /// Ends the calls from the place `from` on whose requests are queued: those whose requests the peer's program
+    /// has not taken before `taken`; without that, all. Returns at the next one of which the program is to be told.
     pub(crate) fn end(
         &mut self,
         taken: Option<Seq>,
@@ -182,24 +311,39 @@ impl Calls {
         from: &mut usize,
     ) -> Option<Notice> {
         let is_gone = |number: Seq| taken.is_none_or(|taken| !number.is_before(taken));
-        let call = self.next(from, |call| call.queued.is_some_and(is_gone))?;
         let request = match taken {
             Some(_) => Outcome::NotDelivered,
             None => Outcome::Delivered,
         };
-        let outcome = call.slot.abandon(request)?;
-        Some(Notice::unanswered(call.tag, outcome.errno(cause)))
+        self.end_those(from, request, cause, |call| {
+            call.queued.is_some_and(is_gone)
+        })
     }
 
-    /// Ends the next call, from the place `from` on, whose request is queued, and whose time is over.
-    /// Returns what to tell.
+    /// Ends the calls from the place `from` on whose requests are queued, and whose time is over. Returns as
+    /// [`Calls::end`].
     pub(crate) fn expire(&mut self, now: u64, from: &mut usize) -> Option<Notice> {
         let is_over = |deadline: u64| deadline <= now;
-        let call = self.next(from, |call| {
+        self.end_those(from, Outcome::Delivered, Cause::Timeout, |call| {
             call.queued.is_some() && call.deadline.is_some_and(is_over)
-        })?;
-        let outcome = call.slot.abandon(Outcome::Delivered)?;
-        Some(Notice::unanswered(call.tag, outcome.errno(Cause::Timeout)))
+        })
+    }
+
+    fn end_those(
+        &mut self,
+        from: &mut usize,
+        request: Outcome,
+        cause: Cause,
+        is_it: impl Fn(&Call) -> bool,
+    ) -> Option<Notice> {
+        loop {
+            let call = self.next(from, &is_it)?;
+            let outcome = call.slot.abandon(request);
+            let notice = outcome.and_then(|outcome| call.ends(outcome, cause));
+            if notice.is_some() {
+                return notice;
+            }
+        }
     }
 
     /// The next waiting call, from the place `from` on, that `is_it`, which waits no more; `from` moves

@@ -126,6 +126,19 @@ impl Out {
         self.queue.retain(keep);
     }
 
+    /// The time of the request of a call is over.
+    pub(crate) fn has_no_time(&mut self, call: u64) {
+        for at in 0..self.queue.len() {
+            let sent = self.get_mut(at);
+            let is_it =
+                |sent: &&mut Sent| sent.about.kind == Kind::Request && sent.about.id == call;
+            if let Some(sent) = sent.filter(is_it) {
+                sent.deadline = Some(0);
+                return;
+            }
+        }
+    }
+
     /// Takes the first message out, for [`Out::bury`].
     pub(crate) fn pop(&mut self) -> Option<KBox<Sent>> {
         let sent = self.queue.pop_front();

@@ -3,10 +3,7 @@
 //! Takes the messages of the program.
 
 use core::mem::MaybeUninit;
-use ibmsg_proto::{
-    send::Refused,
-    Outcome, //
-};
+use ibmsg_proto::send::Refused;
 use kernel::prelude::*;
 
 use super::{
@@ -16,6 +13,7 @@ use super::{
         Sent, //
     },
     Begun,
+    Caller,
     Chan, //
 };
 use crate::types::{
@@ -26,7 +24,8 @@ use crate::types::{
 };
 
 impl Chan {
-    /// Reserves a place for a message, whose content is not copied yet.
+    /// Reserves a place for a message, whose content is not copied yet. `caller`: who gets the answer, if it is a
+    /// request.
     ///
     /// # Errors
     ///
@@ -36,13 +35,18 @@ impl Chan {
     /// - [`ENOENT`] for a reply to no request,
     /// - [`EPIPE`] if nothing can be written any more,
     /// - [`ENOMEM`] if there is no memory before [`Chan::extend`].
-    pub(crate) fn reserve(&mut self, header: &Header, now: u64) -> Result<Reserved> {
-        let reserved = self.try_reserve(header, now);
+    pub(crate) fn reserve(
+        &mut self,
+        header: &Header,
+        caller: Caller,
+        now: u64,
+    ) -> Result<Reserved> {
+        let reserved = self.try_reserve(header, caller, now);
         self.is_blocked |= matches!(reserved, Err(EAGAIN));
         reserved
     }
 
-    fn try_reserve(&mut self, header: &Header, now: u64) -> Result<Reserved> {
+    fn try_reserve(&mut self, header: &Header, caller: Caller, now: u64) -> Result<Reserved> {
         if self.takes_no_more() {
             return Err(EPIPE);
         }
@@ -58,7 +62,10 @@ impl Chan {
         };
         let deadline = (timeout_ms != 0).then(|| now + u64::from(timeout_ms) * 1000);
         let is_request = header.kind == Kind::Request;
-        let may_tell = is_request || header.flags & F_RECEIPT != 0 || deadline.is_some();
+        let may_tell = match is_request {
+            true => matches!(caller, Caller::Reader),
+            false => header.flags & F_RECEIPT != 0 || deadline.is_some(),
+        };
         if may_tell && self.has_many_notices() {
             return Err(EAGAIN);
         }
@@ -83,7 +90,7 @@ impl Chan {
             status: header.status,
             deadline,
         };
-        match self.prepare(&mut reserved, may_tell) {
+        match self.prepare(&mut reserved, caller, may_tell) {
             Ok(()) => Ok(reserved),
             Err(e) => {
                 self.proto.tx.release(reserved.item);
@@ -93,7 +100,7 @@ impl Chan {
     }
 
     /// Makes room for a message and for what its program may be told, and makes its call.
-    fn prepare(&mut self, reserved: &mut Reserved, may_tell: bool) -> Result {
+    fn prepare(&mut self, reserved: &mut Reserved, caller: Caller, may_tell: bool) -> Result {
         self.out.reserve()?;
         if may_tell {
             if let Err(e) = self.inbox.owes_more() {
@@ -103,10 +110,13 @@ impl Chan {
         }
         if reserved.about.kind == Kind::Request {
             let most = self.peer.map_or(0, |peer| peer.calls());
-            match self.calls.make(most, reserved.about.tag, reserved.deadline) {
+            let (tag, deadline) = (reserved.about.tag, reserved.deadline);
+            match self.calls.make(most, tag, deadline, caller) {
                 Ok(id) => reserved.about.id = id,
                 Err(e) => {
-                    self.inbox.owes_less();
+                    if may_tell {
+                        self.inbox.owes_less();
+                    }
                     self.out.unreserve();
                     return Err(e);
                 }
@@ -124,14 +134,10 @@ impl Chan {
 
     fn give_up(&mut self, reserved: Reserved) {
         let about = reserved.about;
-        let is_owed = match about.kind {
-            Kind::Request => self
-                .calls
-                .abandon(about.id, Outcome::NotDelivered)
-                .is_some(),
-            _ => about.may_tell,
-        };
-        if is_owed {
+        if about.kind == Kind::Request {
+            self.calls.unmake(about.id);
+        }
+        if about.may_tell {
             self.inbox.owes_less();
         }
         self.proto.tx.release(reserved.item);

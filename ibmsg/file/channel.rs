@@ -33,12 +33,18 @@ use super::{
     is_too_small,
     InfoWriter,
     Reading,
+    CALL,
     FILE_CHANNEL,
     INFO,
+    MAX_MESSAGE,
     SHUTDOWN, //
 };
 use crate::{
-    channel::Take,
+    channel::{
+        Caller,
+        Reserved,
+        Take, //
+    },
     session::Side,
     types::{
         Body,
@@ -48,13 +54,10 @@ use crate::{
     }, //
 };
 
-/// The longest message that can be written.
-const MAX_MESSAGE: usize = ibmsg_proto::limits::MAX_MESSAGE as usize;
-
 /// The channel of a file.
-struct Its {
-    side: Side,
-    channel: u32,
+pub(super) struct Its {
+    pub(super) side: Side,
+    pub(super) channel: u32,
     /// The channel is this file's, which closes it.
     is_ours: Atomic<bool>,
 }
@@ -70,7 +73,7 @@ impl Drop for Its {
 /// A channel that a program has.
 #[pin_data]
 pub(super) struct ChannelFile {
-    its: Its,
+    pub(super) its: Its,
     wake: Arc<WaitQueue>,
     /// Held by the task that copies messages, so that one that cannot be copied is put back in its place.
     #[pin]
@@ -169,6 +172,52 @@ impl ChannelFile {
         }
     }
 
+    /// Reserves a place for a message, which comes first: what is copied is bounded by the limits of the channel.
+    ///
+    /// # Errors
+    ///
+    /// As [`Side::reserve_message`]; [`ERESTARTSYS`] if a signal came first.
+    pub(super) fn reserve(
+        &self,
+        header: &Header,
+        may_wait: bool,
+        caller: impl Fn() -> Caller,
+    ) -> Result<Reserved> {
+        let its = &self.its;
+        let reserve = || its.side.reserve_message(its.channel, header, caller());
+        loop {
+            let reserved = match reserve() {
+                Err(EAGAIN) if may_wait => self.wake.wait(None, || match reserve() {
+                    Err(EAGAIN) => None,
+                    result => Some(result),
+                })?,
+                result => result,
+            };
+            match reserved {
+                // Lists grow when no lock is held. Others may use up what was allocated.
+                Err(ENOMEM) => its.side.grow(its.channel)?,
+                reserved => return reserved,
+            }
+        }
+    }
+
+    /// Sends a message in its place, or gives that up.
+    ///
+    /// # Errors
+    ///
+    /// That of `body`; as [`Side::send`].
+    pub(super) fn send(&self, reserved: Reserved, body: Result<Body>) -> Result {
+        let its = &self.its;
+        let copied = body.and_then(|body| Ok((body, KBox::new_uninit(GFP_KERNEL_ACCOUNT)?)));
+        match copied {
+            Ok((body, place)) => its.side.send(its.channel, reserved, body, place),
+            Err(e) => {
+                its.side.cancel(its.channel, reserved);
+                Err(e)
+            }
+        }
+    }
+
     fn info(&self, address: usize) -> Result<usize> {
         let its = self.its.side.info(self.its.channel).ok_or(EPIPE)?;
         let mut info = InfoWriter::new(FILE_CHANNEL);
@@ -239,39 +288,14 @@ impl FileOps for ChannelFile {
         }
         let header = Header::written(&header, len)?;
         let may_wait = io.may_wait() && header.flags & F_NOWAIT == 0;
-        // The place comes first: what is copied is bounded by the limits of the channel.
-        let reserve = || self.its.side.reserve_message(self.its.channel, &header);
-        let reserved = loop {
-            let reserved = match reserve() {
-                Err(EAGAIN) if may_wait => self.wake.wait(None, || match reserve() {
-                    Err(EAGAIN) => None,
-                    result => Some(result),
-                })?,
-                result => result,
-            };
-            match reserved {
-                // Lists grow when no lock is held. Others may use up what was allocated.
-                Err(ENOMEM) => self.its.side.grow(self.its.channel)?,
-                reserved => break reserved?,
-            }
-        };
-        let copied = Body::written(from, len)
-            .and_then(|body| Ok((body, KBox::new_uninit(GFP_KERNEL_ACCOUNT)?)));
-        match copied {
-            Ok((body, place)) => self
-                .its
-                .side
-                .send(self.its.channel, reserved, body, place)?,
-            Err(e) => {
-                self.its.side.cancel(self.its.channel, reserved);
-                return Err(e);
-            }
-        }
+        let reserved = self.reserve(&header, may_wait, || Caller::Reader)?;
+        self.send(reserved, Body::written(from, len))?;
         Ok(total)
     }
 
-    fn ioctl(&self, _file: &File, cmd: u32, arg: usize) -> Result<usize> {
+    fn ioctl(&self, file: &File, cmd: u32, arg: usize) -> Result<usize> {
         match cmd {
+            CALL => self.call(file, arg),
             INFO => self.info(arg),
             SHUTDOWN => {
                 if arg != 0 {

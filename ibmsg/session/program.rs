@@ -12,6 +12,7 @@ use ibmsg_proto::{
     limits::FIRST, //
 };
 use ibtrs_core::convert;
+use ibtrs_proto::Errno;
 use kernel::{
     prelude::*,
     sync::Arc, //
@@ -28,7 +29,9 @@ use super::{
 };
 use crate::{
     channel::{
+        Answered,
         Begun,
+        Caller,
         Calls,
         Chan,
         Reserved,
@@ -251,10 +254,33 @@ impl Side {
     /// # Errors
     ///
     /// See [`Chan::reserve`].
-    pub(crate) fn reserve_message(&self, id: u32, header: &Header) -> Result<Reserved> {
+    pub(crate) fn reserve_message(
+        &self,
+        id: u32,
+        header: &Header,
+        caller: Caller,
+    ) -> Result<Reserved> {
         let now = now();
-        self.with(id, |chan| chan.reserve(header, now))
+        self.with(id, |chan| chan.reserve(header, caller, now))
             .ok_or(EPIPE)?
+    }
+
+    /// Takes the answer to a call for which a task waits.
+    pub(crate) fn take_answer(&self, id: u32, call: u64) -> Option<Answered> {
+        match self.with(id, |chan| chan.take_answer(call)) {
+            Some(answer) => answer,
+            None => Some(Answered::Errno(Errno::ECONNABORTED)),
+        }
+    }
+
+    /// The task has the answer to its call, which has `len` bytes.
+    pub(crate) fn took_answer(&self, id: u32, call: u64, len: u32) {
+        let _ = self.change(id, |chan| chan.took_answer(call, len));
+    }
+
+    /// The task does not wait for the answer to its call any longer. Returns the answer if it has just come.
+    pub(crate) fn give_up_call(&self, id: u32, call: u64) -> Option<Answered> {
+        self.change(id, |chan| chan.give_up_call(call)).flatten()
     }
 
     /// Gives up a place.

@@ -123,6 +123,15 @@ impl<'a> Bytes<'a> {
         Ok(u64::from_ne_bytes(self.array()?))
     }
 
+    /// An address of the program, of 64 bits.
+    ///
+    /// # Errors
+    ///
+    /// As [`Bytes::take`]; [`EFAULT`] if no address is so long.
+    pub(crate) fn address(&mut self) -> Result<usize> {
+        usize::try_from(self.u64()?).map_err(|_| EFAULT)
+    }
+
     /// A reserved field of 32 bits.
     ///
     /// # Errors

@@ -4,7 +4,11 @@
 
 use kernel::{
     alloc::Flags,
-    prelude::*, //
+    prelude::*,
+    uaccess::{
+        UserPtr,
+        UserSlice, //
+    }, //
 };
 use kx::file::{
     append_from,
@@ -80,6 +84,29 @@ impl Body {
         Ok(body)
     }
 
+    /// A copy of the `len` bytes at an address of the calling program.
+    ///
+    /// # Context
+    ///
+    /// *may sleep*
+    ///
+    /// # Errors
+    ///
+    /// [`ENOMEM`], [`EFAULT`]
+    pub(crate) fn copied_from(mut at: UserPtr, len: usize) -> Result<Self> {
+        let mut body = Self::new();
+        let mut left = len;
+        while left > 0 {
+            let len = left.min(BLOCK);
+            let mut block = KVec::new();
+            UserSlice::new(at, len).read_all(&mut block, GFP_KERNEL_ACCOUNT)?;
+            body.push(block, GFP_KERNEL_ACCOUNT)?;
+            at = at.wrapping_byte_add(len);
+            left -= len;
+        }
+        Ok(body)
+    }
+
     /// A copy of a piece that has arrived, to be added by [`Body::add`].
     ///
     /// # Errors
@@ -113,6 +140,24 @@ impl Body {
             };
             let _ = self.push(block, GFP_NOWAIT);
         }
+    }
+
+    /// Copies everything to an address of the calling program.
+    ///
+    /// # Context
+    ///
+    /// *may sleep*
+    ///
+    /// # Errors
+    ///
+    /// [`EFAULT`]
+    pub(crate) fn copy_to(&self, mut at: UserPtr) -> Result {
+        for block in self.blocks() {
+            let mut writer = UserSlice::new(at, block.len()).writer();
+            writer.write_slice(block)?;
+            at = at.wrapping_byte_add(block.len());
+        }
+        Ok(())
     }
 
     fn blocks(&self) -> impl Iterator<Item = &[u8]> {

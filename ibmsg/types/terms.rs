@@ -27,7 +27,7 @@ const CALLS: u32 = 64;
 /// unacknowledged.
 const NOTICE: u64 = 16;
 /// Memory of a call in either direction.
-const CALL: u64 = 80;
+const CALL: u64 = 128;
 /// Events of paths are wanted.
 const WANT_PATHS: u32 = 1;
 

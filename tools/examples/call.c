@@ -7,6 +7,7 @@
 #include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -123,13 +124,12 @@ static void serve(const char *name)
 static int ask(const char *name, char *text)
 {
 	struct ibmsg_connect connect = { .size = sizeof(connect), .timeout_ms = 10000 };
-	struct ibmsg_msg request = {
-		.kind = IBMSG_REQUEST, .len = (__u32)strlen(text), .timeout_ms = 10000,
+	static char reply[IBMSG_MAX_MESSAGE];
+	struct ibmsg_call call = {
+		.size = sizeof(call), .timeout_ms = 10000,
+		.request = (__u64)(uintptr_t)text, .request_len = (__u32)strlen(text),
+		.reply = (__u64)(uintptr_t)reply, .reply_len = sizeof(reply),
 	};
-	static struct {
-		struct ibmsg_msg msg;
-		char content[IBMSG_MAX_MESSAGE];
-	} reply;
 	int channel;
 
 	put_name(connect.session, "local");
@@ -141,20 +141,14 @@ static int ask(const char *name, char *text)
 			errno = connect.status;
 		die(name);
 	}
-	if (send_message(channel, &request, text))
-		die("write");
-	/* Whatever comes first is the answer, or what has become of the request. */
-	if (read(channel, &reply, sizeof(reply)) < (ssize_t)sizeof(reply.msg))
-		die("read");
-	if (reply.msg.kind != IBMSG_REPLY) {
-		fprintf(stderr, "%s: the channel was closed\n", name);
+	/* ECANCELED, ECONNRESET, ETIMEDOUT and ECONNABORTED say what has become of the request. */
+	if (ioctl(channel, IBMSG_IOC_CALL, &call))
+		die(name);
+	if (call.status) {
+		fprintf(stderr, "%s: %s\n", name, strerror(call.status));
 		return 1;
 	}
-	if (reply.msg.status) {
-		fprintf(stderr, "%s: %s\n", name, strerror(reply.msg.status));
-		return 1;
-	}
-	printf("%.*s\n", (int)reply.msg.len, reply.content);
+	printf("%.*s\n", (int)call.reply_len, reply);
 	return 0;
 }
 

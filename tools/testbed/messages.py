@@ -5,6 +5,7 @@
 
 import array
 import contextlib
+import ctypes
 import errno
 import fcntl
 import mmap
@@ -15,10 +16,11 @@ import signal
 import socket
 import struct
 import sys
+import threading
 import time
 
 DEVICE = "/dev/ibmsg"
-BIND, CONNECT, ACCEPT, INFO, SHUTDOWN = (0xB900 + number for number in range(5))
+BIND, CONNECT, ACCEPT, INFO, SHUTDOWN, CALL = (0xB900 + number for number in range(6))
 MSG, REQUEST, REPLY, RECEIPT, EVENT, OFFER = range(1, 7)
 CONNECTED, CLOSED, PATH_LOST, PATH_BACK = range(1, 5)
 F_RECEIPT, F_NOWAIT, F_AUTHENTICATED, F_KERNEL = 1, 2, 0x40, 0x80
@@ -122,6 +124,19 @@ def wait_one(fd: int) -> Message:
 def write(fd: int, body=b"", **kwargs) -> None:
     data = head(length=len(body), **kwargs) + body
     assert os.write(fd, data) == len(data)
+
+
+def call_args(request, reply, length: int, room: int, timeout=0, flags=0, tag=0) -> bytearray:
+    return sized(struct.pack("=I2Q3IiQ", flags, request, reply, length, room, timeout, 0, tag))
+
+
+def call(fd: int, body=b"", room=1 << 16, **how) -> tuple[int, bytes]:
+    """Status and content of the reply."""
+    request, reply = ctypes.create_string_buffer(body, len(body) + 1), ctypes.create_string_buffer(max(room, 1))
+    args = call_args(ctypes.addressof(request), ctypes.addressof(reply), len(body), room, **how)
+    assert fcntl.ioctl(fd, CALL, args) == 0
+    length, _, status = struct.unpack_from("=2Ii", args, 28)
+    return status, reply.raw[:length]
 
 
 def poll(fd: int, timeout=0) -> int:
@@ -743,6 +758,145 @@ def calls() -> None:
     assert told[2].event == CLOSED
     _, client, server = pair(name="none", portal_options=opts())
     assert info(client)["recv_calls"] == 64
+
+
+def answers(fd: int, count: int) -> None:
+    """Answers requests in any order."""
+    left = []
+    while count:
+        if not left or poll(fd) & select.POLLIN:
+            left += [message for message in read(fd) if message.kind == REQUEST]
+        random.shuffle(left)
+        for request in left[:random.randrange(1, len(left) + 1)]:
+            write(fd, request.body[::-1], kind=REPLY, id=request.id, status=request.tag % 4096)
+            left.remove(request)
+            count -= 1
+
+
+def waiting_calls() -> None:
+    """Calls whose replies go to the threads that have made them."""
+    _, client, server = pair(options=opts(recv_msgs=4, calls=4), portal_options=opts(calls=4))
+    for caller, callee in ((client, server), (server, client)):
+        helper = child(answers, callee, 300)
+        for number in range(300):
+            body = body_of(number, number * 7 % 3000)
+            assert call(caller, body, tag=number) == (number, body[::-1])
+        ends(helper)
+    # Of many threads, while another one reads; more than there are slots.
+    helper = child(answers, server, 400)
+    failures = []
+
+    def caller(seed: int) -> None:
+        for number in range(50):
+            body = body_of(seed * 1000 + number, 5 + number)
+            if call(client, body, tag=seed) != (seed, body[::-1]):
+                failures.append((seed, number))
+
+    threads = [threading.Thread(target=caller, args=(seed,)) for seed in range(8)]
+    for thread in threads:
+        thread.start()
+    for tag in range(20):
+        write(server, b"beside", tag=tag)
+        assert wait_one(client).tag == tag
+    for thread in threads:
+        thread.join()
+    ends(helper)
+    assert not failures, failures
+    # The reply is longer than the room for it.
+    helper = child(answers, server, 3)
+    with fails(errno.EMSGSIZE):
+        call(client, b"too long", room=7)
+    assert call(client, b"fits", room=4) == (0, b"stif") and call(client, b"", room=0) == (0, b"")
+    ends(helper)
+    # Nobody answers in time. The late answer is dropped, and its slot is free after that.
+    late = []
+    for _ in range(4):
+        with fails(errno.ETIMEDOUT):
+            call(client, b"slow", timeout=50)
+        late.append(wait_one(server))
+    with fails(errno.EAGAIN):
+        call(client, b"no slot", flags=F_NOWAIT)
+    os.set_blocking(client, False)
+    with fails(errno.EAGAIN):
+        call(client, b"no slot")
+    os.set_blocking(client, True)
+    for request in late:
+        write(server, b"late", kind=REPLY, id=request.id)
+    write(server, b"next", tag=77)
+    assert wait_one(client).tag == 77
+    helper = child(answers, server, 1)
+    assert call(client, b"again") == (0, b"niaga")
+    ends(helper)
+    wrong_calls(client, server)
+    interrupted_calls(client, server)
+    # The other end closes: one request was read, the other one was not.
+    read_one = child(expect_error, errno.ECONNRESET, client, b"read", server)
+    wait_one(server)
+    unread = child(expect_error, errno.ECANCELED, client, b"not read", server)
+    ready(server, select.POLLIN)
+    os.close(server)
+    ends(read_one)
+    ends(unread)
+    with fails(errno.EPIPE):
+        call(client, b"closed")
+
+
+def expect_error(number: int, fd: int, body: bytes, other: int) -> None:
+    os.close(other)
+    with fails(number):
+        call(fd, body)
+
+
+def wrong_calls(client: int, server: int) -> None:
+    """What is no call, and programs that give wrong addresses."""
+    room = ctypes.create_string_buffer(64)
+    good = ctypes.addressof(room)
+    for number, how in ((errno.EINVAL, {"flags": 1}), (errno.EMSGSIZE, {"length": MAX + 1}), (errno.EFAULT, {"request": 8}),
+                        (errno.EFAULT, {"request": (1 << 64) - 8})):
+        with fails(number):
+            fcntl.ioctl(client, CALL, call_args(**{"request": good, "reply": good, "length": 9, "room": 64, **how}))
+    short = call_args(good, good, 9, 64)
+    short[0] = 44
+    with fails(errno.EINVAL):
+        fcntl.ioctl(client, CALL, short)
+    helper = child(answers, server, 2)
+    with fails(errno.EFAULT):
+        fcntl.ioctl(client, CALL, call_args(good, 8, 9, 64))
+    assert call(client, b"abc") == (0, b"cba")
+    ends(helper)
+    context = device()
+    with fails(errno.ENOTTY):
+        fcntl.ioctl(context, CALL, call_args(good, good, 9, 64))
+    os.close(context)
+
+
+def interrupted_calls(client: int, server: int) -> None:
+    """A signal, and SIGKILL, end a call at once; it is not made again, and its answer is dropped."""
+    def interrupted() -> None:
+        signal.signal(signal.SIGALRM, lambda *_: None)
+        # SA_RESTART changes nothing.
+        signal.siginterrupt(signal.SIGALRM, False)
+        signal.setitimer(signal.ITIMER_REAL, 0.3)
+        # Python makes a system call again that says EINTR; the C library does not.
+        libc = ctypes.CDLL(None, use_errno=True)
+        request = ctypes.create_string_buffer(b"wait")
+        args = call_args(ctypes.addressof(request), ctypes.addressof(request), 4, 4)
+        found = libc.ioctl(client, ctypes.c_ulong(CALL), (ctypes.c_char * len(args)).from_buffer(args))
+        assert (found, ctypes.get_errno()) == (-1, errno.EINTR)
+
+    ends(child(interrupted))
+    request = wait_one(server)
+    write(server, b"nobody waits", kind=REPLY, id=request.id)
+    killed_one = child(call, client, b"killed")
+    request = wait_one(server)
+    os.kill(killed_one, signal.SIGKILL)
+    assert os.waitpid(killed_one, 0)[1] == signal.SIGKILL
+    write(server, b"nobody waits", kind=REPLY, id=request.id)
+    helper = child(answers, server, 40)
+    for number in range(40):
+        assert call(client, b"%d" % number) == (0, str(number)[::-1].encode())
+    ends(helper)
+    assert info(client)["next_len"] == 0, "no reply is left for readers"
 
 
 def shutdown() -> None:

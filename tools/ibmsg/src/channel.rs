@@ -233,7 +233,6 @@ pub struct Channel {
     /// What was read while waiting for something else.
     waiting: VecDeque<Message>,
     is_over: bool,
-    calls: u64,
 }
 
 impl Channel {
@@ -243,7 +242,6 @@ impl Channel {
             buffer: Vec::new(),
             waiting: VecDeque::new(),
             is_over: false,
-            calls: 0,
         }
     }
 
@@ -315,44 +313,35 @@ impl Channel {
         self.write(header, body)
     }
 
-    /// Sends a request and waits for the answer. Other messages that arrive meanwhile are for
-    /// [`Channel::messages`].
+    /// Sends a request and waits for the answer, of up to 64 KiB. Any number of threads may do so, with one handle or
+    /// with [shared](Channel::share) ones. Somebody must read the other messages that arrive.
     ///
     /// # Errors
     ///
-    /// [`Error::Answered`] if the other program answers with an errno, [`Error::Unanswered`] if there is no answer.
-    pub fn call(&mut self, body: &[u8], timeout: Option<Duration>) -> Result<Vec<u8>> {
-        self.calls += 1;
-        let wanted = self.calls;
-        let header = Header {
-            tag: wanted,
-            timeout_ms: milliseconds(timeout),
-            ..Header::new(Kind::Request)
-        };
-        self.write(header, body)?;
-        let mut others = VecDeque::new();
-        let answer = loop {
-            match self.next() {
-                Ok(Some(Message::Reply {
-                    tag,
-                    is_kernel,
-                    status,
-                    body,
-                })) if tag == wanted => {
-                    break match (is_kernel, status) {
-                        (true, errno) => Err(Error::Unanswered(errno)),
-                        (false, 0) => Ok(body),
-                        (false, errno) => Err(Error::Answered(errno, body)),
-                    }
+    /// [`Error::Answered`] if the other program answers with an errno; [`Error::Unanswered`] if there is no answer, with
+    /// `ECANCELED` if the request was not delivered, `ETIMEDOUT` if the time is over, `ECONNRESET` if the channel was
+    /// closed before the answer, `ECONNABORTED` or `EINTR` if nobody knows; `EPIPE` and `EMSGSIZE` as [`Channel::send`].
+    pub fn call(&self, body: &[u8], timeout: Option<Duration>) -> Result<Vec<u8>> {
+        let mut reply = vec![0; MAX_MESSAGE];
+        match sys::call(&self.file, body, &mut reply, milliseconds(timeout)) {
+            Ok((status, len)) => {
+                reply.truncate(len);
+                match status {
+                    0 => Ok(reply),
+                    errno => Err(Error::Answered(errno, reply)),
                 }
-                Ok(Some(other)) => others.push_back(other),
-                Ok(None) => break Err(Error::Closed(0)),
-                Err(e) => break Err(e),
             }
-        };
-        others.append(&mut self.waiting);
-        self.waiting = others;
-        answer
+            Err(e) => Err(match e.raw_os_error().map(Errno::from_raw_os_error) {
+                Some(
+                    errno @ (Errno::CANCELED
+                    | Errno::TIMEDOUT
+                    | Errno::CONNRESET
+                    | Errno::CONNABORTED
+                    | Errno::INTR),
+                ) => Error::Unanswered(errno.raw_os_error()),
+                _ => Error::system(Doing::Write, e),
+            }),
+        }
     }
 
     /// The next message; `None` after the end.

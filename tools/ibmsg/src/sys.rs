@@ -14,6 +14,7 @@ pub(crate) const CONNECT: Opcode = 0xB901;
 pub(crate) const ACCEPT: Opcode = 0xB902;
 pub(crate) const INFO: Opcode = 0xB903;
 const SHUTDOWN: Opcode = 0xB904;
+const CALL: Opcode = 0xB905;
 
 /// An ioctl with a structure, which begins with its size.
 struct Call<'a> {
@@ -42,6 +43,79 @@ unsafe impl Ioctl for Call<'_> {
     ) -> rustix::io::Result<IoctlOutput> {
         Ok(output)
     }
+}
+
+/// `struct ibmsg_call`.
+#[repr(C)]
+struct CallArgument {
+    size: u32,
+    flags: u32,
+    request: u64,
+    reply: u64,
+    request_len: u32,
+    reply_len: u32,
+    timeout_ms: u32,
+    status: i32,
+    tag: u64,
+}
+
+/// `IBMSG_IOC_CALL`, with the memory that its argument refers to.
+struct Waiting<'a> {
+    argument: &'a mut CallArgument,
+    _request: &'a [u8],
+    _reply: &'a mut [u8],
+}
+
+// SAFETY: The kernel reads the argument, and as much of the request as that says; it writes two fields of the argument,
+// and no more to the reply than that has room. All of it is borrowed for the call.
+#[allow(unsafe_code)]
+unsafe impl Ioctl for Waiting<'_> {
+    type Output = ();
+    const IS_MUTATING: bool = true;
+
+    fn opcode(&self) -> Opcode {
+        CALL
+    }
+
+    fn as_ptr(&mut self) -> *mut c_void {
+        std::ptr::from_mut(self.argument).cast()
+    }
+
+    unsafe fn output_from_ptr(_: IoctlOutput, _: *mut c_void) -> rustix::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// `IBMSG_IOC_CALL`: status and length of the reply. A reply that has no room is an error, `EMSGSIZE`.
+pub(crate) fn call(
+    file: impl AsFd,
+    request: &[u8],
+    reply: &mut [u8],
+    timeout_ms: u32,
+) -> io::Result<(i32, usize)> {
+    let length = |len: usize| u32::try_from(len).map_err(|_| rustix::io::Errno::MSGSIZE);
+    let mut argument = CallArgument {
+        // CAST: A small constant.
+        size: size_of::<CallArgument>() as u32,
+        flags: 0,
+        request: request.as_ptr().expose_provenance() as u64,
+        reply: reply.as_mut_ptr().expose_provenance() as u64,
+        request_len: length(request.len())?,
+        reply_len: length(reply.len())?,
+        timeout_ms,
+        status: 0,
+        tag: 0,
+    };
+    let waiting = Waiting {
+        argument: &mut argument,
+        _request: request,
+        _reply: reply,
+    };
+    // SAFETY: As for `ioctl`: other files refuse the number.
+    #[allow(unsafe_code)]
+    unsafe { rustix::ioctl::ioctl(file, waiting) }?;
+    // CAST: Lossless.
+    Ok((argument.status, argument.reply_len as usize))
 }
 
 /// `IBMSG_IOC_SHUTDOWN`, which has no argument.

@@ -139,7 +139,7 @@ pub(crate) fn send(out: Out, send: &Send) -> Result<(), Failure> {
 }
 
 pub(crate) fn call(out: Out, call: &Call) -> Result<(), Failure> {
-    let (mut channel, what) = open(&call.target)?;
+    let (channel, what) = open(&call.target)?;
     match channel.call(call.message.as_bytes(), call.target.timeout) {
         Ok(answer) => {
             let (name, content) = content(&answer);
