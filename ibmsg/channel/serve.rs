@@ -205,9 +205,11 @@ impl Chan {
                 match next {
                     Next::Message(number) => number,
                     Next::Skip(number) => {
-                        self.calls.skipped(sent.about.id);
-                        // The slot of a call may be free.
-                        self.has_freed = true;
+                        if sent.about.kind == Kind::Request {
+                            self.calls.skipped(sent.about.id);
+                            // The slot of a call may be free.
+                            self.has_freed = true;
+                        }
                         let skip = Skip {
                             channel,
                             number,

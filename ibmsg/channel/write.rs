@@ -56,9 +56,11 @@ impl Chan {
         if header.kind == Kind::Reply && !self.calls.is_unanswered(header.id) {
             return Err(ENOENT);
         }
-        let timeout_ms = match header.timeout_ms {
-            0 => self.terms.timeout_ms,
-            timeout_ms => timeout_ms,
+        let timeout_ms = match (header.timeout_ms, header.kind) {
+            // A call that was executed has an answer.
+            (_, Kind::Reply) => 0,
+            (0, _) => self.terms.timeout_ms,
+            (timeout_ms, _) => timeout_ms,
         };
         let deadline = (timeout_ms != 0).then(|| now + u64::from(timeout_ms) * 1000);
         let is_request = header.kind == Kind::Request;

@@ -114,7 +114,11 @@ impl Header {
             _ => F_NOWAIT | F_RECEIPT,
         };
         let is_reply = kind == Kind::Reply;
-        let is_plain = is_reply || (id == 0 && status == 0);
+        // A reply has no time: there is none that could take its place.
+        let is_plain = match is_reply {
+            true => timeout_ms == 0,
+            false => id == 0 && status == 0,
+        };
         // CAST: Lossless.
         if flags & !known != 0 || event != 0 || said as usize != len || !is_plain || status > 4095 {
             return Err(EINVAL);
@@ -198,5 +202,7 @@ mod tests {
         assert!(written(|bytes| (bytes[0], bytes[8], bytes[25]) = (3, 9, 0x0f)).is_ok());
         assert!(written(|bytes| (bytes[0], bytes[25]) = (3, 0x10)).is_err());
         assert!(written(|bytes| (bytes[0], bytes[27]) = (3, 0x80)).is_err());
+        assert!(written(|bytes| (bytes[0], bytes[28]) = (3, 1)).is_err());
+        assert!(written(|bytes| (bytes[0], bytes[28]) = (2, 1)).is_ok());
     }
 }

@@ -212,7 +212,8 @@ impl World<'_> {
             None => match end.ch.tx.next(&mut sent.item) {
                 Next::Message(number) => (number, 0),
                 Next::Skip(number) => {
-                    for (slot, _) in &mut end.calls {
+                    let calls = end.calls.iter_mut().filter(|_| !sent.reply);
+                    for (slot, _) in calls {
                         slot.skipped(ibmsg_proto::call::CallId::from_wire(sent.call));
                     }
                     self.seen.skips += 1;
