@@ -126,6 +126,15 @@ pub(super) struct ConnState {
     next: Option<KBox<ConnState>>,
 }
 
+/// How far it is known that channels do not stand in the way of LIVE with `ends`.
+#[derive(Clone, Copy)]
+struct LiveDue {
+    /// Those before this number do not.
+    from: u32,
+    /// By this connection.
+    to: Option<Conn>,
+}
+
 pub(crate) struct State {
     conns: KVec<KBox<ConnState>>,
     /// Attempts that have begun and have no connection yet.
@@ -149,8 +158,8 @@ pub(crate) struct State {
     walk: Option<u32>,
     /// Of the server: what the client has said last, for that.
     live: Option<LiveCopy>,
-    /// LIVE with `ends` is to be sent when all channels have moved; those before this number have.
-    live_due: Option<u32>,
+    /// LIVE with `ends` is to be sent when all channels have moved.
+    live_due: Option<LiveDue>,
     newest: u32,
     garbage: Garbage,
     /// The other machine takes message connections, as far as is known.

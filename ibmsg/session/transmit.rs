@@ -12,6 +12,7 @@ use ibmsg_proto::wire::{
 use super::{
     arrive::Answer,
     ConnState,
+    LiveDue,
     Role,
     Side,
     State,
@@ -65,7 +66,7 @@ impl Side {
 
     /// Whether LIVE with `ends` is to be sent now: then prepares it.
     fn may_send_live(&self, state: &mut State) -> Ends {
-        let Some(mut from) = state.live_due else {
+        let Some(due) = state.live_due else {
             return Ends::NotYet;
         };
         // A channel that was not looked at may be on a connection that is lost.
@@ -77,11 +78,15 @@ impl Side {
             return Ends::NotYet;
         };
         // A channel that has moved does not move again before the next walk.
+        let mut from = match due.to == Some(to) {
+            true => due.from,
+            false => 0,
+        };
         for _ in 0..PORTION {
             let next = state.next_chan(from);
             let chan = next.and_then(|id| state.chans.get(&id));
             if chan.is_some_and(|chan| chan.proto.blocks_live(to) || chan.is_about_to_move()) {
-                state.live_due = Some(from);
+                state.live_due = Some(LiveDue { from, to: Some(to) });
                 return Ends::NotYet;
             }
             let Some(after) = next.and_then(|id| id.checked_add(1)) else {
@@ -93,7 +98,7 @@ impl Side {
             };
             from = after;
         }
-        state.live_due = Some(from);
+        state.live_due = Some(LiveDue { from, to: Some(to) });
         Ends::Unknown
     }
 

@@ -8,6 +8,7 @@
 use kernel::prelude::*;
 
 use super::{
+    LiveDue,
     Role,
     Side,
     State, //
@@ -23,7 +24,7 @@ impl State {
     pub(super) fn walk_again(&mut self, role: Role) {
         self.walk = Some(0);
         if role == Role::Client {
-            self.live_due = Some(0);
+            self.live_due = Some(LiveDue { from: 0, to: None });
             for conn in &mut self.conns {
                 // Channels may have left that were to stay.
                 conn.live = conn.live.filter(|ends| !ends);
