@@ -39,7 +39,8 @@ pub(crate) use inbox::{
     Inbox,
     Incoming,
     Take,
-    Taken, //
+    Taken,
+    Unwanted, //
 };
 pub(crate) use out::{
     Reserved,
@@ -72,6 +73,7 @@ use kernel::{
 use kx::{
     deque::Deque,
     file::{
+        uring::Command,
         Ready,
         WaitQueue, //
     }, //
@@ -186,6 +188,8 @@ pub(crate) struct Chan {
     /// The peer's kernel has all messages.
     has_all: bool,
     pub(crate) counts: Counts,
+    /// Replies that came too late.
+    late: Unwanted,
     /// The next channel that is forgotten.
     pub(crate) next: Option<KBox<Chan>>,
     _charge: Option<Charge>,
@@ -237,6 +241,7 @@ impl Chan {
             is_away: false,
             has_all: false,
             counts: Counts::default(),
+            late: Unwanted::new(),
             next: None,
             _charge: charge,
         }
@@ -483,25 +488,39 @@ impl Chan {
 
     /// Takes replies to calls that have ended without them.
     fn drop_late(&mut self) {
-        while let Some(len) = self.inbox.pop_late() {
-            self.proto.rx.took(len, self.front());
+        if !self.inbox.has_late() {
+            return;
         }
+        let replies = self.calls.front();
+        while let Some(late) = self.inbox.pop_late() {
+            let front = first(self.inbox.front(), replies);
+            self.proto.rx.took(late.body.len(), front);
+            self.late.push(late);
+        }
+    }
+
+    /// Replies that came too late.
+    pub(crate) fn late(&mut self) -> &mut Unwanted {
+        &mut self.late
     }
 
     /// The number of the first message that the program does not have.
     fn front(&self) -> Option<Seq> {
-        match (self.inbox.front(), self.calls.front()) {
-            (Some(a), Some(b)) if b.is_before(a) => Some(b),
-            (a, b) => a.or(b),
-        }
+        first(self.inbox.front(), self.calls.front())
     }
 
-    /// Takes the answer to a call for which a task waits.
+    /// How many calls of the program may be unanswered.
+    pub(crate) fn most_calls(&self) -> u16 {
+        let ours = u16::try_from(self.terms.limits.messages).unwrap_or(u16::MAX);
+        self.peer.map_or(0, |peer| peer.calls().min(ours))
+    }
+
+    /// Takes the answer to a call of a task or command.
     pub(crate) fn take_answer(&mut self, call: u64) -> Option<Answered> {
         self.calls.take_answer(call)
     }
 
-    /// The task has the answer to its call, which has `len` bytes.
+    /// The task or command has the answer to its call, which has `len` bytes.
     pub(crate) fn took_answer(&mut self, call: u64, len: u32) {
         if self.calls.took_answer(call) {
             self.counts.received += 1;
@@ -511,6 +530,19 @@ impl Chan {
         }
         self.has_freed = true;
         self.tell_writable();
+    }
+
+    /// Attaches the command that makes a call.
+    pub(crate) fn attach_call(&mut self, call: u64, command: Command) {
+        self.calls.attach(call, command);
+    }
+
+    /// The command that makes a call is to end at once. Returns it, if it is the caller's to complete.
+    pub(crate) fn cancel_call(&mut self, call: u64) -> Option<Command> {
+        let command = self.calls.detach(call)?;
+        self.out.has_no_time(call);
+        self.next_expiry = Some(0);
+        Some(command)
     }
 
     /// The task that waited for the answer to a call has a signal. Returns the answer if it has just come.
@@ -528,8 +560,17 @@ impl Chan {
     pub(crate) fn close(&mut self) -> Unread {
         self.is_shut = true;
         self.hungry_at = None;
+        let front = self.inbox.front();
         let unread = self.inbox.close();
+        // What a task or command is copying, it has: the final state must say so.
+        let (counts, rx) = (&mut self.counts, &mut self.proto.rx);
+        self.calls.takes_replies(|len| {
+            counts.received += 1;
+            counts.received_bytes += u64::from(len);
+            rx.took(len, front);
+        });
         self.proto.close(0);
+        self.calls.close();
         if self.proto.is_over() && self.end.is_none() {
             self.ends(0);
         }
@@ -602,7 +643,13 @@ impl Chan {
     fn end_messages(&mut self, cause: Cause) {
         self.out.lost();
         while let Some(mut sent) = self.out.pop() {
+            let is_queued = self.proto.tx.progress(&sent.item) == Progress::Queued;
             if let Some(outcome) = self.proto.tx.end(&mut sent.item, cause) {
+                // A task of the peer's program may have got a reply before the messages in front of it.
+                let outcome = match (sent.about.kind, outcome) {
+                    (Kind::Reply, Outcome::NotDelivered) if is_queued => Outcome::Unknown,
+                    _ => outcome,
+                };
                 self.tell(sent.about, outcome, cause);
             }
             self.proto.tx.release(sent.item.take());
@@ -771,6 +818,14 @@ impl Chan {
             self.has_freed = true;
             self.tell_writable();
         }
+    }
+}
+
+/// The first of two numbers of messages.
+fn first(a: Option<Seq>, b: Option<Seq>) -> Option<Seq> {
+    match (a, b) {
+        (Some(a), Some(b)) if b.is_before(a) => Some(b),
+        (a, b) => a.or(b),
     }
 }
 

@@ -163,6 +163,9 @@ struct ibmsg_accept {
  * others read: a reply goes to the thread whose request it answers.  An errno is that of the call (see `status' of
  * replies of the kernel); EINTR: a signal came first, and the outcome is unknown; EMSGSIZE: the reply has
  * `reply_len' bytes, for which there was no room, and is lost.
+ *
+ * The same as a command of io_uring: IORING_OP_URING_CMD with `cmd_op' IBMSG_IOC_CALL and `addr' the address of
+ * this structure, which stays where it is until the command is complete, with 0 or a negative errno.
  */
 struct ibmsg_call {
 	__u32 size;

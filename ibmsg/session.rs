@@ -388,6 +388,7 @@ impl Side {
         if let Some(gone) = chan.take_gone() {
             state.garbage.add_sent(gone);
         }
+        chan.late().move_to(&mut state.garbage.unwanted);
         if chan.is_done() {
             let was_timed = chan.is_timed;
             if let Some(chan) = state.chans.remove(&id) {

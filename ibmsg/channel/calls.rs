@@ -23,6 +23,7 @@ use kernel::{
     sync::Arc, //
 };
 use kx::file::{
+    uring::Command,
     Ready,
     WaitQueue, //
 };
@@ -38,11 +39,13 @@ pub(crate) enum Caller {
     Reader,
     /// A task waits for it.
     Task(Arc<WaitQueue>),
+    /// A command of io_uring, unless it is being completed, or is still to be attached.
+    Command(Option<Command>),
     /// Nobody any more.
     Nobody,
 }
 
-/// The answer to a call for which a task waits.
+/// The answer to a call that is not for readers.
 pub(crate) enum Answered {
     /// A reply.
     Reply(KBox<Incoming>),
@@ -61,10 +64,12 @@ pub(crate) struct Call {
     /// The program waits for the reply.
     is_waiting: bool,
     caller: Caller,
-    /// For the task, until it has taken it.
+    /// For the task or command, until it has taken it.
     answer: Option<Answered>,
-    /// The number of the reply that the task has not copied to its program.
-    reply: Option<Seq>,
+    /// The number and the length of the reply that it has not copied to its program.
+    reply: Option<(Seq, u32)>,
+    /// The request may be sent.
+    is_written: bool,
 }
 
 impl Call {
@@ -79,12 +84,27 @@ impl Call {
             caller: Caller::Reader,
             answer: None,
             reply: None,
+            is_written: false,
         }
     }
 
     /// Whether another call can be made in its slot.
     fn is_free(&self) -> bool {
-        self.slot.is_free() && !matches!(self.caller, Caller::Task(_))
+        self.slot.is_free() && !matches!(self.caller, Caller::Task(_) | Caller::Command(_))
+    }
+
+    /// There is an answer for the task or command.
+    fn answered(&mut self, answer: Answered) {
+        self.answer = Some(answer);
+        match &mut self.caller {
+            Caller::Task(waiters) => waiters.wake(Ready::IN),
+            Caller::Command(command) => {
+                if let Some(command) = command.take() {
+                    command.complete();
+                }
+            }
+            Caller::Reader | Caller::Nobody => {}
+        }
     }
 
     /// The call ends without a reply. Returns what to tell the program.
@@ -92,9 +112,8 @@ impl Call {
         let errno = outcome.errno(cause);
         match &self.caller {
             Caller::Reader => Some(Notice::unanswered(self.tag, errno)),
-            Caller::Task(waiters) => {
-                self.answer = Some(Answered::Errno(errno));
-                waiters.wake(Ready::IN);
+            Caller::Task(_) | Caller::Command(_) => {
+                self.answered(Answered::Errno(errno));
                 None
             }
             Caller::Nobody => None,
@@ -104,8 +123,8 @@ impl Call {
 
 /// The calls in both directions.
 pub(crate) struct Calls {
-    made: KVec<Call>,
-    /// Replies that tasks have not copied to their programs.
+    made: KVVec<Call>,
+    /// Replies that tasks and commands have not copied to their programs.
     replies: usize,
     taken: KVec<CalleeSlot>,
 }
@@ -113,7 +132,7 @@ pub(crate) struct Calls {
 impl Calls {
     pub(crate) const fn new() -> Self {
         Self {
-            made: KVec::new(),
+            made: KVVec::new(),
             replies: 0,
             taken: KVec::new(),
         }
@@ -152,11 +171,11 @@ impl Calls {
     }
 
     /// Takes memory for calls. What is left in `made` is not needed.
-    pub(crate) fn extend(&mut self, made: &mut KVec<Call>) {
+    pub(crate) fn extend(&mut self, made: &mut KVVec<Call>) {
         if made.capacity() <= self.made.capacity() {
             return;
         }
-        let mut old = core::mem::replace(&mut self.made, KVec::new());
+        let mut old = core::mem::replace(&mut self.made, KVVec::new());
         for call in old.drain_all() {
             let _ = made.push_within_capacity(call);
         }
@@ -195,7 +214,7 @@ impl Calls {
         let call = self.made.get_mut(at).ok_or(EAGAIN)?;
         call.id = call.slot.call().ok_or(EAGAIN)?;
         (call.tag, call.deadline, call.queued) = (tag, deadline, None);
-        (call.is_waiting, call.caller) = (true, caller);
+        (call.is_waiting, call.caller, call.is_written) = (true, caller, false);
         Ok(call.id.to_wire())
     }
 
@@ -217,6 +236,15 @@ impl Calls {
         call.ends(outcome, cause)
     }
 
+    /// The request goes into the queue. Returns whether somebody still waits for the answer.
+    pub(crate) fn written(&mut self, id: u64) -> bool {
+        let Some(call) = self.current(id) else {
+            return false;
+        };
+        call.is_written = !matches!(call.caller, Caller::Nobody);
+        call.is_written
+    }
+
     /// The request was not written after all.
     pub(crate) fn unmake(&mut self, id: u64) {
         if let Some(call) = self.current(id) {
@@ -225,12 +253,32 @@ impl Calls {
         }
     }
 
-    /// Takes the answer for which a task waits.
+    /// Attaches the command that makes a call. One that was cancelled meanwhile fails.
+    pub(crate) fn attach(&mut self, id: u64, command: Command) {
+        match self.current(id).map(|call| &mut call.caller) {
+            Some(Caller::Command(place)) => *place = Some(command),
+            _ => command.fail(ECANCELED),
+        }
+    }
+
+    /// The command that makes a call is to end at once. Returns it, unless it is being completed, or is not
+    /// attached.
+    pub(crate) fn detach(&mut self, id: u64) -> Option<Command> {
+        let call = self.current(id).filter(|call| call.answer.is_none())?;
+        let Caller::Command(command) = &mut call.caller else {
+            return None;
+        };
+        let command = command.take();
+        self.leave(id);
+        command
+    }
+
+    /// Takes the answer of a task or command.
     pub(crate) fn take_answer(&mut self, id: u64) -> Option<Answered> {
         self.current(id)?.answer.take()
     }
 
-    /// The task has its answer, and copied it. Returns whether that was a reply.
+    /// The task or command has copied its answer. Returns whether that was a reply.
     pub(crate) fn took_answer(&mut self, id: u64) -> bool {
         let Some(call) = self.current(id) else {
             return false;
@@ -239,6 +287,29 @@ impl Calls {
         let was_reply = call.reply.take().is_some();
         self.replies -= usize::from(was_reply);
         was_reply
+    }
+
+    /// The program takes no more messages. The replies that tasks and commands have count as taken: calls a function
+    /// with the length of each.
+    pub(crate) fn takes_replies(&mut self, mut counts: impl FnMut(u32)) {
+        if core::mem::take(&mut self.replies) == 0 {
+            return;
+        }
+        for (_, len) in self.made.iter_mut().filter_map(|call| call.reply.take()) {
+            counts(len);
+        }
+    }
+
+    /// Ends the calls of tasks and commands: they get no reply any more.
+    pub(crate) fn close(&mut self) {
+        for call in &mut self.made {
+            let is_direct = matches!(call.caller, Caller::Task(_) | Caller::Command(_));
+            if call.is_waiting && call.is_written && is_direct {
+                call.is_waiting = false;
+                let _ = call.slot.abandon(Outcome::Unknown);
+                call.answered(Answered::Errno(Errno::ECONNABORTED));
+            }
+        }
     }
 
     /// The task waits no more, and has no answer.
@@ -250,12 +321,12 @@ impl Calls {
         }
     }
 
-    /// The number of the first reply that a task has not copied to its program.
+    /// The number of the first reply that a task or command has not copied to its program.
     pub(crate) fn front(&self) -> Option<Seq> {
         if self.replies == 0 {
             return None;
         }
-        let replies = self.made.iter().filter_map(|call| call.reply);
+        let replies = self.made.iter().filter_map(|call| Some(call.reply?.0));
         replies.reduce(|a, b| if b.is_before(a) { b } else { a })
     }
 
@@ -285,15 +356,15 @@ impl Calls {
     ) -> Result<Option<KBox<Incoming>>, CallError> {
         let id = CallId::from_wire(id);
         let call = self.made.get_mut(usize::from(id.slot()));
+        let call = call.filter(|call| call.is_written);
         let call = call.ok_or(CallError::NoCall(id))?;
         let answer = call.slot.reply(id)?;
         call.is_waiting = false;
         match (answer, &call.caller) {
-            (Answer::Program, Caller::Task(waiters)) => {
-                call.reply = Some(incoming.number);
+            (Answer::Program, Caller::Task(_) | Caller::Command(_)) => {
+                call.reply = Some((incoming.number, incoming.body.len()));
                 self.replies += 1;
-                call.answer = Some(Answered::Reply(incoming));
-                waiters.wake(Ready::IN);
+                call.answered(Answered::Reply(incoming));
                 return Ok(None);
             }
             (Answer::Program, Caller::Reader) => incoming.tag = call.tag,

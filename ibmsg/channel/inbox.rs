@@ -73,6 +73,42 @@ impl Incoming {
     }
 }
 
+/// Messages that nobody needs any more, to be dropped when no lock is held.
+#[derive(Default)]
+pub(crate) struct Unwanted(Option<KBox<Incoming>>);
+
+impl Unwanted {
+    pub(crate) const fn new() -> Self {
+        Self(None)
+    }
+
+    /// Adds a message.
+    pub(crate) fn push(&mut self, mut message: KBox<Incoming>) {
+        message.next = self.0.take();
+        self.0 = Some(message);
+    }
+
+    fn pop(&mut self) -> Option<KBox<Incoming>> {
+        let mut first = self.0.take()?;
+        self.0 = first.next.take();
+        Some(first)
+    }
+
+    /// Moves all of them to another list.
+    pub(crate) fn move_to(&mut self, other: &mut Self) {
+        while let Some(message) = self.pop() {
+            other.push(message);
+        }
+    }
+}
+
+impl Drop for Unwanted {
+    /// One by one: the list may be long.
+    fn drop(&mut self) {
+        while self.pop().is_some() {}
+    }
+}
+
 /// What has become of a message of the program.
 #[derive(Clone, Copy)]
 pub(crate) struct Notice {
@@ -276,11 +312,14 @@ impl Inbox {
         self.copying.or(front)
     }
 
-    /// Takes the first message if it is late. Returns its length.
-    pub(crate) fn pop_late(&mut self) -> Option<u32> {
-        let is_late = self.messages.front().is_some_and(|message| message.is_late);
-        let message = is_late.then(|| self.messages.pop_front()).flatten();
-        message.map(|message| message.body.len())
+    /// Whether the first message is late.
+    pub(crate) fn has_late(&self) -> bool {
+        self.messages.front().is_some_and(|message| message.is_late)
+    }
+
+    /// Takes the first message if it is late.
+    pub(crate) fn pop_late(&mut self) -> Option<KBox<Incoming>> {
+        self.has_late().then(|| self.messages.pop_front()).flatten()
     }
 
     /// Makes room for another notice that may come.

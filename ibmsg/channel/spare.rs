@@ -36,7 +36,7 @@ pub(crate) struct Spares {
     out: Spare<KBox<Sent>>,
     messages: Spare<KBox<Incoming>>,
     notices: Spare<Notice>,
-    calls: KVec<Call>,
+    calls: KVVec<Call>,
 }
 
 impl Needs {
@@ -54,7 +54,7 @@ impl Needs {
             out: spare(self.out, flags)?,
             messages: spare(self.messages, flags)?,
             notices: spare(self.notices, flags)?,
-            calls: KVec::with_capacity(self.calls.unwrap_or(0), flags)?,
+            calls: KVVec::with_capacity(self.calls.unwrap_or(0), flags)?,
         })
     }
 }
@@ -67,12 +67,11 @@ impl Chan {
     /// What this channel lacks.
     pub(crate) fn needs(&self) -> Needs {
         let (messages, notices) = self.inbox.lack();
-        let most = self.peer.map_or(0, |peer| peer.calls());
         Needs {
             out: self.out.lack(),
             messages,
             notices,
-            calls: self.calls.lack(most),
+            calls: self.calls.lack(self.most_calls()),
         }
     }
 

@@ -111,7 +111,7 @@ impl Chan {
             }
         }
         if reserved.about.kind == Kind::Request {
-            let most = self.peer.map_or(0, |peer| peer.calls());
+            let most = self.most_calls();
             let (tag, deadline) = (reserved.about.tag, reserved.deadline);
             match self.calls.make(most, tag, deadline, caller) {
                 Ok(id) => reserved.about.id = id,
@@ -151,7 +151,7 @@ impl Chan {
     ///
     /// # Errors
     ///
-    /// [`EPIPE`] and [`ENOENT`] as for [`Chan::reserve`].
+    /// [`EPIPE`] and [`ENOENT`] as for [`Chan::reserve`]; [`ECANCELED`] for a request whose answer nobody wants.
     pub(crate) fn commit(
         &mut self,
         reserved: Reserved,
@@ -166,6 +166,11 @@ impl Chan {
         if about.kind == Kind::Reply && !self.calls.answer(about.id) {
             self.cancel(reserved);
             return Err(ENOENT);
+        }
+        // A command may have been cancelled meanwhile.
+        if about.kind == Kind::Request && !self.calls.written(about.id) {
+            self.cancel(reserved);
+            return Err(ECANCELED);
         }
         let sent = Sent {
             item: reserved.item,

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Calls that wait for their reply: `struct ibmsg_call`.
+//! Calls that wait for their reply, in an ioctl or as a command of io_uring: `struct ibmsg_call`.
 
-use ibtrs_proto::Errno;
+use core::mem::MaybeUninit;
+use ibtrs_core::convert;
 use kernel::{
     bindings,
     prelude::*,
@@ -10,6 +11,12 @@ use kernel::{
     uaccess::UserPtr, //
 };
 use kx::file::{
+    uring::{
+        Command,
+        Issue,
+        Issued,
+        Words, //
+    },
     File,
     WaitQueue, //
 };
@@ -25,7 +32,9 @@ use crate::{
     channel::{
         Answered,
         Caller,
-        Incoming, //
+        Incoming,
+        Reserved,
+        Sent, //
     },
     types::{
         Arg,
@@ -75,6 +84,16 @@ impl Call {
         })
     }
 
+    /// The request.
+    ///
+    /// # Errors
+    ///
+    /// [`ENOMEM`], [`EFAULT`]
+    fn body(&self) -> Result<Body> {
+        // CAST: Lossless.
+        Body::copied_from(UserPtr::from_addr(self.request), self.header.len as usize)
+    }
+
     /// Gives a reply to the program.
     ///
     /// # Errors
@@ -101,27 +120,10 @@ impl ChannelFile {
             Arc::pin_init(kx::new_wait_queue!("ChannelFile::call"), GFP_KERNEL_ACCOUNT)?;
         let reserved = self.reserve(&call.header, may_wait, || Caller::Task(waiters.clone()))?;
         let id = reserved.about.id;
-        // CAST: Lossless.
-        let len = call.header.len as usize;
-        self.send(
-            reserved,
-            Body::copied_from(UserPtr::from_addr(call.request), len),
-        )?;
-        let answer = match self.wait(&waiters, id) {
-            Some(answer) => answer,
-            // It is not to be made once more.
-            None => return Err(EINTR),
-        };
-        let (its, mut len) = (&self.its, 0);
-        let result = match &answer {
-            Answered::Errno(errno) => Err(from_errno(*errno)),
-            Answered::Reply(reply) => {
-                len = reply.body.len();
-                call.takes(reply).map(|()| 0)
-            }
-        };
-        its.side.took_answer(its.channel, id, len);
-        result
+        self.send(reserved, call.body())?;
+        // It is not to be made once more after a signal.
+        let answer = self.wait(&waiters, id).ok_or(EINTR)?;
+        self.give(id, &answer, || Ok(call))
     }
 
     /// Waits for the answer to a call. None if a signal came first.
@@ -133,9 +135,76 @@ impl ChannelFile {
             Err(_) => its.side.give_up_call(its.channel, call),
         }
     }
+
+    /// Gives the answer to the program.
+    fn give(
+        &self,
+        id: u64,
+        answer: &Answered,
+        call: impl FnOnce() -> Result<Call>,
+    ) -> Result<usize> {
+        let (its, mut len) = (&self.its, 0);
+        let result = match answer {
+            Answered::Errno(errno) => Err(convert::error(*errno)),
+            Answered::Reply(reply) => {
+                len = reply.body.len();
+                call().and_then(|call| call.takes(reply)).map(|()| 0)
+            }
+        };
+        its.side.took_answer(its.channel, id, len);
+        result
+    }
+
+    /// Makes a call for a command of io_uring.
+    pub(super) fn issue_call<'a>(&self, issue: Issue<'a, Self>) -> Issued<'a> {
+        let its = &self.its;
+        let address = issue.addr();
+        let may_wait = issue.may_wait() && !issue.is_nonblock();
+        let (reserved, body, place) = match self.prepare_call(address, may_wait) {
+            Ok(prepared) => prepared,
+            Err(e) => return issue.fail(e),
+        };
+        let id = reserved.about.id;
+        let (issued, command) = issue.queue([id, address]);
+        its.side.attach_call(its.channel, id, command);
+        // If that is impossible now, the command has failed.
+        let _ = its.side.send(its.channel, reserved, body, place);
+        issued
+    }
+
+    fn prepare_call(&self, address: u64, may_wait: bool) -> Result<Prepared> {
+        let call = Call::read(usize::try_from(address).map_err(|_| EFAULT)?)?;
+        let may_wait = may_wait && call.may_wait;
+        let reserved = self.reserve(&call.header, may_wait, || Caller::Command(None))?;
+        let copied = call.body().and_then(|body| {
+            let place = KBox::new_uninit(GFP_KERNEL_ACCOUNT)?;
+            Ok((body, place))
+        });
+        match copied {
+            Ok((body, place)) => Ok((reserved, body, place)),
+            Err(e) => {
+                self.its.side.cancel(self.its.channel, reserved);
+                Err(e)
+            }
+        }
+    }
+
+    /// Completes such a call. The program has its structure where it was.
+    pub(super) fn complete_call(&self, [id, address]: Words, is_dying: bool) -> Result<usize> {
+        let its = &self.its;
+        let answer = its.side.take_answer(its.channel, id).ok_or(ECANCELED)?;
+        self.give(id, &answer, || match is_dying {
+            // As after a signal: nobody knows what has become of the call.
+            true => Err(EINTR),
+            false => Call::read(usize::try_from(address).map_err(|_| EFAULT)?),
+        })
+    }
+
+    /// Ends such a call at once.
+    pub(super) fn cancel_call(&self, [id, _]: Words) -> Option<(Command, Error)> {
+        Some((self.its.side.cancel_call(self.its.channel, id)?, EINTR))
+    }
 }
 
-fn from_errno(errno: Errno) -> Error {
-    // CAST: An errno is below 4096.
-    Error::from_errno(-(errno.get() as i32))
-}
+/// A place for a request, its content, and memory for both.
+type Prepared = (Reserved, Body, KBox<MaybeUninit<Sent>>);

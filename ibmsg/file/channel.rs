@@ -13,6 +13,13 @@ use kernel::{
 };
 use kx::{
     file::{
+        uring::{
+            Command,
+            Issue,
+            Issued,
+            UringOps,
+            Words, //
+        },
         File,
         FileOps,
         Io,
@@ -242,6 +249,23 @@ impl ChannelFile {
         }
         info.names(Some(&self.its.side.name()), Some(&its.portal));
         info.write(address)
+    }
+}
+
+impl UringOps for ChannelFile {
+    fn uring_cmd<'a>(&self, issue: Issue<'a, Self>) -> Issued<'a> {
+        match issue.op() {
+            CALL => self.issue_call(issue),
+            _ => issue.fail(ENOTTY),
+        }
+    }
+
+    fn uring_complete(&self, words: Words, is_dying: bool) -> Result<usize> {
+        self.complete_call(words, is_dying)
+    }
+
+    fn uring_cancel(&self, words: Words) -> Option<(Command, Error)> {
+        self.cancel_call(words)
     }
 }
 

@@ -9,6 +9,7 @@ use kernel::{
 use kx::{
     cred::current_uid,
     file::{
+        uring::UringOps,
         DeviceOps,
         File,
         FileOps,
@@ -80,6 +81,8 @@ impl DeviceOps for Context {
         )
     }
 }
+
+impl UringOps for Context {}
 
 impl FileOps for Context {
     type Module = crate::LocalModule;

@@ -7,6 +7,7 @@ use kernel::{
     sync::Arc, //
 };
 use kx::file::{
+    uring::UringOps,
     File,
     FileOps,
     Io,
@@ -115,6 +116,8 @@ impl Drop for PortalFile {
         }
     }
 }
+
+impl UringOps for PortalFile {}
 
 impl FileOps for PortalFile {
     type Module = crate::LocalModule;

@@ -7,13 +7,16 @@ use kernel::prelude::*;
 use super::ConnState;
 use crate::channel::{
     Chan,
-    Sent, //
+    Sent,
+    Unwanted, //
 };
 
 /// Lists of such things; adding to them allocates nothing.
 pub(super) struct Garbage {
     /// The first message of each list, which is that of a channel.
     sent: Option<KBox<Sent>>,
+    /// Messages that have arrived for nobody.
+    pub(super) unwanted: Unwanted,
     chans: Option<KBox<Chan>>,
     conns: Option<KBox<ConnState>>,
 }
@@ -22,6 +25,7 @@ impl Garbage {
     pub(super) const fn new() -> Self {
         Self {
             sent: None,
+            unwanted: Unwanted::new(),
             chans: None,
             conns: None,
         }

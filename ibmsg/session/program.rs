@@ -18,6 +18,7 @@ use kernel::{
     sync::Arc, //
 };
 use kx::file::{
+    uring::Command,
     Ready,
     WaitQueue, //
 };
@@ -265,7 +266,18 @@ impl Side {
             .ok_or(EPIPE)?
     }
 
-    /// Takes the answer to a call for which a task waits.
+    /// Attaches the command that makes a call.
+    pub(crate) fn attach_call(&self, id: u32, call: u64, command: Command) {
+        // Without the channel, it is dropped, and so fails.
+        let _ = self.with(id, |chan| chan.attach_call(call, command));
+    }
+
+    /// The command that makes a call is to end at once. Returns it, if it is the caller's to complete.
+    pub(crate) fn cancel_call(&self, id: u32, call: u64) -> Option<Command> {
+        self.change(id, |chan| chan.cancel_call(call)).flatten()
+    }
+
+    /// Takes the answer to a call of a task or command.
     pub(crate) fn take_answer(&self, id: u32, call: u64) -> Option<Answered> {
         match self.with(id, |chan| chan.take_answer(call)) {
             Some(answer) => answer,
@@ -273,7 +285,7 @@ impl Side {
         }
     }
 
-    /// The task has the answer to its call, which has `len` bytes.
+    /// The task or command has the answer to its call, which has `len` bytes.
     pub(crate) fn took_answer(&self, id: u32, call: u64, len: u32) {
         let _ = self.change(id, |chan| chan.took_answer(call, len));
     }

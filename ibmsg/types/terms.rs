@@ -23,11 +23,11 @@ const MESSAGES: u32 = 256;
 const BYTES: u32 = 256 << 10;
 /// Calls, unless the program says otherwise.
 const CALLS: u32 = 64;
-/// Memory of a receipt that the program has not read. There is one at most for each message that may be
-/// unacknowledged.
-const NOTICE: u64 = 16;
-/// Memory of a call in either direction.
-const CALL: u64 = 128;
+/// Memory of a receipt that the program has not read, and of a call that it makes. There is one of each at most
+/// for each message that may be unacknowledged.
+const SENT: u64 = 128;
+/// Memory of a call that it has to answer.
+const CALL: u64 = 16;
 /// Events of paths are wanted.
 const WANT_PATHS: u32 = 1;
 
@@ -99,8 +99,8 @@ impl Terms {
     pub(crate) fn memory(&self) -> u64 {
         // One message may always wait.
         let send = self.limits.bytes.max(cost(MAX_MESSAGE));
-        let notices = u64::from(self.limits.messages) * NOTICE;
+        let sent = u64::from(self.limits.messages) * SENT;
         let calls = u64::from(self.window.calls()) * CALL;
-        u64::from(self.window.bytes()) + u64::from(send) + notices + calls
+        u64::from(self.window.bytes()) + u64::from(send) + sent + calls
     }
 }

@@ -16,6 +16,7 @@
 #include <linux/crc32.h>
 #include <linux/hdreg.h>
 #include <linux/inet.h>
+#include <linux/io_uring/cmd.h>
 #include <linux/namei.h>
 #include <linux/random.h>
 #include <linux/ratelimit.h>

@@ -17,4 +17,5 @@
 #include "percpu.c"
 #include "sync.c"
 #include "sysfs.c"
+#include "uring.c"
 #include "verbs.c"

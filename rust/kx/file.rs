@@ -27,13 +27,15 @@
 //! #     }
 //! # }
 //! # fn main() {}
-//! use kx::file::{Device, DeviceOps, File, FileOps, Io, IovIterDest, Ready, WaitQueue};
+//! use kx::file::{uring::UringOps, Device, DeviceOps, File, FileOps, Io, IovIterDest, Ready, WaitQueue};
 //!
 //! #[pin_data]
 //! struct Clock {
 //!     #[pin]
 //!     waiters: WaitQueue,
 //! }
+//!
+//! impl UringOps for Clock {}
 //!
 //! impl FileOps for Clock {
 //!     type Module = crate::LocalModule;
@@ -82,6 +84,7 @@
 mod anon;
 mod device;
 mod ops;
+pub mod uring;
 mod wait;
 
 pub use crate::new_wait_queue;

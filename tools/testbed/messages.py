@@ -839,6 +839,31 @@ def waiting_calls() -> None:
     ends(unread)
     with fails(errno.EPIPE):
         call(client, b"closed")
+    # This end closes: no reply can come any more.
+    _, client, server = pair(name="shuts")
+    waits = child(expect_error, errno.ECONNABORTED, client, b"waits", server)
+    request = wait_one(server)
+    with fails(errno.EINVAL):
+        write(server, b"", kind=REPLY, id=request.id, timeout=1000)
+    fcntl.ioctl(client, SHUTDOWN)
+    ends(waits)
+    # A reply that a command has got and not copied counts as taken, the messages around it do not.
+    _, client, server = pair(name="held", portal_options=opts(calls=4))
+    ring = Ring(Ring.SINGLE_ISSUER | Ring.DEFER_TASKRUN)
+    ring.ask(client, 1, b"held")
+    request = wait_one(server)
+    write(server, b"before", tag=1, flags=F_RECEIPT)
+    write(server, b"reply", kind=REPLY, id=request.id)
+    write(server, b"after", tag=2)
+    waiting = [wait_one(server)]
+    assert (waiting[0].kind, waiting[0].status) == (RECEIPT, 0)
+    while info(server)["send_queued"]:
+        time.sleep(0.01)
+    fcntl.ioctl(client, SHUTDOWN)
+    closed = wait_one(server)
+    assert (closed.event, closed.tag, closed.id) == (CLOSED, 0, 3), closed
+    assert ring.wait() == (1, 0, 0, b"reply")
+    ring.close()
 
 
 def expect_error(number: int, fd: int, body: bytes, other: int) -> None:
@@ -892,11 +917,203 @@ def interrupted_calls(client: int, server: int) -> None:
     os.kill(killed_one, signal.SIGKILL)
     assert os.waitpid(killed_one, 0)[1] == signal.SIGKILL
     write(server, b"nobody waits", kind=REPLY, id=request.id)
-    helper = child(answers, server, 40)
+    helper = child(answers, server, 1000)
     for number in range(40):
         assert call(client, b"%d" % number) == (0, str(number)[::-1].encode())
-    ends(helper)
+    os.kill(helper, signal.SIGKILL)
+    os.waitpid(helper, 0)
     assert info(client)["next_len"] == 0, "no reply is left for readers"
+
+
+class Ring:
+    """An io_uring, as small as can be: one entry is submitted at a time."""
+    SETUP, ENTER, URING_CMD, ENTRIES = 425, 426, 46, 128
+    SQPOLL, SINGLE_ISSUER, DEFER_TASKRUN, ASYNC = 1 << 1, 1 << 12, 1 << 13, 1 << 4
+    GETEVENTS, SQ_WAKEUP = 1, 2
+
+    def __init__(self, flags=0):
+        self.libc = ctypes.CDLL(None, use_errno=True)
+        self.flags = flags
+        params = (ctypes.c_uint32 * 30)()
+        params[2], params[4] = flags, 1000
+        self.fd = self.call(self.SETUP, self.ENTRIES, params)
+        self.sq, self.cq = list(params[10:17]), list(params[20:26])
+        rings = max(self.sq[6] + 4 * params[0], self.cq[5] + 16 * params[1])
+        self.ring = mmap.mmap(self.fd, rings, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE, offset=0)
+        self.entries = mmap.mmap(self.fd, 64 * params[0], mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE, offset=0x10000000)
+        # In one access each, as the kernel looks at them at any time.
+        self.words = memoryview(self.ring).cast("I")
+        self.calls = {}
+
+    def call(self, number: int, *args) -> int:
+        found = self.libc.syscall(number, *args)
+        if found < 0:
+            raise OSError(ctypes.get_errno(), "io_uring")
+        return found
+
+    def word(self, at: int) -> int:
+        return self.words[at // 4]
+
+    def submit(self, fd: int, op: int, address: int, key: int, flags=0) -> None:
+        tail = self.word(self.sq[1])
+        at = tail & self.word(self.sq[2])
+        self.entries[64 * at:64 * at + 64] = struct.pack("=BBHiIIQIIQHHI16x", self.URING_CMD, flags, 0, fd, op, 0, address, 0, 0,
+                                                         key, 0, 0, 0)
+        self.words[self.sq[6] // 4 + at] = at
+        self.words[self.sq[1] // 4] = (tail + 1) & 0xFFFFFFFF
+        self.call(self.ENTER, self.fd, 1, 0, self.SQ_WAKEUP if self.flags & self.SQPOLL else 0, 0, 0)
+
+    def ask(self, fd: int, key: int, body=b"", room=1 << 12, entry=0, **how) -> None:
+        """Makes a call."""
+        request, reply = ctypes.create_string_buffer(body, len(body) + 1), ctypes.create_string_buffer(max(room, 1))
+        args = call_args(ctypes.addressof(request), ctypes.addressof(reply), len(body), room, **how)
+        place = (ctypes.c_char * len(args)).from_buffer(args)
+        self.calls[key] = (request, reply, args, place)
+        self.submit(fd, CALL, ctypes.addressof(place), key, entry)
+
+    def wait(self) -> tuple[int, int, int, bytes]:
+        """Key and result of the next one that is complete, and status and content of the reply."""
+        head = self.word(self.cq[0])
+        while head == self.word(self.cq[1]):
+            self.call(self.ENTER, self.fd, 0, 1, self.GETEVENTS, 0, 0)
+        key, result = struct.unpack_from("=Qi", self.ring, self.cq[5] + 16 * (head & self.word(self.cq[2])))
+        self.words[self.cq[0] // 4] = (head + 1) & 0xFFFFFFFF
+        if key not in self.calls:
+            return key, result, 0, b""
+        _, reply, args, _ = self.calls.pop(key)
+        length, _, status = struct.unpack_from("=2Ii", args, 28)
+        return key, result, status, reply.raw[:length]
+
+    def is_empty(self) -> bool:
+        return self.word(self.cq[0]) == self.word(self.cq[1])
+
+    def close(self) -> None:
+        self.words.release()
+        self.ring.close()
+        self.entries.close()
+        os.close(self.fd)
+
+
+def ring_calls() -> None:
+    """Calls as commands of io_uring."""
+    _, client, server = pair(options=opts(recv_msgs=64), portal_options=opts(calls=8))
+    for flags, entry in ((0, 0), (0, Ring.ASYNC), (Ring.SQPOLL, 0), (Ring.SINGLE_ISSUER | Ring.DEFER_TASKRUN, 0)):
+        ring = Ring(flags)
+        helper = child(answers, server, 250)
+        for number in range(50):
+            body = body_of(number, number * 30)
+            ring.ask(client, number, body, tag=number, entry=entry)
+            assert ring.wait() == (number, 0, number, body[::-1])
+        # Many at a time, more than the other program takes.
+        waiting = set()
+        for number in range(200):
+            ring.ask(client, number, body_of(number, 16), tag=number, entry=entry)
+            waiting.add(number)
+            while len(waiting) > 40 or (number == 199 and waiting):
+                key, result, status, content = ring.wait()
+                assert (result, status, content) == (0, key, body_of(key, 16)[::-1]), (key, result, status, content)
+                waiting.remove(key)
+        ends(helper)
+        ring.close()
+    ring = Ring()
+    wrong_commands(ring, client, server)
+    # Nobody answers in time.
+    ring.ask(client, 1, b"slow", timeout=50)
+    assert ring.wait()[:2] == (1, -errno.ETIMEDOUT)
+    write(server, b"", kind=REPLY, id=wait_one(server).id)
+    # The ring goes with calls that wait, and with some that wait for room.
+    for number in range(20):
+        ring.ask(client, number, b"left")
+    ring.close()
+    left = 0
+    while poll(server, 300) & select.POLLIN:
+        for request in read(server):
+            left += 1
+            write(server, b"nobody", kind=REPLY, id=request.id)
+    # Those that were not sent yet are not sent any more.
+    assert left <= 20, left
+    # So does the program, by SIGKILL and by itself.
+    for how in (lambda: os.kill(os.getpid(), signal.SIGKILL), lambda: os._exit(0), lambda: None):
+        pid = child(leave_calls, client, how)
+        time.sleep(1)
+        began = time.monotonic()
+        os.waitpid(pid, 0)
+        assert time.monotonic() - began < 20
+    # What they have left is answered as well.
+    helper = child(answers, server, 1000)
+    for number in range(20):
+        assert call(client, b"%d" % number) == (0, str(number)[::-1].encode())
+    os.kill(helper, signal.SIGKILL)
+    os.waitpid(helper, 0)
+    # The file is closed while a call waits: the command keeps it.
+    _, client, server = pair(name="kept", portal_options=opts(calls=8))
+    ring = Ring()
+    ring.ask(client, 7, b"kept")
+    os.close(client)
+    request = wait_one(server)
+    assert request.body == b"kept" and not poll(server) & select.POLLHUP
+    write(server, b"answer", kind=REPLY, id=request.id)
+    assert ring.wait() == (7, 0, 0, b"answer")
+    ring.close()
+    assert wait_one(server).event == CLOSED
+    # The other end closes: one request was read, the other one was not.
+    _, client, server = pair(name="closes", portal_options=opts(calls=8))
+    ring = Ring()
+    ring.ask(client, 1, b"read")
+    wait_one(server)
+    ring.ask(client, 2, b"not read")
+    ready(server, select.POLLIN)
+    os.close(server)
+    assert dict(ring.wait()[:2] for _ in range(2)) == {1: -errno.ECONNRESET, 2: -errno.ECANCELED}
+    ring.ask(client, 3)
+    assert ring.wait()[:2] == (3, -errno.EPIPE)
+
+
+def wrong_commands(ring: Ring, client: int, server: int) -> None:
+    """What is no command, and programs that give wrong addresses."""
+    for op, address, number in ((CALL, 8, errno.EFAULT), (CALL, (1 << 64) - 8, errno.EFAULT), (INFO, 0, errno.ENOTTY), (7, 0, errno.ENOTTY)):
+        ring.submit(client, op, address, 1)
+        assert ring.wait()[:2] == (1, -number)
+    context = device()
+    ring.submit(context, CALL, 0, 1)
+    assert ring.wait()[:2] == (1, -errno.EOPNOTSUPP)
+    os.close(context)
+    for how in ({"flags": 1}, {"flags": 0x80}):
+        ring.ask(client, 2, b"", **how)
+        assert ring.wait()[:2] == (2, -errno.EINVAL)
+    helper = child(answers, server, 2)
+    ring.ask(client, 3, b"long", room=2)
+    assert ring.wait()[:2] == (3, -errno.EMSGSIZE)
+    # The structure has gone when the reply arrives.
+    room = mmap.mmap(-1, mmap.PAGESIZE)
+    place = (ctypes.c_char * mmap.PAGESIZE).from_buffer(room)
+    address = ctypes.addressof(place)
+    room[:48] = bytes(call_args(address + 100, address + 200, 5, 100))
+    ring.submit(client, CALL, address, 4)
+    del place
+    room.close()
+    assert ring.wait()[:2] in ((4, -errno.EFAULT), (4, 0))
+    ends(helper)
+    for number in range(8):
+        ring.ask(client, number, b"all slots")
+    requests = [wait_one(server) for _ in range(8)]
+    ring.ask(client, 9, b"no slot", flags=F_NOWAIT)
+    assert ring.wait()[:2] == (9, -errno.EAGAIN)
+    os.set_blocking(client, False)
+    ring.ask(client, 9, b"no slot")
+    assert ring.wait()[:2] == (9, -errno.EAGAIN)
+    os.set_blocking(client, True)
+    for request in requests:
+        write(server, b"ok", kind=REPLY, id=request.id)
+    assert sorted(ring.wait()[0] for _ in requests) == list(range(8)) and ring.is_empty()
+
+
+def leave_calls(client: int, how) -> None:
+    ring = Ring()
+    for number in range(4):
+        ring.ask(client, number, b"left")
+    time.sleep(0.2)
+    how()
 
 
 def shutdown() -> None:
@@ -1267,19 +1484,29 @@ def fuzz(seconds="60", seed="1") -> None:
     deadline = time.monotonic() + float(seconds)
     portal = bind("fuzz", flags=NONBLOCK)
     fds = [device(), portal]
-    numbers = (BIND, CONNECT, ACCEPT, INFO, SHUTDOWN, SHUTDOWN + 1, 0x5401, 0xB9FF)
+    numbers = (BIND, CONNECT, ACCEPT, INFO, SHUTDOWN, CALL, CALL + 1, 0x5401, 0xB9FF)
     done = 0
+    ring = Ring()
+    room = ctypes.create_string_buffer(1 << 18)
+    good = ctypes.addressof(room)
+
+    def any_call() -> bytearray:
+        args = call_args(good, good + 70_000, chance.choice((0, 9, 5000, MAX)), chance.choice((0, 9, MAX)),
+                         timeout=chance.choice((0, 1, 50)), flags=chance.choice((0, F_NOWAIT)))
+        if not chance.randrange(4):
+            args[chance.randrange(len(args))] ^= 1 << chance.randrange(8)
+        return args
 
     def step() -> None:
         fd = chance.choice(fds)
-        what = chance.randrange(12)
+        what = chance.randrange(14)
         if what == 0 and len(fds) < 200:
             fds.append(connect("fuzz", flags=NONBLOCK, data=chance.randbytes(chance.randrange(257))))
         elif what == 1:
             for offer in read(portal):
                 fds.append(accept(portal, offer.id, flags=NONBLOCK))
         elif what == 2:
-            size = chance.choice((112, 440, 280, 248, 4, chance.randrange(600)))
+            size = chance.choice((112, 440, 280, 248, 48, 4, chance.randrange(600)))
             data = bytearray(struct.pack("=I", size) + chance.randbytes(max(size, 4) - 4))
             result = fcntl.ioctl(fd, chance.choice(numbers), data)
             if result > 2:
@@ -1303,6 +1530,15 @@ def fuzz(seconds="60", seed="1") -> None:
             for message in split(os.read(fd, chance.choice((0, 31, 100, 1 << 17)))):
                 if message.kind == REQUEST and chance.randrange(2):
                     write(fd, b"answer", kind=REPLY, id=message.id)
+        elif what == 11:
+            fcntl.ioctl(fd, CALL, any_call())
+        elif what == 12:
+            at = chance.randrange(64)
+            ctypes.memmove(good + 64 * at, bytes(any_call()), 48)
+            ring.submit(fd, chance.choice((CALL, CALL, chance.choice(numbers))), chance.choice((good + 64 * at, chance.getrandbits(64))),
+                        1, chance.choice((0, Ring.ASYNC)))
+            while not ring.is_empty():
+                ring.wait()
         elif len(fds) > 2 and fd not in fds[:2]:
             poll(fd)
             fds.remove(fd)

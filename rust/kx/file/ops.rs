@@ -20,6 +20,10 @@ use kernel::{
 };
 
 use super::{
+    uring::{
+        self,
+        UringOps, //
+    },
     Ready,
     WaitQueue, //
 };
@@ -57,7 +61,7 @@ impl Io {
 }
 
 /// The object of a file, which has the file's operations. A file owns a reference to its object.
-pub trait FileOps: Sized + Send + Sync + 'static {
+pub trait FileOps: UringOps + Sized + Send + Sync + 'static {
     /// The driver: `crate::LocalModule`.
     type Module: ModuleMetadata;
 
@@ -130,6 +134,8 @@ impl<T: FileOps> Vtable<T> {
             #[cfg(CONFIG_COMPAT)]
             compat_ioctl: bindings::compat_ptr_ioctl,
             show_fdinfo: Some(Self::show_fdinfo),
+            #[cfg(CONFIG_IO_URING)]
+            uring_cmd: Some(uring::uring_cmd::<T>),
             ..pin_init::zeroed()
         }
     }

@@ -32,8 +32,8 @@ def case(guest, name: str, *arguments, timeout: float = 600) -> str:
 
 
 @pytest.mark.parametrize("lossy", (False, True), ids=("", "lossy"))
-@pytest.mark.parametrize("name", ("begin", "refused", "bounds", "flow", "small", "edge", "receipts", "calls", "waiting_calls", "shutdown",
-                                  "shared", "waiting", "long_read", "counted", "given_back", "killed", "limits"))
+@pytest.mark.parametrize("name", ("begin", "refused", "bounds", "flow", "small", "edge", "receipts", "calls", "waiting_calls", "ring_calls",
+                                  "shutdown", "shared", "waiting", "long_read", "counted", "given_back", "killed", "limits"))
 def test_what_programs_are_promised(solo, name, lossy):
     load(solo, lossy)
     case(solo, name)
