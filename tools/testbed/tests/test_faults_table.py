@@ -41,6 +41,8 @@ __override_init_fs __revert_init_fs bdev_fua bdev_nr_sectors bdev_partno bdev_re
 blk_queue_disable_secure_erase blk_queue_disable_write_zeroes d_backing_inode disk_openers get_capacity kx_disk_references
 kx_disk_needs_part_scan kx_rq_elapsed_ns kx_rq_timeout_ms path_is_nodev
 __init_waitqueue_head __wake_up finish_wait init_wait_entry kx_current_uid misc_deregister poll_wait stream_open
+kx_uring_addr kx_uring_do_in_task kx_uring_done kx_uring_done_in_task kx_uring_file kx_uring_from_tw kx_uring_mark_cancelable
+kx_uring_op kx_uring_words
 """.split()
 # These answer what is so already: something has gone or is going; no failure is in them.
 TELL = """
