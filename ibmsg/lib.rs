@@ -28,7 +28,10 @@
 
 #![deny(unsafe_code)]
 
-use ibtrs_core::messages;
+use ibtrs_core::messages::{
+    self,
+    Role, //
+};
 use kernel::{
     prelude::*,
     sync::Arc, //
@@ -137,7 +140,7 @@ impl kernel::Module for Module {
             queue: queue.clone(),
         };
         let side = |role| session::Side::new(role, name, true, &shared);
-        let sides = [side(session::Role::Client)?, side(session::Role::Server)?];
+        let sides = [side(Role::Client)?, side(Role::Server)?];
         let [client, server] = &sides;
         let uppers = [client.as_upper()?, server.as_upper()?];
         let link = link::Local::new(queue.clone(), uppers, param::lose_link.get())?;

@@ -13,6 +13,7 @@ use ibtrs_core::messages::{
     Conn,
     Connection,
     Peer,
+    Role,
     Upper, //
 };
 use kernel::{
@@ -33,7 +34,6 @@ use kx::{
 
 use crate::{
     session::{
-        Role,
         Shared,
         Side, //
     },
@@ -176,10 +176,7 @@ impl Peers {
         if name == self.taken {
             return Err(EEXIST);
         }
-        let role = match peer.role {
-            messages::Role::Client => Role::Client,
-            messages::Role::Server => Role::Server,
-        };
+        let role = peer.role;
         // Whoever takes the place of a session must have proved as much.
         let is_same = |entry: &Entry| {
             entry.is_of(role, &name)
@@ -342,7 +339,7 @@ mod tests {
         Peers::new(shared, Name::new(b"local")?)
     }
 
-    fn peer(role: messages::Role, uuid: u8, is_authenticated: bool) -> Peer<'static> {
+    fn peer(role: Role, uuid: u8, is_authenticated: bool) -> Peer<'static> {
         Peer {
             role,
             name: c"web1",
@@ -354,7 +351,7 @@ mod tests {
     #[test]
     fn a_client_is_known_by_all_that_it_shows() -> Result {
         let peers = peers()?;
-        let server = |uuid, is_proved| peers.attach(&peer(messages::Role::Server, uuid, is_proved));
+        let server = |uuid, is_proved| peers.attach(&peer(Role::Server, uuid, is_proved));
         let proved = server(1, true)?;
         assert!(server(1, true)? == proved);
         // A copied UUID is not enough, nor is the name; and nobody without a key ends its session.
@@ -368,7 +365,7 @@ mod tests {
         assert!(next != proved && server(3, true)? == next);
         assert_eq!(peers.list.lock().len(), 1);
         // As a client, this machine may have a session of the same name.
-        let client = peers.attach(&peer(messages::Role::Client, 0, true))?;
+        let client = peers.attach(&peer(Role::Client, 0, true))?;
         let name = Name::new(b"web1")?;
         assert!(peers.client(&name).is_some_and(|found| found == client));
         peers.over(&client);
@@ -383,7 +380,7 @@ mod tests {
         for (name, error) in [(c"local", EEXIST), (c"a/b", EINVAL), (c"", EINVAL)] {
             let peer = Peer {
                 name,
-                ..peer(messages::Role::Client, 0, true)
+                ..peer(Role::Client, 0, true)
             };
             assert!(peers.attach(&peer).is_err_and(|found| found == error));
         }
@@ -394,7 +391,7 @@ mod tests {
     #[test]
     fn a_session_without_programs_does_not_wait() -> Result {
         let peers = peers()?;
-        let peer = peer(messages::Role::Server, 1, false);
+        let peer = peer(Role::Server, 1, false);
         let first = peers.attach(&peer)?;
         // Two sessions of IBTRS, of which the former is not quite gone.
         assert!(peers.attach(&peer)? == first);

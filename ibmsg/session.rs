@@ -37,6 +37,7 @@ use ibmsg_proto::{
     link::Link,
     outcome::Cause, //
 };
+use ibtrs_core::messages::Role;
 use kernel::{
     alloc::Flags,
     new_spinlock_irq,
@@ -85,15 +86,6 @@ const PAUSE_US: u64 = 10_000;
 const MORE: u64 = 1;
 /// The work item that waits for memory.
 const FEED: u64 = 2;
-
-/// Which side this is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Role {
-    /// It opens channels, and moves them.
-    Client,
-    /// It has portals.
-    Server,
-}
 
 /// What all sessions share.
 #[derive(Clone)]
@@ -185,6 +177,7 @@ impl Seat {
 /// A side of a session.
 #[pin_data]
 pub(crate) struct Session {
+    /// The client opens channels, and moves them; the server has portals.
     role: Role,
     name: Name,
     /// The other machine has proved that it has a key of the name, or it is this one.
