@@ -161,8 +161,8 @@ impl Calls {
         self.taken = slots;
     }
 
-    /// For how many calls there must be memory so that another one can be made, of which `most` may be
-    /// unanswered; none if there is enough, or a call cannot be made.
+    /// Returns the number of calls for which to allocate memory before the next call can be made; `most` may be
+    /// unanswered. None if there is memory, or no call can be made.
     pub(crate) fn lack(&self, most: u16) -> Option<usize> {
         let (len, most) = (self.made.len(), usize::from(most));
         let is_full = len == self.made.capacity() && len < most;

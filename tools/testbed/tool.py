@@ -24,6 +24,16 @@ def build(name: str = "ibnbd") -> Path:
     return target / "debug" / name
 
 
+def example(guest, name: str) -> str:
+    """Builds an example of the crate ibmsg, and returns its name in a guest."""
+    target = paths.crates()
+    subprocess.run(["cargo", "build", "--locked", "--package", "ibmsg", "--example", name], cwd=paths.TOP, check=True,
+                   env={**os.environ, "CARGO_TARGET_DIR": str(target)})
+    subprocess.run(["strip", "-o", guest.share / name, target / "debug/examples" / name], check=True)
+    guest.run(f"cp /mnt/share/{name} /tmp/{name}")
+    return f"/tmp/{name}"
+
+
 class Tool:
     """A command in one guest."""
 

@@ -13,7 +13,7 @@ import pytest
 
 from testbed import messages
 from testbed.paths import TOP
-from testbed.tool import MESSAGES, Tool
+from testbed.tool import MESSAGES, Tool, example
 
 PROGRAM = Path(messages.__file__)
 # Frames after which the link between the programs is lost.
@@ -79,6 +79,18 @@ def test_the_example_in_c(solo):
     assert solo.run("/tmp/call ask shout hello") == "HELLO"
     assert os.strerror(errno.ENOENT) in solo.run("/tmp/call ask nobody hello 2>&1", check=False)
     server.kill()
+
+
+def test_threads_that_share_channels(solo):
+    """The example in Rust: each call has its own reply, although the link is lost."""
+    load(solo, lossy=True)
+    program = example(solo, "threads")
+    assert solo.run(f"{program} ask", check=False).status == 2
+    assert "bound" in solo.run(f"{program} ask local nobody 1 1 1 2>&1", check=False)
+    serving = solo.start(f"{program} serve hello 3")
+    solo.wait_until("ls -l /proc/[0-9]*/fd 2> /dev/null | grep -q ibmsg-portal", 60)
+    assert solo.run(f"{program} ask local hello 3 8 50", timeout=120).startswith("1200 calls, ")
+    assert serving.wait(60).ok, serving.text
 
 
 def test_the_command(solo):
