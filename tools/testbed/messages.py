@@ -812,7 +812,8 @@ def waiting_calls() -> None:
     late = []
     for _ in range(4):
         with fails(errno.ETIMEDOUT):
-            call(client, b"slow", timeout=50)
+            # Long enough for the request to arrive, although the link is lost meanwhile.
+            call(client, b"slow", timeout=1500)
         late.append(wait_one(server))
     with fails(errno.EAGAIN):
         call(client, b"no slot", flags=F_NOWAIT)
@@ -901,7 +902,7 @@ def interrupted_calls(client: int, server: int) -> None:
         signal.signal(signal.SIGALRM, lambda *_: None)
         # SA_RESTART changes nothing.
         signal.siginterrupt(signal.SIGALRM, False)
-        signal.setitimer(signal.ITIMER_REAL, 0.3)
+        signal.setitimer(signal.ITIMER_REAL, 1.5)
         # Python makes a system call again that says EINTR; the C library does not.
         libc = ctypes.CDLL(None, use_errno=True)
         request = ctypes.create_string_buffer(b"wait")
@@ -1018,7 +1019,7 @@ def ring_calls() -> None:
     ring = Ring()
     wrong_commands(ring, client, server)
     # Nobody answers in time.
-    ring.ask(client, 1, b"slow", timeout=50)
+    ring.ask(client, 1, b"slow", timeout=1500)
     assert ring.wait()[:2] == (1, -errno.ETIMEDOUT)
     write(server, b"", kind=REPLY, id=wait_one(server).id)
     # The ring goes with calls that wait, and with some that wait for room.
