@@ -773,6 +773,15 @@ def answers(fd: int, count: int) -> None:
             count -= 1
 
 
+def answers_again(client: int, server: int, count: int) -> None:
+    """Calls are answered, beside the requests that others have left."""
+    helper = child(answers, server, 1000)
+    for number in range(count):
+        assert call(client, b"%d" % number) == (0, str(number)[::-1].encode())
+    os.kill(helper, signal.SIGKILL)
+    os.waitpid(helper, 0)
+
+
 def waiting_calls() -> None:
     """Calls whose replies go to the threads that have made them."""
     _, client, server = pair(options=opts(recv_msgs=4, calls=4), portal_options=opts(calls=4))
@@ -918,11 +927,7 @@ def interrupted_calls(client: int, server: int) -> None:
     os.kill(killed_one, signal.SIGKILL)
     assert os.waitpid(killed_one, 0)[1] == signal.SIGKILL
     write(server, b"nobody waits", kind=REPLY, id=request.id)
-    helper = child(answers, server, 1000)
-    for number in range(40):
-        assert call(client, b"%d" % number) == (0, str(number)[::-1].encode())
-    os.kill(helper, signal.SIGKILL)
-    os.waitpid(helper, 0)
+    answers_again(client, server, 40)
     assert info(client)["next_len"] == 0, "no reply is left for readers"
 
 
@@ -1041,11 +1046,7 @@ def ring_calls() -> None:
         os.waitpid(pid, 0)
         assert time.monotonic() - began < 20
     # What they have left is answered as well.
-    helper = child(answers, server, 1000)
-    for number in range(20):
-        assert call(client, b"%d" % number) == (0, str(number)[::-1].encode())
-    os.kill(helper, signal.SIGKILL)
-    os.waitpid(helper, 0)
+    answers_again(client, server, 20)
     # The file is closed while a call waits: the command keeps it.
     _, client, server = pair(name="kept", portal_options=opts(calls=8))
     ring = Ring()

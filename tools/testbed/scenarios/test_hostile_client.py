@@ -2,14 +2,13 @@
 """A client that breaks the protocol, against the kernel's server: its messages are answered or end
 its own path, and no other client notices."""
 
-from pathlib import Path
-
 import pytest
 
-from testbed import exports, keyring, messages
+from testbed import exports, keyring
 from testbed.hostile import launch, report
 from testbed.hostile.beside import Beside, at_least, ends_well, seconds, seed, table
 from testbed.load import Load
+from testbed.message_programs import bound, push
 from testbed.stack import STACKS
 
 # The hostile client writes with immediates, which soft-iWARP does not have.
@@ -30,9 +29,9 @@ def export(server, *others: str) -> None:
 
 def programs(server) -> None:
     """Programs for channels: one that writes what it reads, and one that reads nothing."""
-    server.push("/tmp/messages.py", Path(messages.__file__).read_text())
+    push(server)
     server.start("exec python3 /tmp/messages.py echo_all echo deaf 2>&1")
-    server.wait_until("ls -l /proc/[0-9]*/fd 2> /dev/null | grep -q ibmsg-portal", 60)
+    bound(server)
 
 
 def slow_disk(server) -> None:

@@ -5,12 +5,12 @@ whatever happens to the paths."""
 import os
 import re
 import time
-from pathlib import Path
 
 import pytest
 
-from testbed import blockdev, keyring, messages, mishaps
+from testbed import blockdev, keyring, mishaps
 from testbed.lab import SERVER_ADDRESS, wait_for
+from testbed.message_programs import bound, push
 from testbed.stack import STACKS
 
 pytestmark = [pytest.mark.links(2), pytest.mark.fast]
@@ -22,7 +22,7 @@ CHANNELS = int(os.environ.get("IBTRS_CHANNELS", 1000))
 def load(pair) -> None:
     for guest in pair:
         guest.run("modprobe ibmsg")
-        guest.push("/tmp/messages.py", Path(messages.__file__).read_text())
+        push(guest)
 
 
 @pytest.fixture
@@ -35,10 +35,6 @@ def session(pair, stack):
 
 def start(guest, name: str, *arguments):
     return guest.start(f"exec python3 /tmp/messages.py {name} {' '.join(map(str, arguments))} 2>&1")
-
-
-def bound(guest) -> None:
-    guest.wait_until("ls -l /proc/[0-9]*/fd 2> /dev/null | grep -q ibmsg-portal", 60)
 
 
 def answering(pair, name: str, *arguments):
@@ -283,7 +279,7 @@ def test_a_machine_that_has_proved_a_key(pair, stack):
 
 def test_a_server_without_messages(pair, stack):
     pair.client.run("modprobe ibmsg")
-    pair.client.push("/tmp/messages.py", Path(messages.__file__).read_text())
+    push(pair.client)
     blockdev.map_two_paths(pair, stack)
     assert tries(pair.client).split() == ["ENOTSUP"]
     # It takes effect with the next connection of a path.
@@ -300,7 +296,7 @@ def test_a_server_of_mainline(pair, stack):
     mainline = STACKS["mainline"]
     device = pair.server.null_blk(size_mb=32)
     pair.client.run("modprobe ibmsg")
-    pair.client.push("/tmp/messages.py", Path(messages.__file__).read_text())
+    push(pair.client)
     pair.server.run(mainline.load_server())
     pair.client.run(stack.load_client())
     device = mainline.exported(device)

@@ -7,15 +7,13 @@ import json
 import os
 import re
 import subprocess
-from pathlib import Path
 
 import pytest
 
-from testbed import messages
+from testbed.message_programs import bound, push
 from testbed.paths import TOP
 from testbed.tool import MESSAGES, Tool, example
 
-PROGRAM = Path(messages.__file__)
 # Frames after which the link between the programs is lost.
 LOSSY = 40
 
@@ -23,7 +21,7 @@ LOSSY = 40
 def load(guest, lossy: bool = False, parameters: str = "") -> None:
     guest.run("[ ! -e /sys/module/ibmsg ] || busybox rmmod ibmsg")
     guest.run(f"modprobe ibmsg {f'lose_link={LOSSY}' if lossy else ''} {parameters}")
-    guest.push("/tmp/messages.py", PROGRAM.read_text())
+    push(guest)
 
 
 def case(guest, name: str, *arguments, timeout: float = 600) -> str:
@@ -64,7 +62,7 @@ def test_the_first_program(solo):
     solo.push("/tmp/server.py", server)
     solo.push("/tmp/client.py", client)
     echo = solo.start("exec python3 /tmp/server.py")
-    solo.wait_until("ls -l /proc/[0-9]*/fd 2> /dev/null | grep -q ibmsg-portal", 60)
+    bound(solo)
     assert solo.run("python3 /tmp/client.py") == "b'hello'"
     assert echo.wait(60).ok
 
@@ -75,7 +73,7 @@ def test_the_example_in_c(solo):
                     TOP / "tools/examples/call.c"], check=True)
     solo.run("cp /mnt/share/call /tmp/call")
     server = solo.start("exec /tmp/call serve shout")
-    solo.wait_until("ls -l /proc/[0-9]*/fd 2> /dev/null | grep -q ibmsg-portal", 60)
+    bound(solo)
     assert solo.run("/tmp/call ask shout hello") == "HELLO"
     assert os.strerror(errno.ENOENT) in solo.run("/tmp/call ask nobody hello 2>&1", check=False)
     server.kill()
@@ -88,7 +86,7 @@ def test_threads_that_share_channels(solo):
     assert solo.run(f"{program} ask", check=False).status == 2
     assert "bound" in solo.run(f"{program} ask local nobody 1 1 1 2>&1", check=False)
     serving = solo.start(f"{program} serve hello 3")
-    solo.wait_until("ls -l /proc/[0-9]*/fd 2> /dev/null | grep -q ibmsg-portal", 60)
+    bound(solo)
     assert solo.run(f"{program} ask local hello 3 8 50", timeout=120).startswith("1200 calls, ")
     assert serving.wait(60).ok, serving.text
 
