@@ -38,9 +38,9 @@ pub(crate) use calls::{
 pub(crate) use inbox::{
     Inbox,
     Incoming,
+    Stack, //
     Take,
     Taken,
-    Unwanted, //
 };
 pub(crate) use out::{
     Reserved,
@@ -137,6 +137,14 @@ pub(crate) struct Counts {
     pub(crate) moves: u32,
 }
 
+impl Counts {
+    /// The program has taken a message of `len` bytes.
+    fn received(&mut self, len: u32) {
+        self.received += 1;
+        self.received_bytes += u64::from(len);
+    }
+}
+
 /// One end of a channel.
 pub(crate) struct Chan {
     pub(crate) proto: Channel,
@@ -189,7 +197,7 @@ pub(crate) struct Chan {
     has_all: bool,
     pub(crate) counts: Counts,
     /// Replies that came too late.
-    late: Unwanted,
+    late: Stack,
     /// The next channel that is forgotten.
     pub(crate) next: Option<KBox<Chan>>,
     _charge: Option<Charge>,
@@ -241,7 +249,7 @@ impl Chan {
             is_away: false,
             has_all: false,
             counts: Counts::default(),
-            late: Unwanted::new(),
+            late: Stack::new(),
             next: None,
             _charge: charge,
         }
@@ -460,8 +468,7 @@ impl Chan {
         match taken {
             Taken::Message(message) => {
                 let len = message.body.len();
-                self.counts.received += 1;
-                self.counts.received_bytes += u64::from(len);
+                self.counts.received(len);
                 self.inbox.copied();
                 self.proto.rx.took(len, self.front());
                 self.drop_late();
@@ -500,7 +507,7 @@ impl Chan {
     }
 
     /// Replies that came too late.
-    pub(crate) fn late(&mut self) -> &mut Unwanted {
+    pub(crate) fn late(&mut self) -> &mut Stack {
         &mut self.late
     }
 
@@ -523,8 +530,7 @@ impl Chan {
     /// The task or command has the answer to its call, which has `len` bytes.
     pub(crate) fn took_answer(&mut self, call: u64, len: u32) {
         if self.calls.took_answer(call) {
-            self.counts.received += 1;
-            self.counts.received_bytes += u64::from(len);
+            self.counts.received(len);
             self.proto.rx.took(len, self.front());
             self.drop_late();
         }
@@ -540,8 +546,7 @@ impl Chan {
     /// The command that makes a call is to end at once. Returns it, if it is the caller's to complete.
     pub(crate) fn cancel_call(&mut self, call: u64) -> Option<Command> {
         let command = self.calls.detach(call)?;
-        self.out.has_no_time(call);
-        self.next_expiry = Some(0);
+        self.expire_request(call);
         Some(command)
     }
 
@@ -551,9 +556,14 @@ impl Chan {
             return Some(answer);
         }
         self.calls.leave(call);
-        self.out.has_no_time(call);
-        self.next_expiry = Some(0);
+        self.expire_request(call);
         None
+    }
+
+    /// Has the request of a call expire if it was not sent, and the call.
+    fn expire_request(&mut self, call: u64) {
+        self.out.expire_request(call);
+        self.next_expiry = Some(0);
     }
 
     /// The program writes no more and takes no more. Returns what it has not read.
@@ -565,8 +575,7 @@ impl Chan {
         // What a task or command is copying, it has: the final state must say so.
         let (counts, rx) = (&mut self.counts, &mut self.proto.rx);
         self.calls.takes_replies(|len| {
-            counts.received += 1;
-            counts.received_bytes += u64::from(len);
+            counts.received(len);
             rx.took(len, front);
         });
         self.proto.close(0);

@@ -253,7 +253,7 @@ impl Calls {
         }
     }
 
-    /// Attaches the command that makes a call. One that was cancelled meanwhile fails.
+    /// Attaches a command to its call. If the call has been cancelled, the command fails.
     pub(crate) fn attach(&mut self, id: u64, command: Command) {
         match self.current(id).map(|call| &mut call.caller) {
             Some(Caller::Command(place)) => *place = Some(command),
@@ -373,8 +373,8 @@ impl Calls {
         Ok(Some(incoming))
     }
 
-    /// Ends the calls from the place `from` on whose requests are queued: those whose requests the peer's program
-    /// has not taken before `taken`; without that, all. Returns at the next one of which the program is to be told.
+    /// Ends each call at or after index `from` whose request is queued: only requests that the peer's program has
+    /// not taken, from the number `taken` on; without `taken`, all. Returns at the first call that needs a notice.
     pub(crate) fn end(
         &mut self,
         taken: Option<Seq>,
@@ -391,8 +391,8 @@ impl Calls {
         })
     }
 
-    /// Ends the calls from the place `from` on whose requests are queued, and whose time is over. Returns as
-    /// [`Calls::end`].
+    /// Ends each call at or after index `from` whose request is queued and whose deadline has passed. Returns as
+    /// [`Calls::end`] does.
     pub(crate) fn expire(&mut self, now: u64, from: &mut usize) -> Option<Notice> {
         let is_over = |deadline: u64| deadline <= now;
         self.end_those(from, Outcome::Delivered, Cause::Timeout, |call| {

@@ -73,28 +73,33 @@ impl Incoming {
     }
 }
 
-/// Messages that nobody needs any more, to be dropped when no lock is held.
-#[derive(Default)]
-pub(crate) struct Unwanted(Option<KBox<Incoming>>);
+/// A list of messages. Adding to it allocates nothing.
+pub(crate) struct Stack(Option<KBox<Incoming>>);
 
-impl Unwanted {
+impl Stack {
     pub(crate) const fn new() -> Self {
         Self(None)
     }
 
-    /// Adds a message.
+    /// Adds a message, which is the first one from now on.
     pub(crate) fn push(&mut self, mut message: KBox<Incoming>) {
         message.next = self.0.take();
         self.0 = Some(message);
     }
 
-    fn pop(&mut self) -> Option<KBox<Incoming>> {
+    /// Takes the first message.
+    pub(crate) fn pop(&mut self) -> Option<KBox<Incoming>> {
         let mut first = self.0.take()?;
         self.0 = first.next.take();
         Some(first)
     }
 
-    /// Moves all of them to another list.
+    /// The first message.
+    pub(crate) fn first(&self) -> Option<&Incoming> {
+        self.0.as_deref()
+    }
+
+    /// Moves all messages to another list, in the opposite order.
     pub(crate) fn move_to(&mut self, other: &mut Self) {
         while let Some(message) = self.pop() {
             other.push(message);
@@ -102,7 +107,7 @@ impl Unwanted {
     }
 }
 
-impl Drop for Unwanted {
+impl Drop for Stack {
     /// One by one: the list may be long.
     fn drop(&mut self) {
         while self.pop().is_some() {}

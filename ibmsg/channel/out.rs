@@ -126,8 +126,8 @@ impl Out {
         self.queue.retain(keep);
     }
 
-    /// The time of the request of a call is over.
-    pub(crate) fn has_no_time(&mut self, call: u64) {
+    /// Sets the deadline of a call's request to the past, so that it expires.
+    pub(crate) fn expire_request(&mut self, call: u64) {
         for at in 0..self.queue.len() {
             let sent = self.get_mut(at);
             let is_it =

@@ -106,7 +106,7 @@ impl Chan {
         self.hungry_at.get_or_insert(now + PAUSE_US);
     }
 
-    /// There is still no memory. Pieces that have arrived meanwhile stay: they had some.
+    /// Memory is still unavailable. Keeps the pieces that arrived in the meantime, which have theirs.
     pub(crate) fn starves_on(&mut self, now: u64) {
         self.hungry_at = Some(now + PAUSE_US);
     }

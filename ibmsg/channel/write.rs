@@ -24,7 +24,7 @@ use crate::types::{
 };
 
 impl Chan {
-    /// Reserves a place for a message, whose content is not copied yet. `caller`: who gets the answer, if it is a
+    /// Reserves a place for a message before its content is copied. `caller` gets the reply if the message is a
     /// request.
     ///
     /// # Errors

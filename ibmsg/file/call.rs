@@ -2,7 +2,6 @@
 
 //! Calls that wait for their reply, in an ioctl or as a command of io_uring: `struct ibmsg_call`.
 
-use core::mem::MaybeUninit;
 use ibtrs_core::convert;
 use kernel::{
     bindings,
@@ -22,7 +21,10 @@ use kx::file::{
 };
 
 use super::{
-    channel::ChannelFile,
+    channel::{
+        ChannelFile,
+        Prepared, //
+    },
     CALL_LEN,
     CALL_REPLY_LEN,
     CALL_STATUS,
@@ -32,9 +34,7 @@ use crate::{
     channel::{
         Answered,
         Caller,
-        Incoming,
-        Reserved,
-        Sent, //
+        Incoming, //
     },
     types::{
         Arg,
@@ -176,17 +176,7 @@ impl ChannelFile {
         let call = Call::read(usize::try_from(address).map_err(|_| EFAULT)?)?;
         let may_wait = may_wait && call.may_wait;
         let reserved = self.reserve(&call.header, may_wait, || Caller::Command(None))?;
-        let copied = call.body().and_then(|body| {
-            let place = KBox::new_uninit(GFP_KERNEL_ACCOUNT)?;
-            Ok((body, place))
-        });
-        match copied {
-            Ok((body, place)) => Ok((reserved, body, place)),
-            Err(e) => {
-                self.its.side.cancel(self.its.channel, reserved);
-                Err(e)
-            }
-        }
+        self.prepare(reserved, call.body())
     }
 
     /// Completes such a call. The program has its structure where it was.
@@ -205,6 +195,3 @@ impl ChannelFile {
         Some((self.its.side.cancel_call(self.its.channel, id)?, EINTR))
     }
 }
-
-/// A place for a request, its content, and memory for both.
-type Prepared = (Reserved, Body, KBox<MaybeUninit<Sent>>);

@@ -2,6 +2,7 @@
 
 //! The file of a channel.
 
+use core::mem::MaybeUninit;
 use kernel::{
     new_mutex,
     prelude::*,
@@ -50,6 +51,7 @@ use crate::{
     channel::{
         Caller,
         Reserved,
+        Sent,
         Take, //
     },
     session::Side,
@@ -60,6 +62,9 @@ use crate::{
         HEADER_LEN, //
     }, //
 };
+
+/// A place for a message, its content, and memory for both.
+pub(super) type Prepared = (Reserved, Body, KBox<MaybeUninit<Sent>>);
 
 /// The channel of a file.
 pub(super) struct Its {
@@ -214,12 +219,20 @@ impl ChannelFile {
     ///
     /// That of `body`; as [`Side::send`].
     pub(super) fn send(&self, reserved: Reserved, body: Result<Body>) -> Result {
-        let its = &self.its;
-        let copied = body.and_then(|body| Ok((body, KBox::new_uninit(GFP_KERNEL_ACCOUNT)?)));
-        match copied {
-            Ok((body, place)) => its.side.send(its.channel, reserved, body, place),
+        let (reserved, body, place) = self.prepare(reserved, body)?;
+        self.its.side.send(self.its.channel, reserved, body, place)
+    }
+
+    /// Allocates what else a message needs, or gives its place up.
+    ///
+    /// # Errors
+    ///
+    /// That of `body`; [`ENOMEM`].
+    pub(super) fn prepare(&self, reserved: Reserved, body: Result<Body>) -> Result<Prepared> {
+        match body.and_then(|body| Ok((body, KBox::new_uninit(GFP_KERNEL_ACCOUNT)?))) {
+            Ok((body, place)) => Ok((reserved, body, place)),
             Err(e) => {
-                its.side.cancel(its.channel, reserved);
+                self.its.side.cancel(self.its.channel, reserved);
                 Err(e)
             }
         }

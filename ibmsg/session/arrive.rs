@@ -41,7 +41,8 @@ use crate::{
     channel::{
         Chan,
         Fault,
-        Incoming, //
+        Incoming,
+        Stack, //
     },
     link::Arrived,
     types::{
@@ -119,47 +120,35 @@ impl Done<'_> {
     }
 }
 
-/// Messages of a frame, with memory for them.
-struct Parcels(Option<KBox<Incoming>>);
+/// Messages of a frame, with memory for them, in its order.
+struct Parcels(Stack);
 
 impl Parcels {
     /// Copies the messages among the records, but for the first `from`, as far as there is memory.
     fn new(records: Records<'_>, from: usize) -> Self {
-        let mut list = None;
+        let mut copied = Stack::new();
         for (at, record) in records.enumerate().skip(from) {
             if let Ok(Record::Message(message)) = record {
-                if let Ok(mut incoming) = Incoming::new(&message, at, GFP_ATOMIC | __GFP_NOWARN) {
-                    incoming.next = list;
-                    list = Some(incoming);
+                if let Ok(incoming) = Incoming::new(&message, at, GFP_ATOMIC | __GFP_NOWARN) {
+                    copied.push(incoming);
                 }
             }
         }
         // The first one comes first.
-        let mut first = None;
-        while let Some(mut incoming) = list {
-            list = incoming.next.take();
-            incoming.next = first;
-            first = Some(incoming);
-        }
-        Self(first)
+        let mut parcels = Self::none();
+        copied.move_to(&mut parcels.0);
+        parcels
+    }
+
+    /// No messages, as if there were no memory.
+    const fn none() -> Self {
+        Self(Stack::new())
     }
 
     /// The memory for the message at a place, if there is any.
     fn take(&mut self, at: usize) -> Option<KBox<Incoming>> {
-        if self.0.as_ref()?.at != at {
-            return None;
-        }
-        let mut first = self.0.take()?;
-        self.0 = first.next.take();
-        Some(first)
-    }
-}
-
-impl Drop for Parcels {
-    fn drop(&mut self) {
-        while let Some(mut incoming) = self.0.take() {
-            self.0 = incoming.next.take();
-        }
+        let is_it = self.0.first().is_some_and(|first| first.at == at);
+        is_it.then(|| self.0.pop()).flatten()
     }
 }
 
@@ -171,7 +160,7 @@ impl Side {
         // What is copied, and what is not used, is so without the lock.
         let mut parcels = match Records::parse(frame) {
             Ok((_, records)) => Parcels::new(records, from),
-            Err(_) => Parcels(None),
+            Err(_) => Parcels::none(),
         };
         let mut state = self.0.state.lock();
         let arrived = self.take_frame(&mut state, id, frame, &mut done, &mut parcels);
@@ -185,7 +174,7 @@ impl Side {
     #[cfg(IBTRS_KUNIT)]
     pub(super) fn starved(&self, id: Conn, frame: &[u8], done: &mut usize) -> Arrived {
         let mut state = self.0.state.lock();
-        self.take_frame(&mut state, id, frame, &mut Done(done), &mut Parcels(None))
+        self.take_frame(&mut state, id, frame, &mut Done(done), &mut Parcels::none())
     }
 
     fn take_frame(

@@ -8,7 +8,7 @@ use super::ConnState;
 use crate::channel::{
     Chan,
     Sent,
-    Unwanted, //
+    Stack, //
 };
 
 /// Lists of such things; adding to them allocates nothing.
@@ -16,7 +16,7 @@ pub(super) struct Garbage {
     /// The first message of each list, which is that of a channel.
     sent: Option<KBox<Sent>>,
     /// Messages that have arrived for nobody.
-    pub(super) unwanted: Unwanted,
+    pub(super) unwanted: Stack,
     chans: Option<KBox<Chan>>,
     conns: Option<KBox<ConnState>>,
 }
@@ -25,7 +25,7 @@ impl Garbage {
     pub(super) const fn new() -> Self {
         Self {
             sent: None,
-            unwanted: Unwanted::new(),
+            unwanted: Stack::new(),
             chans: None,
             conns: None,
         }

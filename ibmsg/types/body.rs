@@ -73,15 +73,9 @@ impl Body {
     ///
     /// [`ENOMEM`], [`EFAULT`]
     pub(crate) fn written(from: &mut IovIterSource<'_>, len: usize) -> Result<Self> {
-        let mut body = Self::new();
-        let mut left = len;
-        while left > 0 {
-            let mut block = KVec::new();
-            append_from(from, &mut block, left.min(BLOCK), GFP_KERNEL_ACCOUNT)?;
-            left -= block.len();
-            body.push(block, GFP_KERNEL_ACCOUNT)?;
-        }
-        Ok(body)
+        Self::in_blocks(len, |block, len| {
+            append_from(from, block, len, GFP_KERNEL_ACCOUNT)
+        })
     }
 
     /// A copy of the `len` bytes at an address of the calling program.
@@ -94,15 +88,22 @@ impl Body {
     ///
     /// [`ENOMEM`], [`EFAULT`]
     pub(crate) fn copied_from(mut at: UserPtr, len: usize) -> Result<Self> {
+        Self::in_blocks(len, |block, len| {
+            UserSlice::new(at, len).read_all(block, GFP_KERNEL_ACCOUNT)?;
+            at = at.wrapping_byte_add(len);
+            Ok(())
+        })
+    }
+
+    /// `len` bytes, of which `read` appends the next ones to a block.
+    fn in_blocks(len: usize, mut read: impl FnMut(&mut KVec<u8>, usize) -> Result) -> Result<Self> {
         let mut body = Self::new();
         let mut left = len;
         while left > 0 {
-            let len = left.min(BLOCK);
             let mut block = KVec::new();
-            UserSlice::new(at, len).read_all(&mut block, GFP_KERNEL_ACCOUNT)?;
+            read(&mut block, left.min(BLOCK))?;
+            left -= block.len();
             body.push(block, GFP_KERNEL_ACCOUNT)?;
-            at = at.wrapping_byte_add(len);
-            left -= len;
         }
         Ok(body)
     }
