@@ -24,6 +24,7 @@
 //! | [`call`] | requests and their replies |
 //! | [`link`] | flow control of a connection, in frames |
 //! | [`fair`] | fair queueing of channels on a connection |
+//! | [`access`] | the operator's rules and limits |
 //!
 //! A channel uses one connection at a time. When that is lost, the client's side moves the channel to
 //! another one with RESUME, which says what each side has received; the rest is sent again under the
@@ -40,6 +41,7 @@
     clippy::panic
 )]
 
+pub mod access;
 pub mod call;
 pub mod channel;
 pub mod fair;

@@ -89,6 +89,39 @@ impl Debt {
     }
 }
 
+/// Limits the lines of one source that its owner keeps apart from all others, such as a session.
+#[derive(Clone, Copy, Debug)]
+pub struct Single {
+    rate: Rate,
+    debt: Debt,
+    left_out: u32,
+}
+
+impl Single {
+    /// Creates a limiter without lines.
+    pub const fn new(trust: Trust) -> Self {
+        Self {
+            rate: trust.of_one(),
+            debt: Entry::FREE.debt,
+            left_out: 0,
+        }
+    }
+
+    /// Counts a line. If it may be printed, returns the number of lines that were left out before.
+    pub fn line(&mut self, now_ms: u64) -> Option<u32> {
+        match self.debt.after_line(self.rate, now_ms) {
+            Some(debt) => {
+                self.debt = debt;
+                Some(core::mem::take(&mut self.left_out))
+            }
+            None => {
+                self.left_out = self.left_out.saturating_add(1);
+                None
+            }
+        }
+    }
+}
+
 /// An entry of a table.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry {

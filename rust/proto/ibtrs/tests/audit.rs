@@ -3,7 +3,7 @@
 //! The limits for lines in the server's log.
 
 use ibtrs_proto::addr::Addr;
-use ibtrs_proto::audit::{Entry, LeftOut, Limiter, Limiters, Trust, SOURCES};
+use ibtrs_proto::audit::{Entry, LeftOut, Limiter, Limiters, Rate, Single, Trust, SOURCES};
 use proptest::prelude::*;
 
 const KINDS: [Trust; 3] = [Trust::Stranger, Trust::Connected, Trust::Authenticated];
@@ -105,6 +105,21 @@ fn sources_that_are_trusted_differently_do_not_share() {
 fn a_table_without_entries_lets_nothing_pass() {
     let mut limiter = limiter(Trust::Connected, 0);
     assert_eq!(limiter.line(&addr(1), 0), None);
+}
+
+#[test]
+fn a_single_source_is_limited_like_one_of_many() {
+    let mut single = Single::new(Trust::Authenticated);
+    let Rate { at_once, line_ms } = Trust::Authenticated.of_one();
+    for _ in 0..at_once {
+        assert_eq!(single.line(1000), Some(0));
+    }
+    for _ in 0..7 {
+        assert_eq!(single.line(1000), None);
+    }
+    let later = 1000 + u64::from(line_ms);
+    assert_eq!((single.line(later), single.line(later)), (Some(7), None));
+    assert_eq!(single.line(later + u64::from(line_ms)), Some(1));
 }
 
 proptest! {
