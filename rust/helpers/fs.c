@@ -1,13 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-#include <linux/cred.h>
 #include <linux/dcache.h>
 #include <linux/fs.h>
 #include <linux/fs_struct.h>
 #include <linux/mount.h>
 #include <linux/path.h>
-#include <linux/uidgid.h>
-#include <linux/user_namespace.h>
 
 __rust_helper struct fs_struct *rust_helper___override_init_fs(void)
 {
@@ -28,10 +25,4 @@ __rust_helper struct inode *rust_helper_d_backing_inode(const struct dentry *den
 __rust_helper bool rust_helper_path_is_nodev(const struct path *path)
 {
 	return (path->mnt->mnt_flags & MNT_NODEV) || (path->mnt->mnt_sb->s_iflags & SB_I_NODEV);
-}
-
-/* The user of the current task, by the number that it has outside of all user namespaces. */
-__rust_helper uid_t rust_helper_kx_current_uid(void)
-{
-	return from_kuid(&init_user_ns, current_uid());
 }

@@ -8,6 +8,7 @@
 
 #include "blk.c"
 #include "configfs.c"
+#include "cred.c"
 #include "crypto.c"
 #include "dma.c"
 #include "fs.c"

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The user of the current task.
+//! The user of the current task, and what it may do.
+//!
+//! Ids of users and groups are those outside of all user namespaces.
 //!
 //! # Examples
 //!
@@ -12,7 +14,9 @@
 //!
 //! C header: [`include/linux/cred.h`](srctree/include/linux/cred.h)
 
-/// The number of the current task's user, as it is outside of all user namespaces.
+use kernel::prelude::*;
+
+/// Returns the real user id of the current task.
 ///
 /// # Context
 ///
@@ -20,4 +24,36 @@
 pub fn current_uid() -> u32 {
     // SAFETY: A task may always look at its own credentials.
     unsafe { ibtrs_bindings::kx_current_uid() }
+}
+
+/// Returns the effective user id of the current task.
+///
+/// # Context
+///
+/// Of a task.
+pub fn current_euid() -> u32 {
+    // SAFETY: As for `current_uid`.
+    unsafe { ibtrs_bindings::kx_current_euid() }
+}
+
+/// Returns whether the current task is in a group: by its effective group id, or a supplementary one.
+///
+/// # Context
+///
+/// Of a task.
+pub fn is_in_egroup(gid: u32) -> bool {
+    // SAFETY: As for `current_uid`.
+    unsafe { ibtrs_bindings::kx_in_egroup(gid) }
+}
+
+/// Returns whether the current task has `CAP_NET_ADMIN` outside of all user namespaces. A security module may
+/// log that the task was refused, so this is asked only if nothing else admits the task.
+///
+/// # Context
+///
+/// Of a task; *may sleep*.
+pub fn is_net_admin() -> bool {
+    // CAST: A small constant.
+    // SAFETY: Any task may ask what it may do.
+    unsafe { kernel::bindings::capable(kernel::bindings::CAP_NET_ADMIN as c_int) }
 }
