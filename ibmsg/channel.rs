@@ -185,6 +185,8 @@ pub(crate) struct Chan {
     begun: Begun,
     /// Why the peer has closed, if it has.
     peer_reason: u16,
+    /// Why this end was closed in the place of its program; 0: it was not.
+    own_reason: u16,
     pub(crate) end: Option<End>,
     /// `poll` has said that there is no room for the longest message.
     wants_room: bool,
@@ -242,6 +244,7 @@ impl Chan {
             tells_connected: false,
             begun: Begun::No,
             peer_reason: 0,
+            own_reason: 0,
             end: None,
             wants_room: false,
             is_blocked: false,
@@ -578,13 +581,25 @@ impl Chan {
             counts.received(len);
             rx.took(len, front);
         });
-        self.proto.close(0);
+        self.proto.close(self.own_reason);
         self.calls.close();
         if self.proto.is_over() && self.end.is_none() {
             self.ends(0);
         }
         self.wake.wake(Ready::IN | Ready::OUT | Ready::HUP);
         unread
+    }
+
+    /// Closes this end in the place of its program, and tells both programs why. Returns what the program has not
+    /// read.
+    pub(crate) fn close_for(&mut self, why: Errno) -> Unread {
+        if !self.is_shut {
+            self.own_reason = inbox::status(why);
+        }
+        if self.begun == Begun::No {
+            self.begun = Begun::Refused(why);
+        }
+        self.close()
     }
 
     /// The program has gone. Returns what nobody needs any more.
@@ -624,7 +639,7 @@ impl Chan {
     fn ends(&mut self, reason: u16) {
         if self.end.is_none() {
             self.end = Some(End {
-                reason,
+                reason: if reason == 0 { self.own_reason } else { reason },
                 is_told: false,
             });
         }

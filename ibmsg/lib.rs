@@ -9,25 +9,28 @@
 //! | Module | Purpose |
 //! |---|---|
 //! | [`types`] | structures of `ibmsg.h`, the content of messages |
-//! | [`limits`] | memory of users |
+//! | [`limits`] | memory of users, limits of portals, sessions and hosts |
+//! | [`access`] | the operator's rules |
 //! | [`link`] | carries frames; [`link::Local`] inside a machine |
 //! | [`portal`] | names at which channels are accepted |
 //! | [`channel`] | one end of a channel |
 //! | [`session`] | one side of a session: its channels and connections |
 //! | [`peers`] | sessions with other machines |
 //! | [`file`] | what programs have |
+//! | [`configfs`] | where the operator writes rules |
 //!
 //! Each may use those above it in this list.
 //!
 //! # Lock order
 //!
 //! `ChannelFile::reading`; `Peers::list`; `Session::state`, under which no other session is locked; then
-//! `Portals::bound`, `Portal::offers`, `Limits::used`, `Local::state` and the locks of message connections
+//! `Portals::bound`, `Portal::offers`, `Access::rules`, `Account::used`, `Limits::used`, `Local::state` and the locks of message connections
 //! ([`ibtrs_core::messages`]), one at a time, and the locks of wait queues and work items. `Local::changing` comes before `Session::state`. All but `reading` and `changing`
 //! are spinlocks that may be taken in any context.
 
 #![deny(unsafe_code)]
 
+use ibmsg_proto::access::Peer;
 use ibtrs_core::messages::{
     self,
     Role, //
@@ -44,7 +47,9 @@ use kx::{
     }, //
 };
 
+mod access;
 mod channel;
+mod configfs;
 mod file;
 mod limits;
 mod link;
@@ -100,6 +105,7 @@ struct Module {
     // In the order of teardown. First, nobody can open the device any more; all files are closed, or the
     // module would not be unloaded.
     _device: Pin<KBox<Device<file::Context>>>,
+    _configfs: kx::configfs::Registration,
     _service: messages::Registration,
     _sessions: Sessions,
 }
@@ -132,17 +138,20 @@ impl kernel::Module for Module {
         };
         let limits = limits::Limits::new(mib(&param::user_mib), total)?;
         let portals = portal::Portals::new()?;
+        let access = access::Access::new()?;
         let queue = Queue::new(Options::unbound(), fmt!("ibmsg"))?;
         let name = types::Name::new(LOCAL)?;
         let shared = session::Shared {
             portals,
+            access,
             limits,
             queue: queue.clone(),
         };
-        let side = |role| session::Side::new(role, name, true, &shared);
+        let side = |role| session::Side::new(role, name, Peer::Local, &shared);
         let sides = [side(Role::Client)?, side(Role::Server)?];
         let [client, server] = &sides;
         let uppers = [client.as_upper()?, server.as_upper()?];
+        let (local, access) = (server.clone(), shared.access.clone());
         let link = link::Local::new(queue.clone(), uppers, param::lose_link.get())?;
         let peers = peers::Peers::new(shared.clone(), name)?;
         let hub = file::Hub {
@@ -157,9 +166,13 @@ impl kernel::Module for Module {
             queue,
         };
         let service = peers::Peers::as_service(&peers)?;
-        let device = KBox::pin_init(Device::new(c"ibmsg", hub), GFP_KERNEL)?;
+        // Any program may open it; the rules say who may bind and connect.
+        let device = KBox::pin_init(Device::new(c"ibmsg", 0o666, hub), GFP_KERNEL)?;
+        // The last step that can fail: directories that operators create keep the module loaded.
+        let configfs = configfs::register(access, peers, local)?;
         Ok(Self {
             _device: device,
+            _configfs: configfs,
             // Last: sessions of IBTRS refer to the module from here on.
             _service: messages::register(service),
             _sessions: sessions,

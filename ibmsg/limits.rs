@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! How much memory the channels and portals of a user, and of all users, may take.
+//! How much memory the channels and portals of a user, and of all users, may take, and the channels of a
+//! portal, session or host.
 //!
 //! A channel is charged for everything that may ever wait in it when it is made: what it promises to the
 //! other side must be there. The memory itself is allocated when messages come.
@@ -17,6 +18,99 @@ use kernel::{
 
 /// What a channel, or a portal, costs besides its messages.
 const OBJECT: u64 = 4096;
+
+/// Why a channel or portal is not allowed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Denied {
+    /// The user, or all users together, have as much as the module's parameters allow.
+    User,
+    All,
+    /// The portal, session or host has as much as its directory in configfs allows.
+    Portal,
+    Session,
+    Host,
+    NoMemory,
+}
+
+impl Denied {
+    /// One line for the log.
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::User => "limit user_mib of the portal's user",
+            Self::All => "limit total_mib of all users",
+            Self::Portal => "limit of the portal",
+            Self::Session => "limit of the session",
+            Self::Host => "limit of the host",
+            Self::NoMemory => "out of memory",
+        }
+    }
+}
+
+impl From<Denied> for Error {
+    fn from(denied: Denied) -> Self {
+        match denied {
+            Denied::User | Denied::Portal | Denied::Session | Denied::Host => EDQUOT,
+            Denied::All => ENOBUFS,
+            Denied::NoMemory => ENOMEM,
+        }
+    }
+}
+
+/// The channels of a portal, session or host, with their limits.
+#[pin_data]
+pub(crate) struct Account {
+    #[pin]
+    used: SpinLockIrq<ibmsg_proto::access::Account>,
+}
+
+impl Account {
+    /// An account without limits.
+    ///
+    /// # Errors
+    ///
+    /// [`ENOMEM`]
+    pub(crate) fn new() -> Result<Arc<Self>> {
+        Arc::pin_init(
+            pin_init!(Self {
+                used <- new_spinlock_irq!(ibmsg_proto::access::Account::new(0, 0), "Account::used"),
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    /// What is used, and the limits.
+    pub(crate) fn get(&self) -> ibmsg_proto::access::Account {
+        *self.used.lock()
+    }
+
+    /// Changes the limits. Channels that exist stay.
+    pub(crate) fn change(&self, f: impl FnOnce(&mut ibmsg_proto::access::Account)) {
+        f(&mut self.used.lock());
+    }
+}
+
+/// Accounts that a channel counts for, and why it is denied if one of them is full.
+pub(crate) type Accounts = [Option<(Arc<Account>, Denied)>; 2];
+
+/// A channel in an account, until this is dropped.
+struct Counted {
+    account: Arc<Account>,
+    bytes: u64,
+}
+
+impl Counted {
+    fn new(account: &Arc<Account>, bytes: u64) -> Option<Self> {
+        let fits = account.used.lock().add(bytes);
+        let account = account.clone();
+        fits.then(|| Self { account, bytes })
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.account.used.lock().remove(self.bytes);
+    }
+}
 
 /// What is charged.
 #[pin_data]
@@ -50,7 +144,7 @@ impl Limits {
         )
     }
 
-    /// Charges a user for a channel or a portal with this many bytes of messages.
+    /// Charges a user, and accounts, for a channel with this many bytes of messages.
     ///
     /// # Context
     ///
@@ -58,22 +152,34 @@ impl Limits {
     ///
     /// # Errors
     ///
-    /// [`EDQUOT`] if the user has too much, [`ENOBUFS`] if all users together have; [`ENOMEM`].
-    pub(crate) fn charge(self: &Arc<Self>, uid: u32, memory: u64) -> Result<Charge> {
+    /// The first limit that does not allow it.
+    pub(crate) fn charge(
+        self: &Arc<Self>,
+        uid: u32,
+        memory: u64,
+        accounts: &Accounts,
+    ) -> Result<Charge, Denied> {
         let bytes = memory + OBJECT;
+        let mut counted = [None, None];
+        for (place, account) in counted.iter_mut().zip(accounts) {
+            if let Some((account, denied)) = account {
+                *place = Some(Counted::new(account, bytes).ok_or(*denied)?);
+            }
+        }
         let mut used = self.used.lock();
         let has = used.users.get(&uid).copied().unwrap_or(0);
         if has + bytes > self.user {
-            return Err(EDQUOT);
+            return Err(Denied::User);
         }
         if used.all + bytes > self.all {
-            return Err(ENOBUFS);
+            return Err(Denied::All);
         }
         match used.users.get_mut(&uid) {
             Some(has) => *has += bytes,
             None => {
-                used.users
-                    .try_create_and_insert(uid, bytes, GFP_ATOMIC | __GFP_NOWARN)?;
+                let flags = GFP_ATOMIC | __GFP_NOWARN;
+                let added = used.users.try_create_and_insert(uid, bytes, flags);
+                added.map_err(|_| Denied::NoMemory)?;
             }
         }
         used.all += bytes;
@@ -82,15 +188,26 @@ impl Limits {
             limits: self.clone(),
             uid,
             bytes,
+            _counted: counted,
         })
+    }
+
+    /// Charges a user for a portal with this many bytes of offers.
+    ///
+    /// # Errors
+    ///
+    /// As [`Limits::charge`].
+    pub(crate) fn charge_portal(self: &Arc<Self>, uid: u32, memory: u64) -> Result<Charge, Denied> {
+        self.charge(uid, memory, &[None, None])
     }
 }
 
-/// What a user was charged for, until this is dropped.
+/// What a user and accounts were charged for, until this is dropped.
 pub(crate) struct Charge {
     limits: Arc<Limits>,
     uid: u32,
     bytes: u64,
+    _counted: [Option<Counted>; 2],
 }
 
 impl Drop for Charge {
@@ -118,16 +235,45 @@ mod tests {
     #[test]
     fn users_and_all() -> Result {
         let limits = Limits::new(10 * OBJECT, 15 * OBJECT)?;
-        let first = limits.charge(0, 9 * OBJECT)?;
-        assert_eq!(limits.charge(0, 0).err(), Some(EDQUOT));
-        assert_eq!(limits.charge(7, 5 * OBJECT).err(), Some(ENOBUFS));
-        let second = limits.charge(7, 4 * OBJECT)?;
+        let charge = |uid, objects| limits.charge_portal(uid, objects * OBJECT);
+        let first = charge(0, 9)?;
+        assert_eq!(charge(0, 0).err(), Some(Denied::User));
+        assert_eq!(charge(7, 5).err(), Some(Denied::All));
+        let second = charge(7, 4)?;
         drop(first);
-        let third = limits.charge(0, 9 * OBJECT);
+        let third = charge(0, 9);
         assert!(third.is_ok());
         drop((second, third));
         let used = limits.used.lock();
         assert!(used.all == 0 && used.users.is_empty());
+        Ok(())
+    }
+
+    #[test]
+    fn accounts() -> Result {
+        let limits = Limits::new(10 * OBJECT, 10 * OBJECT)?;
+        let (portal, host) = (Account::new()?, Account::new()?);
+        let both = [
+            Some((portal.clone(), Denied::Portal)),
+            Some((host.clone(), Denied::Host)),
+        ];
+        portal.change(|account| account.max_channels = 2);
+        host.change(|account| account.max_bytes = 4 * OBJECT);
+        let first = limits.charge(0, OBJECT, &both)?;
+        // What is refused by the second is not counted by the first.
+        let refused = limits.charge(0, 2 * OBJECT, &both);
+        assert_eq!(refused.err(), Some(Denied::Host));
+        assert_eq!(portal.get().used(), (1, 2 * OBJECT));
+        let second = limits.charge(0, OBJECT, &both)?;
+        let refused = limits.charge(0, 0, &both);
+        assert_eq!(refused.err(), Some(Denied::Portal));
+        // A user's limit leaves nothing in the accounts, either.
+        portal.change(|account| account.max_channels = 0);
+        host.change(|account| account.max_bytes = 0);
+        let refused = limits.charge(0, 9 * OBJECT, &both);
+        assert_eq!(refused.err(), Some(Denied::User));
+        drop((first, second));
+        assert_eq!((portal.get().used(), host.get().used()), ((0, 0), (0, 0)));
         Ok(())
     }
 }

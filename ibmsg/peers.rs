@@ -7,6 +7,7 @@
 //! under the same UUID: so the server's side waits for it, for `reconnect_s`, if it has accepted channels.
 
 use core::mem::take;
+use ibmsg_proto::access;
 use ibtrs_core::messages::{
     self,
     Arrived,
@@ -143,6 +144,44 @@ impl Peers {
         found.map(|entry| entry.side.clone())
     }
 
+    /// The sides of all sessions with clients.
+    ///
+    /// # Errors
+    ///
+    /// [`ENOMEM`]
+    fn servers(&self) -> Result<KVec<Side>> {
+        let mut sides = KVec::new();
+        loop {
+            let list = self.list.lock();
+            let of_clients = list.iter().filter(|entry| entry.role == Role::Server);
+            let places = of_clients.clone().count();
+            if places <= sides.capacity() {
+                for entry in of_clients {
+                    sides.push_within_capacity(entry.side.clone())?;
+                }
+                return Ok(sides);
+            }
+            drop(list);
+            sides.reserve(places, GFP_KERNEL)?;
+        }
+    }
+
+    /// Ends channels of clients to a portal that they may not use any more.
+    ///
+    /// # Context
+    ///
+    /// *may sleep*
+    ///
+    /// # Errors
+    ///
+    /// [`ENOMEM`]: nothing was done.
+    pub(crate) fn recheck(&self, portal: &Name) -> Result {
+        for side in self.servers()? {
+            side.recheck(portal);
+        }
+        Ok(())
+    }
+
     /// Ends all sessions. IBTRS has none of them any more.
     ///
     /// # Context
@@ -199,7 +238,11 @@ impl Peers {
         while let Some(former) = self.remove(gives_way) {
             former.side.close();
         }
-        let side = Side::new(role, name, peer.is_authenticated, &self.shared)?;
+        let proved = match peer.is_authenticated {
+            true => access::Peer::Authenticated,
+            false => access::Peer::Unauthenticated,
+        };
+        let side = Side::new(role, name, proved, &self.shared)?;
         let entry = Entry {
             role,
             side: side.clone(),
@@ -322,6 +365,7 @@ impl Upper for End {
 mod tests {
     use super::*;
     use crate::{
+        access::Access,
         limits::Limits,
         portal::Portals, //
     };
@@ -333,6 +377,7 @@ mod tests {
     fn peers() -> Result<Arc<Peers>> {
         let shared = Shared {
             portals: Portals::new()?,
+            access: Access::new()?,
             limits: Limits::new(1 << 30, 1 << 30)?,
             queue: Queue::new(Options::unbound(), fmt!("ibmsg-test"))?,
         };

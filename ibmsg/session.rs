@@ -13,15 +13,21 @@
 //! | [`arrive`] | looks at frames that have arrived |
 //! | [`moves`] | connections come and go |
 //! | [`walk`] | what concerns many channels, in portions |
+//! | [`refusals`] | channels that clients were refused |
+//! | [`revoke`] | channels that clients may not have any more |
+//! | [`finish`] | closes channels in the place of programs |
 //!
 //! A channel that has something to send is in the list of its connection. The first one in the list fills
 //! frames until its quantum is used up, and goes to the end ([`ibmsg_proto::fair`]): so a channel waits for
 //! one quantum of each other one, and a program that does not read holds up its own channel only.
 
 mod arrive;
+mod finish;
 mod garbage;
 mod moves;
 mod program;
+mod refusals;
+mod revoke;
 mod transmit;
 mod walk;
 
@@ -32,6 +38,7 @@ use arrive::{
 use core::mem::MaybeUninit;
 use garbage::Garbage;
 use ibmsg_proto::{
+    access::Peer,
     channel::Conn,
     limits::MAX_ATTEMPTS,
     link::Link,
@@ -59,8 +66,10 @@ use kx::{
         WorkItem, //
     }, //
 };
+use refusals::Refusals;
 
 use crate::{
+    access::Access,
     channel::{
         earlier,
         Chan, //
@@ -91,6 +100,7 @@ const FEED: u64 = 2;
 #[derive(Clone)]
 pub(crate) struct Shared {
     pub(crate) portals: Arc<Portals<Side>>,
+    pub(crate) access: Arc<Access>,
     pub(crate) limits: Arc<Limits>,
     /// For times that are over, and what is done in portions.
     pub(crate) queue: Arc<Queue>,
@@ -154,6 +164,8 @@ pub(crate) struct State {
     live_due: Option<LiveDue>,
     newest: u32,
     garbage: Garbage,
+    /// Of the server.
+    refusals: Refusals,
     /// The other machine takes message connections, as far as is known.
     is_supported: bool,
     is_over: bool,
@@ -180,9 +192,10 @@ pub(crate) struct Session {
     /// The client opens channels, and moves them; the server has portals.
     role: Role,
     name: Name,
-    /// The other machine has proved that it has a key of the name, or it is this one.
-    is_authenticated: bool,
+    /// The other machine.
+    peer: Peer,
     portals: Arc<Portals<Side>>,
+    access: Arc<Access>,
     limits: Arc<Limits>,
     #[pin]
     state: SpinLockIrq<State>,
@@ -246,14 +259,10 @@ impl Side {
     /// # Errors
     ///
     /// [`ENOMEM`]
-    pub(crate) fn new(
-        role: Role,
-        name: Name,
-        is_authenticated: bool,
-        shared: &Shared,
-    ) -> Result<Self> {
+    pub(crate) fn new(role: Role, name: Name, peer: Peer, shared: &Shared) -> Result<Self> {
         let Shared {
             portals,
+            access,
             limits,
             queue,
         } = shared.clone();
@@ -273,6 +282,7 @@ impl Side {
             live_due: None,
             newest: 0,
             garbage: Garbage::new(),
+            refusals: Refusals::new(peer),
             is_supported: true,
             is_over: false,
         };
@@ -281,8 +291,9 @@ impl Side {
             pin_init!(Session {
                 role,
                 name,
-                is_authenticated,
+                peer,
                 portals,
+                access,
                 limits,
                 state <- new_spinlock_irq!(state, "Session::state"),
                 timer <- kx::new_delayed_work!(queue, "Session::timer"),
@@ -308,9 +319,9 @@ impl Side {
         self.0.name
     }
 
-    /// Whether the other machine has proved that it has a key of that name.
+    /// Whether the other machine has proved that it has a key of that name, or is this one.
     pub(crate) fn is_authenticated(&self) -> bool {
-        self.0.is_authenticated
+        self.0.peer != Peer::Unauthenticated
     }
 
     /// Whether there is a channel that was accepted: a program has it, or has written messages that are still
@@ -557,13 +568,15 @@ mod tests {
         fn new(left: u32, queue: &Arc<Queue>) -> Result<Self> {
             let portals = Portals::new()?;
             let limits = Limits::new(1 << 40, 1 << 40)?;
+            let access = Access::new()?;
             let name = Name::new(b"test")?;
             let shared = Shared {
                 portals: portals.clone(),
+                access: access.clone(),
                 limits,
                 queue: queue.clone(),
             };
-            let side = |role| Side::new(role, name, true, &shared);
+            let side = |role| Side::new(role, name, Peer::Authenticated, &shared);
             let wire = Arc::pin_init(
                 pin_init!(Wire {
                     lanes <- new_spinlock_irq!([Deque::new(), Deque::new()], "Wire::lanes"),
@@ -683,9 +696,9 @@ mod tests {
     fn life(left: u32, queue: &Arc<Queue>) -> Result<u32> {
         let mut world = World::new(left, queue)?;
         let (name, uid) = (Name::new(b"kv")?, 0);
-        let charge = world.sides[0].0.limits.charge(uid, 0)?;
+        let charge = world.sides[0].0.limits.charge_portal(uid, 0)?;
         let portal = world.portals.bind(name, terms()?, uid, 4, false, charge)?;
-        let (id, _) = world.sides[0].open(uid, name, terms()?, KVec::new(), false)?;
+        let (id, _) = world.sides[0].open(uid, &[None, None], name, terms()?, KVec::new(), false)?;
         ensure!(id == 1);
         world.run()?;
         let seen = portal.read(100, Reader::current()).ok_or(ENOENT)??;
@@ -750,9 +763,9 @@ mod tests {
     fn opened(queue: &Arc<Queue>) -> Result<(World, Arc<crate::portal::Portal<Side>>)> {
         let mut world = World::new(0, queue)?;
         let (name, uid) = (Name::new(b"kv")?, 0);
-        let charge = world.sides[0].0.limits.charge(uid, 0)?;
+        let charge = world.sides[0].0.limits.charge_portal(uid, 0)?;
         let portal = world.portals.bind(name, terms()?, uid, 4, false, charge)?;
-        world.sides[0].open(uid, name, terms()?, KVec::new(), false)?;
+        world.sides[0].open(uid, &[None, None], name, terms()?, KVec::new(), false)?;
         world.run()?;
         let seen = portal.read(100, Reader::current());
         let offer = portal.remove(seen.ok_or(ENOENT)??.id).ok_or(ENOENT)?;
@@ -826,7 +839,7 @@ mod tests {
     fn hunger(queue: &Arc<Queue>) -> Result {
         let (mut world, portal) = opened(queue)?;
         let name = Name::new(b"kv")?;
-        world.sides[0].open(0, name, terms()?, KVec::new(), false)?;
+        world.sides[0].open(0, &[None, None], name, terms()?, KVec::new(), false)?;
         world.run()?;
         let seen = portal.read(100, Reader::current());
         let offer = portal.remove(seen.ok_or(ENOENT)??.id).ok_or(ENOENT)?;
@@ -900,7 +913,7 @@ mod tests {
         world.sides[0].release(1);
         // CAST: Few.
         for id in 2..MAX_CHANNELS as u32 + 1 {
-            world.sides[0].open(0, name, terms()?, KVec::new(), false)?;
+            world.sides[0].open(0, &[None, None], name, terms()?, KVec::new(), false)?;
             world.run()?;
             let seen = portal.read(100, Reader::current());
             let offer = portal.remove(seen.ok_or(ENOENT)??.id).ok_or(ENOENT)?;
@@ -910,7 +923,7 @@ mod tests {
             world.run()?;
         }
         ensure!((world.len(0), world.len(1)) == (0, MAX_CHANNELS));
-        let (id, _) = world.sides[0].open(0, name, terms()?, KVec::new(), false)?;
+        let (id, _) = world.sides[0].open(0, &[None, None], name, terms()?, KVec::new(), false)?;
         world.run()?;
         let refused = world.sides[0].answer(id).and_then(|answer| answer.refused);
         ensure!(refused == u16::try_from(ENOBUFS.to_errno().unsigned_abs()).ok());
@@ -919,7 +932,7 @@ mod tests {
         ensure!(world.len(0) == 0);
         // One that ends makes room for another one.
         world.sides[1].release(5);
-        let (id, _) = world.sides[0].open(0, name, terms()?, KVec::new(), false)?;
+        let (id, _) = world.sides[0].open(0, &[None, None], name, terms()?, KVec::new(), false)?;
         world.run()?;
         ensure!(world.sides[0].answer(id).is_none());
         world.sides[0].release(id);
@@ -944,7 +957,7 @@ mod tests {
         world.sides[0].0.state.lock().last = u32::MAX - 1;
         let mut open = || {
             let name = Name::new(b"kv")?;
-            let (id, _) = world.sides[0].open(0, name, terms()?, KVec::new(), false)?;
+            let (id, _) = world.sides[0].open(0, &[None, None], name, terms()?, KVec::new(), false)?;
             world.run()?;
             Ok::<_, Error>(id)
         };
@@ -957,7 +970,7 @@ mod tests {
         ensure!((world.len(0), world.len(1)) == (2, 3));
         world.sides[0].0.state.lock().last = 0;
         let name = Name::new(b"kv")?;
-        let (id, _) = world.sides[0].open(0, name, terms()?, KVec::new(), false)?;
+        let (id, _) = world.sides[0].open(0, &[None, None], name, terms()?, KVec::new(), false)?;
         world.run()?;
         ensure!(id == 1);
         let refused = world.sides[0].answer(1).and_then(|answer| answer.refused);
@@ -968,7 +981,7 @@ mod tests {
         ensure!((world.len(0), world.len(1)) == (2, 3));
         world.sides[1].release(1);
         world.run()?;
-        let (id, _) = world.sides[0].open(0, name, terms()?, KVec::new(), false)?;
+        let (id, _) = world.sides[0].open(0, &[None, None], name, terms()?, KVec::new(), false)?;
         world.run()?;
         ensure!(id == 3 && world.sides[0].answer(3).is_none());
         for id in [u32::MAX, 2, 3] {
@@ -1032,7 +1045,7 @@ mod tests {
         world.run()?;
         ensure!((world.len(0), world.len(1)) == (0, 1));
         world.sides[0].0.state.lock().last = 0;
-        world.sides[0].open(0, Name::new(b"kv")?, terms()?, KVec::new(), false)?;
+        world.sides[0].open(0, &[None, None], Name::new(b"kv")?, terms()?, KVec::new(), false)?;
         world.sides[0].release(1);
         for _ in 0..3 {
             for to in [0, 1] {

@@ -76,10 +76,10 @@ LAYERS = {
     "ibmsg": [
         ("types",),
         ("limits", "link"),
-        ("portal", "channel"),
+        ("access", "portal", "channel"),
         ("session",),
         ("peers",),
-        ("file",),
+        ("file", "configfs"),
     ],
 }
 

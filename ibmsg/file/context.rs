@@ -118,13 +118,14 @@ impl Context {
         fields.reserved()?;
         let terms = Terms::field(&mut fields)?;
         let name = Name::field(&mut fields)?;
+        self.hub.shared.access.check_bind(&name)?;
         let uid = current_uid();
         // An offer costs a part of a page.
         let memory = u64::try_from(backlog).unwrap_or(0) * 512;
         let Shared {
             limits, portals, ..
         } = &self.hub.shared;
-        let charge = limits.charge(uid, memory)?;
+        let charge = limits.charge_portal(uid, memory)?;
         let takes_unauthenticated = flags & UNAUTHENTICATED != 0;
         let portal = portals.bind(name, terms, uid, backlog, takes_unauthenticated, charge)?;
         let file = PortalFile::new(portals.clone(), portal)?;
@@ -140,13 +141,14 @@ impl Context {
         let terms = Terms::field(&mut fields)?;
         let (session, portal) = (Name::field(&mut fields)?, Name::field(&mut fields)?);
         let data = data(&mut fields, data_len)?;
+        let accounts = self.hub.shared.access.check_connect(&session)?;
         let side = match session == self.hub.local.name() {
             true => self.hub.local.clone(),
             false => self.hub.peers.client(&session).ok_or(ENODEV)?,
         };
         let is_nonblock = flags & NONBLOCK != 0;
         let uid = current_uid();
-        let (channel, wake) = side.open(uid, portal, terms, data, is_nonblock)?;
+        let (channel, wake) = side.open(uid, &accounts, portal, terms, data, is_nonblock)?;
         let object = ChannelFile::new(side.clone(), channel, wake)?;
         // From now on, dropping the file closes the channel.
         let file = NewFile::new(c"[ibmsg-channel]", object.clone(), is_nonblock)?;

@@ -31,6 +31,7 @@ use kernel::{
 };
 
 use super::{
+    refusals::Why,
     Role,
     Seat,
     Side,
@@ -165,8 +166,10 @@ impl Side {
         let mut state = self.0.state.lock();
         let arrived = self.take_frame(&mut state, id, frame, &mut done, &mut parcels);
         let garbage = core::mem::take(&mut state.garbage);
+        let refused = state.refusals.take();
         drop(state);
         drop((garbage, parcels));
+        refused.log(self);
         arrived
     }
 
@@ -365,9 +368,12 @@ impl Side {
                 self.attend(state, open.channel, now);
                 Ok(())
             }
-            // The program may ask again; nothing waits for memory.
-            Err(ENOMEM) => Self::refuse(state, from, open, ENOBUFS),
-            Err(reason) => Self::refuse(state, from, open, reason),
+            Err(why) => {
+                if let Ok(portal) = Name::new(open.portal.as_str().as_bytes()) {
+                    state.refusals.note(portal, why, now);
+                }
+                Self::refuse(state, from, open, why.into())
+            }
         }
     }
 
@@ -389,23 +395,31 @@ impl Side {
     }
 
     /// Makes a channel and offers it at its portal.
-    ///
-    /// # Errors
-    ///
-    /// Why it is refused.
-    fn open_new(&self, state: &mut State, from: Conn, open: &Open<'_>) -> Result {
-        let name = Name::new(open.portal.as_str().as_bytes())?;
-        let portal = self.0.portals.find(&name).ok_or(ENOENT)?;
-        if !self.0.is_authenticated && !portal.takes_unauthenticated {
-            return Err(EACCES);
-        }
-        Self::reserve(state)?;
-        let flags = GFP_ATOMIC | __GFP_NOWARN;
-        let seat = Seat::new(flags)?;
-        let wake = Arc::pin_init(kx::new_wait_queue!("Chan::wake"), flags)?;
+    fn open_new(&self, state: &mut State, from: Conn, open: &Open<'_>) -> Result<(), Why> {
+        let session = &*self.0;
+        let name = Name::new(open.portal.as_str().as_bytes()).map_err(|_| Why::NoPortal)?;
+        let portal = session.portals.find(&name);
+        let asks = portal
+            .as_ref()
+            .is_none_or(|portal| portal.takes_unauthenticated);
+        // A peer that the operator does not admit does not learn whether a program has bound the name.
+        let accounts = session
+            .access
+            .check_peer(&name, session.peer, &session.name, asks)?;
+        let portal = portal.ok_or(Why::NoPortal)?;
         // What the portal promises to take must be there.
         let terms = portal.terms;
-        let charge = self.0.limits.charge(portal.uid, terms.memory())?;
+        let charge = session
+            .limits
+            .charge(portal.uid, terms.memory(), &accounts)?;
+        Self::reserve(state).map_err(|error| match error {
+            ENOBUFS => Why::Session,
+            _ => Why::NoMemory,
+        })?;
+        let no_memory = |_| Why::NoMemory;
+        let flags = GFP_ATOMIC | __GFP_NOWARN;
+        let seat = Seat::new(flags).map_err(no_memory)?;
+        let wake = Arc::pin_init(kx::new_wait_queue!("Chan::wake"), flags).map_err(no_memory)?;
         let proto = Channel::offered(
             open.channel,
             from,
@@ -418,15 +432,18 @@ impl Side {
         let mut chan = Chan::new(proto, name, terms, wake, Some(charge));
         chan.peer = Some(open.window);
         Self::insert(state, seat, chan);
-        if let Err(reason) = portal.offer(self, open) {
+        portal.offer(self, open).map_err(|error| {
             // Nobody has heard of it, and its charge is not kept.
             if let Some(chan) = state.chans.remove(&open.channel) {
                 state.len -= 1;
                 state.garbage.add_chan(chan);
             }
-            return Err(reason);
-        }
-        Ok(())
+            match error {
+                ENOENT => Why::NoPortal,
+                EAGAIN => Why::Backlog,
+                _ => Why::NoMemory,
+            }
+        })
     }
 
     /// Takes the entries of RESUME, but for those that are done.

@@ -40,6 +40,7 @@ use crate::{
         Take,
         Taken, //
     },
+    limits::Accounts,
     types::{
         now,
         Body,
@@ -78,7 +79,8 @@ pub(crate) struct Answer {
 }
 
 impl Side {
-    /// Opens a channel to a portal. `tells`: the program does not wait. Returns the channel's number.
+    /// Opens a channel to a portal, which counts for a user and `accounts`. `tells`: the program does not wait.
+    /// Returns the channel's number.
     ///
     /// # Errors
     ///
@@ -87,12 +89,13 @@ impl Side {
     pub(crate) fn open(
         &self,
         uid: u32,
+        accounts: &Accounts,
         portal: Name,
         terms: Terms,
         data: KVec<u8>,
         tells: bool,
     ) -> Result<(u32, Arc<WaitQueue>)> {
-        let charge = self.0.limits.charge(uid, terms.memory())?;
+        let charge = self.0.limits.charge(uid, terms.memory(), accounts)?;
         let wake = Arc::pin_init(kx::new_wait_queue!("Chan::wake"), GFP_KERNEL)?;
         let seat = Seat::new(GFP_KERNEL_ACCOUNT)?;
         let place = KVec::with_capacity(MAX_DATA, GFP_KERNEL_ACCOUNT)?;
@@ -145,7 +148,7 @@ impl Side {
     }
 
     /// Looks after a channel with which a program has done something.
-    fn done(&self, state: &mut State, id: u32) {
+    pub(super) fn done(&self, state: &mut State, id: u32) {
         let now = now();
         self.attend(state, id, now);
         self.step(state, now);

@@ -73,7 +73,7 @@
 //!
 //! /// `/dev/clock`, as long as the result lives.
 //! fn device() -> impl PinInit<Device<Clock>, Error> {
-//!     Device::new(c"clock", ())
+//!     Device::new(c"clock", 0o600, ())
 //! }
 //! ```
 //!

@@ -47,4 +47,4 @@ def unlink(export: str, host: str = "demo") -> str:
 
 # Removes everything.
 CLEAR = (f"for link in {EXPORTS}/*/allowed_hosts/*; do [ ! -L $link ] || busybox rm $link || exit 1; done; "
-         f"for folder in {EXPORTS}/*/ {HOSTS}/*/ {PORTS}/*/; do [ ! -d $folder ] || busybox rmdir $folder || exit 1; done")
+         f"for folder in {EXPORTS}/*/ {HOSTS}/*/ {PORTS}/*/ /sys/kernel/config/ibmsg/*/*/; do [ ! -d $folder ] || busybox rmdir $folder || exit 1; done")

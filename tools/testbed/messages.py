@@ -432,6 +432,24 @@ def try_to_connect(session: str, name: str, seconds="60") -> None:
         print(errno.errorcode[error.errno], errno.errorcode.get(status, ""))
 
 
+def try_to_bind(name: str) -> None:
+    """Prints the errno of BIND."""
+    try:
+        os.close(bind(name))
+        print("bound")
+    except OSError as error:
+        print(errno.errorcode[error.errno])
+
+
+def as_user(ids: str, case: str, *arguments: str) -> None:
+    """Runs a case as a user, given as UID:GID, or UID:GID:GROUP of a supplementary group."""
+    uid, gid, *groups = map(int, ids.split(":"))
+    os.setgroups(groups)
+    os.setresgid(gid, gid, gid)
+    os.setresuid(uid, uid, uid)
+    globals()[case](*arguments)
+
+
 def wait_for_end(fd: int) -> None:
     """Prints what happens to a channel until it ends."""
     print("open", flush=True)
@@ -453,6 +471,40 @@ def hold_accepted(name: str) -> None:
     portal = bind(name, flags=UNAUTHENTICATED)
     (offer,) = read(portal, 1024)
     wait_for_end(accept(portal, offer.id))
+
+
+def accept_all(name: str, flags="0") -> None:
+    """Accepts channels for ever, and closes those that have ended."""
+    portal = bind(name, flags=int(flags))
+    poller = select.poll()
+    poller.register(portal, select.POLLIN)
+    print("bound", flush=True)
+    while True:
+        for fd, what in poller.poll():
+            if fd != portal:
+                poller.unregister(fd)
+                os.close(fd)
+                continue
+            for offer in read(portal, 1 << 16):
+                with contextlib.suppress(FileNotFoundError):
+                    poller.register(accept(portal, offer.id), 0)
+
+
+def open_many(session: str, name: str, count: str, size="0") -> None:
+    """Opens channels that may have `size` bytes waiting, and prints how many there are, and why there are no more."""
+    channels, why = [], ""
+    options = opts(recv_bytes=int(size), send_bytes=int(size))
+    for _ in range(int(count)):
+        context = device()
+        args = connect_args(name, session=session, timeout=60000, options=options)
+        try:
+            channels.append(fcntl.ioctl(context, CONNECT, args))
+        except OSError as error:
+            status = struct.unpack_from("=i", args, 12)[0]
+            why = f" {errno.errorcode[error.errno]} {errno.errorcode.get(status, '')}"
+            break
+    print(f"{len(channels)}{why}", flush=True)
+    signal.pause()
 
 
 def bind_and_wait(name: str) -> None:

@@ -278,6 +278,18 @@ CONFIGURED_PORT = {
     "enable": _number(0, 1, 0),
     "listening": File(0o444, "[01]\n"),
 }
+ID_LIST = File(0o644, r"[0-9any ]*\n", ("1000, 7 0\n", "any", "\n"), tuple(
+    (text, errno.EINVAL) for text in ("root", "-1", "4294967295", "0x1", "1-5", "\x01", "\xff")) + (("1 " * 2048, errno.EFBIG),))
+NAME_LIST = File(0o644, r"[^\n]*\n", ("web1, web2@rack local\n", "\n", "any"), tuple(
+    (text, errno.EINVAL) for text in (".x", "a/b", "x" * 65, "\x01", "\xff")) + (("x " * 2048, errno.EFBIG),))
+MESSAGE_LIMITS = {
+    "max_channels": _number(0, 65536, 0),
+    "max_memory_mib": _number(0, 1048576, 0),
+    "channels": File(0o444, COUNT + r"\n"),
+    "memory_bytes": File(0o444, COUNT + r"\n"),
+}
+MESSAGE_USERS = {"allowed_uids": ID_LIST, "allowed_gids": ID_LIST, **MESSAGE_LIMITS}
+MESSAGE_PORTAL = {"allowed_hosts": NAME_LIST, "allow_unauthenticated": _number(0, 1, 0), **MESSAGE_USERS}
 
 
 def _parameters(**patterns: str) -> dict[str, File]:
@@ -297,6 +309,9 @@ KINDS: dict[str, tuple[dict[str, File], dict[str, File]]] = {
     "configured_export": (CONFIGURED_EXPORT, {}),
     "configured_host": (CONFIGURED_HOST, {}),
     "configured_port": (CONFIGURED_PORT, {}),
+    "message_portal": (MESSAGE_PORTAL, {}),
+    "message_session": (MESSAGE_USERS, {}),
+    "message_host": (MESSAGE_LIMITS, {}),
     "ibtrs_client": (_parameters(ack_timeout=COUNT, small_io_bytes=COUNT, slots_over_rxe="[YN]", auth=AUTH, auth_suites=SUITES), {}),
     "ibtrs_server": (_parameters(
         max_chunk_size=COUNT, sess_queue_depth=COUNT, always_invalidate="[YN]", remote_invalidation="[YN]",
@@ -323,6 +338,9 @@ DOCUMENTED = {
     "configured_export": ("/sys/kernel/config/ibnbd/exports/<export>", ""),
     "configured_host": ("/sys/kernel/config/ibnbd/hosts/<host>", ""),
     "configured_port": ("/sys/kernel/config/ibnbd/ports/<port>", ""),
+    "message_portal": ("/sys/kernel/config/ibmsg/portals/<portal>", ""),
+    "message_session": ("/sys/kernel/config/ibmsg/sessions/<session>", ""),
+    "message_host": ("/sys/kernel/config/ibmsg/hosts/<session>", ""),
     "ibtrs_client": ("/sys/module/ibtrs_client/parameters", ""),
     "ibtrs_server": ("/sys/module/ibtrs_server/parameters", ""),
     "ibnbd_server": ("/sys/module/ibnbd_server/parameters", ""),

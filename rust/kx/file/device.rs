@@ -59,7 +59,7 @@ impl<T: DeviceOps> Device<T> {
         ..Vtable::<T>::operations()
     };
 
-    /// Registers a device with this name, for its owner alone, who is root unless udev changes that.
+    /// Registers a device with this name and these permissions. Its owner is root, unless udev changes that.
     ///
     /// # Context
     ///
@@ -68,7 +68,7 @@ impl<T: DeviceOps> Device<T> {
     /// # Errors
     ///
     /// Those of `misc_register`.
-    pub fn new(name: &'static CStr, data: T::Data) -> impl PinInit<Self, Error> {
+    pub fn new(name: &'static CStr, mode: u16, data: T::Data) -> impl PinInit<Self, Error> {
         // The data comes first: a program may open the device before registration has returned.
         try_pin_init!(Self {
             data,
@@ -78,7 +78,7 @@ impl<T: DeviceOps> Device<T> {
                     minor: bindings::MISC_DYNAMIC_MINOR as c_int,
                     name: name.as_char_ptr(),
                     fops: Self::OPENED,
-                    mode: 0o600,
+                    mode,
                     ..pin_init::zeroed()
                 };
                 // SAFETY: `slot` is valid for writes.

@@ -46,15 +46,19 @@ fn known(doing: Doing, errno: Errno) -> Option<&'static str> {
         (Open, Errno::NOENT) => "there is no /dev/ibmsg: the module ibmsg is not loaded",
         (Open, Errno::ACCESS | Errno::PERM) => "this user may not open /dev/ibmsg",
         (Bind, Errno::ADDRINUSE) => "another program has bound that name",
-        (Bind | Connect, Errno::DQUOT) => "this user's channels take as much memory as a user may",
+        (Bind, Errno::ACCESS) => "this user may not bind that portal",
+        (Bind | Connect, Errno::DQUOT) => "a limit of this user, or of the session",
         (Bind | Connect, Errno::NOBUFS) => "all channels together take as much memory as they may",
         (Bind | Connect, Errno::INVAL) => "a name or the terms are impossible",
         (Connect, Errno::NODEV) => "there is no such session",
+        (Connect, Errno::ACCESS) => "this user may not open channels over that session",
+        (Refused, Errno::ACCESS) => "the portal does not admit this machine",
+        (Closed, Errno::ACCESS) => "the portal no longer admits the client's machine",
         (Connect, Errno::TIMEDOUT) => "the portal has not answered in time",
         (Connect, Errno::INTR) => "a signal came before the portal's answer",
         (Refused, Errno::NOENT) => "no program has bound that portal, or it was closed",
         (Refused, Errno::AGAIN) => "too many programs wait at the portal",
-        (Refused, Errno::DQUOT) => "the channels of the portal's user take as much memory as a user may",
+        (Refused, Errno::DQUOT) => "a limit of the portal, of its user, or of this host",
         (Refused, Errno::NOBUFS) => "the portal's machine has no room for another channel",
         (Refused, Errno::ADDRNOTAVAIL) => "the portal's machine has not closed an old channel with the next number",
         (Accept, Errno::NOENT) => "the program that has asked does not wait any more",
@@ -89,10 +93,19 @@ pub fn advice(doing: Doing, errno: i32) -> Option<&'static str> {
     use Doing::{Bind, Connect, Open, Refused, Unanswered};
     Some(match (doing, Errno::from_raw_os_error(errno)) {
         (Open, Errno::NOENT) => "modprobe ibmsg",
-        (Open, Errno::ACCESS | Errno::PERM) => "run it as root, or admit a group with a udev rule (messages.md, \"Who may use it\")",
+        (Open, Errno::ACCESS | Errno::PERM) => "see the permissions of /dev/ibmsg, which is for everyone unless udev has a rule",
         (Bind, Errno::ADDRINUSE) => "see `ibmsg info` for the program that has it",
-        (Bind | Connect | Refused, Errno::DQUOT) => "close channels, ask for smaller windows, or raise the parameter user_mib of the module",
+        (Bind | Connect | Refused, Errno::DQUOT) => "close channels, ask for smaller windows, or raise the parameter user_mib of the module or the limits of the portal, session or host",
         (Bind | Connect | Refused, Errno::NOBUFS) => "close channels, ask for smaller windows, or raise the parameter total_mib of the module",
+        (Bind, Errno::ACCESS) => {
+            "run it as root, or add the user to allowed_uids in /sys/kernel/config/ibmsg/portals/NAME (messages.md, \"Who may use it\")"
+        }
+        (Connect, Errno::ACCESS) => {
+            "run it as root, or add the user to allowed_uids in /sys/kernel/config/ibmsg/sessions/NAME (messages.md, \"Who may use it\")"
+        }
+        (Refused, Errno::ACCESS) => {
+            "load the session's key on both machines, or add the session to allowed_hosts of the portal; the log of the portal's machine says which"
+        }
         (Connect, Errno::NODEV) => "the session with this machine is `local`",
         (Connect, Errno::TIMEDOUT) => "see whether the portal's program reads its offers: `ibmsg info`",
         (Refused, Errno::NOENT) => "start the program that binds it; `ibmsg info` lists the portals of this machine",

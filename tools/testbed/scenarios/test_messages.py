@@ -146,7 +146,7 @@ def test_unloading_waits_for_files(solo):
     guest.wait_until("[ $(cat /sys/module/ibmsg/refcnt) = 0 ]", 20)
     guest.run("busybox rmmod ibmsg && [ ! -e /dev/ibmsg ]")
     load(guest)
-    guest.run("[ $(stat -c '%a %U' /dev/ibmsg | tr ' ' -) = 600-root ]")
+    guest.run("[ $(stat -c '%a %U' /dev/ibmsg | tr ' ' -) = 666-root ]")
 
 
 @pytest.mark.long

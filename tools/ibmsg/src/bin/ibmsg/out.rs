@@ -95,7 +95,8 @@ fn code(error: &Error) -> u8 {
         ) => NO_MODULE,
         (
             Error::System {
-                doing: Doing::Open, ..
+                doing: Doing::Open | Doing::Bind | Doing::Connect,
+                ..
             },
             Some(1 | EACCES),
         ) => NO_RIGHTS,
@@ -184,6 +185,8 @@ mod tests {
             (system(Doing::Open, ENOENT), NO_MODULE),
             (system(Doing::Open, EACCES), NO_RIGHTS),
             (system(Doing::Open, 1), NO_RIGHTS),
+            (system(Doing::Bind, EACCES), NO_RIGHTS),
+            (system(Doing::Connect, EACCES), NO_RIGHTS),
             (system(Doing::Bind, 98), REFUSED),
             (system(Doing::Connect, ENODEV), NOT_FOUND),
             (system(Doing::Connect, ETIMEDOUT), TIME),

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The directories of portals.
+
+use ibtrs_proto::text;
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+use kx::configfs::{
+    Attr,
+    Buf,
+    Directory,
+    Folder,
+    Tree, //
+};
+
+use super::{
+    folder,
+    limits,
+    lists,
+    Context,
+    Entry, //
+};
+use crate::access::{
+    Kind,
+    PortalRule, //
+};
+
+/// The directory `portals`.
+pub(super) struct PortalDirs(pub(super) Arc<Context>);
+
+impl Directory for PortalDirs {
+    type Module = crate::LocalModule;
+
+    fn make(&self, name: &CStr, tree: &Tree) -> Result<Folder> {
+        let _one = self.0.portals.lock();
+        let made = folder(tree, &self.0, Kind::Portal, name, |entry| PortalDir {
+            entry,
+        })?;
+        // The rule does not admit clients that have proved nothing.
+        self.0.recheck(name.to_bytes());
+        Ok(made)
+    }
+}
+
+impl Context {
+    /// Ends the channels of clients that may not use a portal any more.
+    fn recheck(&self, portal: &[u8]) {
+        let Ok(portal) = crate::types::Name::new(portal) else {
+            return;
+        };
+        self.local.recheck(&portal);
+        if self.peers.recheck(&portal).is_err() {
+            pr_err!(
+                "portals/{}: out of memory: write to allowed_hosts again to close channels that are no longer allowed (ENOMEM)\n",
+                portal
+            );
+        }
+    }
+}
+
+/// The directory of a portal.
+struct PortalDir {
+    entry: Entry,
+}
+
+impl PortalDir {
+    fn with<R>(&self, f: impl FnOnce(&mut PortalRule) -> R) -> Result<R> {
+        let Entry { context, name, .. } = &self.entry;
+        context.access.with_portal(name, f)
+    }
+
+    /// Changes which clients may use the portal.
+    fn change<R>(&self, change: impl FnOnce(&mut PortalRule) -> R) -> Result {
+        let Entry { context, name, .. } = &self.entry;
+        let _one = context.portals.lock();
+        let former = self.with(change)?;
+        drop(former);
+        context.recheck(name.as_bytes());
+        Ok(())
+    }
+
+    fn store_uids(&self, input: &[u8]) -> Result {
+        let file = "allowed_uids";
+        let list = lists::ids(input).map_err(|e| self.entry.refuse_list(file, input, e))?;
+        let former = self.with(|rule| core::mem::replace(&mut rule.users.uids, list));
+        former.map(drop)
+    }
+
+    fn store_gids(&self, input: &[u8]) -> Result {
+        let file = "allowed_gids";
+        let list = lists::ids(input).map_err(|e| self.entry.refuse_list(file, input, e))?;
+        let former = self.with(|rule| core::mem::replace(&mut rule.users.gids, list));
+        former.map(drop)
+    }
+
+    fn store_hosts(&self, input: &[u8]) -> Result {
+        let file = "allowed_hosts";
+        let list = lists::hosts(input).map_err(|e| self.entry.refuse_list(file, input, e))?;
+        self.change(|rule| core::mem::replace(&mut rule.hosts, list))
+    }
+
+    fn store_unauthenticated(&self, input: &[u8]) -> Result {
+        let file = "allow_unauthenticated";
+        let on = text::decimal(input, 0, 1);
+        let on = on.map_err(|error| {
+            self.entry
+                .refuse(file, input, error.as_str(), error.errno())
+        })?;
+        self.change(|rule| rule.admits_unauthenticated = on == 1)
+    }
+}
+
+impl Directory for PortalDir {
+    type Module = crate::LocalModule;
+
+    const FILES: &'static [Attr<Self>] = limits!(
+        Self,
+        entry,
+        Attr::rw(
+            c"allowed_uids",
+            |this: &Self, buf: &mut Buf<'_>| {
+                lists::show(buf, &*this.with(|rule| rule.users.uids.clone())?)
+            },
+            Self::store_uids,
+        ),
+        Attr::rw(
+            c"allowed_gids",
+            |this: &Self, buf: &mut Buf<'_>| {
+                lists::show(buf, &*this.with(|rule| rule.users.gids.clone())?)
+            },
+            Self::store_gids,
+        ),
+        Attr::rw(
+            c"allowed_hosts",
+            |this: &Self, buf: &mut Buf<'_>| {
+                lists::show(buf, &*this.with(|rule| rule.hosts.clone())?)
+            },
+            Self::store_hosts,
+        ),
+        Attr::rw(
+            c"allow_unauthenticated",
+            |this: &Self, buf: &mut Buf<'_>| {
+                let on = this.with(|rule| rule.admits_unauthenticated)?;
+                buf.line(fmt!("{}", u8::from(on)))
+            },
+            Self::store_unauthenticated,
+        )
+    );
+
+    fn removed(&self) {
+        let _one = self.entry.context.portals.lock();
+        // Nobody is admitted less without a rule.
+        self.entry.remove();
+    }
+}

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Channels that clients were refused, for the log.
+//!
+//! They are collected while the lock of the session is held, and logged when it is not. Each session has a limit
+//! of its own, so that no client can hide the lines of another.
+
+use ibmsg_proto::access::{
+    Peer,
+    Refusal, //
+};
+use ibtrs_core::convert;
+use ibtrs_proto::audit::{
+    Single,
+    Trust, //
+};
+use kernel::prelude::*;
+
+use super::Side;
+use crate::{
+    limits::Denied,
+    types::Name, //
+};
+
+/// Why a channel is refused.
+#[derive(Clone, Copy)]
+pub(super) enum Why {
+    /// By the operator's rule, or for want of authentication.
+    Rule(Refusal),
+    /// By a limit.
+    Limit(Denied),
+    /// The portal's name is bound by nobody, or the portal was closed.
+    NoPortal,
+    /// The portal has as many offers as it takes.
+    Backlog,
+    /// The session has as many channels as there may be.
+    Session,
+    NoMemory,
+}
+
+impl Why {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Rule(refusal) => refusal.as_str(),
+            Self::Limit(denied) => denied.as_str(),
+            Self::NoPortal => "no program has bound it",
+            Self::Backlog => "its backlog is full",
+            Self::Session => "the session has 65536 channels",
+            Self::NoMemory => "out of memory",
+        }
+    }
+}
+
+impl From<Refusal> for Why {
+    fn from(refusal: Refusal) -> Self {
+        Self::Rule(refusal)
+    }
+}
+
+impl From<Denied> for Why {
+    fn from(denied: Denied) -> Self {
+        Self::Limit(denied)
+    }
+}
+
+impl From<Why> for Error {
+    fn from(why: Why) -> Self {
+        match why {
+            Why::Rule(refusal) => convert::error(refusal.errno()),
+            Why::Limit(denied) => match Self::from(denied) {
+                // The program may ask again; nothing waits for memory.
+                ENOMEM => ENOBUFS,
+                error => error,
+            },
+            Why::NoPortal => ENOENT,
+            Why::Backlog => EAGAIN,
+            Why::Session | Why::NoMemory => ENOBUFS,
+        }
+    }
+}
+
+/// A line for the log.
+struct Line {
+    portal: Name,
+    why: Why,
+    left_out: u32,
+}
+
+/// Lines that were not logged yet.
+pub(super) struct Lines(KVec<Line>);
+
+impl Lines {
+    pub(super) const fn none() -> Self {
+        Self(KVec::new())
+    }
+
+    /// Logs them.
+    pub(super) fn log(self, side: &Side) {
+        for line in &self.0 {
+            if line.left_out > 0 {
+                pr_info!("{}: lines left out: {}\n", side.name(), line.left_out);
+            }
+            let error = convert::errno(line.why.into());
+            let (why, error) = (line.why.as_str(), error.as_str());
+            pr_info!(
+                "{}: portal {}: channel refused: {} ({})\n",
+                side.name(),
+                line.portal,
+                why,
+                error
+            );
+        }
+    }
+}
+
+/// The refusals of a session.
+pub(super) struct Refusals {
+    limiter: Single,
+    lines: Lines,
+}
+
+impl Refusals {
+    pub(super) const fn new(peer: Peer) -> Self {
+        let trust = match peer {
+            Peer::Unauthenticated => Trust::Connected,
+            Peer::Local | Peer::Authenticated => Trust::Authenticated,
+        };
+        Self {
+            limiter: Single::new(trust),
+            lines: Lines::none(),
+        }
+    }
+
+    /// Notes a refusal, unless there are too many.
+    pub(super) fn note(&mut self, portal: Name, why: Why, now_us: u64) {
+        if let Some(left_out) = self.limiter.line(now_us / 1000) {
+            let line = Line {
+                portal,
+                why,
+                left_out,
+            };
+            // Without memory for a line, there is worse to log.
+            let _ = self.lines.0.push(line, GFP_ATOMIC | __GFP_NOWARN);
+        }
+    }
+
+    /// What was noted since.
+    pub(super) fn take(&mut self) -> Lines {
+        core::mem::replace(&mut self.lines, Lines::none())
+    }
+}

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Ends channels of clients that the operator no longer admits to a portal.
+
+use ibmsg_proto::access::Refusal;
+use kernel::prelude::*;
+
+use super::Side;
+use crate::types::Name;
+
+impl Side {
+    /// Ends the channels to a portal if this session may not use it any more.
+    ///
+    /// Each channel is looked at under the lock, after the rule was changed; one that is offered later is checked
+    /// when it is offered.
+    ///
+    /// # Context
+    ///
+    /// *may sleep*
+    pub(crate) fn recheck(&self, portal: &Name) {
+        let (mut next, mut closed, mut why) = (Some(0), 0, None);
+        while let Some(from) = next {
+            let mut state = self.0.state.lock();
+            let Err(refusal) = self.check(portal) else {
+                break;
+            };
+            let Some(id) = state.next_chan(from) else {
+                break;
+            };
+            let is_its = state.chans.get(&id).filter(|chan| chan.portal == *portal);
+            let unread = match is_its.is_some() {
+                true => self.close_one(&mut state, id, refusal.errno()),
+                false => None,
+            };
+            let garbage = core::mem::take(&mut state.garbage);
+            drop(state);
+            closed += u32::from(unread.is_some());
+            drop((garbage, unread));
+            why = Some(refusal);
+            next = id.checked_add(1);
+        }
+        if let Some(why) = why.filter(|_| closed > 0) {
+            let (name, why) = (self.name(), why.as_str());
+            pr_info!(
+                "{}: portal {}: channels closed: {}: {}\n",
+                name,
+                portal,
+                closed,
+                why
+            );
+        }
+    }
+
+    fn check(&self, portal: &Name) -> Result<(), Refusal> {
+        let session = &*self.0;
+        // What the program has said when it bound the portal stays as it is.
+        let accounts = session
+            .access
+            .check_peer(portal, session.peer, &session.name, true)?;
+        drop(accounts);
+        Ok(())
+    }
+}
