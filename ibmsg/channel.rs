@@ -602,6 +602,11 @@ impl Chan {
         self.close()
     }
 
+    /// Whether the peer's kernel has everything that the program has written, and knows its end if that is closed.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.proto.is_over() || (!self.is_shut && self.out.len() == 0)
+    }
+
     /// The program has gone. Returns what nobody needs any more.
     pub(crate) fn release(&mut self) -> (Unread, Inbox, Calls) {
         let unread = self.close();

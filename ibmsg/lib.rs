@@ -71,6 +71,12 @@ mod param {
     }
 
     kx::module_param! {
+        /// For how long a planned stop waits for what programs have written, in seconds.
+        pub(crate) stop_timeout_s: IntParam = IntParam::new(5, 0..=600),
+        "Seconds for which the close of a session, or a drain of the server, waits for messages that are on their way, 0 to 600 (default: 5)";
+    }
+
+    kx::module_param! {
         /// The most memory that the channels of a user may take, in MiB.
         pub(crate) user_mib: IntParam = IntParam::new(1024, 1..=1_048_576),
         "MiB that messages of a user may take, 1 to 1048576 (default: 1024)";

@@ -85,6 +85,11 @@ fn reconnect_us() -> u64 {
     u64::from(crate::param::reconnect_s.get()) * 1_000_000
 }
 
+/// Returns how long closing a session waits for what programs have written, in milliseconds.
+fn stop_ms() -> u32 {
+    crate::param::stop_timeout_s.get().saturating_mul(1000)
+}
+
 /// Ends sessions whose clients have not come back.
 impl WorkItem for Peers {
     type Pointer = Arc<Self>;
@@ -353,6 +358,14 @@ impl Upper for End {
 
     fn lost(&self, id: Conn) {
         self.side.lost(id);
+    }
+
+    fn finish(&self) {
+        self.side.finish(stop_ms());
+    }
+
+    fn drain(&self, limit_ms: u32) {
+        self.side.drain(limit_ms.min(stop_ms()));
     }
 
     fn over(&self) {

@@ -168,6 +168,8 @@ pub(crate) struct State {
     refusals: Refusals,
     /// The other machine takes message connections, as far as is known.
     is_supported: bool,
+    /// The session is about to be closed on purpose: no channels are opened.
+    is_closing: bool,
     is_over: bool,
 }
 
@@ -284,6 +286,7 @@ impl Side {
             garbage: Garbage::new(),
             refusals: Refusals::new(peer),
             is_supported: true,
+            is_closing: false,
             is_over: false,
         };
         let (for_more, for_feed) = (queue.clone(), queue.clone());

@@ -417,6 +417,7 @@ impl Session {
         // Before the paths are closed: this connects paths.
         self.reauth_work.disable_sync();
         self.reauth.stop();
+        self.finish_messages();
         let mut paths = self.paths.lock();
         paths.closing = true;
         for path in &paths.list {

@@ -102,7 +102,7 @@ impl Side {
         let slots = Calls::slots(terms.window.calls())?;
         let garbage;
         let mut state = self.0.state.lock();
-        if state.is_over {
+        if state.is_over || state.is_closing {
             return Err(ENODEV);
         }
         if state.conns.is_empty() && !state.is_supported {

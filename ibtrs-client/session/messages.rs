@@ -59,6 +59,18 @@ impl Session {
         known.clone()
     }
 
+    /// Lets the service end what programs have on the session, while there are paths.
+    ///
+    /// # Context
+    ///
+    /// May sleep, for a time that the service bounds.
+    pub(crate) fn finish_messages(&self) {
+        let attached = self.messages.lock().clone();
+        if let Some(attached) = attached {
+            attached.finish();
+        }
+    }
+
     /// Ends the session for the service, once the last path has gone.
     pub(crate) fn end_messages(&self) {
         let attached = self.messages.lock().take();

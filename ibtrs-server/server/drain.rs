@@ -5,7 +5,7 @@
 //! The server refuses new sessions. It tells the clients for how long it expects to be away, if the
 //! operator has said so. Each existing session completes the requests in service, and
 //! the service makes the answered writes durable and tells the client so
-//! ([`ServiceSession::drain`]); then the server closes the paths of the session. The client treats
+//! ([`ServiceSession::drain`]); messages that programs have written are delivered; then the server closes the paths of the session. The client treats
 //! that as the loss of all paths: it tries to connect again and quiesces its disks meanwhile. Its
 //! next session is a new one, even on this server.
 //!
@@ -207,6 +207,7 @@ impl Session {
         }
         // What follows makes no session late.
         self.is_served.store(true, Relaxed);
+        self.drain_messages(limit);
         if let Some(downtime) = downtime {
             self.announce(&notices, downtime, limit);
         }

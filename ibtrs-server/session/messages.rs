@@ -3,6 +3,7 @@
 //! The session's end for messages between programs.
 
 use super::Session;
+use crate::types::Deadline;
 use ibtrs_core::messages::{
     self,
     Attached,
@@ -37,6 +38,18 @@ impl Session {
         })?;
         *known = Some(attached.clone());
         Ok(attached)
+    }
+
+    /// Waits until the client has what programs of this machine have written, until `limit` at most.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    pub(crate) fn drain_messages(&self, limit: Deadline) {
+        let attached = self.messages.lock().clone();
+        if let Some(attached) = attached {
+            attached.drain(limit.left_ms());
+        }
     }
 
     /// Ends the session for the service: its last path has gone.

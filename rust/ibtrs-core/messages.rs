@@ -96,7 +96,7 @@ pub enum Arrived {
 ///
 /// # Context
 ///
-/// [`Upper::connected`] and [`Upper::over`] may sleep. Everything else: any. For one connection, nothing is
+/// [`Upper::connected`], [`Upper::finish`], [`Upper::drain`] and [`Upper::over`] may sleep. Everything else: any. For one connection, nothing is
 /// called on two CPUs at a time.
 pub trait Upper: Send + Sync {
     /// A client begins an attempt to connect a path, on which [`Upper::connected`] may follow, and
@@ -122,6 +122,16 @@ pub trait Upper: Send + Sync {
 
     /// A connection is lost, or was never made. May be called again.
     fn lost(&self, id: Conn);
+
+    /// The client's session is about to be closed on purpose, while its connections are still there: ends what
+    /// programs have on it, and waits for the server for a bounded time. May be called again.
+    fn finish(&self) {}
+
+    /// The connections of the server's session are about to be closed on purpose: waits until the client has what
+    /// programs have written, for at most `limit_ms` milliseconds.
+    fn drain(&self, limit_ms: u32) {
+        let _ = limit_ms;
+    }
 
     /// The session is over; all connections were lost before. A server's session may come back under its
     /// UUID, see [`Service::attach`].

@@ -406,6 +406,36 @@ def write_and_go(name: str, count: str) -> None:
         write(fd, body_of(number, 5000), tag=number)
 
 
+def closed(fd: int, count: str) -> None:
+    """Prints what `count` was before the channel ended, and why it did."""
+    message = wait_one(fd)
+    assert (message.kind, message.event) == (EVENT, CLOSED), message
+    print(count.format(queued=message.id), errno.errorcode.get(message.status, message.status), flush=True)
+
+
+def write_and_hold(session: str, name: str, count: str) -> None:
+    """Opens a channel, writes, and waits until it ends."""
+    fd = connect(name, session=session, timeout=60000, options=opts(send_msgs=int(count)))
+    for number in range(int(count)):
+        write(fd, body_of(number, 100), tag=number)
+    print("written", flush=True)
+    closed(fd, "queued={queued}")
+
+
+def read_late(name: str, count: str) -> None:
+    """Accepts a channel, and reads messages when it is told to."""
+    portal = bind(name, flags=UNAUTHENTICATED)
+    (offer,) = read(portal, 1024)
+    fd = accept(portal, offer.id)
+    print("open", flush=True)
+    while not os.path.exists("/tmp/go"):
+        time.sleep(0.1)
+    for number in range(int(count)):
+        message = wait_one(fd)
+        assert (message.tag, message.body) == (number, body_of(number, 100)), message
+    closed(fd, f"read={count}")
+
+
 def hear_to_the_end(session: str, name: str) -> None:
     """Prints how many messages came, in order, and how the channel ended."""
     fd = connect(name, session=session, timeout=60000)

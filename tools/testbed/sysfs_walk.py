@@ -322,7 +322,7 @@ KINDS: dict[str, tuple[dict[str, File], dict[str, File]]] = {
     "ibnbd_server": (_parameters(
         port_nr=COUNT, dev_search_path=r"/[^\n]*", max_devices=COUNT, allow_rt_prio="[YN]",
         stop_timeout_s=COUNT, downtime_s=COUNT), {}),
-    "ibmsg": (_parameters(user_mib=COUNT, total_mib=COUNT, reconnect_s=COUNT, lose_link=COUNT), {}),
+    "ibmsg": (_parameters(user_mib=COUNT, total_mib=COUNT, reconnect_s=COUNT, stop_timeout_s=COUNT, lose_link=COUNT), {}),
 }
 
 # How the documents call the folder of each kind, and those of its paths.

@@ -74,6 +74,7 @@ fn known(doing: Doing, errno: Errno) -> Option<&'static str> {
         (Unanswered, Errno::CONNRESET) => "the other program has received the request, and has closed the channel without an answer",
         (Unanswered, Errno::TIMEDOUT) => "no answer in time; the request may have been executed",
         (Unanswered, Errno::CONNABORTED) => "the other machine has lost the channel; the request may have been executed",
+        (Closed, Errno::SHUTDOWN) => "the client's session was closed",
         (Closed, Errno::CONNABORTED) => "the other machine has lost the channel",
         _ => return None,
     })

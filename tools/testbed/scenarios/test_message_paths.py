@@ -63,11 +63,11 @@ def tries(guest, name: str = "kv", session: str = "demo", seconds: float = 60) -
     return guest.run(f"python3 /tmp/messages.py try_to_connect {session} {name} {seconds}")
 
 
-def held(pair):
+def held(pair, name: str = "kv"):
     """Both ends of a channel."""
-    server = start(pair.server, "hold_accepted", "kv")
-    bound(pair.server)
-    client = start(pair.client, "hold", "demo", "kv")
+    server = start(pair.server, "hold_accepted", name)
+    pair.server.wait_until(f"grep -qs '^portal:.{name}$' /proc/[0-9]*/fdinfo/*", 60)
+    client = start(pair.client, "hold", "demo", name)
     for program in (client, server):
         wait_for(lambda program=program: "open" in program.text, 60, "the channel is open")
     return client, server
@@ -230,18 +230,86 @@ def test_a_session_without_disks(pair, stack):
     assert client.running and server.running
     pair.client.run(f"echo demo > {control}/close_session")
     pair.client.run(f"[ ! -e {SESSION} ]")
-    assert "closed ECONNABORTED" in finish(client)
-    assert finish(waiting).split() == ["ECONNREFUSED", "ECONNABORTED"]
+    # Both ends learn it at once, and the offer is gone.
+    assert "closed ESHUTDOWN" in finish(client) and "closed ESHUTDOWN" in finish(server)
+    assert finish(waiting).split() == ["ECONNREFUSED", "ESHUTDOWN"]
+    assert "gone" in finish(silent)
     assert tries(pair.client).split() == ["ENODEV"]
     # What was opened once is closed once.
     assert not pair.client.ok(f"echo demo > {control}/close_session")
-    # The same client comes again: its former channels have ended.
+    # The same client comes again. Unloading closes what is left open.
     pair.client.run(f'echo "sessname=demo path=ip:10.0.1.1 nr_queues=1" > {control}/open_session')
-    assert "closed ECONNABORTED" in finish(server)
-    # The offer is gone, and can be accepted no more.
-    assert "gone" in finish(silent)
-    # Unloading closes what is left open.
     pair.client.run("busybox rmmod ibnbd_client ibtrs_client ibmsg")
+
+
+def test_a_client_that_starts_again(pair, stack):
+    """Its machine had a power cut, for all that the server knows: its former channels end when it comes back."""
+    load(pair)
+    pair.server.run(stack.load_server())
+    pair.client.run(stack.load_client())
+    control = "/sys/class/ibnbd-client/ctl"
+    pair.client.run(f'echo "sessname=demo path=ip:10.0.1.1 nr_queues=1" > {control}/open_session')
+    client, server = held(pair)
+    # The close of the session is not heard.
+    with mishaps.cable_out(pair, pair.client, 1):
+        pair.client.run(f"echo demo > {control}/close_session")
+        assert re.search("closed E(SHUTDOWN|CONNABORTED)", finish(client))
+    assert server.running
+    pair.client.wait_until(f'echo "sessname=demo path=ip:10.0.1.1 nr_queues=1" > {control}/open_session', 60)
+    assert "closed ECONNABORTED" in finish(server)
+
+
+def test_closing_a_session_delivers_what_was_written(pair, session):
+    """For a time that is bounded: the program of the server need not read."""
+    server = start(pair.server, "read_late", "kv", 300)
+    bound(pair.server)
+    client = start(pair.client, "write_and_hold", "demo", "kv", 300)
+    wait_for(lambda: "written" in client.text, 60, "messages are written")
+    # With its last disk. The window has no room for all messages before the program reads.
+    unmap = pair.client.start("echo normal > /sys/block/ibnbd0/ibnbd/unmap_device")
+    time.sleep(1)
+    assert unmap.running and client.running
+    pair.server.run("touch /tmp/go")
+    assert unmap.wait(60).ok
+    assert "queued=300 ESHUTDOWN" in finish(client)
+    assert "read=300 ESHUTDOWN" in finish(server)
+    pair.client.run(f"[ ! -e {SESSION} ]; rm -f /tmp/go")
+    pair.server.run("rm /tmp/go")
+    control = "/sys/class/ibnbd-client/ctl"
+    pair.client.run(f'echo "sessname=demo path=ip:10.0.1.1 nr_queues=1" > {control}/open_session')
+    server = start(pair.server, "read_late", "kv", 300)
+    bound(pair.server)
+    client = start(pair.client, "write_and_hold", "demo", "kv", 300)
+    wait_for(lambda: "written" in client.text, 60, "messages are written")
+    begin = time.monotonic()
+    pair.client.run(f"echo demo > {control}/close_session", timeout=60)
+    assert 4.5 < time.monotonic() - begin < 15
+    pair.client.wait_for_log("demo: channel 1: the other side has not taken everything in time (stop_timeout_s)")
+    assert "queued=256 ECONNABORTED" in finish(client)
+
+
+def test_a_drain_delivers_what_was_written(pair, session):
+    """By programs of the server, before its paths are closed; the channels stay."""
+    server = start(pair.server, "write_and_go", "kv", 70)
+    bound(pair.server)
+    client = start(pair.client, "hear_to_the_end", "demo", "kv")
+    for program in (client, server):
+        wait_for(lambda program=program: "open" in program.text, 60, "the channel is open")
+    other, holder = held(pair, "other")
+    pid = pair.client.run("pgrep -f '[h]ear_to_the_end'").split()[0]
+    pair.client.run(f"kill -STOP {pid}")
+    pair.server.run("touch /tmp/go")
+    time.sleep(1)
+    drain = pair.server.start("echo 1 > /sys/class/ibnbd-server/ctl/drain")
+    time.sleep(1)
+    assert drain.running and blockdev.connected(pair.client) == 2
+    pair.client.run(f"kill -CONT {pid}")
+    assert drain.wait(60).ok
+    assert "heard=70 status=0" in finish(client)
+    finish(server)
+    pair.server.run("rm /tmp/go; echo 0 > /sys/class/ibnbd-server/ctl/drain")
+    wait_for(lambda: blockdev.connected(pair.client) == 2, 60, "both paths are connected")
+    assert other.running and holder.running, other.text + holder.text
 
 
 def test_a_name_that_no_portal_may_have(pair, stack):
