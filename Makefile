@@ -130,6 +130,7 @@ help:
 	@echo '  make test-programs          LVM, md, dm-crypt, PostgreSQL and others, on that kernel'
 	@echo '  make soak HOURS=n           loads, failures and changes for hours'
 	@echo '  make bench [KERNEL=stock]   counts instructions beside RNBD, NVMe-oF and the least that is possible'
+	@echo '  make bench-messages         the same for messages between programs, beside TCP and others'
 	@echo '  make bench-compare BASE=c   the same beside those of another commit'
 	@echo '  make ghost-writes           looks for ghost writes of ours, NVMe-oF and RNBD; hours'
 	@echo '  make check-arm64            compiles the modules for 64-bit ARM, pages of 64 KiB'

@@ -83,6 +83,11 @@ bench:
 bench-smoke:
 	@scripts/bench.sh $(BENCH) --smoke
 
+# Messages between programs, beside TCP, SMC-R, RDS and the floor: LOADS= for loads with this in their name.
+.PHONY: bench-messages
+bench-messages:
+	@scripts/bench.sh messages $(BENCH) --loads "$(LOADS)" --report $(FIGURES)-messages
+
 # The figures with which each change is compared; bench-keep measures them again.
 .PHONY: bench-short bench-keep bench-compare
 bench-short:

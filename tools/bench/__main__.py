@@ -38,7 +38,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _commit() -> str:
+def commit() -> str:
     git = ["git", "-C", str(paths.TOP)]
     name = subprocess.run([*git, "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True)
     if name.returncode:
@@ -61,7 +61,7 @@ def _measure(options) -> tuple[Results, bool]:
     """The figures, and whether there are all that were asked for."""
     kernel = paths.kernel(options.kernel)
     ours = options.modules or kernel.our_modules
-    run = Results(options.commit or _commit(), options.kernel, kernel.build.name,
+    run = Results(options.commit or commit(), options.kernel, kernel.build.name,
                   f"{accel.COUNTING_CPU}; {plan.CPUS} CPUs unless said otherwise")
     print(f"==> {options.kernel} kernel {kernel.build.name}, modules of {run.commit}\n"
           f"==> counted: one nanosecond of the guest is one instruction; its processor is {run.machine}", flush=True)

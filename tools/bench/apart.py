@@ -11,7 +11,7 @@ from testbed import accel
 from testbed.lab import Pair
 
 from . import jobs, measure, targets, tracing
-from .counts import Counting, Traced, keep
+from .counts import Traced, count_job, keep
 from .plan import CPUS, Step
 from .results import Results
 
@@ -42,9 +42,8 @@ def run(flavour: str, folder: Path, target: targets.Remote, results: Results) ->
             pair.server.run(f"modprobe null_blk nr_devices=1 gb=1 bs=512 submit_queues={CPUS}")
             disks = target.join(pair.server, pair.client, ["/dev/nullb0"], CPUS)
             sides = {name: Traced(pair.guests[name], pair.traces[name]) for name in ("client", "server")}
-            counting = Counting(list(sides.values()), disks, step)
             for job in step.jobs:
-                for side, found in zip(sides, counting.count(job)):
+                for side, found in zip(sides, count_job(list(sides.values()), disks, step, job)):
                     keep(results, target.name, label(step, job, side), found)
     except measure.FAILURES as error:
         print(f"*** {target.name}, apart: {error}", flush=True)

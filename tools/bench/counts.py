@@ -6,6 +6,7 @@ Each load runs twice, with few and with more I/Os.  The difference belongs to th
 without the start and the end of fio."""
 
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,6 +30,7 @@ CALLS = {
     "work items": ("__queue_work", "kernel"),
     "wake-ups": ("ttwu_do_activate", "kernel"),
     "context switches": ("__switch_to_asm", "kernel"),
+    "system calls": ("entry_SYSCALL_64", "kernel"),
 }
 # The ways into the kernel that are not for programs and timers.
 INTERRUPTS = ("asm_sysvec_reschedule_ipi", "asm_sysvec_call_function_single", "asm_sysvec_call_function",
@@ -41,7 +43,7 @@ COUNTED = ("null_blk", "floor, process", "RNBD Y", "RNBD N", "NVMe-oF", "ibnbd Y
 # With our modules at both ends.
 OURS = ("ibnbd Y", "ibnbd N")
 # How many functions a profile has.
-TOP = 40
+TOP = 60
 
 
 def of_rxe(guest: Guest) -> dict[str, int]:
@@ -63,13 +65,13 @@ def per_io(snapshot: tracing.Snapshot, symbols: tracing.Symbols, packets: dict[s
 
 
 def profile(snapshot: tracing.Snapshot, symbols: tracing.Symbols, ios: int) -> dict:
-    """Instructions of one I/O: of each module, and of the functions that have most."""
+    """Instructions of one I/O: of each module, and of the functions that have most, with their calls."""
     functions = tracing.by_function(snapshot, symbols)
     modules: dict[str, float] = {}
     for (_, module), insns in functions.items():
         modules[module] = modules.get(module, 0) + insns / ios
     return {"modules": {name: round(insns, 1) for name, insns in sorted(modules.items(), key=lambda of: -of[1])},
-            "functions": [[name, module, round(insns / ios, 1)]
+            "functions": [[name, module, round(insns / ios, 1), round(symbols.calls(snapshot, name, module) / ios, 2)]
                           for (name, module), insns in functions.most_common(TOP)]}
 
 
@@ -106,13 +108,14 @@ class Traced:
 
 
 class Counting:
-    """The guests of a step; fio runs in the first one."""
+    """Guests with a load, which is called with a number of I/Os, and the counters of their packets."""
 
-    def __init__(self, guests: list[Traced], disks: list[str], step: Step):
-        self.guests, self.disks, self.step = guests, disks, step
+    def __init__(self, guests: list[Traced], load: Callable[[int], object],
+                 packets: Callable[[Guest], dict[str, int]] = of_rxe):
+        self.guests, self.load, self.packets = guests, load, packets
 
     def _so_far(self) -> list[Done]:
-        packets = [of_rxe(traced.guest) for traced in self.guests]
+        packets = [self.packets(traced.guest) for traced in self.guests]
         # The clock of an idle guest leaps from timer to timer: much is executed in little time.
         for traced in self.guests:
             traced.guest.freeze()
@@ -121,18 +124,26 @@ class Counting:
             traced.guest.thaw()
         return done
 
-    def _run(self, job: jobs.Job, ios: int) -> list[Done]:
+    def _run(self, ios: int) -> list[Done]:
         before = self._so_far()
-        fio.run(self.guests[0].guest, job.arguments(self.disks, self.step.workers, ios / job.ios), measure.TIME_LIMIT)
+        self.load(ios)
         return [after - sofar for after, sofar in zip(self._so_far(), before)]
 
-    def count(self, job: jobs.Job) -> list[tuple[dict, dict, list]]:
+    def count(self, many: int) -> list[tuple[dict, dict, list]]:
         """Counts, profile and shared lines of each guest."""
-        few, many = job.ios // 4, job.ios
-        self._run(job, few)
-        less, more = self._run(job, few), self._run(job, many)
+        few = many // 4
+        self._run(few)
+        less, more = self._run(few), self._run(many)
         return [traced.of_ios(of_more - of_less, many - few)
                 for traced, of_more, of_less in zip(self.guests, more, less)]
+
+
+def count_job(guests: list[Traced], disks: list[str], step: Step, job: jobs.Job) -> list[tuple[dict, dict, list]]:
+    """Of a load of fio, which runs in the first guest."""
+    def load(ios: int) -> None:
+        fio.run(guests[0].guest, job.arguments(disks, step.workers, ios / job.ios), measure.TIME_LIMIT)
+
+    return Counting(guests, load).count(job.ios)
 
 
 def keep(results: Results, target: str, label: str, found: tuple[dict, dict, list]) -> None:
@@ -149,9 +160,9 @@ def run(flavour: str, folder: Path, boot: list[Step], results: Results) -> list[
         trace = tracing.Trace(Path(where))
 
         def do(guest: Guest, disks: list[str], step: Step) -> None:
-            counting, name = Counting([Traced(guest, trace)], disks, step), step.target.name
+            traced, name = Traced(guest, trace), step.target.name
             for job in step.jobs:
-                [found] = counting.count(job)
+                [found] = count_job([traced], disks, step, job)
                 keep(results, name, step.label(job), found)
                 without = shared_lines.without_reason(found[2]) if name in OURS else []
                 if without:

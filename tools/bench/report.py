@@ -97,10 +97,10 @@ def page(run: Results) -> str:
         parts.append("<h2>Profiles</h2>")
     for target, found in run.profiles.items():
         for job, profile in found.items():
-            rows = "".join(f"<tr><td>{html.escape(name)}</td><td>{html.escape(module)}</td><td>{insns:,.0f}</td></tr>"
-                           for name, module, insns in profile["functions"])
+            rows = "".join(f"<tr><td>{html.escape(name)}</td><td>{html.escape(module)}</td><td>{insns:,.0f}</td><td>{calls:g}</td></tr>"
+                           for name, module, insns, calls in profile["functions"])
             parts.append(f"<details><summary>{html.escape(target)}, {html.escape(job)}: instructions of an I/O by "
-                         f"function</summary><table>{rows}</table></details>")
+                         f"function, and calls</summary><table>{rows}</table></details>")
     if run.lines:
         parts.append("<h2>Locked instructions on lines that several processors use</h2>")
     parts += [table(tables.lines(run, target, job)) for target, found in run.lines.items() for job in found

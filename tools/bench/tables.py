@@ -12,7 +12,7 @@ def number(value: float | None) -> str:
     return f"{value:,.1f}" if value < 1000 else f"{value:,.0f}"
 
 
-def _table(corner: str, columns: list[str], rows: list[tuple[str, list[str]]]) -> str:
+def table(corner: str, columns: list[str], rows: list[tuple[str, list[str]]]) -> str:
     lines = [f"| {corner} | " + " | ".join(columns) + " |", "| --- |" + " --- |" * len(columns)]
     lines += [f"| {name} | " + " | ".join(cells) + " |" for name, cells in rows]
     return "\n".join(lines)
@@ -20,7 +20,7 @@ def _table(corner: str, columns: list[str], rows: list[tuple[str, list[str]]]) -
 
 def figures(run: Results) -> str:
     """Jobs down, targets across."""
-    return _table("", run.targets, [
+    return table("", run.targets, [
         (f"{job}, {run.unit(job)}", [number(run.value(target, job)) for target in run.targets])
         for job in run.jobs])
 
@@ -32,7 +32,7 @@ def ratios(run: Results, target: str, others: list[str]) -> str:
         found = [run.ratio(target, other, job) for other in others]
         if any(found):
             rows.append((f"{job}, {run.unit(job)}", [f"{value:.2f}" if value else "" for value in found]))
-    return _table(f"{target} by", others, rows)
+    return table(f"{target} by", others, rows)
 
 
 def reached(run: Results, goal: goals.Goals) -> str:
@@ -48,14 +48,14 @@ def reached(run: Results, goal: goals.Goals) -> str:
         cells = [f"{word} {bound:.2f}", f"{ratio:.3f}", "yes" if goal.is_reached(run, job) else "no"]
         rows.append((job, [*cells, f"{floor:.3f}" if floor else ""] if has_floor else cells))
     columns = ["goal", "figure", "reached"]
-    return _table(f"{goal.target} by {goal.by}", [*columns, "the floor"] if has_floor else columns, rows)
+    return table(f"{goal.target} by {goal.by}", [*columns, "the floor"] if has_floor else columns, rows)
 
 
 def counts(run: Results, job: str) -> str:
     """The cost of an I/O: a row for each count, a column for each target."""
     targets = [target for target, jobs in run.counts.items() if job in jobs]
     names = list(dict.fromkeys(name for target in targets for name in run.counts[target][job]))
-    return _table(job, targets, [
+    return table(job, targets, [
         (name, [number(run.counts[target][job].get(name)) for target in targets]) for name in names])
 
 
@@ -68,18 +68,18 @@ def modules(run: Results, job: str) -> str:
             names[name] = max(names.get(name, 0), insns)
     # Functions with less than a tenth of a percent everywhere are left out.
     shown = [name for name in sorted(names, key=lambda name: -names[name]) if names[name] >= 20]
-    return _table(job, targets, [
+    return table(job, targets, [
         (name, [number(run.profiles[target][job]["modules"].get(name)) for target in targets]) for name in shown])
 
 
 def facts(run: Results) -> str:
     targets = list(run.facts)
     names = list(dict.fromkeys(name for target in targets for name in run.facts[target]))
-    return _table("", targets, [(name, [number(run.facts[target].get(name)) for target in targets]) for name in names])
+    return table("", targets, [(name, [number(run.facts[target].get(name)) for target in targets]) for name in names])
 
 
 def lines(run: Results, target: str, job: str) -> str:
-    return _table(f"{target}, {job}", ["module", "locked instructions of an I/O", "reason"], [
+    return table(f"{target}, {job}", ["module", "locked instructions of an I/O", "reason"], [
         (readable(name), [module, f"{runs:g}", shared_lines.REASONS.get(readable(name), "")])
         for name, module, runs in run.lines[target][job]])
 

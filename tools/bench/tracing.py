@@ -92,6 +92,11 @@ class Symbols:
     def address(self, name: str, module: str = "kernel") -> int | None:
         return self._by_name.get((name, module))
 
+    def calls(self, snapshot: Snapshot, name: str, module: str) -> int:
+        """How often a function was called; 0 for one that is not there, as all programs are."""
+        address = self.address(name, module)
+        return calls(snapshot, [address]) if address is not None else 0
+
     def named(self, prefix: str) -> list[int]:
         """The addresses of the functions whose names begin so, in the kernel and all modules."""
         return [address for (name, _), address in self._by_name.items() if name.startswith(prefix)]

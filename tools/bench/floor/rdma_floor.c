@@ -9,6 +9,8 @@
  * the data of a read. No protocol that has a request and an answer does with
  * less, so what this device costs on an RDMA device is the floor of all of them.
  *
+ * Without a block device and its user, the same exchange is made by a write to the parameter `exchange'.
+ *
  * It is for measurements only: one key opens all memory, nothing is checked,
  * nothing is stored, and a lost connection stays lost. Data in more than one
  * piece is registered, which costs work requests and no message.
@@ -58,8 +60,8 @@ MODULE_PARM_DESC(disks, "number of disks, which share the queues (1 to 16)");
 struct floor_header {
 	u64 addr;
 	u32 rkey;
-	u32 len;
-	u32 write;
+	/* Bytes that the answer has. */
+	u32 answer;
 };
 
 /* One end of a connection. */
@@ -74,6 +76,8 @@ struct floor_side {
 	unsigned int sent;
 };
 
+struct floor_exchange;
+
 struct floor_queue {
 	unsigned int index;
 	struct floor_side client;
@@ -83,6 +87,20 @@ struct floor_queue {
 	/* The server's memory. */
 	void *slot[FLOOR_DEPTH];
 	u64 slot_dma[FLOOR_DEPTH];
+	/* While there is one, answers are for it. */
+	struct floor_exchange *exchange;
+};
+
+/* Exchanges without a block device: see floor_exchange(). */
+struct floor_exchange {
+	/* How many more may be in flight. */
+	struct semaphore room;
+	struct floor_header headers[FLOOR_DEPTH];
+	u64 headers_dma;
+	/* Of all requests and answers. */
+	void *data;
+	u64 data_dma;
+	u32 bytes;
 };
 
 struct floor_request {
@@ -152,9 +170,9 @@ static void floor_server_recv(struct ib_cq *cq, struct ib_wc *wc)
 	wr.wr.opcode = IB_WR_RDMA_WRITE_WITH_IMM;
 	wr.wr.ex.imm_data = wc->ex.imm_data;
 	wr.wr.send_flags = floor_flags(server);
-	if (!header->write) {
+	if (header->answer) {
 		sge.addr = queue->slot_dma[tag] + FLOOR_HEADER;
-		sge.length = min_t(u32, header->len, FLOOR_DATA);
+		sge.length = min_t(u32, header->answer, FLOOR_DATA);
 		sge.lkey = server->pd->local_dma_lkey;
 		wr.wr.sg_list = &sge;
 		wr.wr.num_sge = 1;
@@ -176,6 +194,10 @@ static void floor_client_recv(struct ib_cq *cq, struct ib_wc *wc)
 	if (floor_recv_failed(wc))
 		return;
 	floor_post_recv(&queue->client);
+	if (queue->exchange) {
+		up(&queue->exchange->room);
+		return;
+	}
 	rq = blk_mq_tag_to_rq(floor_tags.tags[queue->index], be32_to_cpu(wc->ex.imm_data));
 	if (WARN_ON_ONCE(!rq))
 		return;
@@ -237,8 +259,7 @@ static blk_status_t floor_queue_rq(struct blk_mq_hw_ctx *hctx, const struct blk_
 	fr->header = (struct floor_header) {
 		.addr = sg_dma_address(fr->sg),
 		.rkey = client->pd->unsafe_global_rkey,
-		.len = blk_rq_bytes(rq),
-		.write = write,
+		.answer = write ? 0 : blk_rq_bytes(rq),
 	};
 	if (mapped > 1) {
 		first = floor_register(fr, mapped);
@@ -257,7 +278,7 @@ static blk_status_t floor_queue_rq(struct blk_mq_hw_ctx *hctx, const struct blk_
 	/* In the slot, data of a write follows its header. */
 	fr->sge[1] = (struct ib_sge) {
 		.addr = fr->header.addr,
-		.length = fr->header.len,
+		.length = blk_rq_bytes(rq),
 		.lkey = lkey,
 	};
 	fr->write = (struct ib_rdma_wr) {
@@ -587,6 +608,114 @@ static void floor_disconnect(void)
 		rdma_destroy_id(floor_listener);
 	kvfree(floor_queues);
 }
+
+static int floor_request(struct floor_queue *queue, struct floor_exchange *exchange, u32 tag)
+{
+	struct floor_side *client = &queue->client;
+	struct ib_sge sge[2] = {
+		{
+			.addr = exchange->headers_dma + tag * sizeof(*exchange->headers),
+			.length = sizeof(*exchange->headers),
+			.lkey = client->pd->local_dma_lkey,
+		}, {
+			.addr = exchange->data_dma,
+			.length = exchange->bytes,
+			.lkey = client->pd->local_dma_lkey,
+		},
+	};
+	struct ib_rdma_wr wr = {
+		.wr.wr_cqe = &floor_send_cqe,
+		.wr.opcode = IB_WR_RDMA_WRITE_WITH_IMM,
+		.wr.ex.imm_data = cpu_to_be32(tag),
+		.wr.sg_list = sge,
+		.wr.num_sge = 2,
+		.wr.send_flags = floor_flags(client),
+		.remote_addr = queue->slot_dma[tag],
+		.rkey = queue->server.pd->unsafe_global_rkey,
+	};
+
+	exchange->headers[tag] = (struct floor_header) {
+		.addr = exchange->data_dma,
+		.rkey = client->pd->unsafe_global_rkey,
+		.answer = exchange->bytes,
+	};
+	return ib_post_send(client->qp, &wr.wr, NULL);
+}
+
+/* The caller sleeps while as many requests as may be are in flight. */
+static int floor_make_exchanges(struct floor_queue *queue, struct floor_exchange *exchange, u32 count, u32 depth)
+{
+	int ret = 0;
+	u32 i;
+
+	sema_init(&exchange->room, depth);
+	for (i = 0; i < count && !ret; i++) {
+		ret = down_timeout(&exchange->room, FLOOR_TIMEOUT);
+		if (!ret)
+			ret = floor_request(queue, exchange, i % depth);
+	}
+	for (i = 0; i < depth && !ret; i++)
+		ret = down_timeout(&exchange->room, FLOOR_TIMEOUT);
+	return ret;
+}
+
+static u64 floor_exchange_ns;
+
+/*
+ * "BYTES COUNT DEPTH": makes COUNT exchanges of two messages of BYTES each, DEPTH of them in flight, on the first
+ * connection. Read, the parameter has the nanoseconds that they took. The disks must be idle.
+ */
+static int floor_exchange(const char *value, const struct kernel_param *parameter)
+{
+	struct floor_queue *queue = floor_queues;
+	struct floor_exchange *exchange;
+	struct ib_device *device;
+	u32 bytes, count, depth;
+	int ret = -ENOMEM;
+	u64 began;
+
+	if (sscanf(value, "%u %u %u", &bytes, &count, &depth) != 3 || !bytes || bytes > FLOOR_DATA ||
+	    !depth || depth > FLOOR_DEPTH)
+		return -EINVAL;
+	if (!queue || !queue->slot[FLOOR_DEPTH - 1])
+		return -ENODEV;
+	device = queue->client.id->device;
+	exchange = kzalloc_obj(*exchange);
+	if (!exchange)
+		return -ENOMEM;
+	exchange->bytes = bytes;
+	exchange->data = alloc_pages_exact(FLOOR_DATA, GFP_KERNEL | __GFP_ZERO);
+	if (!exchange->data)
+		goto free;
+	exchange->data_dma = ib_dma_map_single(device, exchange->data, FLOOR_DATA, DMA_BIDIRECTIONAL);
+	exchange->headers_dma = ib_dma_map_single(device, exchange->headers, sizeof(exchange->headers), DMA_TO_DEVICE);
+	queue->exchange = exchange;
+	began = ktime_get_ns();
+	ret = floor_make_exchanges(queue, exchange, count, depth);
+	floor_exchange_ns = ktime_get_ns() - began;
+	/* An answer that is late still has somewhere to go, as the memory is not freed. */
+	if (ret)
+		return ret;
+	queue->exchange = NULL;
+	ib_dma_unmap_single(device, exchange->headers_dma, sizeof(exchange->headers), DMA_TO_DEVICE);
+	ib_dma_unmap_single(device, exchange->data_dma, FLOOR_DATA, DMA_BIDIRECTIONAL);
+	free_pages_exact(exchange->data, FLOOR_DATA);
+free:
+	kfree(exchange);
+	return ret;
+}
+
+static int floor_exchange_time(char *buffer, const struct kernel_param *parameter)
+{
+	return sysfs_emit(buffer, "%llu\n", floor_exchange_ns);
+}
+
+static const struct kernel_param_ops floor_exchange_ops = {
+	.set = floor_exchange,
+	.get = floor_exchange_time,
+};
+module_param_cb(exchange, &floor_exchange_ops, NULL, 0600);
+MODULE_PARM_DESC(exchange, "BYTES COUNT DEPTH: exchanges messages without a disk; read: the nanoseconds that it took");
 
 static int floor_choose_context(void)
 {

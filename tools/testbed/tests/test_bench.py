@@ -265,6 +265,14 @@ def test_counts_of_an_io():
     assert found == {"completions": 3, "interrupts": 1, "packets": 8, "instructions": 35}
 
 
+def test_a_profile_has_instructions_and_calls():
+    symbols = tracing.Symbols(LISTING)
+    snapshot = tracing.Snapshot(Counter({(FIRST, 4): 30, (FIRST + 8, 2): 10, (0, 9): 20}))
+    found = counts.profile(snapshot, symbols, 10)
+    assert found["modules"] == {tracing.USER: 18.0, "kernel": 14.0}
+    assert found["functions"] == [[tracing.USER, tracing.USER, 18.0, 0.0], ["first", "kernel", 14.0, 3.0]]
+
+
 def test_helpers_count_wherever_they_are():
     symbols = tracing.Symbols(f"{FIRST:x} T rust_helper_one\n{TWICE:x} t rust_helper_two\t[ibtrs_core]\n")
     snapshot = tracing.Snapshot(Counter({(TWICE, 3): 30, (FIRST, 5): 20}))
@@ -285,7 +293,7 @@ def full_run() -> Results:
     made = run(**{"null_blk": (5, 100000), "floor, process": (60, 25000), "ibnbd Y": (66, 23000)})
     made.counts = {"ibnbd Y": {"read": {"packets": 8.0, "instructions": 70123.0}}}
     made.profiles = {"ibnbd Y": {"read": {"modules": {"kernel": 40000.0, "rdma_rxe": 30000.0},
-                                          "functions": [["crc<32>", "kernel", 9000.0]]}}}
+                                          "functions": [["crc<32>", "kernel", 9000.0, 4.0]]}}}
     made.lines = {"ibnbd Y": {"read, 4 CPUs": [["down", "kernel", 2.5], [FINISH, "ibtrs_client", 1.0]]}}
     made.facts = {"ibnbd Y": {"a path of the server, KiB": 76800.0}}
     return made

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: GPL-2.0
+"""The command line of the bench of messages; see scripts/bench.sh."""
+
+import argparse
+import sys
+from functools import partial
+from pathlib import Path
+
+from bench import measure as of_disks
+from bench.__main__ import commit
+from bench.plan import CPUS
+from bench.results import Results
+from testbed import accel, paths
+
+from . import measure, tables, targets
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="make bench-messages", description=__doc__)
+    parser.add_argument("--kernel", choices=("fast", "stock"), default="fast")
+    parser.add_argument("--only", default="", help="targets with this in their name")
+    parser.add_argument("--loads", default="", help="loads with this in their name")
+    parser.add_argument("--report", type=Path, required=True, help="the folder for figures and tables")
+    parser.add_argument("--smoke", action="store_true", help="few messages: whether it works at all")
+    parser.add_argument("--together", action="store_true", help="only both programs in one guest")
+    return parser
+
+
+def main() -> int:
+    options = _parser().parse_args()
+    kernel = paths.kernel(options.kernel)
+    run = Results(commit(), options.kernel, kernel.build.name, f"{accel.COUNTING_CPU}; {CPUS} CPUs")
+    chosen = [target for target in targets.TARGETS if options.only in target.name]
+    scope = measure.Scope(options.loads, 0.1 if options.smoke else 1, run, options.report / "figures.json")
+    failed: list[Exception] = []
+    with of_disks.modules(options.kernel, kernel.our_modules) as folder:
+        work = [partial(measure.together, options.kernel, folder, group) for group in measure.groups(chosen)]
+        if not options.together:
+            remote = [target for target in chosen if not isinstance(target, targets.Floor)]
+            work += [partial(measure.apart, options.kernel, folder, group) for group in measure.groups(remote)]
+        for each in work:
+            failed += each(scope)
+    tables.write(run, options.report)
+    if failed or not run.figures:
+        print("error: not everything was measured", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: GPL-2.0
+"""The goals: what a call of 64 bytes takes, by what others take."""
+
+from dataclasses import dataclass
+
+from bench import tables
+from bench.results import Results
+
+from .loads import CALL
+
+SIDES = ("client", "server")
+FLOOR = "floor, process"
+
+
+@dataclass(frozen=True)
+class Goal:
+    """At most this share of what the other one takes: in time in one guest, or in instructions of two."""
+
+    target: str
+    by: str
+    bound: float
+    apart: bool = False
+
+    def ratio(self, run: Results) -> float | None:
+        if not self.apart:
+            return run.ratio(self.target, self.by, CALL.name)
+        ours, other = (instructions(run, target) for target in (self.target, self.by))
+        return ours / other if ours and other else None
+
+
+GOALS = (
+    Goal("ibmsg", FLOOR, 1.25),
+    Goal("ibmsg, CALL", FLOOR, 1.25),
+    Goal("ibmsg, io_uring", FLOOR, 1.15),
+    *(Goal(target, by, bound, apart=True) for target in ("ibmsg", "ibmsg, CALL", "ibmsg, io_uring")
+      for by, bound in (("SMC-R", 0.8), ("TCP", 0.6))),
+)
+
+
+def instructions(run: Results, target: str) -> float | None:
+    """Of a call, on both sides together, where each has a guest."""
+    found = [run.counts.get(target, {}).get(f"{CALL.name}, {side}") for side in SIDES]
+    return sum(side["instructions"] for side in found) if all(found) else None
+
+
+def table(run: Results) -> str:
+    rows = []
+    for goal in GOALS:
+        ratio = goal.ratio(run)
+        if ratio is not None:
+            what = "instructions of both sides, apart" if goal.apart else "time, together"
+            rows.append((f"{goal.target} by {goal.by}, {what}",
+                         [f"at most {goal.bound:.2f}", f"{ratio:.2f}", "yes" if ratio <= goal.bound else "no"]))
+    return tables.table(f"{CALL.name}", ["goal", "figure", "reached"], rows)

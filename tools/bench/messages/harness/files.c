@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Messages by read and write. A single channel is read until there is something; several wait in epoll.
+ */
+#include <errno.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include "files.h"
+
+struct files {
+	struct end end;
+	const struct framing *framing;
+	int fds[MAX_CHANNELS];
+	unsigned int open;
+	int epoll;
+	/* What has been read of each channel and not taken yet. */
+	char *read[MAX_CHANNELS];
+	size_t length[MAX_CHANNELS];
+	char *room;
+};
+
+static void watch(struct files *files)
+{
+	files->epoll = epoll_create1(EPOLL_CLOEXEC);
+	if (files->epoll < 0)
+		die("epoll_create1");
+	for (unsigned int channel = 0; channel < files->open; channel++) {
+		struct epoll_event event = { .events = EPOLLIN, .data.u32 = channel };
+
+		if (epoll_ctl(files->epoll, EPOLL_CTL_ADD, files->fds[channel], &event))
+			die("epoll_ctl");
+	}
+}
+
+struct end *files_end(const struct options *options, const struct framing *framing, const int *fds)
+{
+	struct files *files = allocate(sizeof(*files));
+
+	files->end.options = options;
+	files->framing = framing;
+	files->open = options->channels;
+	memcpy(files->fds, fds, options->channels * sizeof(*fds));
+	for (unsigned int channel = 0; channel < options->channels; channel++)
+		files->read[channel] = allocate(READ_ROOM);
+	files->room = allocate(framing->header + MAX_BYTES);
+	if (options->channels > 1)
+		watch(files);
+	return &files->end;
+}
+
+int files_fd(struct end *end, unsigned int channel)
+{
+	return ((struct files *)end)->fds[channel];
+}
+
+void *files_room(struct end *end, unsigned int channel)
+{
+	struct files *files = (struct files *)end;
+
+	(void)channel;
+	return files->room + files->framing->header;
+}
+
+void files_send(struct end *end, unsigned int channel, enum kind kind, uint64_t id, size_t length)
+{
+	struct files *files = (struct files *)end;
+	size_t size = files->framing->header + length;
+	ssize_t written;
+
+	files->framing->put(files->room, kind, id, length);
+	written = write(files->fds[channel], files->room, size);
+	if (written < 0)
+		die("write");
+	if ((size_t)written != size)
+		fail("%zd bytes of %zu were written", written, size);
+}
+
+static void closed(struct files *files, unsigned int channel)
+{
+	files->open--;
+	if (files->end.options->channels > 1 &&
+	    epoll_ctl(files->epoll, EPOLL_CTL_DEL, files->fds[channel], NULL))
+		die("epoll_ctl");
+}
+
+static void read_from(struct files *files, unsigned int channel)
+{
+	char *data = files->read[channel];
+	size_t *length = &files->length[channel], used;
+	ssize_t got = read(files->fds[channel], data + *length, READ_ROOM - *length);
+	bool is_closed = !got;
+
+	if (got < 0)
+		die("read");
+	*length += (size_t)got;
+	used = files->framing->take(&files->end, channel, data, *length, &is_closed);
+	*length -= used;
+	if (*length)
+		memmove(data, data + used, *length);
+	if (is_closed)
+		closed(files, channel);
+}
+
+bool files_wait(struct end *end)
+{
+	struct files *files = (struct files *)end;
+	struct epoll_event events[MAX_CHANNELS];
+	int found;
+
+	if (end->options->channels == 1) {
+		read_from(files, 0);
+		return files->open;
+	}
+	found = epoll_wait(files->epoll, events, MAX_CHANNELS, -1);
+	if (found < 0)
+		die("epoll_wait");
+	for (int i = 0; i < found; i++)
+		read_from(files, events[i].data.u32);
+	return files->open;
+}
+
+void files_close(struct end *end)
+{
+	struct files *files = (struct files *)end;
+
+	for (unsigned int channel = 0; channel < end->options->channels; channel++)
+		close(files->fds[channel]);
+}

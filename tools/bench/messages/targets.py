@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: GPL-2.0
+"""The targets: ways to send messages from one program to another, and the floor."""
+
+import json
+import time
+from dataclasses import dataclass
+
+from testbed.guest import Guest, wait_for
+from testbed.lab import SERVER_ADDRESS
+
+from . import program
+from .loads import Load
+
+ADDRESS = SERVER_ADDRESS.format(link=1)
+SESSION = "demo"
+TIME_LIMIT = 900
+# All on one processor: where programs go otherwise differs from run to run, and with it the number of interrupts
+# between processors. The clock counts the instructions of all processors, so that nothing is gained by several.
+PINNED = "taskset -c 0"
+
+
+@dataclass(frozen=True)
+class Target:
+    name: str
+    # Targets of a group share a guest.
+    group: str
+    # The kinds of loads that it can have.
+    kinds: tuple[str, ...] = ("calls", "round", "oneway")
+
+    def join(self, server: Guest, client: Guest) -> None:
+        """Loads and connects what its group needs; both guests may be one."""
+
+    def run(self, server: Guest, client: Guest, load: Load, count: int) -> int:
+        """Sends messages; returns the nanoseconds that they took."""
+        raise NotImplementedError
+
+    def can(self, load: Load) -> bool:
+        return load.kind in self.kinds
+
+
+@dataclass(frozen=True)
+class Program(Target):
+    """A back end of the harness."""
+
+    backend: str = ""
+    address: str = ADDRESS
+
+    def run(self, server: Guest, client: Guest, load: Load, count: int) -> int:
+        words = f"{self.backend} {load.arguments(count)}"
+        serving = server.start(f"exec {PINNED} {program.PATH} server {words} {ADDRESS}")
+        wait_for(lambda: "ready" in serving.text or not serving.running, 60, "the server is ready", pause=0.02)
+        try:
+            said = client.run(f"{PINNED} {program.PATH} client {words} {self.address} 2>&1", TIME_LIMIT)
+        except Exception:
+            time.sleep(1)
+            print(f"*** the server: {serving.text}", flush=True)
+            serving.kill()
+            raise
+        serving.wait(60)
+        return json.loads(said)["ns"]
+
+
+@dataclass(frozen=True)
+class Ours(Program):
+    """Channels over a session without disks."""
+
+    address: str = SESSION
+
+    def join(self, server: Guest, client: Guest) -> None:
+        server.run("modprobe ibmsg && modprobe ibnbd_server")
+        client.run("modprobe ibmsg && modprobe ibnbd_client")
+        client.run(f'echo "sessname={SESSION} path=ip:{ADDRESS}" > /sys/class/ibnbd-client/ctl/open_session')
+
+
+@dataclass(frozen=True)
+class Floor(Target):
+    """Two messages, between two ends in one kernel: tools/bench/floor."""
+
+    # How the server handles completions.
+    server: str = "process"
+    kinds: tuple[str, ...] = ("calls",)
+
+    def can(self, load: Load) -> bool:
+        return super().can(load) and load.channels == 1
+
+    def join(self, server: Guest, client: Guest) -> None:
+        client.run(f"modprobe rdma_floor addr={ADDRESS} server={self.server}")
+
+    def run(self, server: Guest, client: Guest, load: Load, count: int) -> int:
+        parameter = "/sys/module/rdma_floor/parameters/exchange"
+        for messages in (64, count):
+            exchange = f"echo {load.bytes} {messages} {load.depth} > {parameter}"
+            client.run(f"{PINNED} bash -c '{exchange}'", TIME_LIMIT)
+        return int(client.run(f"cat {parameter}"))
+
+
+TARGETS: list[Target] = [
+    Floor("floor, process", "floor in process context"),
+    Floor("floor, softirq", "floor in softirq", server="softirq"),
+    Program("TCP", "sockets", backend="tcp"),
+    Program("TCP, io_uring", "sockets", backend="tcp-ring"),
+    Ours("ibmsg", "ours", backend="ibmsg"),
+    Ours("ibmsg, CALL", "ours", backend="ibmsg-call", kinds=("calls",)),
+    Ours("ibmsg, io_uring", "ours", backend="ibmsg-ring"),
+]
+BY_NAME = {target.name: target for target in TARGETS}
