@@ -79,8 +79,11 @@ const RECEIVES: u32 = limits::FRAMES + 1;
 /// Receives of a class, whose memory is one piece: few enough that it is easily found.
 const OF_CLASS: u32 = RECEIVES / MAX_CLASSES as u32;
 const _: () = assert!(OF_CLASS * MAX_CLASSES as u32 == RECEIVES);
-/// Frames that are being sent. The peer may take a frame before the device reports that it was sent.
-const SENDS: u32 = RECEIVES + 8;
+/// The device reports each send of this number: each report costs an interrupt.
+const SIGNAL_EVERY: u32 = 4;
+/// Frames that are being sent. The peer may take a frame, and give a credit for the next one, before the device
+/// reports that it was sent.
+const SENDS: u32 = RECEIVES + 2 * SIGNAL_EVERY;
 /// Buffers for frames that are kept for the next ones.
 const KEPT: usize = 8;
 /// For how long a frame waits for memory, in milliseconds.
@@ -116,6 +119,10 @@ struct Buffer {
 struct Out {
     /// Buffers that are not in use.
     free: Deque<u32>,
+    /// Buffers in use, in the order in which they were posted.
+    posted: Deque<u32>,
+    /// Sends since the last one that the device reports.
+    unsignalled: u32,
     /// Frames for which there is no buffer yet.
     waiting: Deque<Frame>,
     /// Memory for frames.
@@ -285,10 +292,13 @@ impl Shared {
     fn new(id: Conn, owner: Arc<dyn Owner>, queue: Arc<Queue>) -> Result<Arc<Self>> {
         let mut out = Out {
             free: Deque::new(),
+            posted: Deque::new(),
+            unsignalled: 0,
             waiting: Deque::new(),
             kept: KVec::with_capacity(KEPT, GFP_KERNEL)?,
         };
         out.free.reserve(SENDS as usize, GFP_KERNEL)?;
+        out.posted.reserve(SENDS as usize, GFP_KERNEL)?;
         for index in 0..SENDS {
             let _ = out.free.push_back(index);
         }
@@ -331,8 +341,17 @@ impl Shared {
             buffer.write(0, bytes)?;
             let sge = buffer.sge(0, bytes.len())?;
             drop(buffer);
+            // The completion of a send says that all former ones are complete.
+            let is_signalled = out.unsignalled + 1 == SIGNAL_EVERY;
+            out.unsignalled = (out.unsignalled + 1) % SIGNAL_EVERY;
+            // There is a place for every buffer.
+            let _ = out.posted.push_back(index);
             qp.send(SqSpace { wrs: 1, sges: 1 }, Doorbell::Now, |chain| {
-                chain.send([sge], Signal::Slot(slot, Kind::Send))
+                let signal = match is_signalled {
+                    true => Signal::Slot(slot, Kind::Send),
+                    false => Signal::None,
+                };
+                chain.send([sge], signal)
             })?;
             // If there are enough, this one is freed.
             let _ = out.kept.push_within_capacity(frame.bytes);
@@ -441,7 +460,12 @@ impl Handler for Con {
     fn sent(&self, qp: QpRef<'_, Self>, slot: SlotRef<'_, Self>) {
         let mut out = self.shared.out.lock();
         // There is a place for every buffer.
-        let _ = out.free.push_back(slot.index());
+        while let Some(index) = out.posted.pop_front() {
+            let _ = out.free.push_back(index);
+            if index == slot.index() {
+                break;
+            }
+        }
         self.shared.send_all(&qp, &mut out);
     }
 
