@@ -382,9 +382,10 @@ impl Chan {
         }
     }
 
-    /// When to look at this channel again, for another reason than messages that expire.
-    pub(crate) fn next_time(&mut self, now: u64) -> Option<u64> {
-        let due = match self.due(now) {
+    /// When to look at this channel again, for another reason than messages that expire. `due`: see
+    /// [`Chan::due`].
+    pub(crate) fn next_time(&self, due: Due) -> Option<u64> {
+        let due = match due {
             Due::At(at) => Some(at),
             _ => None,
         };
@@ -401,13 +402,13 @@ impl Chan {
     }
 
     /// Whether there is something to send now, as far as can be told without looking at credits.
-    pub(crate) fn has_work(&mut self, now: u64) -> bool {
+    pub(crate) fn has_work(&mut self, due: Due) -> bool {
         self.owed != Owed::Nothing
             || self.owes_closed
             || self.is_shut
             || self.proto.owes_close()
             || self.out.has_unsent(&self.proto.tx)
-            || self.due(now) == Due::Now
+            || due == Due::Now
     }
 
     // --- the program ---

@@ -411,7 +411,8 @@ impl Side {
         if let Some(gone) = chan.take_gone() {
             state.garbage.add_sent(gone);
         }
-        if chan.has_work(now) {
+        let due = chan.due(now);
+        if chan.has_work(due) {
             let conn = state
                 .conns
                 .iter_mut()
@@ -425,7 +426,7 @@ impl Side {
             chan.is_listed_hungry = state.hungry.push_back(id).is_ok();
             self.0.feed.enqueue(self.0.clone());
         }
-        let time = earlier(deadline, chan.next_time(now));
+        let time = earlier(deadline, chan.next_time(due));
         if let Some(at) = time {
             if !chan.is_timed {
                 chan.is_timed = state.timed.push_back(id).is_ok();

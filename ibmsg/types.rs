@@ -49,9 +49,14 @@ pub(crate) const MAX_DATA: usize = ibmsg_proto::limits::MAX_PRIVATE_DATA;
 /// A point in time, in microseconds.
 pub(crate) fn now() -> u64 {
     static BEGIN: SetOnce<Instant<Monotonic>> = SetOnce::new();
-    BEGIN.populate(Instant::now());
+    let since = match BEGIN.as_ref() {
+        Some(begin) => begin.elapsed().as_nanos(),
+        None => {
+            BEGIN.populate(Instant::now());
+            0
+        }
+    };
     // Not negative, as the clock goes forward. Beginning with 1 s, so that nothing is before the beginning.
-    let since = BEGIN.as_ref().map_or(0, |begin| begin.elapsed().as_nanos());
     u64::try_from(since / 1000).unwrap_or(0) + 1_000_000
 }
 

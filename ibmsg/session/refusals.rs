@@ -86,17 +86,13 @@ struct Line {
     left_out: u32,
 }
 
-/// Lines that were not logged yet.
-pub(super) struct Lines(KVec<Line>);
+/// Lines that were not logged yet; hardly ever there are any.
+pub(super) struct Lines(Option<KVec<Line>>);
 
 impl Lines {
-    pub(super) const fn none() -> Self {
-        Self(KVec::new())
-    }
-
     /// Logs them.
     pub(super) fn log(self, side: &Side) {
-        for line in &self.0 {
+        for line in self.0.iter().flatten() {
             if line.left_out > 0 {
                 pr_info!("{}: lines left out: {}\n", side.name(), line.left_out);
             }
@@ -127,7 +123,7 @@ impl Refusals {
         };
         Self {
             limiter: Single::new(trust),
-            lines: Lines::none(),
+            lines: Lines(None),
         }
     }
 
@@ -140,12 +136,13 @@ impl Refusals {
                 left_out,
             };
             // Without memory for a line, there is worse to log.
-            let _ = self.lines.0.push(line, GFP_ATOMIC | __GFP_NOWARN);
+            let lines = self.lines.0.get_or_insert_with(KVec::new);
+            let _ = lines.push(line, GFP_ATOMIC | __GFP_NOWARN);
         }
     }
 
     /// What was noted since.
     pub(super) fn take(&mut self) -> Lines {
-        core::mem::replace(&mut self.lines, Lines::none())
+        Lines(self.lines.0.take())
     }
 }

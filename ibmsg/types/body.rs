@@ -2,6 +2,7 @@
 
 //! The content of a message.
 
+use core::mem::take;
 use kernel::{
     alloc::Flags,
     prelude::*,
@@ -23,8 +24,70 @@ pub(crate) const BLOCK: usize = 4096;
 #[derive(Default)]
 pub(crate) struct Body {
     len: u32,
-    first: KVec<u8>,
-    rest: KVec<KVec<u8>>,
+    blocks: Blocks,
+}
+
+/// Most messages are short, or have no content: those need no list, and nothing is freed where nothing was
+/// allocated.
+#[derive(Default)]
+enum Blocks {
+    #[default]
+    None,
+    One(KVec<u8>),
+    /// At least one, or room for them.
+    Many(KVec<KVec<u8>>),
+}
+
+impl Blocks {
+    /// Makes room for `more` blocks behind those that there are.
+    ///
+    /// # Errors
+    ///
+    /// [`ENOMEM`]
+    fn reserve(&mut self, more: usize, flags: Flags) -> Result {
+        match self {
+            Self::None if more > 1 => *self = Self::Many(KVec::with_capacity(more, flags)?),
+            Self::None => {}
+            Self::One(_) => {
+                let mut many = KVec::with_capacity(more.saturating_add(1), flags)?;
+                if let Self::One(first) = take(self) {
+                    // There is room.
+                    let _ = many.push_within_capacity(first);
+                }
+                *self = Self::Many(many);
+            }
+            Self::Many(many) => many.reserve(more, flags)?,
+        }
+        Ok(())
+    }
+
+    /// Adds a block, for which there is room.
+    fn push(&mut self, block: KVec<u8>) {
+        match self {
+            Self::None => *self = Self::One(block),
+            // Not reached, as `reserve` has made a list.
+            Self::One(_) => {}
+            Self::Many(many) => {
+                let _ = many.push_within_capacity(block);
+            }
+        }
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            Self::None => 0,
+            Self::One(_) => 1,
+            Self::Many(many) => many.len(),
+        }
+    }
+
+    fn as_slice(&self) -> &[KVec<u8>] {
+        match self {
+            Self::None => &[],
+            Self::One(block) => core::slice::from_ref(block),
+            Self::Many(many) => many,
+        }
+    }
 }
 
 impl Body {
@@ -32,8 +95,7 @@ impl Body {
     pub(crate) const fn new() -> Self {
         Self {
             len: 0,
-            first: KVec::new(),
-            rest: KVec::new(),
+            blocks: Blocks::None,
         }
     }
 
@@ -47,20 +109,16 @@ impl Body {
         let mut body = Self::new();
         // Nothing is allocated, as there is room.
         if !data.is_empty() && place.extend_from_slice(data, GFP_NOWAIT).is_ok() {
-            let _ = body.push(place, GFP_NOWAIT);
+            body.push(place);
         }
         body
     }
 
-    fn push(&mut self, block: KVec<u8>, flags: Flags) -> Result {
+    /// Adds a block, for which there is room.
+    fn push(&mut self, block: KVec<u8>) {
         // CAST: At most a block.
-        let len = block.len() as u32;
-        match self.len {
-            0 => self.first = block,
-            _ => self.rest.push(block, flags)?,
-        }
-        self.len += len;
-        Ok(())
+        self.len += block.len() as u32;
+        self.blocks.push(block);
     }
 
     /// The next `len` bytes that a program writes.
@@ -98,12 +156,14 @@ impl Body {
     /// `len` bytes, of which `read` appends the next ones to a block.
     fn in_blocks(len: usize, mut read: impl FnMut(&mut KVec<u8>, usize) -> Result) -> Result<Self> {
         let mut body = Self::new();
+        body.blocks
+            .reserve(len.div_ceil(BLOCK), GFP_KERNEL_ACCOUNT)?;
         let mut left = len;
         while left > 0 {
             let mut block = KVec::new();
             read(&mut block, left.min(BLOCK))?;
             left -= block.len();
-            body.push(block, GFP_KERNEL_ACCOUNT)?;
+            body.push(block);
         }
         Ok(body)
     }
@@ -115,8 +175,9 @@ impl Body {
     /// [`ENOMEM`]
     pub(crate) fn piece(content: &[u8], flags: Flags) -> Result<Self> {
         let mut body = Self::new();
+        body.blocks.reserve(content.len().div_ceil(BLOCK), flags)?;
         for chunk in content.chunks(BLOCK) {
-            body.push(super::copy(chunk, flags)?, flags)?;
+            body.push(super::copy(chunk, flags)?);
         }
         Ok(body)
     }
@@ -127,19 +188,19 @@ impl Body {
     ///
     /// [`ENOMEM`]
     pub(crate) fn reserve(&mut self, more: &Self, flags: Flags) -> Result {
-        Ok(self.rest.reserve(more.rest.len() + 1, flags)?)
+        self.blocks.reserve(more.blocks.len(), flags)
     }
 
     /// Adds a piece, for which there is room.
-    pub(crate) fn add(&mut self, mut more: Self) {
-        let first = core::mem::take(&mut more.first);
-        // Nothing is allocated, as there is room.
-        let _ = self.push(first, GFP_NOWAIT);
-        while !more.rest.is_empty() {
-            let Ok(block) = more.rest.remove(0) else {
-                break;
-            };
-            let _ = self.push(block, GFP_NOWAIT);
+    pub(crate) fn add(&mut self, more: Self) {
+        match more.blocks {
+            Blocks::None => {}
+            Blocks::One(block) => self.push(block),
+            Blocks::Many(many) => {
+                for block in many {
+                    self.push(block);
+                }
+            }
         }
     }
 
@@ -162,8 +223,7 @@ impl Body {
     }
 
     fn blocks(&self) -> impl Iterator<Item = &[u8]> {
-        let first = core::iter::once(&self.first);
-        Iterator::chain(first, self.rest.iter()).map(|block| block.as_slice())
+        self.blocks.as_slice().iter().map(|block| block.as_slice())
     }
 
     /// Copies the bytes from `offset` on to a frame. Returns whether there are as many.
