@@ -34,10 +34,11 @@ pub const MIN_FRAME: u32 = 1024;
 pub const MIN_FRAMES: u32 = 8;
 /// The largest window of a connection, in frames.
 pub const MAX_FRAMES: u32 = 1 << 16;
-/// Bytes of a frame on a message connection between two machines.
-pub const FRAME: u32 = 4096;
+/// Bytes of a frame on a message connection between two machines: each frame costs a completion at either end, so
+/// that a message of 4 KiB should be one.
+pub const FRAME: u32 = 8192;
 /// The window of such a connection, in frames.
-pub const FRAMES: u32 = 23;
+pub const FRAMES: u32 = 11;
 /// The longest time for which an acknowledgement may wait for a frame that it can travel in, in
 /// microseconds.
 pub const ACK_DELAY_US: u64 = 1000;

@@ -12,7 +12,7 @@ from .table import attack, comes_in, named
 
 # Bits of the request's byte 44, and of the acceptance's byte 22.
 FIRST, ASKS, HAS = 1, 4, 4
-FRAME, RECEIVES = 4096, 23
+FRAME, RECEIVES = 8192, 11
 (MESSAGE, SKIP, ACK, OPEN, ACCEPT, REJECT, REDIRECT, CLOSE, CLOSED, RESUME, RESUMED, LIVE) = range(1, 13)
 # Where numbers begin, and a state that promises nothing.
 START = 0xFFFFFF00
