@@ -471,10 +471,8 @@ impl Chan {
     pub(crate) fn took(&mut self, taken: Taken) {
         match taken {
             Taken::Message(message) => {
-                let len = message.body.len();
-                self.counts.received(len);
-                self.inbox.copied();
-                self.proto.rx.took(len, self.front());
+                drop(message);
+                self.took_copied();
                 self.drop_late();
                 self.inbox.shrink();
             }
@@ -570,12 +568,60 @@ impl Chan {
         self.next_expiry = Some(0);
     }
 
+    /// The message that was being copied counts as taken, unless it did before.
+    fn took_copied(&mut self) {
+        if let Some(len) = self.inbox.copied() {
+            self.counts.received(len);
+            self.proto.rx.took(len, self.front());
+        }
+    }
+
     /// The program writes no more and takes no more. Returns what it has not read.
     pub(crate) fn close(&mut self) -> Unread {
-        self.is_shut = true;
-        self.hungry_at = None;
+        // What a task is copying, it has: the final state must say so.
+        self.took_copied();
         let front = self.inbox.front();
         let unread = self.inbox.close();
+        self.shut(front);
+        unread
+    }
+
+    /// Closes this end in the place of its program, which may still read what is there, and tells both programs why.
+    pub(crate) fn close_for(&mut self, why: Errno) {
+        self.is_closed_for(why);
+        self.inbox.drop_pieces();
+        self.proto.rx.take_all();
+        self.shut(None);
+    }
+
+    /// The operator does not let the peer use the portal any more: closes this end, tells both programs why, and
+    /// sends nothing that was not begun. The program learns at once what has become of its messages, as far as is
+    /// known. Returns what it has not read.
+    pub(crate) fn revoke(&mut self, why: Errno) -> Unread {
+        self.is_closed_for(why);
+        self.expire_if(Cause::PeerLost, |_| true);
+        self.end_calls(None, Cause::PeerLost);
+        let unread = match self.is_shut {
+            true => Unread::default(),
+            false => self.close(),
+        };
+        self.ends(self.own_reason);
+        unread
+    }
+
+    fn is_closed_for(&mut self, why: Errno) {
+        if !self.is_shut {
+            self.own_reason = inbox::status(why);
+        }
+        if self.begun == Begun::No {
+            self.begun = Begun::Refused(why);
+        }
+    }
+
+    /// The program writes no more. `front` is the number of the first message that it has not read.
+    fn shut(&mut self, front: Option<Seq>) {
+        self.is_shut = true;
+        self.hungry_at = None;
         // What a task or command is copying, it has: the final state must say so.
         let (counts, rx) = (&mut self.counts, &mut self.proto.rx);
         self.calls.takes_replies(|len| {
@@ -588,24 +634,23 @@ impl Chan {
             self.ends(0);
         }
         self.wake.wake(Ready::IN | Ready::OUT | Ready::HUP);
-        unread
     }
 
-    /// Closes this end in the place of its program, and tells both programs why. Returns what the program has not
-    /// read.
-    pub(crate) fn close_for(&mut self, why: Errno) -> Unread {
-        if !self.is_shut {
-            self.own_reason = inbox::status(why);
-        }
-        if self.begun == Begun::No {
-            self.begun = Begun::Refused(why);
-        }
-        self.close()
+    /// Whether the program has closed its end, or that was done in its place.
+    pub(crate) fn is_shut(&self) -> bool {
+        self.is_shut
     }
 
-    /// Whether the peer's kernel has everything that the program has written, and knows its end if that is closed.
-    pub(crate) fn is_settled(&self) -> bool {
-        self.proto.is_over() || (!self.is_shut && self.out.len() == 0)
+    /// The number after the last message that the program has written, if all have numbers by then.
+    pub(crate) fn goal(&self) -> Seq {
+        // CAST: There are at most `MAX_QUEUE`.
+        self.proto.tx.acked().plus(self.out.len() as u32)
+    }
+
+    /// Whether the peer's kernel has everything before `goal`; and if this end is closed, knows that.
+    pub(crate) fn is_settled(&self, goal: Seq) -> bool {
+        let is_known = self.proto.is_over() && !self.proto.owes_close() && !self.owes_closed;
+        is_known || (!self.is_shut && !self.proto.tx.acked().is_before(goal))
     }
 
     /// The program has gone. Returns what nobody needs any more.
@@ -772,11 +817,25 @@ impl Chan {
     /// Does that, in one pass over all that waits.
     #[cold]
     fn expire_all(&mut self, now: u64) -> Option<u64> {
+        let is_late = |deadline: Option<u64>| deadline.is_some_and(|deadline| deadline <= now);
+        let next = self.expire_if(Cause::Timeout, is_late);
+        let mut from = 0;
+        while let Some(notice) = self.calls.expire(now, &mut from) {
+            self.inbox.owes_less();
+            self.inbox.tell(notice);
+            self.wake.wake(Ready::IN | Ready::PRI);
+        }
+        earlier(next, self.calls.deadline())
+    }
+
+    /// Gives up messages, by their deadlines, and tells what has become of them. Those that were sent are still
+    /// sent again if that is needed. Returns the first deadline of the others.
+    fn expire_if(&mut self, cause: Cause, is_late: impl Fn(Option<u64>) -> bool) -> Option<u64> {
         let (mut next, mut gone) = (None, None);
         let mut out = core::mem::replace(&mut self.out, Out::new());
         out.retain(|mut sent| {
             let deadline = sent.deadline.filter(|_| !sent.item.is_expired());
-            if deadline.is_none_or(|deadline| deadline > now) {
+            if !is_late(deadline) {
                 next = earlier(next, deadline);
                 return Some(sent);
             }
@@ -784,7 +843,7 @@ impl Chan {
             let Some(outcome) = self.proto.tx.expire(&mut sent.item) else {
                 return Some(sent);
             };
-            self.tell(sent.about, outcome, Cause::Timeout);
+            self.tell(sent.about, outcome, cause);
             if !is_unsent {
                 return Some(sent);
             }
@@ -798,13 +857,7 @@ impl Chan {
             gone = sent.next.take();
             self.out.bury(sent);
         }
-        let mut from = 0;
-        while let Some(notice) = self.calls.expire(now, &mut from) {
-            self.inbox.owes_less();
-            self.inbox.tell(notice);
-            self.wake.wake(Ready::IN | Ready::PRI);
-        }
-        earlier(next, self.calls.deadline())
+        next
     }
 
     /// Wakes tasks that want to write, if they can, or perhaps can: what they have may be shorter than the

@@ -24,7 +24,7 @@
 //! # Lock order
 //!
 //! `ChannelFile::reading`; `Peers::list`; `Session::state`, under which no other session is locked; then
-//! `Portals::bound`, `Portal::offers`, `Access::rules`, `Account::used`, `Limits::used`, `Local::state` and the locks of message connections
+//! `Portals::bound`, `Portal::offers`, `Access::rules`, `Account::used`, `Limits::used`, `LogLimits::proved`, `LogLimits::others`, `Local::state` and the locks of message connections
 //! ([`ibtrs_core::messages`]), one at a time, and the locks of wait queues and work items. `Local::changing` comes before `Session::state`. All but `reading` and `changing`
 //! are spinlocks that may be taken in any context.
 
@@ -41,6 +41,10 @@ use kernel::{
 };
 use kx::{
     file::Device,
+    sync::atomic::{
+        AtomicFlag,
+        Relaxed, //
+    },
     work::{
         Options,
         Queue, //
@@ -150,6 +154,7 @@ impl kernel::Module for Module {
         let shared = session::Shared {
             portals,
             access,
+            log_limits: session::LogLimits::new()?,
             limits,
             queue: queue.clone(),
         };
@@ -164,6 +169,7 @@ impl kernel::Module for Module {
             shared,
             local: client.clone(),
             peers: peers.clone(),
+            is_ready: AtomicFlag::new(false),
         };
         let sessions = Sessions {
             link,
@@ -172,10 +178,13 @@ impl kernel::Module for Module {
             queue,
         };
         let service = peers::Peers::as_service(&peers)?;
+        let hub = Arc::new(hub, GFP_KERNEL)?;
         // Any program may open it; the rules say who may bind and connect.
-        let device = KBox::pin_init(Device::new(c"ibmsg", 0o666, hub), GFP_KERNEL)?;
-        // The last step that can fail: directories that operators create keep the module loaded.
+        let device = KBox::pin_init(Device::new(c"ibmsg", 0o666, hub.clone()), GFP_KERNEL)?;
+        // The last step that can fail: directories that operators create keep the module loaded, and so do open
+        // files, which would be left if this step failed. So nobody can open the device before.
         let configfs = configfs::register(access, peers, local)?;
+        hub.is_ready.store(true, Relaxed);
         Ok(Self {
             _device: device,
             _configfs: configfs,

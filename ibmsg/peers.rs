@@ -380,7 +380,8 @@ mod tests {
     use crate::{
         access::Access,
         limits::Limits,
-        portal::Portals, //
+        portal::Portals,
+        session::LogLimits, //
     };
     use kx::work::{
         Options,
@@ -391,6 +392,7 @@ mod tests {
         let shared = Shared {
             portals: Portals::new()?,
             access: Access::new()?,
+            log_limits: LogLimits::new()?,
             limits: Limits::new(1 << 30, 1 << 30)?,
             queue: Queue::new(Options::unbound(), fmt!("ibmsg-test"))?,
         };

@@ -31,6 +31,8 @@ mod revoke;
 mod transmit;
 mod walk;
 
+pub(crate) use refusals::LogLimits;
+
 use arrive::{
     Answer,
     LiveCopy, //
@@ -101,6 +103,7 @@ const FEED: u64 = 2;
 pub(crate) struct Shared {
     pub(crate) portals: Arc<Portals<Side>>,
     pub(crate) access: Arc<Access>,
+    pub(crate) log_limits: Arc<LogLimits>,
     pub(crate) limits: Arc<Limits>,
     /// For times that are over, and what is done in portions.
     pub(crate) queue: Arc<Queue>,
@@ -198,6 +201,7 @@ pub(crate) struct Session {
     peer: Peer,
     portals: Arc<Portals<Side>>,
     access: Arc<Access>,
+    log_limits: Arc<LogLimits>,
     limits: Arc<Limits>,
     #[pin]
     state: SpinLockIrq<State>,
@@ -265,6 +269,7 @@ impl Side {
         let Shared {
             portals,
             access,
+            log_limits,
             limits,
             queue,
         } = shared.clone();
@@ -297,6 +302,7 @@ impl Side {
                 peer,
                 portals,
                 access,
+                log_limits,
                 limits,
                 state <- new_spinlock_irq!(state, "Session::state"),
                 timer <- kx::new_delayed_work!(queue, "Session::timer"),
@@ -504,6 +510,7 @@ mod tests {
         send::SendLimits,
         window::Window, //
     };
+    use ibtrs_proto::Errno;
     use kx::work::Options;
 
     /// Outside of the function of a test, `assert!` would end the kernel.
@@ -550,6 +557,7 @@ mod tests {
     struct World {
         sides: [Side; 2],
         portals: Arc<Portals<Side>>,
+        access: Arc<Access>,
         wire: Arc<Wire>,
         id: Conn,
         /// Frames until the link is lost.
@@ -577,6 +585,7 @@ mod tests {
             let shared = Shared {
                 portals: portals.clone(),
                 access: access.clone(),
+                log_limits: LogLimits::new()?,
                 limits,
                 queue: queue.clone(),
             };
@@ -590,6 +599,7 @@ mod tests {
             let mut world = Self {
                 sides: [side(Role::Client)?, side(Role::Server)?],
                 portals: portals.clone(),
+                access,
                 wire,
                 id: Conn { epoch: 0, cid: 0 },
                 left,
@@ -702,7 +712,8 @@ mod tests {
         let (name, uid) = (Name::new(b"kv")?, 0);
         let charge = world.sides[0].0.limits.charge_portal(uid, 0)?;
         let portal = world.portals.bind(name, terms()?, uid, 4, false, charge)?;
-        let (id, _) = world.sides[0].open(uid, &[None, None], name, terms()?, KVec::new(), false)?;
+        let (id, _) =
+            world.sides[0].open(uid, &[None, None], name, terms()?, KVec::new(), false)?;
         ensure!(id == 1);
         world.run()?;
         let seen = portal.read(100, Reader::current()).ok_or(ENOENT)??;
@@ -776,6 +787,124 @@ mod tests {
         ensure!(offer.from.accept(1, KVec::new(), Calls::slots(4)?));
         world.run()?;
         Ok((world, portal))
+    }
+
+    /// The operator revokes a host while a message of its is being copied to a program, others wait, and messages
+    /// for it have no credits.
+    fn revoked(queue: &Arc<Queue>) -> Result {
+        let (mut world, portal) = opened(queue)?;
+        for tag in [7, 8] {
+            world.send(0, Kind::Request, 0, tag, 10)?;
+        }
+        // The window has four.
+        for tag in 0..6 {
+            world.send(1, Kind::Msg, 0, tag, 10)?;
+        }
+        world.run()?;
+        let mut said = [0; 6];
+        for _ in 0..4 {
+            let (header, _) = world.take(1).ok_or(ENOENT)?;
+            ensure!(header.kind == Kind::Receipt);
+            said[header.tag as usize] = i32::from(header.status);
+        }
+        let Take::Item(taken) = world.sides[1].take(1, 1 << 20) else {
+            return Err(ENOENT);
+        };
+        let name = portal.name;
+        world.access.add(crate::access::Kind::Portal, name)?;
+        // The rule admits hosts that have proved a key.
+        world.sides[1].recheck(&name);
+        ensure!(world.sides[1].info(1).is_some_and(|info| info.state == 2));
+        let nobody = crate::access::List::new(core::iter::empty()).map_err(|_| ENOMEM)?;
+        let former = world
+            .access
+            .with_portal(&name, |rule| core::mem::replace(&mut rule.hosts, nobody))?;
+        drop(former);
+        world.sides[1].recheck(&name);
+        // The server's program learns at once what it can: four were queued, two were never sent.
+        for _ in 0..2 {
+            let (header, _) = world.take(1).ok_or(ENOENT)?;
+            ensure!(header.kind == Kind::Receipt);
+            said[header.tag as usize] = i32::from(header.status);
+        }
+        let canceled = Errno::ECANCELED.get();
+        ensure!(said == [0, 0, 0, 0, canceled, canceled]);
+        let (closed, _) = world.take(1).ok_or(ENOENT)?;
+        ensure!(closed.event == Some(Event::Closed));
+        ensure!(i32::from(closed.status) == Errno::EACCES.get());
+        ensure!(matches!(world.sides[1].take(1, HEADER_LEN), Take::End));
+        world.sides[1].took(1, taken);
+        world.run()?;
+        // The request that was being copied was delivered, the other one was not.
+        let mut ends = [0; 2];
+        for _ in 0..2 {
+            let (reply, _) = world.take(0).ok_or(ENOENT)?;
+            ensure!(reply.kind == Kind::Reply);
+            ends[reply.tag as usize - 7] = i32::from(reply.status);
+        }
+        ensure!(ends == [Errno::ECONNRESET.get(), canceled]);
+        for tag in 0..4 {
+            let read = world.take(0).map(|(header, _)| (header.kind, header.tag));
+            ensure!(read == Some((Kind::Msg, tag)));
+        }
+        let (closed, _) = world.take(0).ok_or(ENOENT)?;
+        ensure!(closed.event == Some(Event::Closed) && closed.tag == 1);
+        ensure!(i32::from(closed.status) == Errno::EACCES.get());
+        for side in [0, 1] {
+            world.sides[side].release(1);
+            world.run()?;
+        }
+        ensure!((world.len(0), world.len(1)) == (0, 0));
+        world.portals.unbind(&portal);
+        Ok(())
+    }
+
+    #[test]
+    fn a_host_that_is_revoked() -> Result {
+        revoked(&Queue::new(Options::unbound(), fmt!("ibmsg-test"))?)
+    }
+
+    /// The session is closed on purpose: what is there can still be read, and counts as read.
+    fn finished(queue: &Arc<Queue>) -> Result {
+        let (mut world, portal) = opened(queue)?;
+        for tag in 0..3 {
+            world.send(0, Kind::Msg, 0, tag, 10)?;
+            world.send(1, Kind::Msg, 0, tag, 10)?;
+        }
+        world.run()?;
+        world.sides[0].finish(0);
+        ensure!(world.send(0, Kind::Msg, 0, 3, 10) == Err(EPIPE));
+        let again =
+            world.sides[0].open(0, &[None, None], portal.name, terms()?, KVec::new(), false);
+        ensure!(again.is_err_and(|error| error == ENODEV));
+        world.run()?;
+        for side in [0, 1] {
+            let (mut receipts, mut messages) = (0, 0);
+            let closed = loop {
+                let (header, is_right) = world.take(side).ok_or(ENOENT)?;
+                ensure!(is_right);
+                match header.kind {
+                    Kind::Receipt if header.status == 0 => receipts += 1,
+                    Kind::Msg if header.tag == messages => messages += 1,
+                    _ => break header,
+                }
+            };
+            ensure!((receipts, messages) == (3, 3));
+            ensure!(closed.event == Some(Event::Closed));
+            ensure!(i32::from(closed.status) == Errno::ESHUTDOWN.get());
+            // Whatever the client has counts as read.
+            ensure!(side == 0 || closed.tag == 3);
+            world.sides[side].release(1);
+        }
+        world.run()?;
+        ensure!((world.len(0), world.len(1)) == (0, 0));
+        world.portals.unbind(&portal);
+        Ok(())
+    }
+
+    #[test]
+    fn a_session_that_is_closed_on_purpose() -> Result {
+        finished(&Queue::new(Options::unbound(), fmt!("ibmsg-test"))?)
     }
 
     fn late_reply(queue: &Arc<Queue>) -> Result {
@@ -961,7 +1090,8 @@ mod tests {
         world.sides[0].0.state.lock().last = u32::MAX - 1;
         let mut open = || {
             let name = Name::new(b"kv")?;
-            let (id, _) = world.sides[0].open(0, &[None, None], name, terms()?, KVec::new(), false)?;
+            let (id, _) =
+                world.sides[0].open(0, &[None, None], name, terms()?, KVec::new(), false)?;
             world.run()?;
             Ok::<_, Error>(id)
         };
@@ -1049,7 +1179,14 @@ mod tests {
         world.run()?;
         ensure!((world.len(0), world.len(1)) == (0, 1));
         world.sides[0].0.state.lock().last = 0;
-        world.sides[0].open(0, &[None, None], Name::new(b"kv")?, terms()?, KVec::new(), false)?;
+        world.sides[0].open(
+            0,
+            &[None, None],
+            Name::new(b"kv")?,
+            terms()?,
+            KVec::new(),
+            false,
+        )?;
         world.sides[0].release(1);
         for _ in 0..3 {
             for to in [0, 1] {

@@ -218,8 +218,8 @@ pub(crate) fn closed(reason: u16, taken: u64, queued: u64, answer: &mut Body, ro
 /// There is room for a notice for each that is owed, and for one that is put back.
 pub(crate) struct Inbox {
     messages: Deque<KBox<Incoming>>,
-    /// The number of the message before those, which is being copied to the program.
-    copying: Option<Seq>,
+    /// The message before those, which is being copied to the program: its number and length.
+    copying: Option<(Seq, u32)>,
     notices: Deque<Notice>,
     /// Notices that may come.
     owed: usize,
@@ -314,7 +314,7 @@ impl Inbox {
     /// The number of the first message that the program does not have.
     pub(crate) fn front(&self) -> Option<Seq> {
         let front = self.messages.front().map(|message| message.number);
-        self.copying.or(front)
+        self.copying.map(|(number, _)| number).or(front)
     }
 
     /// Whether the first message is late.
@@ -424,16 +424,16 @@ impl Inbox {
         }
         match self.messages.pop_front() {
             Some(message) => {
-                self.copying = Some(message.number);
+                self.copying = Some((message.number, message.body.len()));
                 Take::Item(Taken::Message(message))
             }
             None => Take::Nothing,
         }
     }
 
-    /// The program has the message that was taken.
-    pub(crate) fn copied(&mut self) {
-        self.copying = None;
+    /// The program has the message that was taken. Returns its length, unless that was returned before.
+    pub(crate) fn copied(&mut self) -> Option<u32> {
+        self.copying.take().map(|(_, len)| len)
     }
 
     /// Gives up memory that is not needed now.

@@ -22,9 +22,12 @@ use super::{
     Context,
     Entry, //
 };
-use crate::access::{
-    Kind,
-    PortalRule, //
+use crate::{
+    access::{
+        Kind,
+        PortalRule, //
+    },
+    types::Name, //
 };
 
 /// The directory `portals`.
@@ -34,29 +37,28 @@ impl Directory for PortalDirs {
     type Module = crate::LocalModule;
 
     fn make(&self, name: &CStr, tree: &Tree) -> Result<Folder> {
-        let _one = self.0.portals.lock();
-        let made = folder(tree, &self.0, Kind::Portal, name, |entry| PortalDir {
+        let context = &self.0;
+        let _one = context.portals.lock();
+        let made = folder(tree, context, Kind::Portal, name, |entry| PortalDir {
             entry,
         })?;
         // The rule does not admit clients that have proved nothing.
-        self.0.recheck(name.to_bytes());
+        let name = Name::new(name.to_bytes())?;
+        let checked = context.recheck(&name);
+        checked.inspect_err(|_| context.access.remove(Kind::Portal, &name))?;
         Ok(made)
     }
 }
 
 impl Context {
     /// Ends the channels of clients that may not use a portal any more.
-    fn recheck(&self, portal: &[u8]) {
-        let Ok(portal) = crate::types::Name::new(portal) else {
-            return;
-        };
-        self.local.recheck(&portal);
-        if self.peers.recheck(&portal).is_err() {
-            pr_err!(
-                "portals/{}: out of memory: write to allowed_hosts again to close channels that are no longer allowed (ENOMEM)\n",
-                portal
-            );
-        }
+    ///
+    /// # Errors
+    ///
+    /// [`ENOMEM`]: channels of other machines are left.
+    fn recheck(&self, portal: &Name) -> Result {
+        self.local.recheck(portal);
+        self.peers.recheck(portal)
     }
 }
 
@@ -77,8 +79,7 @@ impl PortalDir {
         let _one = context.portals.lock();
         let former = self.with(change)?;
         drop(former);
-        context.recheck(name.as_bytes());
-        Ok(())
+        context.recheck(name)
     }
 
     fn store_uids(&self, input: &[u8]) -> Result {

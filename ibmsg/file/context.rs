@@ -16,6 +16,10 @@ use kx::{
         NewFile,
         Ready,
         WaitQueue, //
+    },
+    sync::atomic::{
+        AtomicFlag,
+        Relaxed, //
     }, //
 };
 
@@ -50,27 +54,32 @@ use crate::{
 };
 
 /// What all files need.
-#[derive(Clone)]
 pub(crate) struct Hub {
     pub(crate) shared: Shared,
     /// The side that opens channels to portals of this machine.
     pub(crate) local: Side,
     pub(crate) peers: Arc<Peers>,
+    /// The module is loaded.
+    pub(crate) is_ready: AtomicFlag,
 }
 
 /// The file of a program that has opened the device.
 #[pin_data]
 pub(crate) struct Context {
-    hub: Hub,
+    hub: Arc<Hub>,
     /// Nobody ever waits.
     #[pin]
     waiters: WaitQueue,
 }
 
 impl DeviceOps for Context {
-    type Data = Hub;
+    type Data = Arc<Hub>;
 
-    fn open(hub: &Hub) -> Result<Arc<Self>> {
+    fn open(hub: &Arc<Hub>) -> Result<Arc<Self>> {
+        // ORDERING: Everything else was there before the device, whose registration has published it.
+        if !hub.is_ready.load(Relaxed) {
+            return Err(ENODEV);
+        }
         let hub = hub.clone();
         Arc::pin_init(
             pin_init!(Self {

@@ -370,7 +370,7 @@ impl Side {
             }
             Err(why) => {
                 if let Ok(portal) = Name::new(open.portal.as_str().as_bytes()) {
-                    state.refusals.note(portal, why, now);
+                    state.refusals.note(&self.0.log_limits, portal, why, now);
                 }
                 Self::refuse(state, from, open, why.into())
             }

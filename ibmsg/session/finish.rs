@@ -15,32 +15,27 @@ use super::{
     Side,
     State, //
 };
-use crate::{
-    channel::Unread,
-    types::now, //
-};
+use crate::types::now;
 
 /// Interval at which channels are looked at again.
 const CHECK_MS: i64 = 10;
 
 impl Side {
-    /// Closes this end of a channel, whose programs learn `why`, or refuses its offer. Returns what the program has
-    /// not read; `None` if the channel has ended before.
-    pub(super) fn close_one(&self, state: &mut State, id: u32, why: Errno) -> Option<Unread> {
-        let chan = state.chans.get_mut(&id)?;
-        let unread = match chan.has_program {
-            true if chan.end.is_none() => Some(chan.close_for(why)),
-            true => None,
-            false => chan.reject(why, KVec::new()).then(Unread::default),
+    /// Closes this end of a channel, whose programs learn that the session is closed, or refuses its offer.
+    fn close_one(&self, state: &mut State, id: u32) {
+        let Some(chan) = state.chans.get_mut(&id) else {
+            return;
         };
-        if unread.is_some() {
-            let (portal, is_offered) = (chan.portal, !chan.has_program);
-            if is_offered {
-                self.withdraw(id, &portal);
-            }
-            self.done(state, id);
+        if chan.is_shut() {
+            return;
         }
-        unread
+        if chan.has_program {
+            chan.close_for(Errno::ESHUTDOWN);
+        } else if chan.reject(Errno::ESHUTDOWN, KVec::new()) {
+            let portal = chan.portal;
+            self.withdraw(id, &portal);
+        }
+        self.done(state, id);
     }
 
     /// The session is about to be closed on purpose: closes all channels, and waits until the other side knows, and
@@ -61,40 +56,53 @@ impl Side {
             let Some(id) = state.next_chan(from) else {
                 break;
             };
-            let unread = self.close_one(&mut state, id, Errno::ESHUTDOWN);
+            self.close_one(&mut state, id);
             let garbage = core::mem::take(&mut state.garbage);
             drop(state);
-            drop((garbage, unread));
+            drop(garbage);
             next = id.checked_add(1);
         }
         self.drain(limit_ms);
     }
 
     /// Waits until the other side has what programs have written so far, for at most `limit_ms` milliseconds and as
-    /// long as there is a connection.
+    /// long as there is a connection, and until a signal comes.
     ///
     /// # Context
     ///
     /// *may sleep*
     pub(crate) fn drain(&self, limit_ms: u32) {
+        if limit_ms == 0 {
+            return;
+        }
         let end = now() + u64::from(limit_ms) * 1000;
         let mut from = 0;
+        // What the present channel had written when it was first looked at.
+        let mut goal = None;
         loop {
             let state = self.0.state.lock();
             if state.conns.iter().all(|conn| conn.has_failed) {
                 return;
             }
-            // One by one: a channel that is written to all the time is not waited for again.
             let Some(id) = state.next_chan(from) else {
                 return;
             };
-            let is_settled = state.chans.get(&id).is_none_or(|chan| chan.is_settled());
+            let chan = state.chans.get(&id);
+            let is_settled = chan.is_none_or(|chan| match goal {
+                Some((of, goal)) if of == id => chan.is_settled(goal),
+                _ => {
+                    let now = chan.goal();
+                    goal = Some((id, now));
+                    chan.is_settled(now)
+                }
+            });
             drop(state);
             match is_settled {
                 true => match id.checked_add(1) {
                     Some(after) => from = after,
                     None => return,
                 },
+                false if current!().signal_pending() => return,
                 false if now() >= end => {
                     kx::pr_warn_ratelimited!(
                         "{}: channel {}: the other side has not taken everything in time (stop_timeout_s)\n",

@@ -3,7 +3,8 @@
 //! Channels that clients were refused, for the log.
 //!
 //! They are collected while the lock of the session is held, and logged when it is not. Each session has a limit
-//! of its own, so that no client can hide the lines of another.
+//! of its own, so that no client can hide the lines of another, and all together have one, as a client may have many
+//! sessions.
 
 use ibmsg_proto::access::{
     Peer,
@@ -12,9 +13,17 @@ use ibmsg_proto::access::{
 use ibtrs_core::convert;
 use ibtrs_proto::audit::{
     Single,
+    Together,
     Trust, //
 };
-use kernel::prelude::*;
+use kernel::{
+    new_spinlock_irq,
+    prelude::*,
+    sync::{
+        Arc,
+        SpinLockIrq, //
+    }, //
+};
 
 use super::Side;
 use crate::{
@@ -109,8 +118,43 @@ impl Lines {
     }
 }
 
+/// The limits of all sessions together: of those that have proved a key, and of the others.
+#[pin_data]
+pub(crate) struct LogLimits {
+    #[pin]
+    proved: SpinLockIrq<Together>,
+    #[pin]
+    others: SpinLockIrq<Together>,
+}
+
+impl LogLimits {
+    /// Limits without lines.
+    ///
+    /// # Errors
+    ///
+    /// [`ENOMEM`]
+    pub(crate) fn new() -> Result<Arc<Self>> {
+        let all = Together::new;
+        Arc::pin_init(
+            pin_init!(Self {
+                proved <- new_spinlock_irq!(all(Trust::Authenticated), "LogLimits::proved"),
+                others <- new_spinlock_irq!(all(Trust::Connected), "LogLimits::others"),
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    fn of(&self, peer: Peer) -> &SpinLockIrq<Together> {
+        match peer {
+            Peer::Unauthenticated => &self.others,
+            Peer::Local | Peer::Authenticated => &self.proved,
+        }
+    }
+}
+
 /// The refusals of a session.
 pub(super) struct Refusals {
+    peer: Peer,
     limiter: Single,
     lines: Lines,
 }
@@ -122,14 +166,18 @@ impl Refusals {
             Peer::Local | Peer::Authenticated => Trust::Authenticated,
         };
         Self {
+            peer,
             limiter: Single::new(trust),
             lines: Lines(None),
         }
     }
 
     /// Notes a refusal, unless there are too many.
-    pub(super) fn note(&mut self, portal: Name, why: Why, now_us: u64) {
-        if let Some(left_out) = self.limiter.line(now_us / 1000) {
+    pub(super) fn note(&mut self, limits: &LogLimits, portal: Name, why: Why, now_us: u64) {
+        let mut all = limits.of(self.peer).lock();
+        let line = self.limiter.line(&mut all, now_us / 1000);
+        drop(all);
+        if let Some(left_out) = line {
             let line = Line {
                 portal,
                 why,

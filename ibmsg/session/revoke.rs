@@ -5,8 +5,14 @@
 use ibmsg_proto::access::Refusal;
 use kernel::prelude::*;
 
-use super::Side;
-use crate::types::Name;
+use super::{
+    Side,
+    State, //
+};
+use crate::{
+    channel::Unread,
+    types::Name, //
+};
 
 impl Side {
     /// Ends the channels to a portal if this session may not use it any more.
@@ -29,7 +35,7 @@ impl Side {
             };
             let is_its = state.chans.get(&id).filter(|chan| chan.portal == *portal);
             let unread = match is_its.is_some() {
-                true => self.close_one(&mut state, id, refusal.errno()),
+                true => self.revoke(&mut state, id, refusal),
                 false => None,
             };
             let garbage = core::mem::take(&mut state.garbage);
@@ -59,5 +65,22 @@ impl Side {
             .check_peer(portal, session.peer, &session.name, true)?;
         drop(accounts);
         Ok(())
+    }
+
+    /// Ends a channel, or refuses its offer. Returns what its program has not read; none if it has ended before.
+    fn revoke(&self, state: &mut State, id: u32, why: Refusal) -> Option<Unread> {
+        let chan = state.chans.get_mut(&id)?;
+        if chan.end.is_some() {
+            return None;
+        }
+        if !chan.has_program && chan.reject(why.errno(), KVec::new()) {
+            let portal = chan.portal;
+            self.withdraw(id, &portal);
+            self.done(state, id);
+            return Some(Unread::default());
+        }
+        let unread = chan.revoke(why.errno());
+        self.done(state, id);
+        Some(unread)
     }
 }

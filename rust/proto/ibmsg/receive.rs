@@ -284,6 +284,15 @@ impl Receiver {
         (self.partial, self.dropping) = (None, None);
     }
 
+    /// The program will read what is in its queue although it gets nothing more: all of that counts as taken. To
+    /// be called before [`Receiver::close`].
+    pub fn take_all(&mut self) {
+        if !self.closed {
+            self.taken = self.next;
+            self.waiting = 0;
+        }
+    }
+
     /// The program takes no more messages: what is in its queue is dropped, and what comes is not
     /// queued any more. [`Receiver::ack`] is final.
     pub fn close(&mut self) {

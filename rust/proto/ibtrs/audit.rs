@@ -107,17 +107,39 @@ impl Single {
         }
     }
 
-    /// Counts a line. If it may be printed, returns the number of lines that were left out before.
-    pub fn line(&mut self, now_ms: u64) -> Option<u32> {
-        match self.debt.after_line(self.rate, now_ms) {
-            Some(debt) => {
-                self.debt = debt;
+    /// Counts a line. If this source, and `all` together, may print it, returns the number of lines that were left
+    /// out before.
+    pub fn line(&mut self, all: &mut Together, now_ms: u64) -> Option<u32> {
+        let debts = (
+            self.debt.after_line(self.rate, now_ms),
+            all.debt.after_line(all.rate, now_ms),
+        );
+        match debts {
+            (Some(own), Some(of_all)) => {
+                (self.debt, all.debt) = (own, of_all);
                 Some(core::mem::take(&mut self.left_out))
             }
-            None => {
+            _ => {
                 self.left_out = self.left_out.saturating_add(1);
                 None
             }
+        }
+    }
+}
+
+/// The limit of all sources of one degree of trust that have a [`Single`].
+#[derive(Clone, Copy, Debug)]
+pub struct Together {
+    rate: Rate,
+    debt: Debt,
+}
+
+impl Together {
+    /// Creates the limit, without lines.
+    pub const fn new(trust: Trust) -> Self {
+        Self {
+            rate: trust.of_all(),
+            debt: Entry::FREE.debt,
         }
     }
 }

@@ -225,3 +225,21 @@ fn messages_without_memory_are_asked_for_again() {
     assert!(!rx.is_dropping() && rx.ended(at(9)).is_ok());
     assert_eq!(rx.no_memory(at(4), 10, 0), Ok(Arrival::Closed));
 }
+
+/// A program whose end is closed in its place reads what is there: the final state says that it has that.
+#[test]
+fn what_will_be_read_counts_as_taken() {
+    let mut rx = receiver(4, 1000);
+    for n in 0..3 {
+        assert_eq!(whole(&mut rx, n, 10), Ok(Arrival::Queue));
+    }
+    rx.took(10, Some(at(1)));
+    rx.take_all();
+    rx.close();
+    let Ack { next, taken, .. } = rx.ack();
+    assert_eq!((next, taken), (at(3), at(3)));
+    assert_eq!(whole(&mut rx, 3, 10), Ok(Arrival::Closed));
+    // The end is final.
+    rx.take_all();
+    assert_eq!(rx.ack().taken, at(3));
+}

@@ -3,7 +3,9 @@
 //! The limits for lines in the server's log.
 
 use ibtrs_proto::addr::Addr;
-use ibtrs_proto::audit::{Entry, LeftOut, Limiter, Limiters, Rate, Single, Trust, SOURCES};
+use ibtrs_proto::audit::{
+    Entry, LeftOut, Limiter, Limiters, Rate, Single, Together, Trust, SOURCES,
+};
 use proptest::prelude::*;
 
 const KINDS: [Trust; 3] = [Trust::Stranger, Trust::Connected, Trust::Authenticated];
@@ -109,17 +111,33 @@ fn a_table_without_entries_lets_nothing_pass() {
 
 #[test]
 fn a_single_source_is_limited_like_one_of_many() {
+    let mut all = Together::new(Trust::Authenticated);
     let mut single = Single::new(Trust::Authenticated);
     let Rate { at_once, line_ms } = Trust::Authenticated.of_one();
     for _ in 0..at_once {
-        assert_eq!(single.line(1000), Some(0));
+        assert_eq!(single.line(&mut all, 1000), Some(0));
     }
     for _ in 0..7 {
-        assert_eq!(single.line(1000), None);
+        assert_eq!(single.line(&mut all, 1000), None);
     }
     let later = 1000 + u64::from(line_ms);
-    assert_eq!((single.line(later), single.line(later)), (Some(7), None));
-    assert_eq!(single.line(later + u64::from(line_ms)), Some(1));
+    assert_eq!(single.line(&mut all, later), Some(7));
+    assert_eq!(single.line(&mut all, later), None);
+    assert_eq!(single.line(&mut all, later + u64::from(line_ms)), Some(1));
+}
+
+#[test]
+fn single_sources_have_a_limit_together() {
+    let mut all = Together::new(Trust::Connected);
+    let at_once = Trust::Connected.of_all().at_once;
+    // As many sources as there are lines, each for one line.
+    for _ in 0..at_once {
+        assert_eq!(Single::new(Trust::Connected).line(&mut all, 5), Some(0));
+    }
+    let mut late = Single::new(Trust::Connected);
+    assert_eq!(late.line(&mut all, 5), None);
+    let later = 5 + u64::from(Trust::Connected.of_all().line_ms);
+    assert_eq!(late.line(&mut all, later), Some(1));
 }
 
 proptest! {
