@@ -39,7 +39,7 @@ cargo_tests() {
 	cd "$TOP" || return 1
 	export CARGO_TARGET_DIR=$CRATES
 	local rc=0
-	timeout 1800 cargo test --workspace --no-fail-fast || rc=$?
+	timeout 1800 cargo test --workspace --all-features --no-fail-fast || rc=$?
 	[ "$rc" != 124 ] || echo "error: the tests of the host crates did not end within 30 minutes"
 }
 

@@ -6,6 +6,18 @@ from pathlib import Path
 from . import messages
 
 
+# Frames after which the link between the programs is lost.
+LOSSY = 40
+
+
+def load(guest, lossy: bool = False, parameters: str = "") -> None:
+    """Loads the module again, with a link between programs of one machine that stays, or that is lost every few
+    frames."""
+    guest.run("[ ! -e /sys/module/ibmsg ] || busybox rmmod ibmsg")
+    guest.run(f"modprobe ibmsg {f'lose_link={LOSSY}' if lossy else ''} {parameters}")
+    push(guest)
+
+
 def push(guest) -> None:
     guest.push("/tmp/messages.py", Path(messages.__file__).read_text())
 

@@ -24,14 +24,29 @@ def build(name: str = "ibnbd") -> Path:
     return target / "debug" / name
 
 
-def example(guest, name: str) -> str:
-    """Builds an example of the crate ibmsg, and returns its name in a guest."""
-    target = paths.crates()
-    subprocess.run(["cargo", "build", "--locked", "--package", "ibmsg", "--example", name], cwd=paths.TOP, check=True,
-                   env={**os.environ, "CARGO_TARGET_DIR": str(target)})
-    subprocess.run(["strip", "-o", guest.share / name, target / "debug/examples" / name], check=True)
+def _cargo(*words: str) -> str:
+    return subprocess.run(["cargo", *words, "--locked", "--package", "ibmsg", "--all-features"], cwd=paths.TOP, check=True,
+                          env={**os.environ, "CARGO_TARGET_DIR": str(paths.crates())}, stdout=subprocess.PIPE,
+                          text=True).stdout
+
+
+def _copy(guest, program: Path, name: str) -> str:
+    subprocess.run(["strip", "-o", guest.share / name, program], check=True)
     guest.run(f"cp /mnt/share/{name} /tmp/{name}")
     return f"/tmp/{name}"
+
+
+def example(guest, name: str) -> str:
+    """Builds an example of the crate ibmsg, and returns its name in a guest."""
+    _cargo("build", "--example", name)
+    return _copy(guest, paths.crates() / "debug/examples" / name, name)
+
+
+def crate_tests(guest, name: str) -> str:
+    """Builds tests of the crate ibmsg, and returns the name of their program in a guest."""
+    built = map(json.loads, _cargo("test", "--test", name, "--no-run", "--message-format=json").splitlines())
+    (program,) = (one["executable"] for one in built if one.get("target", {}).get("name") == name and one["executable"])
+    return _copy(guest, Path(program), f"{name}_tests")
 
 
 class Tool:

@@ -5,6 +5,7 @@
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -17,6 +18,9 @@ use crate::wire::{
     MAX_NAME,
 };
 use crate::words::Doing;
+
+#[cfg(feature = "tokio")]
+use crate::wire::NONBLOCK;
 
 /// Where `status`, `data_len` and `data` are in `struct ibmsg_connect`.
 const STATUS: usize = 12;
@@ -34,7 +38,7 @@ pub struct Connect<'a> {
 }
 
 /// Whole milliseconds, rounded up: 0 means no limit.
-fn milliseconds(time: Option<Duration>) -> u32 {
+pub(crate) fn milliseconds(time: Option<Duration>) -> u32 {
     time.map_or(0, |time| {
         let ms = time.as_nanos().div_ceil(1_000_000).max(1);
         u32::try_from(ms).unwrap_or(u32::MAX)
@@ -77,12 +81,17 @@ impl<'a> Connect<'a> {
     ///
     /// [`Error::Refused`] if the portal refuses; `ENODEV` if there is no such session, `ETIMEDOUT`, those of limits.
     pub fn open(self) -> Result<Channel> {
+        Ok(Channel::of(self.file(0)?))
+    }
+
+    /// Opens the file of a channel, with flags of `struct ibmsg_connect`.
+    fn file(self, flags: u32) -> Result<File> {
         let is_long = self.session.len().max(self.portal.len()) > MAX_NAME;
         if is_long || self.data.len() > MAX_DATA {
             return Err(Error::system(Doing::Connect, Errno::INVAL));
         }
         let mut connect = Fields::new()
-            .u32(0)
+            .u32(flags)
             .u32(milliseconds(self.timeout))
             .u32(0)
             .u32(self.data.len() as u32)
@@ -97,7 +106,7 @@ impl<'a> Connect<'a> {
             bytes.map_or(0, |bytes| u32::from_ne_bytes(*bytes))
         };
         match sys::open(device()?, sys::CONNECT, &mut connect) {
-            Ok(file) => Ok(Channel::of(file.into())),
+            Ok(file) => Ok(file.into()),
             Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => {
                 let end = DATA + field(&connect, DATA_LEN) as usize;
                 Err(Error::Refused {
@@ -107,6 +116,13 @@ impl<'a> Connect<'a> {
             }
             Err(e) => Err(Error::system(Doing::Connect, e)),
         }
+    }
+
+    /// Asks for the channel, and does not wait: the answer is its first message.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn ask(self) -> Result<(File, Option<Duration>)> {
+        let timeout = self.timeout;
+        Ok((self.file(NONBLOCK)?, timeout))
     }
 }
 
@@ -159,7 +175,7 @@ pub enum Message {
 }
 
 impl Message {
-    fn of(header: &Header, body: &[u8]) -> Option<Self> {
+    pub(crate) fn of(header: &Header, body: &[u8]) -> Option<Self> {
         let (tag, status) = (header.tag, header.status);
         let body = body.to_vec();
         Some(match header.kind {
@@ -190,8 +206,8 @@ impl Message {
 /// A message to be sent.
 #[derive(Clone, Copy, Debug)]
 pub struct Outgoing<'a> {
-    header: Header,
-    body: &'a [u8],
+    pub(crate) header: Header,
+    pub(crate) body: &'a [u8],
 }
 
 impl<'a> Outgoing<'a> {
@@ -225,6 +241,22 @@ impl<'a> Outgoing<'a> {
     }
 }
 
+/// A message as it is written.
+///
+/// # Errors
+///
+/// `EMSGSIZE`
+pub(crate) fn whole(header: Header, body: &[u8]) -> Result<Vec<u8>> {
+    if body.len() > MAX_MESSAGE {
+        return Err(Error::system(Doing::Write, Errno::MSGSIZE));
+    }
+    let len = body.len() as u32;
+    let mut data = Vec::with_capacity(HEADER_LEN + body.len());
+    data.extend(Header { len, ..header }.bytes());
+    data.extend(body);
+    Ok(data)
+}
+
 /// One end of a channel. It is closed when it is dropped.
 #[derive(Debug)]
 pub struct Channel {
@@ -245,6 +277,12 @@ impl Channel {
         }
     }
 
+    /// The file, and messages that were read.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn into_parts(self) -> (File, VecDeque<Message>) {
+        (self.file, self.waiting)
+    }
+
     /// Another handle of the same channel, for another thread. What is read by one is not read by the other.
     ///
     /// # Errors
@@ -256,13 +294,7 @@ impl Channel {
     }
 
     fn write(&self, header: Header, body: &[u8]) -> Result<()> {
-        if body.len() > MAX_MESSAGE {
-            return Err(Error::system(Doing::Write, Errno::MSGSIZE));
-        }
-        let len = body.len() as u32;
-        let mut data = Vec::with_capacity(HEADER_LEN + body.len());
-        data.extend(Header { len, ..header }.bytes());
-        data.extend(body);
+        let data = whole(header, body)?;
         loop {
             // One write is one message.
             match (&self.file).write(&data) {
@@ -305,12 +337,7 @@ impl Channel {
     ///
     /// As [`Channel::reply`].
     pub fn reply_error(&self, id: u64, errno: i32, body: &[u8]) -> Result<()> {
-        let header = Header {
-            id,
-            status: errno,
-            ..Header::new(Kind::Reply)
-        };
-        self.write(header, body)
+        self.write(Header::reply(id, errno), body)
     }
 
     /// Sends a request and waits for the answer, of up to 64 KiB. Any number of threads may do so, with one handle or
@@ -389,7 +416,7 @@ impl Channel {
     ///
     /// `EINTR`
     pub fn shut_down(&self) -> Result<()> {
-        sys::shutdown(&self.file).map_err(|e| Error::system(Doing::Write, e))
+        shut_down(&self.file)
     }
 
     /// The number of the channel in its session.
@@ -398,10 +425,34 @@ impl Channel {
     ///
     /// `EPIPE` if the channel is closed.
     pub fn number(&self) -> Result<u32> {
-        let mut info = Fields::new().bytes(&[], 244).finish();
-        sys::ioctl(&self.file, sys::INFO, &mut info).map_err(|e| Error::system(Doing::Read, e))?;
-        let number = info.get(12..16).and_then(|bytes| bytes.first_chunk());
-        number.map_or(Err(Error::Format), |number| Ok(u32::from_ne_bytes(*number)))
+        number(&self.file)
+    }
+}
+
+pub(crate) fn shut_down(file: &File) -> Result<()> {
+    sys::shutdown(file).map_err(|e| Error::system(Doing::Write, e))
+}
+
+/// The number of a channel in its session.
+pub(crate) fn number(file: &File) -> Result<u32> {
+    let mut info = Fields::new().bytes(&[], 244).finish();
+    sys::ioctl(file, sys::INFO, &mut info).map_err(|e| Error::system(Doing::Read, e))?;
+    let number = info.get(12..16).and_then(|bytes| bytes.first_chunk());
+    number.map_or(Err(Error::Format), |number| Ok(u32::from_ne_bytes(*number)))
+}
+
+/// A channel that another process has opened, and has passed on, as a descriptor. If the file is no channel, the calls
+/// fail.
+impl From<OwnedFd> for Channel {
+    fn from(fd: OwnedFd) -> Self {
+        Self::of(fd.into())
+    }
+}
+
+/// For `poll` and the like. Messages that [`Channel::next`] has read together with others do not make the file ready.
+impl AsFd for Channel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
     }
 }
 

@@ -3,7 +3,7 @@
 //! Messages between programs, over the device of the kernel module `ibmsg`.
 //!
 //! A program binds a [`Portal`] and accepts channels there, or opens a [`Channel`] to one. Documentation/messages.md
-//! explains what is promised. All calls here block until they are done.
+//! explains what is promised. All calls block until they are done, but for those of the module `tokio`.
 //!
 //! ```no_run
 //! # fn main() -> ibmsg::Result<()> {
@@ -26,6 +26,7 @@
 //! | [`portal`] | message portals, and offers |
 //! | [`channel`] | channels, and their messages |
 //! | [`fdinfo`] | the portals and channels of other processes |
+//! | [`mod@tokio`] | the same as futures, with the feature `tokio` |
 
 #![deny(unsafe_code)]
 #![allow(rustdoc::private_intra_doc_links)]
@@ -36,6 +37,8 @@ mod error;
 pub mod fdinfo;
 mod portal;
 mod sys;
+#[cfg(feature = "tokio")]
+pub mod tokio;
 pub mod wire;
 pub mod words;
 

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use crate::channel::Channel;
 use crate::error::{Error, Result};
 use crate::sys;
-use crate::wire::{Fields, Header, Kind, Terms, HEADER_LEN, MAX_DATA, MAX_NAME};
+use crate::wire::{Fields, Header, Kind, Terms, HEADER_LEN, MAX_DATA, MAX_NAME, REJECT};
 use crate::words::Doing;
 use crate::DEVICE;
 
@@ -28,7 +28,7 @@ pub struct Portal {
 /// A program asks for a channel.
 #[derive(Debug)]
 pub struct Offer<'a> {
-    portal: &'a Portal,
+    portal: &'a File,
     id: u64,
     /// The session by which it asks.
     pub session: String,
@@ -54,19 +54,24 @@ impl Portal {
     ///
     /// As [`Portal::bind`], and `EINVAL` for terms that are impossible.
     pub fn bind_with(name: &str, terms: &Terms) -> Result<Self> {
+        let file = Self::file(name, terms, 0)?;
+        Ok(Self { file })
+    }
+
+    /// Opens the file of a portal, with flags of `struct ibmsg_bind`.
+    pub(crate) fn file(name: &str, terms: &Terms, flags: u32) -> Result<File> {
         if name.len() > MAX_NAME {
             return Err(Error::system(Doing::Bind, Errno::INVAL));
         }
         let mut bind = Fields::new()
-            .u32(0)
+            .u32(flags)
             .u32(0)
             .u32(0)
             .terms(terms)
             .bytes(name.as_bytes(), MAX_NAME)
             .finish();
         let file = sys::open(device()?, sys::BIND, &mut bind);
-        let file = file.map_err(|e| Error::system(Doing::Bind, e))?;
-        Ok(Self { file: file.into() })
+        Ok(file.map_err(|e| Error::system(Doing::Bind, e))?.into())
     }
 
     /// Waits until a program asks for a channel.
@@ -75,42 +80,46 @@ impl Portal {
     ///
     /// Those of `read`.
     pub fn offer(&self) -> Result<Offer<'_>> {
+        loop {
+            match Offer::read(&self.file) {
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                result => return result.map_err(|e| Error::system(Doing::Read, e))?,
+            }
+        }
+    }
+}
+
+impl<'a> Offer<'a> {
+    /// Reads an offer from the file of a portal.
+    pub(crate) fn read(mut portal: &'a File) -> io::Result<Result<Self>> {
         let mut buffer = [0; HEADER_LEN + 1024];
         // Just room for one, however long later versions make it.
-        let len = loop {
-            match (&self.file).read(&mut buffer) {
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                result => break result.map_err(|e| Error::system(Doing::Read, e))?,
-            }
-        };
-        let (header, body) =
-            Header::take(&mut buffer.get(..len).unwrap_or(&[])).ok_or(Error::Format)?;
-        let head = body.first_chunk().copied().map(u16::from_ne_bytes);
-        let max_message = body.get(4..8).and_then(|bytes| bytes.first_chunk());
-        let session = body.get(8..8 + MAX_NAME);
-        let (Some(head), Some(max_message), Some(session)) = (head, max_message, session) else {
-            return Err(Error::Format);
-        };
-        if header.kind != Kind::Offer {
-            return Err(Error::Format);
-        }
-        let data = body.get(usize::from(head)..).ok_or(Error::Format)?;
+        let len = portal.read(&mut buffer)?;
+        let offer = Self::of(portal, buffer.get(..len).unwrap_or(&[]));
+        Ok(offer.ok_or(Error::Format))
+    }
+
+    fn of(portal: &'a File, mut bytes: &[u8]) -> Option<Self> {
+        let (header, body) = Header::take(&mut bytes)?;
+        let head = u16::from_ne_bytes(*body.first_chunk()?);
+        let max_message = u32::from_ne_bytes(*body.get(4..)?.first_chunk()?);
+        let session = body.get(8..8 + MAX_NAME)?;
         let name = session.split(|byte| *byte == 0).next().unwrap_or(&[]);
-        Ok(Offer {
-            portal: self,
+        (header.kind == Kind::Offer).then_some(())?;
+        Some(Offer {
+            portal,
             id: header.id,
             session: String::from_utf8_lossy(name).into_owned(),
-            max_message: u32::from_ne_bytes(*max_message),
-            data: data.to_vec(),
+            max_message,
+            data: body.get(usize::from(head)..)?.to_vec(),
         })
     }
 }
 
 impl Offer<'_> {
-    fn answer(&self, reason: i32, data: &[u8]) -> Vec<u8> {
-        let is_refusal = reason != 0;
+    fn answer(&self, flags: u32, reason: i32, data: &[u8]) -> Vec<u8> {
         Fields::new()
-            .u32(if is_refusal { 2 } else { 0 })
+            .u32(flags)
             .u64(self.id)
             .u32(reason.unsigned_abs())
             .u32(data.len() as u32)
@@ -124,10 +133,14 @@ impl Offer<'_> {
     ///
     /// `ENOENT` if the program does not wait any more.
     pub fn accept(self, data: &[u8]) -> Result<Channel> {
-        let mut answer = self.answer(0, data);
-        let file = sys::open(&self.portal.file, sys::ACCEPT, &mut answer);
-        let file = file.map_err(|e| Error::system(Doing::Accept, e))?;
-        Ok(Channel::of(file.into()))
+        Ok(Channel::of(self.file(0, data)?))
+    }
+
+    /// Accepts, with flags of `struct ibmsg_accept`, and returns the channel's file.
+    pub(crate) fn file(self, flags: u32, data: &[u8]) -> Result<File> {
+        let mut answer = self.answer(flags, 0, data);
+        let file = sys::open(self.portal, sys::ACCEPT, &mut answer);
+        Ok(file.map_err(|e| Error::system(Doing::Accept, e))?.into())
     }
 
     /// Refuses, with an errno and private data of at most [`MAX_DATA`] bytes.
@@ -136,8 +149,8 @@ impl Offer<'_> {
     ///
     /// As [`Offer::accept`].
     pub fn reject(self, reason: i32, data: &[u8]) -> Result<()> {
-        let mut answer = self.answer(reason, data);
-        let done = sys::ioctl(&self.portal.file, sys::ACCEPT, &mut answer);
+        let mut answer = self.answer(REJECT, reason, data);
+        let done = sys::ioctl(self.portal, sys::ACCEPT, &mut answer);
         done.map_err(|e| Error::system(Doing::Accept, e)).map(drop)
     }
 }

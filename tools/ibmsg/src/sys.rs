@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The ioctls of `ibmsg.h`: the only unsafe code of this crate.
+//! The ioctls of `ibmsg.h`, and files in tokio's epoll: the only unsafe code of this crate.
 
 use std::ffi::c_void;
 use std::io;
@@ -170,4 +170,20 @@ pub(crate) fn shutdown(file: impl AsFd) -> io::Result<()> {
     // SAFETY: As for `ioctl`; there is no argument.
     #[allow(unsafe_code)]
     Ok(unsafe { rustix::ioctl::ioctl(file, Shutdown) }?)
+}
+
+/// Has tokio wait for a file.
+///
+/// # Panics
+///
+/// Outside of a runtime of tokio.
+#[cfg(feature = "tokio")]
+pub(crate) fn watch(
+    file: std::fs::File,
+    interest: tokio::io::Interest,
+) -> io::Result<tokio::io::unix::AsyncFd<std::fs::File>> {
+    // SAFETY: A `File` owns its descriptor, which is open and the same until the `File` is dropped; nobody replaces the
+    // file in an `AsyncFd` that is only lent out shared.
+    #[allow(unsafe_code)]
+    Ok(unsafe { tokio::io::unix::AsyncFd::register_with_interest(file, interest) }?)
 }

@@ -11,6 +11,12 @@ pub const MAX_NAME: usize = 64;
 /// The most private data.
 pub const MAX_DATA: usize = 256;
 
+/// New files do not block.
+#[cfg(feature = "tokio")]
+pub(crate) const NONBLOCK: u32 = 1;
+/// An offer is refused.
+pub(crate) const REJECT: u32 = 2;
+
 /// A receipt is wanted.
 pub const F_RECEIPT: u8 = 0x01;
 /// The kernel has made this reply.
@@ -50,6 +56,9 @@ impl Kind {
 }
 
 /// `enum ibmsg_event`, as far as this crate wants events.
+#[cfg(feature = "tokio")]
+pub(crate) const EV_CONNECTED: u16 = 1;
+/// The last event of a channel.
 pub const EV_CLOSED: u16 = 2;
 
 /// `struct ibmsg_msg`.
@@ -86,6 +95,13 @@ impl Header {
             status: 0,
             timeout_ms: 0,
         }
+    }
+
+    /// The header of an answer to a request, with an errno or 0.
+    pub const fn reply(id: u64, errno: i32) -> Self {
+        let mut header = Self::new(Kind::Reply);
+        (header.id, header.status) = (id, errno);
+        header
     }
 
     /// The bytes.

@@ -10,18 +10,9 @@ import subprocess
 
 import pytest
 
-from testbed.message_programs import bound, push
+from testbed.message_programs import bound, load
 from testbed.paths import TOP
 from testbed.tool import MESSAGES, Tool, example
-
-# Frames after which the link between the programs is lost.
-LOSSY = 40
-
-
-def load(guest, lossy: bool = False, parameters: str = "") -> None:
-    guest.run("[ ! -e /sys/module/ibmsg ] || busybox rmmod ibmsg")
-    guest.run(f"modprobe ibmsg {f'lose_link={LOSSY}' if lossy else ''} {parameters}")
-    push(guest)
 
 
 def case(guest, name: str, *arguments, timeout: float = 600) -> str:

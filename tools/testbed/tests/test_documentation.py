@@ -19,7 +19,7 @@ OF_THE_KERNEL = ("drivers/", "include/", "lib/Kconfig", "rust/libkernel.rmeta", 
 # Files that an operator writes, and those that the bench leaves behind.
 NOT_IN_THE_TREE = {"/etc/ibtrs/client.toml", "/etc/ibtrs/server.toml", "client.toml", "server.toml", "tables.md"}
 CRATES = ("kx", "rdma", "ibtrs_proto", "ibnbd_proto", "ibmsg_proto", "ibtrs_core", "ibtrs_client", "ibtrs_server",
-          "ibnbd_client", "ibnbd_server")
+          "ibnbd_client", "ibnbd_server", "ibmsg")
 # Crates of others, and an address.
 FOREIGN = {"kernel", "core", "ibtrs_bindings", "fe80"}
 # Names of files that security.md shortens.

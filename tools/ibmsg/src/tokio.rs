@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The same for programs that use tokio: futures in place of calls that block. Needs the feature `tokio` of this crate.
+//!
+//! A [`Channel`] can be cloned, and any number of tasks may send, call and receive at a time. One of the tasks that wait
+//! reads for all of them, so there is neither a task in the background nor one that is needed for replies. A message
+//! that nobody receives stays in the channel, where it holds credits of the other program, but for 128 KiB that calls may
+//! take out while they look for their replies.
+//!
+//! # Dropped futures
+//!
+//! The kernel has no memory of a future, so a future can be dropped at any time, as `select!` and `timeout` do:
+//!
+//! | Future | If it is dropped |
+//! |---|---|
+//! | [`Channel::receive`] | no message is lost: the next call returns it |
+//! | [`Channel::send`], [`Channel::reply`] | the message was not sent |
+//! | [`Channel::call`] | the request was not sent, or its reply is dropped: the outcome is unknown |
+//! | [`Channel::connect`] | the portal's program does not get the offer, or its channel is closed |
+//! | [`Portal::offer`], [`Portal::accept`] | no offer is lost |
+//!
+//! # Examples
+//!
+//! A service that answers any number of requests at a time, in the order in which it has the answers:
+//!
+//! ```no_run
+//! use ibmsg::tokio::{Channel, Portal};
+//! use ibmsg::Message;
+//!
+//! async fn answer(channel: Channel, id: u64, body: Vec<u8>) -> ibmsg::Result<()> {
+//!     tokio::time::sleep(std::time::Duration::from_millis(body.len() as u64)).await;
+//!     channel.reply(id, &body).await
+//! }
+//!
+//! async fn serve(channel: Channel) -> ibmsg::Result<()> {
+//!     while let Some(message) = channel.receive().await? {
+//!         if let Message::Request { id, body, .. } = message {
+//!             tokio::spawn(answer(channel.clone(), id, body));
+//!         }
+//!     }
+//!     Ok(())
+//! }
+//!
+//! # async fn run() -> ibmsg::Result<()> {
+//! let portal = Portal::bind("kv")?;
+//! loop {
+//!     tokio::spawn(serve(portal.accept().await?));
+//! }
+//! # }
+//! ```
+//!
+//! A client that makes two calls at a time:
+//!
+//! ```no_run
+//! use ibmsg::tokio::Channel;
+//! use ibmsg::Connect;
+//!
+//! # async fn run() -> ibmsg::Result<()> {
+//! let channel = Channel::connect(Connect::new("storage1", "kv")).await?;
+//! let (a, b) = tokio::try_join!(channel.call(b"a", None), channel.call(b"b", None))?;
+//! # Ok(())
+//! # }
+//! ```
+
+mod channel;
+mod portal;
+mod reader;
+#[cfg(test)]
+mod tests;
+
+pub use channel::Channel;
+pub use portal::{Offer, Portal};

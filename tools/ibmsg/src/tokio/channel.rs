@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Channels.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::fs::File;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ::tokio::time::timeout;
+use rustix::fs::{fcntl_getfl, fcntl_setfl, OFlags};
+use rustix::io::Errno;
+
+use super::reader::Reader;
+use crate::channel::{self, milliseconds, Connect, Message, Outgoing};
+use crate::error::{Error, Result};
+use crate::wire::{Header, Kind};
+use crate::words::Doing;
+
+/// One end of a channel. It is closed when all its clones are dropped.
+#[derive(Clone)]
+pub struct Channel {
+    reader: Arc<Reader>,
+}
+
+impl fmt::Debug for Channel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Channel").field(self.reader.file()).finish()
+    }
+}
+
+impl Channel {
+    pub(super) fn of(file: File) -> Result<Self> {
+        Self::with(file, VecDeque::new())
+    }
+
+    fn with(file: File, inbox: VecDeque<Message>) -> Result<Self> {
+        let reader = Reader::new(file, inbox).map_err(|e| Error::system(Doing::Read, e))?;
+        Ok(Self {
+            reader: Arc::new(reader),
+        })
+    }
+
+    /// Opens a channel.
+    ///
+    /// # Errors
+    ///
+    /// As [`Connect::open`].
+    ///
+    /// # Panics
+    ///
+    /// Outside of a runtime of tokio, or of one without time if the channel has a [timeout](Connect::timeout).
+    pub async fn connect(connect: Connect<'_>) -> Result<Self> {
+        let (file, limit) = connect.ask()?;
+        let channel = Self::of(file)?;
+        let answer = channel.reader.answer();
+        match limit {
+            None => answer.await,
+            Some(limit) => match timeout(limit, answer).await {
+                Ok(answer) => answer,
+                Err(_) => Err(Error::system(Doing::Connect, Errno::TIMEDOUT)),
+            },
+        }?;
+        Ok(channel)
+    }
+
+    /// Sends a message. When this returns, the kernel has it.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::Channel::send`].
+    pub async fn send(&self, body: &[u8]) -> Result<()> {
+        self.send_with(&Outgoing::new(body)).await
+    }
+
+    /// The same, with a number, a time, or a receipt.
+    ///
+    /// # Errors
+    ///
+    /// As [`Channel::send`].
+    pub async fn send_with(&self, message: &Outgoing<'_>) -> Result<()> {
+        self.reader.write(message.header, message.body).await
+    }
+
+    /// Answers a request.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::Channel::reply`].
+    pub async fn reply(&self, id: u64, body: &[u8]) -> Result<()> {
+        self.reply_error(id, 0, body).await
+    }
+
+    /// Answers a request with an errno, and perhaps more.
+    ///
+    /// # Errors
+    ///
+    /// As [`Channel::reply`].
+    pub async fn reply_error(&self, id: u64, errno: i32, body: &[u8]) -> Result<()> {
+        self.reader.write(Header::reply(id, errno), body).await
+    }
+
+    /// Sends a request and waits for the answer. Any number of tasks may do so. If other messages arrive, some task must
+    /// [receive](Channel::receive) them.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::Channel::call`].
+    pub async fn call(&self, body: &[u8], timeout: Option<Duration>) -> Result<Vec<u8>> {
+        let mut call = self.reader.call();
+        let header = Header {
+            tag: call.tag,
+            timeout_ms: milliseconds(timeout),
+            ..Header::new(Kind::Request)
+        };
+        self.reader.write(header, body).await?;
+        match self.reader.reply(&mut call).await? {
+            Some(reply) if reply.is_kernel => Err(Error::Unanswered(reply.status)),
+            Some(reply) if reply.status != 0 => Err(Error::Answered(reply.status, reply.body)),
+            Some(reply) => Ok(reply.body),
+            None => Err(Error::Unanswered(Errno::CONNABORTED.raw_os_error())),
+        }
+    }
+
+    /// The next message; `None` after the end. Replies to calls are not among them. If several tasks receive, each
+    /// message goes to one of them.
+    ///
+    /// # Errors
+    ///
+    /// Those of `read`.
+    pub async fn receive(&self) -> Result<Option<Message>> {
+        self.reader.next().await
+    }
+
+    /// Closes this end, but not the file: [`Message::Closed`] tells when the other kernel has all messages. Does not
+    /// wait for that.
+    ///
+    /// # Errors
+    ///
+    /// `EINTR`
+    pub fn shut_down(&self) -> Result<()> {
+        channel::shut_down(self.reader.file())
+    }
+
+    /// The number of the channel in its session.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::Channel::number`].
+    pub fn number(&self) -> Result<u32> {
+        channel::number(self.reader.file())
+    }
+}
+
+/// Takes over a channel whose calls block. Its other [handles](crate::Channel::share) must not be used any more: all
+/// have `O_NONBLOCK` from now on.
+impl TryFrom<crate::Channel> for Channel {
+    type Error = Error;
+
+    fn try_from(channel: crate::Channel) -> Result<Self> {
+        let (file, inbox) = channel.into_parts();
+        let nonblock = |file: &File| fcntl_setfl(file, fcntl_getfl(file)? | OFlags::NONBLOCK);
+        nonblock(&file).map_err(|e| Error::system(Doing::Read, e))?;
+        Self::with(file, inbox)
+    }
+}

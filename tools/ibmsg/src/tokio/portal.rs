@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Portals.
+
+use std::fs::File;
+use std::ops::Deref;
+
+use ::tokio::io::unix::AsyncFd;
+use ::tokio::io::Interest;
+use rustix::io::Errno;
+
+use super::Channel;
+use crate::error::{Error, Result};
+use crate::sys;
+use crate::wire::{Terms, NONBLOCK};
+use crate::words::Doing;
+
+/// A name at which this program accepts channels, until it is dropped.
+#[derive(Debug)]
+pub struct Portal {
+    file: AsyncFd<File>,
+}
+
+/// A program asks for a channel.
+#[derive(Debug)]
+pub struct Offer<'a>(crate::Offer<'a>);
+
+impl Portal {
+    /// Binds a name, with the default terms.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::Portal::bind`].
+    ///
+    /// # Panics
+    ///
+    /// Outside of a runtime of tokio.
+    pub fn bind(name: &str) -> Result<Self> {
+        Self::bind_with(name, &Terms::default())
+    }
+
+    /// Binds a name, with these terms of the channels that it accepts.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::Portal::bind_with`].
+    ///
+    /// # Panics
+    ///
+    /// As [`Portal::bind`].
+    pub fn bind_with(name: &str, terms: &Terms) -> Result<Self> {
+        let file = crate::Portal::file(name, terms, NONBLOCK)?;
+        let file = sys::watch(file, Interest::READABLE);
+        let file = file.map_err(|e| Error::system(Doing::Bind, e))?;
+        Ok(Self { file })
+    }
+
+    /// Waits until a program asks for a channel.
+    ///
+    /// # Errors
+    ///
+    /// Those of `read`.
+    pub async fn offer(&self) -> Result<Offer<'_>> {
+        loop {
+            let ready = self.file.readable().await;
+            let mut ready = ready.map_err(|e| Error::system(Doing::Read, e))?;
+            match ready.try_io(|file| crate::Offer::read(file.get_ref())) {
+                Ok(offer) => return Ok(Offer(offer.map_err(|e| Error::system(Doing::Read, e))??)),
+                Err(_) => continue,
+            }
+        }
+    }
+
+    /// Waits until a program asks for a channel, and accepts it.
+    ///
+    /// # Errors
+    ///
+    /// Those of `read`; those of limits.
+    pub async fn accept(&self) -> Result<Channel> {
+        loop {
+            match self.offer().await?.accept(&[]) {
+                // The program does not wait any more.
+                Err(error) if error.errno() == Some(Errno::NOENT.raw_os_error()) => {}
+                result => return result,
+            }
+        }
+    }
+}
+
+impl<'a> Deref for Offer<'a> {
+    type Target = crate::Offer<'a>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
+impl Offer<'_> {
+    /// Accepts, with private data of at most [`MAX_DATA`](crate::wire::MAX_DATA) bytes. Does not wait.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::Offer::accept`].
+    pub fn accept(self, data: &[u8]) -> Result<Channel> {
+        Channel::of(self.0.file(NONBLOCK, data)?)
+    }
+
+    /// Refuses, with an errno and private data of at most [`MAX_DATA`](crate::wire::MAX_DATA) bytes. Does not wait.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::Offer::reject`].
+    pub fn reject(self, reason: i32, data: &[u8]) -> Result<()> {
+        self.0.reject(reason, data)
+    }
+}

@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Futures of the module `tokio` on the device: `test_message_programs.py` runs these tests in a guest.
+
+#![cfg(feature = "tokio")]
+
+use std::time::{Duration, Instant};
+
+use ibmsg::tokio::{Channel, Portal};
+use ibmsg::{Connect, Error, Message, Outgoing, Result, Terms};
+use tokio::time::{sleep, timeout};
+
+const ENOENT: i32 = 2;
+const EPERM: i32 = 1;
+const ECANCELED: i32 = 125;
+const ETIMEDOUT: i32 = 110;
+const ECONNRESET: i32 = 104;
+
+fn ms(time: u64) -> Duration {
+    Duration::from_millis(time)
+}
+
+async fn pair(name: &str, terms: &Terms) -> (Channel, Channel) {
+    let portal = Portal::bind_with(name, terms).expect("a portal");
+    let client = Channel::connect(Connect::new("local", name).terms(*terms));
+    let (client, server) = tokio::join!(client, portal.accept());
+    (client.expect("a channel"), server.expect("a channel"))
+}
+
+/// Answers each request with its content, after a time.
+fn echo(channel: Channel, time: Duration) {
+    tokio::spawn(async move {
+        while let Some(message) = channel.receive().await? {
+            if let Message::Request { id, body, .. } = message {
+                let channel = channel.clone();
+                tokio::spawn(async move {
+                    sleep(time).await;
+                    channel.reply(id, &body).await
+                });
+            }
+        }
+        Result::Ok(())
+    });
+}
+
+async fn number(channel: &Channel) -> u64 {
+    match channel.receive().await {
+        Ok(Some(Message::Msg { tag, .. })) => tag,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs the device"]
+async fn portals_answer() {
+    let nobody = Channel::connect(Connect::new("local", "nobody")).await;
+    assert!(
+        matches!(nobody, Err(Error::Refused { reason: ENOENT, .. })),
+        "{nobody:?}"
+    );
+    let portal = Portal::bind("answers").expect("a portal");
+    let begun = Instant::now();
+    let late = Channel::connect(Connect::new("local", "answers").timeout(Some(ms(100)))).await;
+    assert_eq!(late.expect_err("no answer").errno(), Some(ETIMEDOUT));
+    assert!(begun.elapsed() >= ms(100));
+    // The offers of those that wait no more are none.
+    let dropped = Channel::connect(Connect::new("local", "answers"));
+    assert!(timeout(ms(50), dropped).await.is_err());
+    let data = Connect::new("local", "answers").data(b"hello");
+    let (refused, ()) = tokio::join!(Channel::connect(data), async {
+        loop {
+            let offer = portal.offer().await.expect("an offer");
+            let is_last = offer.data == b"hello" && offer.session == "local";
+            match offer.reject(EPERM, b"not you") {
+                Ok(()) if is_last => return,
+                result => assert_eq!(result.expect_err("gone").errno(), Some(ENOENT)),
+            }
+        }
+    });
+    assert!(
+        matches!(&refused, Err(Error::Refused { reason: EPERM, data }) if data == b"not you"),
+        "{refused:?}"
+    );
+}
+
+/// More calls than the other program takes, on several threads: each has its own reply.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs the device"]
+async fn more_calls_than_slots() {
+    let terms = Terms {
+        recv_calls: 4,
+        ..Terms::default()
+    };
+    let (client, server) = pair("slots", &terms).await;
+    echo(server, ms(2));
+    let calls: Vec<_> = (0..200u32)
+        .map(|number| {
+            let client = client.clone();
+            tokio::spawn(async move { (number, client.call(&number.to_ne_bytes(), None).await) })
+        })
+        .collect();
+    for call in calls {
+        let (number, reply) = call.await.expect("a task");
+        assert_eq!(reply.expect("a reply"), number.to_ne_bytes());
+    }
+}
+
+/// The outcome of a call is known in time even if the messages that arrive are not received.
+#[tokio::test]
+#[ignore = "needs the device"]
+async fn a_call_ends_in_spite_of_messages() {
+    let terms = Terms {
+        recv_bytes: 1 << 20,
+        send_bytes: 1 << 20,
+        ..Terms::default()
+    };
+    let (client, server) = pair("flood", &terms).await;
+    for tag in 0..100 {
+        let body = vec![0; 8000];
+        let message = Outgoing::new(&body).tag(tag);
+        server.send_with(&message).await.expect("room");
+    }
+    let outcome = timeout(ms(20_000), client.call(b"x", Some(ms(300)))).await;
+    let outcome = outcome.expect("an outcome in time");
+    assert!(
+        matches!(outcome, Err(Error::Unanswered(ETIMEDOUT))),
+        "{outcome:?}"
+    );
+    // A second one, whose channel is closed.
+    let call = {
+        let client = client.clone();
+        tokio::spawn(async move { client.call(b"y", None).await })
+    };
+    loop {
+        match server.receive().await.expect("a message") {
+            Some(Message::Request { body, .. }) if body == b"y" => break,
+            Some(Message::Request { .. }) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    drop(server);
+    let outcome = timeout(ms(20_000), call).await.expect("an outcome in time");
+    let outcome = outcome.expect("a task");
+    assert!(
+        matches!(outcome, Err(Error::Unanswered(ECONNRESET | ECANCELED))),
+        "{outcome:?}"
+    );
+    // The end does not keep the processor busy.
+    let again = timeout(ms(500), client.call(b"z", None)).await;
+    assert!(again.is_ok_and(|call| call.is_err()));
+    for tag in 0..100 {
+        assert_eq!(number(&client).await, tag);
+    }
+    let end = client.receive().await;
+    assert!(
+        matches!(end, Ok(Some(Message::Closed { status: 0, .. }))),
+        "{end:?}"
+    );
+    assert_eq!(client.receive().await.expect("nothing"), None);
+}
+
+/// Nothing is lost with futures that are dropped at any time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs the device"]
+async fn dropped_futures() {
+    let terms = Terms {
+        recv_msgs: 8,
+        send_msgs: 8,
+        ..Terms::default()
+    };
+    let (client, server) = pair("dropped", &terms).await;
+    const COUNT: u64 = 2000;
+    let sender = tokio::spawn(async move {
+        let mut tag = 0;
+        while tag < COUNT {
+            let body = tag.to_ne_bytes();
+            let message = Outgoing::new(&body).tag(tag);
+            // A dropped future has not sent it.
+            let time = Duration::from_micros(tag % 7 * 50);
+            match timeout(time, client.send_with(&message)).await {
+                Ok(sent) => {
+                    sent.expect("room");
+                    tag += 1;
+                }
+                Err(_) => tokio::task::yield_now().await,
+            }
+        }
+        client
+    });
+    let mut next = 0;
+    while next < COUNT {
+        let time = Duration::from_micros(next % 5 * 50);
+        if let Ok(message) = timeout(time, server.receive()).await {
+            match message {
+                Ok(Some(Message::Msg { tag, .. })) => assert_eq!(tag, next),
+                other => panic!("{other:?}"),
+            }
+            next += 1;
+        }
+    }
+    let client = sender.await.expect("a task");
+    // Calls whose replies nobody waits for take no slot for ever.
+    echo(server, ms(1));
+    for number in 0..300u64 {
+        let time = Duration::from_micros(number % 10 * 300);
+        let _ = timeout(time, client.call(&number.to_ne_bytes(), None)).await;
+    }
+    let last = timeout(ms(20_000), client.call(b"last", None)).await;
+    assert_eq!(last.expect("a reply in time").expect("a reply"), b"last");
+}
+
+#[tokio::test]
+#[ignore = "needs the device"]
+async fn outcomes_and_the_end() {
+    let (client, server) = pair("outcomes", &Terms::default()).await;
+    let receipt = |tag| Outgoing::new(b"x").tag(tag).receipt(true);
+    client.send_with(&receipt(7)).await.expect("room");
+    let outcome = client.receive().await;
+    assert!(
+        matches!(outcome, Ok(Some(Message::Receipt { tag: 7, status: 0 }))),
+        "{outcome:?}"
+    );
+    assert_eq!(number(&server).await, 7);
+    let (refused, ()) = tokio::join!(client.call(b"x", None), async {
+        match server.receive().await {
+            Ok(Some(Message::Request { id, .. })) => {
+                server.reply_error(id, EPERM, b"no").await.expect("room");
+                let twice = server.reply(id, b"").await;
+                assert_eq!(twice.expect_err("answered").errno(), Some(ENOENT));
+            }
+            other => panic!("{other:?}"),
+        }
+    });
+    assert!(matches!(refused, Err(Error::Answered(EPERM, why)) if why == b"no"));
+    assert!(client.number().is_ok());
+    client.shut_down().expect("the end");
+    for channel in [&server, &client] {
+        let end = channel.receive().await;
+        assert!(matches!(end, Ok(Some(Message::Closed { status: 0, .. }))));
+        assert_eq!(channel.receive().await.expect("nothing"), None);
+    }
+    assert!(server.send(b"x").await.is_err());
+    // A channel that blocks becomes one that does not.
+    let portal = Portal::bind("converted").expect("a portal");
+    let opener = std::thread::spawn(|| {
+        Connect::new("local", "converted")
+            .open()
+            .expect("a channel")
+    });
+    let server = portal.accept().await.expect("a channel");
+    let client = Channel::try_from(opener.join().expect("a thread")).expect("a channel");
+    assert!(timeout(ms(50), client.receive()).await.is_err());
+    server.send(b"x").await.expect("room");
+    assert_eq!(number(&client).await, 0);
+}
