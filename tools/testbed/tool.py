@@ -13,6 +13,8 @@ from . import paths
 # Their names in a guest.
 PROGRAM = "/tmp/ibnbd"
 MESSAGES = "/tmp/ibmsg"
+# For programs in C that include ibmsg.h.
+C_FLAGS = ("-std=c99", "-pedantic", "-Wall", "-Wextra", "-Werror", "-O2", "-I", paths.TOP / "ibmsg")
 
 
 @functools.cache
@@ -40,6 +42,13 @@ def example(guest, name: str) -> str:
     """Builds an example of the crate ibmsg, and returns its name in a guest."""
     _cargo("build", "--example", name)
     return _copy(guest, paths.crates() / "debug/examples" / name, name)
+
+
+def c_example(guest, name: str) -> str:
+    """Builds an example in C, and returns its name in a guest."""
+    subprocess.run(["cc", *C_FLAGS, "-static", "-o", guest.share / name, paths.TOP / f"tools/examples/{name}.c"], check=True)
+    guest.run(f"cp /mnt/share/{name} /tmp/{name}")
+    return f"/tmp/{name}"
 
 
 def crate_tests(guest, name: str) -> str:

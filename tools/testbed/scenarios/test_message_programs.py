@@ -1,10 +1,47 @@
 # SPDX-License-Identifier: GPL-2.0
 """Programs that pass messages: the examples, and the crate `ibmsg`."""
 
+import errno
+import os
+import re
+
 import pytest
 
+from testbed.lab import wait_for
 from testbed.message_programs import bound, load
-from testbed.tool import crate_tests, example
+from testbed.paths import TOP
+from testbed.tool import c_example, crate_tests, example
+
+# Requests of 4000 bytes, whose answers nobody reads before all of them are sent, if there is room.
+FLOOD = """
+import fcntl, os, sys
+sys.path.append("/tmp")
+import messages
+channel = messages.connect("echo", options=messages.opts(recv_bytes=8320, send_bytes=8320, max_message=4096))
+fcntl.fcntl(channel, fcntl.F_SETFL, os.O_NONBLOCK)
+sent = got = 0
+while got < 200:
+    try:
+        while sent < 200:
+            messages.write(channel, messages.body_of(sent, 4000)[::-1], kind=messages.REQUEST, tag=sent)
+            sent += 1
+    except BlockingIOError:
+        pass
+    blocked = sent - got
+    messages.ready(channel, messages.select.POLLIN)
+    for message in messages.read(channel):
+        assert message.kind == messages.REPLY and message.body == messages.body_of(message.tag, 4000), message
+        got += 1
+    if got < 10:
+        print(blocked)
+"""
+
+
+def start(guest, command: str):
+    """A program that has bound a portal."""
+    program = guest.start(f"exec {command}")
+    bound(guest)
+    return program
 
 
 @pytest.mark.parametrize("lossy", (False, True), ids=("", "lossy"))
@@ -21,8 +58,7 @@ def test_an_rpc_service_with_tokio(solo):
     program = example(solo, "rpc")
     assert solo.run(f"{program} ask", check=False).status == 2
     assert "bound" in solo.run(f"{program} ask local nobody 1 2>&1", check=False)
-    server = solo.start(f"exec {program} serve rpc")
-    bound(solo)
+    server = start(solo, f"{program} serve rpc")
     # Those that the service has not room for at once come in the order in which they have got it.
     answer = solo.run(f"{program} ask local rpc 100", timeout=120)
     assert answer.startswith("100 calls, ") and int(answer.split()[2]) >= 60, answer
@@ -37,3 +73,107 @@ def test_an_rpc_service_with_tokio(solo):
     ended = [int(line.split()[4]) for line in server.text.splitlines()]
     # The one that was dropped takes an hour; the killed client had as many as the service takes.
     assert ended[:3] == [0, 1, 64] and ended[3] == 1, server.text
+
+
+def test_threads_that_share_channels(solo):
+    """The example in Rust: each call has its own reply, although the link is lost."""
+    load(solo, lossy=True)
+    program = example(solo, "threads")
+    assert solo.run(f"{program} ask", check=False).status == 2
+    assert "bound" in solo.run(f"{program} ask local nobody 1 1 1 2>&1", check=False)
+    serving = start(solo, f"{program} serve hello 3")
+    assert solo.run(f"{program} ask local hello 3 8 50", timeout=120).startswith("1200 calls, ")
+    assert serving.wait(60).ok, serving.text
+
+
+def test_a_call_in_c(solo):
+    load(solo)
+    program = c_example(solo, "call")
+    server = start(solo, f"{program} serve shout")
+    assert solo.run(f"{program} ask shout hello") == "HELLO"
+    assert os.strerror(errno.ENOENT) in solo.run(f"{program} ask nobody hello 2>&1", check=False)
+    server.kill()
+
+
+def test_requests_in_both_directions(solo):
+    load(solo, lossy=True)
+    program = c_example(solo, "hello")
+    server = start(solo, f"{program} serve room Alice")
+    said = solo.run(f"{program} greet local room Bob")
+    assert set(said.splitlines()) == {"asked: What is your name?", "hello, Alice"}
+    assert server.wait(60).ok and set(server.text.splitlines()) == {"asked: What is your name?", "hello, Bob"}
+    # A program that goes before it has answered.
+    server = start(solo, f"{program} serve room Alice")
+    solo.run("python3 -c 'import sys; sys.path.append(\"/tmp\"); import messages\nmessages.connect(\"room\")'")
+    ended = server.wait(60, check=False)
+    assert ended.status == 1 and os.strerror(errno.ECANCELED) in ended
+
+
+def test_many_channels_of_one_thread(solo):
+    """Edge-triggered epoll; a client that does not take its answers holds up nobody else."""
+    load(solo, lossy=True)
+    server = start(solo, f"{c_example(solo, 'epoll_server')} echo")
+    solo.push("/tmp/flood.py", FLOOD)
+    flood = solo.start("exec python3 /tmp/flood.py 2>&1")
+    assert solo.run(f"{example(solo, 'threads')} ask local echo 40 2 20", timeout=120).startswith("1600 calls, ")
+    assert flood.wait(60).ok, flood.text
+    # It was the room, not the number of requests, that stopped it.
+    assert max(map(int, flood.text.split())) < 60, flood.text
+    # All files of channels are closed.
+    solo.wait_until("! ls -l /proc/[0-9]*/fd 2> /dev/null | grep -q ibmsg-channel", 60)
+    server.kill()
+
+
+def test_one_way_with_receipts(solo):
+    """Each message is delivered, not delivered, or unknown; those that are delivered were received in order."""
+    load(solo, lossy=True)
+    program = example(solo, "receipts")
+    listener = start(solo, f"{program} listen news")
+    assert solo.run(f"{program} send local news 500", timeout=60) == (
+        "500 sent, 500 delivered, 0 not delivered, 0 unknown")
+    assert listener.wait(60).ok and listener.text.split() == [str(tag) for tag in range(500)]
+    # The listener is killed: what it has printed is among what was delivered, and every message has an outcome.
+    listener = start(solo, f"{program} listen news")
+    sender = solo.start(f"exec {program} send local news 1000000")
+    wait_for(lambda: "\n100\n" in listener.text, 60, "messages have arrived")
+    listener.kill()
+    assert sender.wait(60).ok, sender.text
+    sent, delivered, lost, unknown = map(int, re.findall(r"\d+", sender.text))
+    got = listener.text.split("\n")[:-1]
+    assert got == [str(tag) for tag in range(len(got))]
+    assert sent == delivered + lost + unknown and len(got) <= delivered and unknown == 0, sender.text
+
+
+def test_a_file_is_copied(solo):
+    """A receiver that does not run stops the sender; what arrives has the right checksum."""
+    load(solo, lossy=True)
+    program = example(solo, "copy")
+    solo.run("head -c 10000000 /dev/urandom > /tmp/original")
+    receiver = start(solo, f"{program} receive files /tmp/copied")
+    sender = solo.start(f"exec {program} send local files /tmp/original")
+    solo.run("until ls -l /proc/[0-9]*/fd 2> /dev/null | grep -q ibmsg-channel; do :; done; "
+             "kill -STOP $(pgrep -f '^/tmp/copy receive')")
+
+    def sent() -> int:
+        """Messages of the sender; the receiver has not sent any."""
+        counts = solo.run("cat /proc/[0-9]*/fdinfo/* 2> /dev/null | grep ^sent:", check=False)
+        return max(map(int, re.findall(r"\d+", counts)))
+
+    solo.run("sleep 1")
+    before = sent()
+    solo.run("sleep 1")
+    assert sent() == before < 10_000_000 // (60 << 10)
+    solo.run("kill -CONT $(pgrep -f '^/tmp/copy receive')")
+    assert sender.wait(120).ok and receiver.wait(120).ok, sender.text + receiver.text
+    assert (sender.text, receiver.text) == ("10000000 bytes sent\n", "10000000 bytes received\n")
+    solo.run("cmp /tmp/original /tmp/copied; rm /tmp/original /tmp/copied")
+
+
+def test_python_with_nothing_but_files(solo):
+    load(solo, lossy=True)
+    solo.push("/tmp/echo.py", (TOP / "tools/examples/echo.py").read_text())
+    server = start(solo, "python3 /tmp/echo.py serve echo")
+    assert solo.run("python3 /tmp/echo.py ask local echo one two") == "one: one\ntwo: two"
+    assert solo.run("python3 /tmp/echo.py ask local echo x") == "x: x"
+    assert solo.run("python3 /tmp/echo.py ask", check=False).status == 2
+    server.kill()

@@ -6,13 +6,12 @@ import errno
 import json
 import os
 import re
-import subprocess
 
 import pytest
 
 from testbed.message_programs import bound, load
 from testbed.paths import TOP
-from testbed.tool import MESSAGES, Tool, example
+from testbed.tool import MESSAGES, Tool
 
 
 def case(guest, name: str, *arguments, timeout: float = 600) -> str:
@@ -56,30 +55,6 @@ def test_the_first_program(solo):
     bound(solo)
     assert solo.run("python3 /tmp/client.py") == "b'hello'"
     assert echo.wait(60).ok
-
-
-def test_the_example_in_c(solo):
-    load(solo)
-    subprocess.run(["cc", "-std=c99", "-static", "-O2", "-I", TOP / "ibmsg", "-o", solo.share / "call",
-                    TOP / "tools/examples/call.c"], check=True)
-    solo.run("cp /mnt/share/call /tmp/call")
-    server = solo.start("exec /tmp/call serve shout")
-    bound(solo)
-    assert solo.run("/tmp/call ask shout hello") == "HELLO"
-    assert os.strerror(errno.ENOENT) in solo.run("/tmp/call ask nobody hello 2>&1", check=False)
-    server.kill()
-
-
-def test_threads_that_share_channels(solo):
-    """The example in Rust: each call has its own reply, although the link is lost."""
-    load(solo, lossy=True)
-    program = example(solo, "threads")
-    assert solo.run(f"{program} ask", check=False).status == 2
-    assert "bound" in solo.run(f"{program} ask local nobody 1 1 1 2>&1", check=False)
-    serving = solo.start(f"{program} serve hello 3")
-    bound(solo)
-    assert solo.run(f"{program} ask local hello 3 8 50", timeout=120).startswith("1200 calls, ")
-    assert serving.wait(60).ok, serving.text
 
 
 def test_the_command(solo):

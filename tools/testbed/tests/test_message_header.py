@@ -4,8 +4,11 @@
 import re
 import subprocess
 
+import pytest
+
 from testbed import messages
 from testbed.paths import TOP
+from testbed.tool import C_FLAGS
 
 HEADER = TOP / "ibmsg/ibmsg.h"
 PROGRAM = """
@@ -51,7 +54,10 @@ def test_numbers_are_those_of_the_module(tmp_path):
                                                        messages.SHUTDOWN, messages.CALL]
 
 
-def test_the_example_compiles(tmp_path):
-    subprocess.run(["cc", "-std=c99", "-pedantic", "-Wall", "-Wextra", "-Werror", "-O2", "-I", TOP / "ibmsg",
-                    "-o", tmp_path / "call", TOP / "tools/examples/call.c"], check=True)
-    assert subprocess.run(tmp_path / "call", capture_output=True).returncode == 2
+EXAMPLES = sorted(path.stem for path in (TOP / "tools/examples").glob("*.c"))
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_examples_compile(tmp_path, name):
+    subprocess.run(["cc", *C_FLAGS, "-o", tmp_path / name, TOP / f"tools/examples/{name}.c"], check=True)
+    assert subprocess.run(tmp_path / name, capture_output=True).returncode == 2
