@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -257,10 +258,33 @@ pub(crate) fn whole(header: Header, body: &[u8]) -> Result<Vec<u8>> {
     Ok(data)
 }
 
+/// What has become of a call: status and length of the reply, or the error of the kernel.
+pub(crate) fn answer(done: io::Result<(i32, usize)>, mut reply: Vec<u8>) -> Result<Vec<u8>> {
+    match done {
+        Ok((status, len)) => {
+            reply.truncate(len);
+            match status {
+                0 => Ok(reply),
+                errno => Err(Error::Answered(errno, reply)),
+            }
+        }
+        Err(e) => Err(match e.raw_os_error().map(Errno::from_raw_os_error) {
+            Some(
+                errno @ (Errno::CANCELED
+                | Errno::TIMEDOUT
+                | Errno::CONNRESET
+                | Errno::CONNABORTED
+                | Errno::INTR),
+            ) => Error::Unanswered(errno.raw_os_error()),
+            _ => Error::system(Doing::Write, e),
+        }),
+    }
+}
+
 /// One end of a channel. It is closed when it is dropped.
 #[derive(Debug)]
 pub struct Channel {
-    file: File,
+    file: Arc<File>,
     buffer: Vec<u8>,
     /// What was read while waiting for something else.
     waiting: VecDeque<Message>,
@@ -270,7 +294,7 @@ pub struct Channel {
 impl Channel {
     pub(crate) fn of(file: File) -> Self {
         Self {
-            file,
+            file: Arc::new(file),
             buffer: Vec::new(),
             waiting: VecDeque::new(),
             is_over: false,
@@ -279,8 +303,14 @@ impl Channel {
 
     /// The file, and messages that were read.
     #[cfg(feature = "tokio")]
-    pub(crate) fn into_parts(self) -> (File, VecDeque<Message>) {
+    pub(crate) fn into_parts(self) -> (Arc<File>, VecDeque<Message>) {
         (self.file, self.waiting)
+    }
+
+    /// The file, for as long as the kernel needs its descriptor.
+    #[cfg(feature = "uring")]
+    pub(crate) fn file(&self) -> Arc<File> {
+        self.file.clone()
     }
 
     /// Another handle of the same channel, for another thread. What is read by one is not read by the other.
@@ -297,7 +327,7 @@ impl Channel {
         let data = whole(header, body)?;
         loop {
             // One write is one message.
-            match (&self.file).write(&data) {
+            match (&*self.file).write(&data) {
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 result => return result.map(drop).map_err(|e| Error::system(Doing::Write, e)),
             }
@@ -350,25 +380,8 @@ impl Channel {
     /// closed before the answer, `ECONNABORTED` or `EINTR` if nobody knows; `EPIPE` and `EMSGSIZE` as [`Channel::send`].
     pub fn call(&self, body: &[u8], timeout: Option<Duration>) -> Result<Vec<u8>> {
         let mut reply = vec![0; MAX_MESSAGE];
-        match sys::call(&self.file, body, &mut reply, milliseconds(timeout)) {
-            Ok((status, len)) => {
-                reply.truncate(len);
-                match status {
-                    0 => Ok(reply),
-                    errno => Err(Error::Answered(errno, reply)),
-                }
-            }
-            Err(e) => Err(match e.raw_os_error().map(Errno::from_raw_os_error) {
-                Some(
-                    errno @ (Errno::CANCELED
-                    | Errno::TIMEDOUT
-                    | Errno::CONNRESET
-                    | Errno::CONNABORTED
-                    | Errno::INTR),
-                ) => Error::Unanswered(errno.raw_os_error()),
-                _ => Error::system(Doing::Write, e),
-            }),
-        }
+        let done = sys::call(&*self.file, body, &mut reply, milliseconds(timeout));
+        answer(done, reply)
     }
 
     /// The next message; `None` after the end.
@@ -392,7 +405,7 @@ impl Channel {
     /// Reads what there is, at least one message.
     fn fill(&mut self) -> Result<()> {
         self.buffer.resize(HEADER_LEN + MAX_MESSAGE, 0);
-        let len = match (&self.file).read(&mut self.buffer) {
+        let len = match (&*self.file).read(&mut self.buffer) {
             Err(e) if e.kind() == io::ErrorKind::Interrupted => return Ok(()),
             result => result.map_err(|e| Error::system(Doing::Read, e))?,
         };

@@ -27,6 +27,7 @@
 //! | [`channel`] | channels, and their messages |
 //! | [`fdinfo`] | the portals and channels of other processes |
 //! | [`mod@tokio`] | the same as futures, with the feature `tokio` |
+//! | [`uring`] | calls as commands of io_uring, with the feature `uring` |
 
 #![deny(unsafe_code)]
 #![allow(rustdoc::private_intra_doc_links)]
@@ -39,6 +40,8 @@ mod portal;
 mod sys;
 #[cfg(feature = "tokio")]
 pub mod tokio;
+#[cfg(feature = "uring")]
+pub mod uring;
 pub mod wire;
 pub mod words;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The ioctls of `ibmsg.h`, and files in tokio's epoll: the only unsafe code of this crate.
+//! The ioctls of `ibmsg.h`, and files in tokio's epoll: the only unsafe code of this crate but for [`uring`](crate::uring).
 
 use std::ffi::c_void;
 use std::io;
@@ -14,7 +14,7 @@ pub(crate) const CONNECT: Opcode = 0xB901;
 pub(crate) const ACCEPT: Opcode = 0xB902;
 pub(crate) const INFO: Opcode = 0xB903;
 const SHUTDOWN: Opcode = 0xB904;
-const CALL: Opcode = 0xB905;
+pub(crate) const CALL: Opcode = 0xB905;
 
 /// An ioctl with a structure, which begins with its size.
 struct Call<'a> {
@@ -47,7 +47,7 @@ unsafe impl Ioctl for Call<'_> {
 
 /// `struct ibmsg_call`.
 #[repr(C)]
-struct CallArgument {
+pub(crate) struct CallArgument {
     size: u32,
     flags: u32,
     request: u64,
@@ -57,6 +57,35 @@ struct CallArgument {
     timeout_ms: u32,
     status: i32,
     tag: u64,
+}
+
+impl CallArgument {
+    /// A call with this request and this room for its reply, which the caller keeps for as long as the kernel has it.
+    ///
+    /// # Errors
+    ///
+    /// `EMSGSIZE`
+    pub(crate) fn new(request: &[u8], reply: &mut [u8], timeout_ms: u32) -> io::Result<Self> {
+        let length = |len: usize| u32::try_from(len).map_err(|_| rustix::io::Errno::MSGSIZE);
+        Ok(Self {
+            // CAST: A small constant.
+            size: size_of::<Self>() as u32,
+            flags: 0,
+            request: request.as_ptr().expose_provenance() as u64,
+            reply: reply.as_mut_ptr().expose_provenance() as u64,
+            request_len: length(request.len())?,
+            reply_len: length(reply.len())?,
+            timeout_ms,
+            status: 0,
+            tag: 0,
+        })
+    }
+
+    /// Status and length of the reply.
+    pub(crate) fn reply(&self) -> (i32, usize) {
+        // CAST: Lossless.
+        (self.status, self.reply_len as usize)
+    }
 }
 
 /// `IBMSG_IOC_CALL`, with the memory that its argument refers to.
@@ -93,19 +122,7 @@ pub(crate) fn call(
     reply: &mut [u8],
     timeout_ms: u32,
 ) -> io::Result<(i32, usize)> {
-    let length = |len: usize| u32::try_from(len).map_err(|_| rustix::io::Errno::MSGSIZE);
-    let mut argument = CallArgument {
-        // CAST: A small constant.
-        size: size_of::<CallArgument>() as u32,
-        flags: 0,
-        request: request.as_ptr().expose_provenance() as u64,
-        reply: reply.as_mut_ptr().expose_provenance() as u64,
-        request_len: length(request.len())?,
-        reply_len: length(reply.len())?,
-        timeout_ms,
-        status: 0,
-        tag: 0,
-    };
+    let mut argument = CallArgument::new(request, reply, timeout_ms)?;
     let waiting = Waiting {
         argument: &mut argument,
         _request: request,
@@ -114,8 +131,7 @@ pub(crate) fn call(
     // SAFETY: As for `ioctl`: other files refuse the number.
     #[allow(unsafe_code)]
     unsafe { rustix::ioctl::ioctl(file, waiting) }?;
-    // CAST: Lossless.
-    Ok((argument.status, argument.reply_len as usize))
+    Ok(argument.reply())
 }
 
 /// `IBMSG_IOC_SHUTDOWN`, which has no argument.
@@ -179,9 +195,9 @@ pub(crate) fn shutdown(file: impl AsFd) -> io::Result<()> {
 /// Outside of a runtime of tokio.
 #[cfg(feature = "tokio")]
 pub(crate) fn watch(
-    file: std::fs::File,
+    file: std::sync::Arc<std::fs::File>,
     interest: tokio::io::Interest,
-) -> io::Result<tokio::io::unix::AsyncFd<std::fs::File>> {
+) -> io::Result<tokio::io::unix::AsyncFd<std::sync::Arc<std::fs::File>>> {
     // SAFETY: A `File` owns its descriptor, which is open and the same until the `File` is dropped; nobody replaces the
     // file in an `AsyncFd` that is only lent out shared.
     #[allow(unsafe_code)]

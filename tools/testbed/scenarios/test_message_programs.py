@@ -48,8 +48,22 @@ def start(guest, command: str):
 def test_futures(solo, lossy):
     """tools/ibmsg/tests/device.rs."""
     load(solo, lossy)
-    ran = solo.run(f"timeout 300 {crate_tests(solo, 'device')} --ignored 2>&1", timeout=310)
+    ran = solo.run(f"timeout 100 {crate_tests(solo, 'device')} --ignored 2>&1", timeout=310)
     assert "test result: ok. 5 passed" in ran, ran
+
+
+@pytest.mark.parametrize("lossy", (False, True), ids=("", "lossy"))
+def test_calls_by_io_uring(solo, lossy):
+    """tools/ibmsg/tests/ring.rs, and the example."""
+    load(solo, lossy)
+    ran = solo.run(f"timeout 100 {crate_tests(solo, 'ring')} --ignored 2>&1", timeout=310)
+    assert "test result: ok. 3 passed" in ran, ran
+    program = example(solo, "depth")
+    assert solo.run(f"{program} local", check=False).status == 2
+    assert "bound" in solo.run(f"{program} local nobody 1 1 2>&1", check=False)
+    server = start(solo, f"{example(solo, 'threads')} serve deep 1")
+    assert solo.run(f"{program} local deep 32 3000", timeout=120).startswith("3000 calls, ")
+    assert server.wait(60).ok, server.text
 
 
 def test_an_rpc_service_with_tokio(solo):

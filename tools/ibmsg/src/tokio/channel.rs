@@ -32,10 +32,10 @@ impl fmt::Debug for Channel {
 
 impl Channel {
     pub(super) fn of(file: File) -> Result<Self> {
-        Self::with(file, VecDeque::new())
+        Self::with(Arc::new(file), VecDeque::new())
     }
 
-    fn with(file: File, inbox: VecDeque<Message>) -> Result<Self> {
+    fn with(file: Arc<File>, inbox: VecDeque<Message>) -> Result<Self> {
         let reader = Reader::new(file, inbox).map_err(|e| Error::system(Doing::Read, e))?;
         Ok(Self {
             reader: Arc::new(reader),

@@ -4,6 +4,7 @@
 
 use std::fs::File;
 use std::ops::Deref;
+use std::sync::Arc;
 
 use ::tokio::io::unix::AsyncFd;
 use ::tokio::io::Interest;
@@ -18,7 +19,7 @@ use crate::words::Doing;
 /// A name at which this program accepts channels, until it is dropped.
 #[derive(Debug)]
 pub struct Portal {
-    file: AsyncFd<File>,
+    file: AsyncFd<Arc<File>>,
 }
 
 /// A program asks for a channel.
@@ -50,7 +51,7 @@ impl Portal {
     /// As [`Portal::bind`].
     pub fn bind_with(name: &str, terms: &Terms) -> Result<Self> {
         let file = crate::Portal::file(name, terms, NONBLOCK)?;
-        let file = sys::watch(file, Interest::READABLE);
+        let file = sys::watch(Arc::new(file), Interest::READABLE);
         let file = file.map_err(|e| Error::system(Doing::Bind, e))?;
         Ok(Self { file })
     }

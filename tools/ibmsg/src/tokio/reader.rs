@@ -8,7 +8,7 @@ use std::collections::{HashMap, VecDeque};
 use std::fs::File;
 use std::future::pending;
 use std::io::{self, Read, Write};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ::tokio::io::unix::AsyncFd;
 use ::tokio::io::Interest;
@@ -71,7 +71,7 @@ impl Drop for Call<'_> {
 
 /// The file of a channel.
 pub(super) struct Reader {
-    file: AsyncFd<File>,
+    file: AsyncFd<Arc<File>>,
     state: Mutex<State>,
     /// Held by the task that reads.
     reading: ::tokio::sync::Mutex<()>,
@@ -83,7 +83,7 @@ pub(super) struct Reader {
 
 impl Reader {
     /// The file does not block.
-    pub(super) fn new(file: File, inbox: VecDeque<Message>) -> io::Result<Self> {
+    pub(super) fn new(file: Arc<File>, inbox: VecDeque<Message>) -> io::Result<Self> {
         let interest = Interest::READABLE | Interest::WRITABLE | Interest::PRIORITY;
         let permits = inbox.len();
         let state = State {
@@ -112,7 +112,7 @@ impl Reader {
     pub(super) async fn write(&self, header: Header, body: &[u8]) -> Result<()> {
         let data = whole(header, body)?;
         // One write is one message.
-        let write = |mut file: &File| file.write(&data).map(drop);
+        let write = |file: &Arc<File>| (&**file).write(&data).map(drop);
         select! {
             biased;
             done = self.file.async_io(Interest::WRITABLE, write) => {
@@ -184,7 +184,7 @@ impl Reader {
     /// Reads at least one message, or finds that there is none.
     async fn fill(&self) -> io::Result<()> {
         if !self.state().is_full() {
-            let read = |file: &File| self.read_now(file, HEADER_LEN + MAX_MESSAGE);
+            let read = |file: &Arc<File>| self.read_now(file, HEADER_LEN + MAX_MESSAGE);
             return self.file.async_io(Interest::READABLE, read).await;
         }
         // What has become of calls is told even if nobody receives other messages.
@@ -258,9 +258,9 @@ impl Reader {
 
     /// The answer of a portal, the first message of a channel that was asked for.
     pub(super) async fn answer(&self) -> Result<()> {
-        let read = |mut file: &File| {
+        let read = |file: &Arc<File>| {
             let mut buffer = [0; HEADER_LEN + 1024];
-            let len = file.read(&mut buffer)?;
+            let len = (&**file).read(&mut buffer)?;
             let mut bytes = buffer.get(..len).unwrap_or(&[]);
             let first = Header::take(&mut bytes).map(|(header, body)| (header, body.to_vec()));
             // Messages may be as early.
