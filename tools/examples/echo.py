@@ -3,8 +3,10 @@
 """Messages in Python, with nothing but open, read, write and ioctl.
 
     echo.py serve PORTAL                 sends back what arrives, one channel after the other
+    echo.py inherited                    the same for the channel that is its standard input: ibmsg serve PORTAL echo.py inherited
     echo.py ask SESSION PORTAL TEXT...   sends requests, and prints the answers"""
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -39,11 +41,13 @@ def write(channel: int, kind: int, body: bytes, id: int = 0, tag: int = 0) -> No
 
 
 def answer(channel: int) -> None:
-    for kind, id, tag, _, body in messages(channel):
-        if kind == REQUEST:
-            write(channel, REPLY, body, id=id)
-        elif kind == MSG:
-            write(channel, MSG, body, tag=tag)
+    # The other program may go before it has all answers.
+    with contextlib.suppress(BrokenPipeError):
+        for kind, id, tag, _, body in messages(channel):
+            if kind == REQUEST:
+                write(channel, REPLY, body, id=id)
+            elif kind == MSG:
+                write(channel, MSG, body, tag=tag)
 
 
 def serve(device: int, portal: str) -> None:
@@ -54,10 +58,7 @@ def serve(device: int, portal: str) -> None:
             channel = ioctl(portal_fd, ACCEPT, struct.pack("=IQII256x", 0, offer, 0, 0))
         except FileNotFoundError:
             continue  # The program does not wait any more.
-        try:
-            answer(channel)
-        except BrokenPipeError:
-            pass  # It has gone before it had all answers.
+        answer(channel)
         os.close(channel)
 
 
@@ -81,6 +82,8 @@ def main(words: list[str]) -> int:
     match words:
         case ["serve", portal]:
             serve(os.open("/dev/ibmsg", os.O_RDWR), portal)
+        case ["inherited"]:
+            answer(0)
         case ["ask", session, portal, *texts] if texts:
             ask(os.open("/dev/ibmsg", os.O_RDWR), session, portal, texts)
         case _:

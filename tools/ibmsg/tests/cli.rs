@@ -23,6 +23,7 @@ fn without_the_module() {
     for words in [
         &["info"][..],
         &["listen", "kv"],
+        &["serve", "kv", "true"],
         &["send", "local", "kv", "x"],
         &["call", "local", "kv", "x"],
     ] {
@@ -49,7 +50,13 @@ fn pages_and_completions() {
     let path = folder.path().join("man");
     let made = run(&["manpages", path.to_str().expect("a name")]);
     assert_eq!(made.0, Some(0), "{}", made.2);
-    for page in ["ibmsg.1", "ibmsg-listen.1", "ibmsg-send.1", "ibmsg-call.1"] {
+    for page in [
+        "ibmsg.1",
+        "ibmsg-listen.1",
+        "ibmsg-serve.1",
+        "ibmsg-send.1",
+        "ibmsg-call.1",
+    ] {
         assert!(path.join(page).exists(), "{page}");
     }
     for shell in ["bash", "zsh", "fish"] {

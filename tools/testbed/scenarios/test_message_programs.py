@@ -10,7 +10,7 @@ import pytest
 from testbed.lab import wait_for
 from testbed.message_programs import bound, load
 from testbed.paths import TOP
-from testbed.tool import c_example, crate_tests, example
+from testbed.tool import MESSAGES, Tool, c_example, crate_tests, example
 
 # Requests of 4000 bytes, whose answers nobody reads before all of them are sent, if there is room.
 FLOOD = """
@@ -190,4 +190,43 @@ def test_python_with_nothing_but_files(solo):
     assert solo.run("python3 /tmp/echo.py ask local echo one two") == "one: one\ntwo: two"
     assert solo.run("python3 /tmp/echo.py ask local echo x") == "x: x"
     assert solo.run("python3 /tmp/echo.py ask", check=False).status == 2
+    server.kill()
+
+
+def test_a_program_for_each_channel(solo):
+    """`ibmsg serve`: programs end with their channels, and channels with their programs."""
+    load(solo)
+    solo.push("/tmp/echo.py", (TOP / "tools/examples/echo.py").read_text())
+    ibmsg = Tool(solo, MESSAGES)
+    server = start(solo, f"{MESSAGES} serve echo --max 2 python3 /tmp/echo.py inherited 2>&1")
+    assert "another program has bound that name" in ibmsg.refused("serve echo true")
+    ask = "python3 /tmp/echo.py ask local echo"
+    assert solo.run(f"{ask} one two") == "one: one\ntwo: two"
+    # Two programs run; the third client waits at the portal until one of them has ended.
+    held = [solo.start("exec python3 /tmp/messages.py hold local echo") for _ in range(2)]
+    for program in held:
+        wait_for(lambda program=program: "open" in program.text, 60, "the channel is open")
+    assert "has not answered in time" in ibmsg.refused("call local echo x --timeout 500ms", 6)
+    waits = solo.start(f"exec {ask} three")
+    assert solo.run("pgrep -cf '^python3 .tmp.echo.py inherited'") == "2"
+    held[0].kill()
+    assert waits.wait(60).ok and waits.text == "three: three\n"
+    held[1].kill()
+    solo.wait_until("! pgrep -f '^python3 .tmp.echo.py inherited'", 60)
+    # The programs have failed in no case.
+    assert server.text == ""
+    server.kill()
+    # Programs know their channel; failures are reported.
+    names = "echo $IBMSG_PORTAL $IBMSG_SESSION $IBMSG_CHANNEL >&2; exit 3"
+    server = start(solo, f"{MESSAGES} serve told sh -c '{names}' 2>&1")
+    ibmsg.refused("call local told x")
+    wait_for(lambda: "failed" in server.text, 60, "the program has failed")
+    first, second = server.text.splitlines()
+    number = first.split()[2]
+    assert first == f"told local {number}" and second == (
+        f"ibmsg: channel {number} of session local: the program has failed: exit status: 3")
+    server.kill()
+    server = start(solo, f"{MESSAGES} --json serve none /nonexistent 2>&1")
+    ibmsg.refused("call local none x")
+    wait_for(lambda: os.strerror(errno.ENOENT) in server.text, 60, "there is no program")
     server.kill()

@@ -2,6 +2,7 @@
 
 //! The command line.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -11,6 +12,7 @@ use ibmsg::wire::{is_name, MAX_MESSAGE};
 const EXAMPLES: &str = "\
 Examples:
   ibmsg listen kv --echo                 answers whatever programs send to the portal kv
+  ibmsg serve kv /usr/bin/my-service     starts that for each channel
   ibmsg send local kv hello              sends a message, and waits until the other kernel has it
   ibmsg call local kv question           prints the answer
   ibmsg info                             portals and channels of this machine, and their programs
@@ -33,6 +35,8 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Binds a portal, accepts channels, and prints the messages that arrive, a line each
     Listen(Listen),
+    /// Binds a portal, and starts a program for each channel, which is its standard input and output
+    Serve(Serve),
     /// Sends messages to a portal, and waits until the other kernel has them
     Send(Send),
     /// Sends a request to a portal, and prints the answer
@@ -64,6 +68,20 @@ pub(crate) struct Listen {
     /// Ends after N messages and requests
     #[arg(long, value_name = "N")]
     pub(crate) count: Option<u64>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Serve {
+    /// Name of the portal
+    #[arg(value_parser = name)]
+    pub(crate) portal: String,
+    /// As many programs at a time; the next ones that ask for a channel wait at the portal
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) max: u32,
+    /// Program, and its arguments; IBMSG_PORTAL, IBMSG_SESSION and IBMSG_CHANNEL in its environment are the
+    /// names of the portal and of the session, and the number of the channel
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    pub(crate) program: Vec<OsString>,
 }
 
 #[derive(Args, Debug)]
@@ -166,6 +184,8 @@ mod tests {
         for line in [
             "ibmsg listen kv",
             "ibmsg listen kv --echo --count 3 --json",
+            "ibmsg serve kv program",
+            "ibmsg serve kv --max 3 program --max x -y",
             "ibmsg send local kv",
             "ibmsg --json send local kv a b --receipt --timeout 2s",
             "ibmsg call storage1 kv x --timeout 10ms",
@@ -180,6 +200,9 @@ mod tests {
             "ibmsg listen",
             "ibmsg listen a/b",
             "ibmsg listen kv --count x",
+            "ibmsg serve kv",
+            "ibmsg serve kv --max 0 program",
+            "ibmsg serve a/b program",
             "ibmsg send local",
             "ibmsg send .x kv",
             "ibmsg send local kv --timeout 0",

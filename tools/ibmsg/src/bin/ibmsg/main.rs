@@ -12,6 +12,7 @@ mod info;
 mod listen;
 mod out;
 mod send;
+mod serve;
 
 use std::process::ExitCode;
 
@@ -23,6 +24,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
     let out = Out { json: cli.json };
     match cli.command {
         Command::Listen(listen) => listen::run(out, &listen),
+        Command::Serve(serve) => serve::run(out, &serve),
         Command::Send(send) => send::send(out, &send),
         Command::Call(call) => send::call(out, &call),
         Command::Info => info::run(out),
