@@ -38,6 +38,27 @@ fn without_the_module() {
 }
 
 #[test]
+fn rules_without_the_module() {
+    if std::path::Path::new("/sys/kernel/config/ibmsg").exists() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("rules.toml");
+    let file = path.to_str().expect("a name");
+    let apply = || run(&["rules", "apply", file, "--dry-run"]);
+    assert_eq!(apply().0, Some(1));
+    std::fs::write(&path, "[portal.kv]\nuser = [1]\n").expect("a file");
+    let (code, _, error) = apply();
+    assert_eq!(code, Some(1));
+    assert!(error.contains("line 2, column 1"), "{error}");
+    std::fs::write(&path, "[portal.kv]\nusers = [1]\n").expect("a file");
+    for (code, _, error) in [apply(), run(&["rules", "show"])] {
+        assert_eq!(code, Some(4));
+        assert!(error.contains("remedy: modprobe ibmsg"), "{error}");
+    }
+}
+
+#[test]
 fn with_wrong_words() {
     for words in [&[][..], &["listen", "a/b"], &["send", "local"], &["exec"]] {
         assert_eq!(run(words).0, Some(2), "{words:?}");

@@ -10,6 +10,7 @@ from testbed import blockdev, keyring
 from testbed.lab import wait_for
 from testbed.message_programs import push
 from testbed.paths import TOP
+from testbed.tool import MESSAGES, Tool
 
 RULES = "/sys/kernel/config/ibmsg"
 SESSION = "/sys/class/ibtrs-client/demo"
@@ -120,6 +121,46 @@ def test_what_may_be_written(solo):
     assert not solo.ok("busybox rmmod ibmsg")
     solo.run(f"rmdir {RULES}/*/*")
     solo.run("busybox rmmod ibmsg")
+
+
+@pytest.mark.fast
+def test_rules_of_a_file(solo):
+    """The command makes them, says what it does, and changes nothing twice."""
+    solo.run("[ ! -e /sys/module/ibmsg ] || busybox rmmod ibmsg")
+    ibmsg = Tool(solo, MESSAGES)
+    assert "remedy: modprobe ibmsg" in ibmsg.refused("rules show", 4)
+    load(solo)
+    assert ibmsg("rules show") == ""
+    file = "/tmp/messages.toml"
+    solo.push(file, '[portal.kv]\nusers = ["daemon", 1000]\nhosts = ["local", "web1"]\n'
+                    '[portal.open]\n[session.local]\ngroups = ["any"]\n[host.web1]\nmax_channels = 5\n')
+    solo.run("grep -q ^daemon: /etc/passwd || echo daemon:x:1:1::/:/bin/false >> /etc/passwd; command -v getent")
+    added = ["portal kv: added", 'portal kv: hosts = ["local", "web1"]', "portal kv: users = [1, 1000]", "portal open: added",
+             "session local: added", 'session local: groups = ["any"]', "host web1: added", "host web1: max_channels = 5"]
+    assert ibmsg(f"rules apply {file} --dry-run").splitlines() == added
+    assert solo.run(f"ls {RULES}/portals") == ""
+    assert ibmsg(f"rules apply {file}").splitlines() == added
+    assert ibmsg(f"rules apply {file}") == ""
+    assert solo.run(f"cat {RULES}/portals/kv/allowed_uids {RULES}/portals/kv/allowed_hosts") == "1 1000\nlocal web1"
+    assert case(solo, "as_user", "1000:1000", "try_to_bind", "kv") == "bound"
+    # What is shown can be applied.
+    solo.run(f"{MESSAGES} rules show > {file}")
+    assert ibmsg(f"rules apply {file}") == ""
+    solo.push(file, '[portal.kv]\nhosts = []\n')
+    assert ibmsg(f"rules apply {file}").splitlines() == [
+        "portal kv: hosts = []", "portal kv: users = []", "portal open: removed", "session local: removed", "host web1: removed"]
+    assert case(solo, "as_user", "1000:1000", "try_to_bind", "kv") == "EACCES"
+    # Nothing of a file that is wrong is applied.
+    solo.push(file, '[portal.other]\n[portal.kv]\nusers = ["nobody-here"]\n')
+    assert 'there is no user "nobody-here"' in ibmsg.refused(f"rules apply {file}")
+    solo.push(file, '[portal.kv]\nuser = [1]\n')
+    assert "line 2, column 1" in ibmsg.refused(f"rules apply {file}")
+    assert solo.run(f"ls {RULES}/portals") == "kv"
+    solo.push(file, "[portal.kv]\nmax_channels = 70000\n")
+    refused = ibmsg.refused(f"rules apply {file}")
+    assert "max_channels" in refused and "kernel log" in refused
+    assert "user may not bind that portal" in solo.run(
+        f"setpriv --reuid 1000 --clear-groups {MESSAGES} listen kv 2>&1", check=False)
 
 
 @pytest.mark.fast

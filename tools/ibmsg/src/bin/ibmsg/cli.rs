@@ -16,6 +16,7 @@ Examples:
   ibmsg send local kv hello              sends a message, and waits until the other kernel has it
   ibmsg call local kv question           prints the answer
   ibmsg info                             portals and channels of this machine, and their programs
+  ibmsg rules apply --dry-run            what the rules in /etc/ibtrs/messages.toml would change
 
 Exit status: 0 done, 1 refused or not delivered, 2 wrong usage, 3 no such session or portal,
 4 the module is not loaded, 5 no rights, 6 the time is over.";
@@ -43,6 +44,8 @@ pub(crate) enum Command {
     Call(Call),
     /// Lists portals and channels of this machine, and their programs
     Info,
+    /// Shows and sets who may bind portals, open channels over sessions, and use portals from other machines
+    Rules(crate::rules::Command),
     /// Prints completions for a shell
     Completions {
         /// Which one
@@ -190,6 +193,9 @@ mod tests {
             "ibmsg --json send local kv a b --receipt --timeout 2s",
             "ibmsg call storage1 kv x --timeout 10ms",
             "ibmsg info",
+            "ibmsg rules show",
+            "ibmsg rules apply",
+            "ibmsg rules apply /tmp/x.toml --dry-run",
             "ibmsg completions bash",
             "ibmsg manpages /tmp/x",
         ] {
@@ -209,6 +215,8 @@ mod tests {
             "ibmsg call local kv",
             "ibmsg call local kv a b",
             "ibmsg exec",
+            "ibmsg rules",
+            "ibmsg rules apply a b",
         ] {
             assert!(parsed(line).is_err(), "{line}");
         }

@@ -11,6 +11,7 @@ mod cli;
 mod info;
 mod listen;
 mod out;
+mod rules;
 mod send;
 mod serve;
 
@@ -28,6 +29,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Send(send) => send::send(out, &send),
         Command::Call(call) => send::call(out, &call),
         Command::Info => info::run(out),
+        Command::Rules(command) => rules::run(out, &command),
         Command::Completions { shell } => {
             let mut text = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "ibmsg", &mut text);

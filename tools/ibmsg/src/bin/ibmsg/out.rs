@@ -54,6 +54,14 @@ impl Failure {
         }
     }
 
+    /// The same, with what can be done.
+    pub(crate) fn with_remedy(self, todo: &'static str) -> Self {
+        Self {
+            todo: Some(todo),
+            ..self
+        }
+    }
+
     /// The other program has said more.
     pub(crate) fn saying(mut self, data: &[u8]) -> Self {
         self.why = format!("{}; it says: {}", self.why, printable(data));
