@@ -7,7 +7,7 @@
 //! channels over it. A rule admits further users, and restricts machines.
 
 use ibmsg_proto::access::{
-    admit,
+    may_use,
     Entry,
     ListError,
     Peer,
@@ -334,7 +334,7 @@ impl Access {
             admits_name: rule.hosts.has(session),
             admits_unauthenticated: rule.admits_unauthenticated,
         });
-        admit(peer, asks, for_peer)?;
+        may_use(peer, asks, for_peer)?;
         let portal = rule.map(|rule| (rule.account.clone(), Denied::Portal));
         // A name that was not proved is nobody's.
         let host = match peer {

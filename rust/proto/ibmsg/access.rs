@@ -142,7 +142,7 @@ impl Refusal {
 /// # Errors
 ///
 /// Why not.
-pub const fn admit(peer: Peer, asks: bool, rule: Option<Rule>) -> Result<(), Refusal> {
+pub const fn may_use(peer: Peer, asks: bool, rule: Option<Rule>) -> Result<(), Refusal> {
     match (peer, rule) {
         (Peer::Unauthenticated, _) if !asks => Err(Refusal::Unauthenticated),
         (Peer::Unauthenticated, Some(rule)) if !rule.admits_unauthenticated => {

@@ -13,7 +13,7 @@ SOURCES = {"ibtrs_client": "ibtrs-client/lib.rs", "ibtrs_server": "ibtrs-server/
 PARAMETER = re.compile(r"^\s+(?:pub\(crate\) )?(\w+): (?:[\w:]+::)?\w+Param(?:<\d+>)? = ", re.M)
 # For tests only, or of a module that the command does not load: no configuration file sets it.
 NOT_IN_FILES = {("ibtrs_client", "slots_over_rxe"), ("ibmsg", "lose_link"), ("ibmsg", "user_mib"), ("ibmsg", "total_mib"),
-                ("ibmsg", "reconnect_s")}
+                ("ibmsg", "reconnect_s"), ("ibmsg", "stop_timeout_s")}
 
 
 def parameters() -> set[tuple[str, str]]:

@@ -66,9 +66,9 @@ fn peers() -> impl Strategy<Value = Peer> {
 }
 
 proptest! {
-    /// Who has proved nothing needs the consent of both; nobody is admitted whom the operator does not name.
+    /// Who has proved nothing needs the consent of both; no session is let in that the operator does not name.
     #[test]
-    fn admission(
+    fn use_of_a_portal(
         peer in peers(),
         asks: bool,
         rule in proptest::option::of((any::<bool>(), any::<bool>())),
@@ -77,7 +77,7 @@ proptest! {
             admits_name,
             admits_unauthenticated,
         });
-        let is_admitted = admit(peer, asks, rule).is_ok();
+        let is_admitted = may_use(peer, asks, rule).is_ok();
         let expected = match peer {
             Peer::Unauthenticated => asks && rule.is_none_or(|rule| rule.admits_unauthenticated),
             _ => rule.is_none_or(|rule| rule.admits_name),
@@ -120,7 +120,7 @@ fn refusals_say_why() {
             admits_unauthenticated,
         })
     };
-    let why = |peer, asks, rule| admit(peer, asks, rule).err();
+    let why = |peer, asks, rule| may_use(peer, asks, rule).err();
     let stranger = Peer::Unauthenticated;
     assert_eq!(
         why(stranger, false, rule(true, true)),
