@@ -6,7 +6,7 @@
  *
  * The kernel's own fail_function tells callers apart by one range of addresses,
  * counts nothing, and cannot say "the third".  This module knows the text of
- * each module named ibtrs_* or ibnbd_* that is loaded after it.  A call counts
+ * each module named ibtrs_*, ibnbd_* or ibmsg that is loaded after it.  A call counts
  * if one of the innermost return addresses, as many as the function's depth
  * says, is in there: 1 for calls that our code makes itself, more for those
  * made on its behalf by a layer in between.
@@ -347,7 +347,7 @@ static const struct file_operations arm_fops = {
 
 static bool is_module_of_ours(const struct module *mod)
 {
-	return str_has_prefix(mod->name, "ibnbd_") ||
+	return str_has_prefix(mod->name, "ibnbd_") || !strcmp(mod->name, "ibmsg") ||
 	       (str_has_prefix(mod->name, "ibtrs_") && mod != THIS_MODULE);
 }
 

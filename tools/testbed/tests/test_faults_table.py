@@ -53,8 +53,8 @@ wait_for_completion_killable prepare_to_wait_event schedule_timeout
 # of KUnit call the others.
 NEVER_IN_A_GUEST = ["blk_freeze_queue_start_non_owner", "blk_mq_unfreeze_queue_non_owner", "ib_dma_map_single",
                     "kernel_write", "trace_set_clr_event"]
-# Of ibmsg, which no phase of the injected failures loads.
-OF_MESSAGES = ["anon_inode_getfile", "misc_register"]
+# Of the module for messages, whose calls fail in a scenario of their own.
+OF_MESSAGES = set(re.findall(r'Function\("(\w+)"', (TOP / "tools/testbed/message_faults.py").read_text())) - set(faults.BY_NAME)
 
 
 def called() -> set[str]:
