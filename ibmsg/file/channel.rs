@@ -371,6 +371,12 @@ impl FileOps for ChannelFile {
         );
         kernel::seq_print!(
             to,
+            "sent_bytes:\t{}\nreceived_bytes:\t{}\n",
+            its.sent_bytes,
+            its.received_bytes
+        );
+        kernel::seq_print!(
+            to,
             "waiting:\t{}\nunacknowledged:\t{}\nmoves:\t{}\n",
             its.waiting,
             its.unacknowledged,

@@ -22,6 +22,7 @@ fn without_the_module() {
     }
     for words in [
         &["info"][..],
+        &["stat", "--count", "1"],
         &["listen", "kv"],
         &["serve", "kv", "true"],
         &["send", "local", "kv", "x"],

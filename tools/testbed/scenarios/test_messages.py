@@ -115,6 +115,25 @@ def test_unloading_waits_for_files(solo):
     guest.run("[ $(stat -c '%a %U' /dev/ibmsg | tr ' ' -) = 666-root ]")
 
 
+def test_the_command_shows_what_channels_carry(solo):
+    load(solo)
+    ibmsg = Tool(solo, MESSAGES)
+    assert ibmsg("--json stat --interval 100ms --count 1") == ""
+    server = solo.start("exec python3 /tmp/messages.py answer kv 1 1000000 0.002")
+    bound(solo)
+    client = solo.start("exec python3 /tmp/messages.py ask local kv 1 1000000 0.002")
+    solo.wait_until(f"[ $({MESSAGES} info | grep -c '^channel .* open,') -ge 2 ]", 60)
+    ends = [json.loads(line) for line in ibmsg("--json stat --interval 500ms --count 1").splitlines()]
+    # Each process that has an end: those that speak, and those that hear.
+    assert {(end["portal"], end["session"], end["program"]) for end in ends} == {("kv", "local", "python3")} and len(ends) >= 2
+    for end in ends:
+        assert end["sent"] > 0 and end["received"] > 0 and end["sent_bytes"] > end["sent"] and end["seconds"] > 0.4, end
+    table = ibmsg("stat --interval 100ms --count 2").splitlines()
+    assert table.count(table[0]) == 2 and len(table) >= 6 and table[0].split()[0] == "PROGRAM"
+    assert client.running and server.running, client.text + server.text
+    solo.run("pkill -f '[m]essages.py'")
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("lossy", (False, True), ids=("", "lossy"))
 def test_any_input(solo, lossy):

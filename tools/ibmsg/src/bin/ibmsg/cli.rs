@@ -44,6 +44,8 @@ pub(crate) enum Command {
     Call(Call),
     /// Lists portals and channels of this machine, and their programs
     Info,
+    /// Prints what channels carry, in each interval, and what waits in them
+    Stat(crate::stat::Command),
     /// Shows and sets who may bind portals, open channels over sessions, and use portals from other machines
     Rules(crate::rules::Command),
     /// Prints completions for a shell
@@ -139,7 +141,7 @@ fn message(text: &str) -> Result<String, String> {
     }
 }
 
-fn time(text: &str) -> Result<Duration, String> {
+pub(crate) fn time(text: &str) -> Result<Duration, String> {
     let wrong = || "a time is a number of seconds, or with ms, s or m, up to a day".to_owned();
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit = text.get(digits.len()..).unwrap_or_default();
@@ -193,6 +195,8 @@ mod tests {
             "ibmsg --json send local kv a b --receipt --timeout 2s",
             "ibmsg call storage1 kv x --timeout 10ms",
             "ibmsg info",
+            "ibmsg stat",
+            "ibmsg stat --interval 100ms --count 3 --json",
             "ibmsg rules show",
             "ibmsg rules apply",
             "ibmsg rules apply /tmp/x.toml --dry-run",
@@ -217,6 +221,7 @@ mod tests {
             "ibmsg exec",
             "ibmsg rules",
             "ibmsg rules apply a b",
+            "ibmsg stat --interval 0",
         ] {
             assert!(parsed(line).is_err(), "{line}");
         }

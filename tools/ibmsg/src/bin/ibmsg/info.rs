@@ -61,15 +61,19 @@ fn document(open: &Open) -> Value {
     })
 }
 
-pub(crate) fn run(out: Out) -> Result<(), Failure> {
-    if !Path::new(ibmsg::DEVICE).exists() {
-        let error = std::io::Error::from_raw_os_error(2);
-        let doing = Doing::Open;
-        return Err(Failure::of(
-            ibmsg::DEVICE,
-            &ibmsg::Error::System { doing, error },
-        ));
+/// Fails if the module is not loaded.
+pub(crate) fn check_module() -> Result<(), Failure> {
+    if Path::new(ibmsg::DEVICE).exists() {
+        return Ok(());
     }
+    let error = std::io::Error::from_raw_os_error(2);
+    let doing = Doing::Open;
+    let error = ibmsg::Error::System { doing, error };
+    Err(Failure::of(ibmsg::DEVICE, &error))
+}
+
+pub(crate) fn run(out: Out) -> Result<(), Failure> {
+    check_module()?;
     for open in list(Path::new("/")) {
         out.say(line(&open), document(&open))?;
     }

@@ -14,6 +14,7 @@ mod out;
 mod rules;
 mod send;
 mod serve;
+mod stat;
 
 use std::process::ExitCode;
 
@@ -29,6 +30,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Send(send) => send::send(out, &send),
         Command::Call(call) => send::call(out, &call),
         Command::Info => info::run(out),
+        Command::Stat(command) => stat::run(out, &command),
         Command::Rules(command) => rules::run(out, &command),
         Command::Completions { shell } => {
             let mut text = Vec::new();
