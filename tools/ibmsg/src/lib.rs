@@ -47,7 +47,7 @@ pub mod words;
 
 pub use channel::{Channel, Connect, Message, Outgoing};
 pub use error::{Error, Result};
-pub use portal::{Offer, Portal};
+pub use portal::{Bind, Offer, Portal};
 pub use wire::Terms;
 
 /// The device.

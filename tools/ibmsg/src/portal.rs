@@ -10,13 +10,82 @@ use rustix::io::Errno;
 use crate::channel::Channel;
 use crate::error::{Error, Result};
 use crate::sys;
-use crate::wire::{Fields, Header, Kind, Terms, HEADER_LEN, MAX_DATA, MAX_NAME, REJECT};
+use crate::wire::{
+    Fields, Header, Kind, Terms, F_AUTHENTICATED, HEADER_LEN, MAX_DATA, MAX_NAME, REJECT,
+    UNAUTHENTICATED,
+};
 use crate::words::Doing;
 use crate::DEVICE;
 
 pub(crate) fn device() -> Result<File> {
     let device = OpenOptions::new().read(true).write(true).open(DEVICE);
     device.map_err(|e| Error::system(Doing::Open, e))
+}
+
+/// A portal to be bound.
+#[derive(Clone, Copy, Debug)]
+pub struct Bind<'a> {
+    name: &'a str,
+    terms: Terms,
+    backlog: u32,
+    flags: u32,
+}
+
+impl<'a> Bind<'a> {
+    /// A portal of this name, for programs of this machine and of machines that have proved a key.
+    pub fn new(name: &'a str) -> Self {
+        Self {
+            name,
+            terms: Terms::default(),
+            backlog: 0,
+            flags: 0,
+        }
+    }
+
+    /// The terms of the channels that it accepts.
+    #[must_use]
+    pub fn terms(self, terms: Terms) -> Self {
+        Self { terms, ..self }
+    }
+
+    /// How many offers may wait. 0 is the default.
+    #[must_use]
+    pub fn backlog(self, backlog: u32) -> Self {
+        Self { backlog, ..self }
+    }
+
+    /// For programs of machines that have not proved a key, too.
+    #[must_use]
+    pub fn unauthenticated(self) -> Self {
+        let flags = self.flags | UNAUTHENTICATED;
+        Self { flags, ..self }
+    }
+
+    /// Binds the portal.
+    ///
+    /// # Errors
+    ///
+    /// `EADDRINUSE` if the name is bound; `EINVAL` for a name or terms that are impossible; those of limits.
+    pub fn open(self) -> Result<Portal> {
+        let file = self.file(0)?;
+        Ok(Portal { file })
+    }
+
+    /// Opens the file of the portal, with further flags of `struct ibmsg_bind`.
+    pub(crate) fn file(self, flags: u32) -> Result<File> {
+        if self.name.len() > MAX_NAME {
+            return Err(Error::system(Doing::Bind, Errno::INVAL));
+        }
+        let mut bind = Fields::new()
+            .u32(self.flags | flags)
+            .u32(self.backlog)
+            .u32(0)
+            .terms(&self.terms)
+            .bytes(self.name.as_bytes(), MAX_NAME)
+            .finish();
+        let file = sys::open(device()?, sys::BIND, &mut bind);
+        Ok(file.map_err(|e| Error::system(Doing::Bind, e))?.into())
+    }
 }
 
 /// A name at which this program accepts channels, until it is dropped.
@@ -32,6 +101,8 @@ pub struct Offer<'a> {
     id: u64,
     /// The session by which it asks.
     pub session: String,
+    /// The machine at the other end of the session has proved a key, or is this one.
+    pub is_authenticated: bool,
     /// The longest message that it takes.
     pub max_message: u32,
     /// Its private data.
@@ -43,35 +114,18 @@ impl Portal {
     ///
     /// # Errors
     ///
-    /// `EADDRINUSE` if it is bound; those of limits.
+    /// As [`Bind::open`].
     pub fn bind(name: &str) -> Result<Self> {
-        Self::bind_with(name, &Terms::default())
+        Bind::new(name).open()
     }
 
     /// Binds a name, with these terms of the channels that it accepts.
     ///
     /// # Errors
     ///
-    /// As [`Portal::bind`], and `EINVAL` for terms that are impossible.
+    /// As [`Bind::open`].
     pub fn bind_with(name: &str, terms: &Terms) -> Result<Self> {
-        let file = Self::file(name, terms, 0)?;
-        Ok(Self { file })
-    }
-
-    /// Opens the file of a portal, with flags of `struct ibmsg_bind`.
-    pub(crate) fn file(name: &str, terms: &Terms, flags: u32) -> Result<File> {
-        if name.len() > MAX_NAME {
-            return Err(Error::system(Doing::Bind, Errno::INVAL));
-        }
-        let mut bind = Fields::new()
-            .u32(flags)
-            .u32(0)
-            .u32(0)
-            .terms(terms)
-            .bytes(name.as_bytes(), MAX_NAME)
-            .finish();
-        let file = sys::open(device()?, sys::BIND, &mut bind);
-        Ok(file.map_err(|e| Error::system(Doing::Bind, e))?.into())
+        Bind::new(name).terms(*terms).open()
     }
 
     /// Waits until a program asks for a channel.
@@ -110,6 +164,7 @@ impl<'a> Offer<'a> {
             portal,
             id: header.id,
             session: String::from_utf8_lossy(name).into_owned(),
+            is_authenticated: header.flags & F_AUTHENTICATED != 0,
             max_message,
             data: body.get(usize::from(head)..)?.to_vec(),
         })

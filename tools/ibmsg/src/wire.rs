@@ -16,9 +16,13 @@ pub const MAX_DATA: usize = 256;
 pub(crate) const NONBLOCK: u32 = 1;
 /// An offer is refused.
 pub(crate) const REJECT: u32 = 2;
+/// A portal takes programs of machines that have not proved a key.
+pub(crate) const UNAUTHENTICATED: u32 = 4;
 
 /// A receipt is wanted.
 pub const F_RECEIPT: u8 = 0x01;
+/// The other machine has proved a key.
+pub const F_AUTHENTICATED: u8 = 0x40;
 /// The kernel has made this reply.
 pub const F_KERNEL: u8 = 0x80;
 

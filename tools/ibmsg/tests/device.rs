@@ -7,9 +7,10 @@
 use std::time::{Duration, Instant};
 
 use ibmsg::tokio::{Channel, Portal};
-use ibmsg::{Connect, Error, Message, Outgoing, Result, Terms};
+use ibmsg::{Bind, Connect, Error, Message, Outgoing, Result, Terms};
 use tokio::time::{sleep, timeout};
 
+const EAGAIN: i32 = 11;
 const ENOENT: i32 = 2;
 const EPERM: i32 = 1;
 const ECANCELED: i32 = 125;
@@ -21,7 +22,7 @@ fn ms(time: u64) -> Duration {
 }
 
 async fn pair(name: &str, terms: &Terms) -> (Channel, Channel) {
-    let portal = Portal::bind_with(name, terms).expect("a portal");
+    let portal = Portal::open(Bind::new(name).terms(*terms)).expect("a portal");
     let client = Channel::connect(Connect::new("local", name).terms(*terms));
     let (client, server) = tokio::join!(client, portal.accept());
     (client.expect("a channel"), server.expect("a channel"))
@@ -63,6 +64,15 @@ async fn portals_answer() {
     let late = Channel::connect(Connect::new("local", "answers").timeout(Some(ms(100)))).await;
     assert_eq!(late.expect_err("no answer").errno(), Some(ETIMEDOUT));
     assert!(begun.elapsed() >= ms(100));
+    // One offer may wait, and it does.
+    let small = Portal::open(Bind::new("small").backlog(1)).expect("a portal");
+    let first = Connect::new("local", "small").timeout(Some(ms(50)));
+    let second = Channel::connect(Connect::new("local", "small"));
+    let (first, second) = tokio::join!(Channel::connect(first), second);
+    assert_eq!(first.expect_err("no answer").errno(), Some(ETIMEDOUT));
+    let is_full = matches!(second, Err(Error::Refused { reason: EAGAIN, .. }));
+    assert!(is_full, "{second:?}");
+    drop(small);
     // Offers of those that wait no more are withdrawn, sooner or later.
     let dropped = Channel::connect(Connect::new("local", "answers"));
     assert!(timeout(ms(50), dropped).await.is_err());
@@ -70,7 +80,8 @@ async fn portals_answer() {
     let (refused, ()) = tokio::join!(Channel::connect(data), async {
         loop {
             let offer = portal.offer().await.expect("an offer");
-            let is_last = offer.data == b"hello" && offer.session == "local";
+            assert!(offer.session == "local" && offer.is_authenticated);
+            let is_last = offer.data == b"hello";
             match offer.reject(EPERM, b"not you") {
                 Ok(()) if is_last => return,
                 Ok(()) => {}

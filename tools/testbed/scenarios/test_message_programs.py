@@ -7,6 +7,7 @@ import re
 
 import pytest
 
+from testbed import blockdev, keyring
 from testbed.lab import wait_for
 from testbed.message_programs import bound, load
 from testbed.paths import TOP
@@ -230,3 +231,41 @@ def test_a_program_for_each_channel(solo):
     ibmsg.refused("call local none x")
     wait_for(lambda: os.strerror(errno.ENOENT) in server.text, 60, "there is no program")
     server.kill()
+
+
+PATH = "/sys/class/ibtrs-client/demo/paths/ip:10.0.{0}.2@ip:10.0.{0}.1"
+
+
+@pytest.mark.fast
+@pytest.mark.links(2)
+def test_an_rpc_service_while_paths_are_lost(pair, stack):
+    """Programs of two machines, which have proved a key."""
+    for guest in pair:
+        keyring.load(guest)
+        guest.run("modprobe ibmsg")
+    blockdev.map_two_paths(pair, stack)
+    start(pair.server, f"{example(pair.server, 'rpc')} serve rpc")
+    client = pair.client.start(f"exec {example(pair.client, 'rpc')} ask demo rpc 400")
+    for link in (1, 2, 1, 2):
+        pair.client.run(f"sleep 0.3; echo 1 > {PATH.format(link)}/reconnect")
+        wait_for(lambda: blockdev.connected(pair.client) == 2, 60, "both paths are connected")
+    assert client.wait(120).ok and client.text.startswith("400 calls, "), client.text
+
+
+@pytest.mark.fast
+@pytest.mark.links(2)
+def test_programs_of_a_machine_without_a_key(pair, stack):
+    for guest in pair:
+        guest.run("modprobe ibmsg")
+        guest.push("/tmp/echo.py", (TOP / "tools/examples/echo.py").read_text())
+    blockdev.map_two_paths(pair, stack)
+    Tool(pair.server, MESSAGES)
+    client = Tool(pair.client, MESSAGES)
+    serve, echo = f"{MESSAGES} serve echo", "python3 /tmp/echo.py inherited"
+    server = start(pair.server, f"{serve} {echo}")
+    assert os.strerror(errno.EACCES) in client.refused("call demo echo x")
+    server.kill()
+    pair.server.wait_until("! ls -l /proc/[0-9]*/fd 2> /dev/null | grep -q ibmsg-portal")
+    start(pair.server, f"{serve} --unauthenticated {echo}")
+    assert client("call demo echo x") == "x"
+    assert pair.client.run("python3 /tmp/echo.py ask demo echo x") == "x: x"

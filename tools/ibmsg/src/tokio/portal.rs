@@ -12,8 +12,9 @@ use rustix::io::Errno;
 
 use super::Channel;
 use crate::error::{Error, Result};
+use crate::portal::Bind;
 use crate::sys;
-use crate::wire::{Terms, NONBLOCK};
+use crate::wire::NONBLOCK;
 use crate::words::Doing;
 
 /// A name at which this program accepts channels, until it is dropped.
@@ -31,27 +32,26 @@ impl Portal {
     ///
     /// # Errors
     ///
-    /// As [`crate::Portal::bind`].
+    /// As [`Bind::open`].
     ///
     /// # Panics
     ///
     /// Outside of a runtime of tokio.
     pub fn bind(name: &str) -> Result<Self> {
-        Self::bind_with(name, &Terms::default())
+        Self::open(Bind::new(name))
     }
 
-    /// Binds a name, with these terms of the channels that it accepts.
+    /// Binds a portal.
     ///
     /// # Errors
     ///
-    /// As [`crate::Portal::bind_with`].
+    /// As [`Bind::open`].
     ///
     /// # Panics
     ///
     /// As [`Portal::bind`].
-    pub fn bind_with(name: &str, terms: &Terms) -> Result<Self> {
-        let file = crate::Portal::file(name, terms, NONBLOCK)?;
-        let file = sys::watch(Arc::new(file), Interest::READABLE);
+    pub fn open(bind: Bind<'_>) -> Result<Self> {
+        let file = sys::watch(Arc::new(bind.file(NONBLOCK)?), Interest::READABLE);
         let file = file.map_err(|e| Error::system(Doing::Bind, e))?;
         Ok(Self { file })
     }

@@ -83,6 +83,9 @@ pub(crate) struct Serve {
     /// As many programs at a time; the next ones that ask for a channel wait at the portal
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) max: u32,
+    /// Takes programs of machines that have not proved a key, too
+    #[arg(long)]
+    pub(crate) unauthenticated: bool,
     /// Program, and its arguments; IBMSG_PORTAL, IBMSG_SESSION and IBMSG_CHANNEL in its environment are the
     /// names of the portal and of the session, and the number of the channel
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
@@ -190,7 +193,7 @@ mod tests {
             "ibmsg listen kv",
             "ibmsg listen kv --echo --count 3 --json",
             "ibmsg serve kv program",
-            "ibmsg serve kv --max 3 program --max x -y",
+            "ibmsg serve kv --unauthenticated --max 3 program --max x -y",
             "ibmsg send local kv",
             "ibmsg --json send local kv a b --receipt --timeout 2s",
             "ibmsg call storage1 kv x --timeout 10ms",

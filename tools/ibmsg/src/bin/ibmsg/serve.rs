@@ -13,7 +13,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 
-use ibmsg::{Channel, Portal};
+use ibmsg::{Bind, Channel};
 
 use crate::cli::Serve;
 use crate::out::{Failure, Out, REFUSED};
@@ -23,7 +23,12 @@ const ENOENT: i32 = 2;
 pub(crate) fn run(out: Out, serve: &Serve) -> Result<(), Failure> {
     let what = format!("portal {}", serve.portal);
     let failure = |error: ibmsg::Error| Failure::of(&what, &error);
-    let portal = Portal::bind(&serve.portal).map_err(failure)?;
+    let bind = Bind::new(&serve.portal);
+    let bind = match serve.unauthenticated {
+        true => bind.unauthenticated(),
+        false => bind,
+    };
+    let portal = bind.open().map_err(failure)?;
     if let Some(socket) = env::var_os("NOTIFY_SOCKET") {
         ready(&socket).map_err(|e| Failure::new(REFUSED, "NOTIFY_SOCKET", e))?;
     }
