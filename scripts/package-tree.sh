@@ -15,7 +15,7 @@ PACKAGES=(bash-static busybox-static python3-minimal procps fio iproute2 rdma-co
 	dkms openssl zstd debhelper dh-dkms cargo)
 # What goes into the packages.
 SOURCES=(COPYING Cargo.lock Cargo.toml Kbuild Makefile README.md Documentation ibmsg ibnbd ibtrs-client ibtrs-server rust
-	scripts tools/debian tools/firewall tools/grafana tools/ibmsg tools/ibnbd tools/initramfs tools/sim tools/systemd tools/udev)
+	scripts tools/debian tools/examples tools/firewall tools/grafana tools/ibmsg tools/ibnbd tools/initramfs tools/sim tools/systemd tools/udev)
 # The crates of the command, and what was compiled of them: that is kept.
 VENDOR=$IBTRS_CACHE/vendor-$(cat "$TOP/Cargo.lock" "$TOP/scripts/vendor.py" | sha256sum | cut -c1-12)
 
@@ -125,7 +125,7 @@ install_packages() {
 	inside '
 		export IBTRS_CACHE=/root/ibtrs/cache IBTRS_VENDOR=/root/ibtrs/vendor CARGO_TARGET_DIR=/root/cargo
 		make -C /root/ibtrs deb
-		dpkg --purge ibtrs-dkms ibtrs-tools
+		dpkg --purge ibtrs-dkms ibtrs-tools libibmsg-dev
 		mkdir -p /var/lib/ibtrs
 		ln -sfn "'"$STOCK_METADATA"'" /var/lib/ibtrs/kernel
 		apt-get -o Dpkg::Options::=--force-unsafe-io install -qy /root/ibtrs/build/*.deb

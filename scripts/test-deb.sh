@@ -84,7 +84,7 @@ install_old_kernel() {
 
 install_packages() {
 	cp "$work"/builder/root/ibtrs/build/*.deb "$work/machine/root/"
-	inside machine 'apt-get install -qy /root/ibtrs-*.deb'
+	inside machine 'apt-get install -qy /root/*.deb'
 }
 
 install_second_kernel() {
@@ -233,12 +233,12 @@ change_it_back() {
 		"/var/lib/ibtrs/kernel/$release/build" ]
 }
 
-purge() { inside machine 'apt-get purge -qy ibtrs-dkms ibtrs-tools'; }
+purge() { inside machine 'apt-get purge -qy ibtrs-dkms ibtrs-tools libibmsg-dev'; }
 
 nothing_is_left() {
 	local left
 	rm -f "$work"/machine/root/*.deb
-	left=$(find "$work/machine" -xdev \( -name '*ibtrs*' -o -name '*ibnbd*' \) -not -name 'libnbd*' \
+	left=$(find "$work/machine" -xdev \( -name '*ibtrs*' -o -name '*ibnbd*' -o -name '*ibmsg*' \) -not -name 'libnbd*' \
 		-not -path '*/var/cache/apt/*' -not -path '*/var/log/*')
 	[ -z "$left" ] || die "left behind: $left"
 }

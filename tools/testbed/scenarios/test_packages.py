@@ -9,9 +9,10 @@ import pytest
 
 from testbed import fio, services
 from testbed.lab import wait_for
+from testbed.paths import TOP
 
 MODULES = {"ibtrs_core", "ibtrs_client", "ibtrs_server", "ibnbd_client", "ibnbd_server"}
-PACKAGES = "ibtrs-dkms ibtrs-tools"
+PACKAGES = "ibtrs-dkms ibtrs-tools libibmsg-dev"
 # What DKMS and the packages make, of which dpkg has no list.
 MADE = "/lib/modules/*/updates /var/lib/dkms/ibtrs /var/lib/ibtrs /usr/src/ibtrs-*"
 SUMS = "cd /mnt/disk && sha256sum *.py"
@@ -49,15 +50,38 @@ def upgrade(guest) -> None:
 
 def purge(guest) -> None:
     files = guest.run(f"dpkg -L {PACKAGES} | sort -u").split("\n")
-    ours = [file for file in files if re.search("ibtrs|ibnbd", file)]
-    assert {"/usr/lib/udev/rules.d/60-ibnbd.rules", "/usr/bin/ibnbd"} <= set(ours) and len(ours) > 100
+    ours = [file for file in files if re.search("ibtrs|ibnbd|ibmsg", file)]
+    assert {"/usr/lib/udev/rules.d/60-ibnbd.rules", "/usr/bin/ibnbd", "/usr/include/ibmsg.h"} <= set(ours) and len(ours) > 100
     guest.run(f"DEBIAN_FRONTEND=noninteractive apt-get purge -qy {PACKAGES}", timeout=600)
     guest.push("/tmp/files", "\n".join(ours) + "\n")
     left = guest.run(f"xargs ls -d < /tmp/files 2> /dev/null; ls -d {MADE} 2> /dev/null; "
-                     "ls /var/lib/dpkg/info | grep ^ibtrs; find /etc/systemd -name '*ibnbd*'", check=False)
+                     "ls /var/lib/dpkg/info | grep -E '^ibtrs|ibmsg'; find /etc/systemd -name '*ibnbd*' -o -name '*ibmsg*'", check=False)
     assert not left, left
-    assert not guest.ok("systemctl is-active ibnbd-metrics || pgrep -x ibnbd")
+    assert not guest.ok("systemctl is-active ibnbd-metrics || pgrep -x 'ibnbd|ibmsg'")
     assert not modules_of(guest)
+
+
+def exchange_messages(guest) -> None:
+    """A unit serves a portal with an example; another one is compiled with the header of libibmsg-dev."""
+    # This Debian has no pages and no examples, which dpkg leaves out.
+    listed = guest.run("dpkg -L libibmsg-dev")
+    assert {"/usr/share/man/man2/ioctl_ibmsg_call.2.gz", "/usr/share/man/man4/ibmsg.4.gz",
+            "/usr/share/doc/libibmsg-dev/examples/call.c"} <= set(listed.split())
+    for name in ("echo.py", "call.c", "common.h"):
+        guest.push(f"/usr/local/src/{name}", (TOP / "tools/examples" / name).read_text())
+    assert not guest.ok("systemctl start ibmsg@echo && systemctl is-active ibmsg@echo"), "there is no program"
+    guest.run("mkdir -p /etc/ibtrs/portals")
+    guest.push("/etc/ibtrs/portals/echo", "#!/bin/sh\nexec python3 /usr/local/src/echo.py inherited\n", 0o755)
+    # It is bound when the unit has started.
+    guest.run("systemctl enable --now ibmsg@echo")
+    assert guest.run("ibmsg call local echo hello") == "hello"
+    guest.run("cd /usr/local/src && cc -Wall -Wextra -Werror -o /tmp/call call.c")
+    assert guest.run("/tmp/call ask echo hello") == "hello"
+    assert guest.run("systemctl show -P CapabilityBoundingSet ibmsg@echo") == ""
+    guest.run("systemctl stop ibmsg@echo")
+    assert guest.run("ibmsg call local echo hello", check=False).status == 3
+    # The removal of the package stops it.
+    guest.run("systemctl start ibmsg@echo")
 
 
 def test_from_installation_to_purge(installed, stack):
@@ -68,7 +92,7 @@ def test_from_installation_to_purge(installed, stack):
     assert modules_of(client) == {f"updates/dkms/{module}.ko" for module in MODULES}
     # systemd finds no fault with the units, each of which it would say.
     units = ("ibnbd-client.service ibnbd-server.service ibnbd-metrics.service ibnbd-key@demo.service "
-             "ibnbd@demo-data.service")
+             "ibnbd@demo-data.service ibmsg@echo.service")
     assert client.run(f"systemd-analyze verify --man=no {units} 2>&1") == ""
     image = services.image(installed, size_mb=128)
     server.add_disk(image)
@@ -113,6 +137,7 @@ def test_from_installation_to_purge(installed, stack):
     client.run("umount /mnt/disk && systemctl stop ibnbd-client")
     assert client.run("ls /sys/block | grep ^ibnbd || true") == ""
     client.run(stack.unload("client"))
+    exchange_messages(client)
     # What an administrator may have left on.
     client.run("systemctl enable ibnbd@demo-data ibnbd-key@demo && systemctl is-active ibnbd-metrics")
     purge(client)
