@@ -44,11 +44,16 @@ def example(guest, name: str) -> str:
     return _copy(guest, paths.crates() / "debug/examples" / name, name)
 
 
-def c_example(guest, name: str) -> str:
-    """Builds an example in C, and returns its name in a guest."""
-    subprocess.run(["cc", *C_FLAGS, "-static", "-o", guest.share / name, paths.TOP / f"tools/examples/{name}.c"], check=True)
+def c_program(guest, source: Path) -> str:
+    """Compiles a program in C, and returns its name in a guest."""
+    name = source.stem
+    subprocess.run(["cc", *C_FLAGS, "-static", "-o", guest.share / name, source], check=True)
     guest.run(f"cp /mnt/share/{name} /tmp/{name}")
     return f"/tmp/{name}"
+
+
+def c_example(guest, name: str) -> str:
+    return c_program(guest, paths.TOP / f"tools/examples/{name}.c")
 
 
 def crate_tests(guest, name: str) -> str:

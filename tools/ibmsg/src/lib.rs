@@ -52,3 +52,8 @@ pub use wire::Terms;
 
 /// The device.
 pub const DEVICE: &str = "/dev/ibmsg";
+
+/// The examples of the guide compile.
+#[cfg(doctest)]
+#[doc = include_str!("../../../Documentation/messages-guide.md")]
+struct Guide;

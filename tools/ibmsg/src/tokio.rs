@@ -3,9 +3,9 @@
 //! The same for programs that use tokio: futures in place of calls that block. Needs the feature `tokio` of this crate.
 //!
 //! A [`Channel`] can be cloned, and any number of tasks may send, call and receive at a time. One of the tasks that wait
-//! reads for all of them, so there is neither a task in the background nor one that is needed for replies. A message
-//! that nobody receives stays in the channel, where it holds credits of the other program, but for 128 KiB that calls may
-//! take out while they look for their replies.
+//! reads for all of them: there is no task in the background, and no task has to receive just so that calls get their
+//! replies. Messages that nobody receives stay in the kernel, where they hold credits of their sender; up to 128 KiB of
+//! them move to the program while a call waits for its reply.
 //!
 //! # Dropped futures
 //!

@@ -11,7 +11,7 @@ from testbed import blockdev, keyring
 from testbed.lab import wait_for
 from testbed.message_programs import bound, load
 from testbed.paths import TOP
-from testbed.tool import MESSAGES, Tool, c_example, crate_tests, example
+from testbed.tool import MESSAGES, Tool, c_example, c_program, crate_tests, example
 
 # Requests of 4000 bytes, whose answers nobody reads before all of them are sent, if there is room.
 FLOOD = """
@@ -99,6 +99,19 @@ def test_threads_that_share_channels(solo):
     serving = start(solo, f"{program} serve hello 3")
     assert solo.run(f"{program} ask local hello 3 8 50", timeout=120).startswith("1200 calls, ")
     assert serving.wait(60).ok, serving.text
+
+
+def test_the_first_program_of_the_guide(solo, tmp_path):
+    load(solo)
+    guide = (TOP / "Documentation/messages-guide.md").read_text()
+    programs = []
+    for name, source in zip(("server", "client"), re.findall(r"```c\n(.*?)```", guide, re.S), strict=True):
+        (tmp_path / f"{name}.c").write_text(source)
+        programs.append(c_program(solo, tmp_path / f"{name}.c"))
+    server = start(solo, programs[0])
+    assert solo.run(programs[1]) == "hello"
+    assert server.wait(60).ok and server.text == "asked: Anybody there?\n"
+    assert solo.run(programs[1], check=False) == os.strerror(errno.ENOENT)
 
 
 def test_a_call_in_c(solo):
