@@ -15,7 +15,7 @@ goal=${2:-all}
 fragments=("$TOP/tools/testbed/kernel/base.config")
 units=2200
 case $flavour in
-fast) ;;
+fast) fragments+=("$TOP/tools/testbed/kernel/fast.config") ;;
 debug)
 	fragments+=("$TOP/tools/testbed/kernel/debug.config")
 	units=2250

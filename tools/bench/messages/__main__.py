@@ -22,7 +22,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--loads", default="", help="loads with this in their name")
     parser.add_argument("--report", type=Path, required=True, help="the folder for figures and tables")
     parser.add_argument("--smoke", action="store_true", help="few messages: whether it works at all")
-    parser.add_argument("--together", action="store_true", help="only both programs in one guest")
     return parser
 
 
@@ -30,18 +29,18 @@ def main() -> int:
     options = _parser().parse_args()
     kernel = paths.kernel(options.kernel)
     run = Results(commit(), options.kernel, kernel.build.name, f"{accel.COUNTING_CPU}; {CPUS} CPUs")
-    chosen = [target for target in targets.TARGETS if options.only in target.name]
+    chosen = targets.possible((kernel.build / "modules.order").read_text(), options.only)
     scope = measure.Scope(options.loads, 0.1 if options.smoke else 1, run, options.report / "figures.json")
     failed: list[Exception] = []
     with of_disks.modules(options.kernel, kernel.our_modules) as folder:
-        work = [partial(measure.together, options.kernel, folder, group) for group in measure.groups(chosen)]
-        if not options.together:
-            remote = [target for target in chosen if not isinstance(target, targets.Floor)]
-            work += [partial(measure.apart, options.kernel, folder, group) for group in measure.groups(remote)]
+        work = [partial(where, options.kernel, folder, group)
+                for where, possible in ((measure.together, [target for target in chosen if target.together]),
+                                        (measure.apart, [target for target in chosen if target.apart]))
+                for group in measure.groups(possible)]
         for each in work:
             failed += each(scope)
     tables.write(run, options.report)
-    if failed or not run.figures:
+    if failed or not (run.figures or run.counts):
         print("error: not everything was measured", file=sys.stderr)
         return 1
     return 0

@@ -17,5 +17,6 @@ def everything(run: Results) -> str:
 
 
 def write(run: Results, folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
     (folder / "tables.md").write_text(everything(run))
     print(f"==> {folder / 'tables.md'}")

@@ -4,14 +4,17 @@
 import json
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
+from bench.counts import of_rxe
 from testbed.guest import Guest, wait_for
-from testbed.lab import SERVER_ADDRESS
+from testbed.lab import CLIENT_ADDRESS, SERVER_ADDRESS
 
 from . import program
 from .loads import Load
 
 ADDRESS = SERVER_ADDRESS.format(link=1)
+CLIENT = CLIENT_ADDRESS.format(link=1)
 SESSION = "demo"
 TIME_LIMIT = 900
 # All on one processor: where programs go otherwise differs from run to run, and with it the number of interrupts
@@ -26,6 +29,11 @@ class Target:
     group: str
     # The kinds of loads that it can have.
     kinds: tuple[str, ...] = ("calls", "round", "oneway")
+    # Whether both sides can be in one guest, and in two.
+    together: bool = True
+    apart: bool = True
+    # The module that a kernel must have.
+    needs: str = ""
 
     def join(self, server: Guest, client: Guest) -> None:
         """Loads and connects what its group needs; both guests may be one."""
@@ -46,7 +54,7 @@ class Program(Target):
     address: str = ADDRESS
 
     def run(self, server: Guest, client: Guest, load: Load, count: int) -> int:
-        words = f"{self.backend} {load.arguments(count)}"
+        words = f"{self.backend} --peer {CLIENT} {load.arguments(count)}"
         serving = server.start(f"exec {PINNED} {program.PATH} server {words} {ADDRESS}")
         wait_for(lambda: "ready" in serving.text or not serving.running, 60, "the server is ready", pause=0.02)
         try:
@@ -73,12 +81,43 @@ class Ours(Program):
 
 
 @dataclass(frozen=True)
+class OverRdma(Program):
+    """A transport of the kernel that uses an RDMA device between two machines, and something else in one."""
+
+    together: bool = False
+
+    def run(self, server: Guest, client: Guest, load: Load, count: int) -> int:
+        before = of_rxe(client)["packets"]
+        taken = super().run(server, client, load, count)
+        packets = of_rxe(client)["packets"] - before
+        # Of a load of many, several may go in one packet.
+        assert packets > count / 50, f"{packets} packets of {count} messages went over RDMA"
+        return taken
+
+
+@dataclass(frozen=True)
+class Smc(OverRdma):
+    def join(self, server: Guest, client: Guest) -> None:
+        for guest in (server, client):
+            guest.push("/tmp/smc_id.py", (Path(__file__).parent / "smc_id.py").read_text())
+            guest.run("modprobe smc && python3 /tmp/smc_id.py")
+
+
+@dataclass(frozen=True)
+class Rds(OverRdma):
+    def join(self, server: Guest, client: Guest) -> None:
+        for guest in (server, client):
+            guest.run("modprobe rds_rdma")
+
+
+@dataclass(frozen=True)
 class Floor(Target):
     """Two messages, between two ends in one kernel: tools/bench/floor."""
 
     # How the server handles completions.
     server: str = "process"
     kinds: tuple[str, ...] = ("calls",)
+    apart: bool = False
 
     def can(self, load: Load) -> bool:
         return super().can(load) and load.channels == 1
@@ -99,8 +138,16 @@ TARGETS: list[Target] = [
     Floor("floor, softirq", "floor in softirq", server="softirq"),
     Program("TCP", "sockets", backend="tcp"),
     Program("TCP, io_uring", "sockets", backend="tcp-ring"),
+    Smc("SMC-R", "SMC", backend="smc", needs="smc"),
+    Rds("RDS", "RDS", backend="rds", needs="rds_rdma"),
     Ours("ibmsg", "ours", backend="ibmsg"),
     Ours("ibmsg, CALL", "ours", backend="ibmsg-call", kinds=("calls",)),
     Ours("ibmsg, io_uring", "ours", backend="ibmsg-ring"),
 ]
 BY_NAME = {target.name: target for target in TARGETS}
+
+
+def possible(modules: str, only: str = "") -> list[Target]:
+    """Those that a kernel with these modules (its modules.order) can have, and whose name is asked for."""
+    there = {Path(line).stem for line in modules.split()}
+    return [target for target in TARGETS if only in target.name and (not target.needs or target.needs in there)]

@@ -41,6 +41,12 @@ def test_a_group_shares_a_guest():
     assert all(len(group) == 1 for group in groups if isinstance(group[0], targets.Floor))
 
 
+def test_a_kernel_without_a_transport_measures_the_others():
+    names = {target.name for target in targets.possible("kernel/net/smc/smc.o kernel/a/b.o")}
+    assert {"SMC-R", "TCP", "ibmsg", "floor, process"} <= names and "RDS" not in names
+    assert [target.name for target in targets.possible("net/rds/rds_rdma.ko", "RDS")] == ["RDS"]
+
+
 def made(ours: float) -> Results:
     run = Results("c", "fast", "k", "cpu")
     for target, time, insns in ((goals.FLOOR, 40.0, None), ("TCP", 24.0, 20_000), ("ibmsg", ours, ours * 500)):

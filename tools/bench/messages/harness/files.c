@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "files.h"
@@ -70,7 +71,11 @@ void files_send(struct end *end, unsigned int channel, enum kind kind, uint64_t 
 	ssize_t written;
 
 	files->framing->put(files->room, kind, id, length);
-	written = write(files->fds[channel], files->room, size);
+	/* RDS takes no flags, and write() has some for it. */
+	if (files->framing->is_socket)
+		written = send(files->fds[channel], files->room, size, 0);
+	else
+		written = write(files->fds[channel], files->room, size);
 	if (written < 0)
 		die("write");
 	if ((size_t)written != size)

@@ -25,6 +25,8 @@ enum kind {
 struct options {
 	/* The server's IPv4 address, or the session's name. */
 	const char *address;
+	/* The client's address, for transports without connections. */
+	const char *peer;
 	unsigned int channels;
 	/* Messages in flight on each channel. */
 	unsigned int depth;
@@ -74,7 +76,7 @@ struct backend {
 };
 
 extern const struct backend ibmsg_backend, ibmsg_call_backend, ibmsg_ring_backend;
-extern const struct backend tcp_backend, tcp_ring_backend;
+extern const struct backend tcp_backend, tcp_ring_backend, smc_backend, rds_backend;
 
 /* Content: a number, whether it wants an answer, and bytes that depend on the number. */
 void content_init(void);

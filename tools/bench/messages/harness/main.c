@@ -14,7 +14,8 @@
 #include "harness.h"
 
 static const struct backend *const backends[] = {
-	&ibmsg_backend, &ibmsg_call_backend, &ibmsg_ring_backend, &tcp_backend, &tcp_ring_backend,
+	&ibmsg_backend, &ibmsg_call_backend, &ibmsg_ring_backend, &tcp_backend, &tcp_ring_backend, &smc_backend,
+	&rds_backend,
 };
 
 void fail(const char *what, ...)
@@ -63,6 +64,7 @@ static _Noreturn void explain(void)
 	fputs("usage: messages server|client BACKEND [OPTION...] ADDRESS\n"
 	      "  --channels N  --depth N  --bytes N  --count N\n"
 	      "  --load round|calls|oneway   messages that are answered, requests, messages that are not\n"
+	      "  --peer ADDRESS              the client's, for rds\n"
 	      "back ends:", stderr);
 	for (size_t i = 0; i < sizeof(backends) / sizeof(*backends); i++)
 		fprintf(stderr, " %s", backends[i]->name);
@@ -104,6 +106,7 @@ static void parse(struct options *options, int argc, char **argv)
 		{ "bytes", required_argument, NULL, 'b' },
 		{ "count", required_argument, NULL, 'n' },
 		{ "load", required_argument, NULL, 'l' },
+		{ "peer", required_argument, NULL, 'p' },
 		{},
 	};
 	int found;
@@ -124,6 +127,9 @@ static void parse(struct options *options, int argc, char **argv)
 			break;
 		case 'l':
 			set_load(options, optarg);
+			break;
+		case 'p':
+			options->peer = optarg;
 			break;
 		default:
 			explain();
