@@ -83,10 +83,11 @@ bench:
 bench-smoke:
 	@scripts/bench.sh $(BENCH) --smoke
 
-# Messages between programs, beside TCP, SMC-R, RDS and the floor: LOADS= for loads with this in their name.
+# Messages between programs, beside TCP, SMC-R, RDS and the floor: LOADS= for loads with this in their name;
+# TRUTH=short, full or hour for what becomes of messages while links are cut.
 .PHONY: bench-messages
 bench-messages:
-	@scripts/bench.sh messages $(BENCH) --loads "$(LOADS)" --report $(FIGURES)-messages
+	@scripts/bench.sh messages $(BENCH) --loads "$(LOADS)" $(if $(TRUTH),--truth $(TRUTH)) --report $(FIGURES)-messages
 
 # The figures with which each change is compared; bench-keep measures them again.
 .PHONY: bench-short bench-keep bench-compare

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0
 """The parts of the bench of messages that need no guest: loads, goals, tables, and its program over sockets."""
 
+import ctypes
 import json
 import subprocess
+import time
 
 import pytest
 
-from bench.messages import goals, loads, measure, program, tables, targets
+from bench.messages import goals, loads, measure, program, tables, targets, truth
 from bench.results import Figure, Results
 
 
@@ -72,16 +74,59 @@ def test_tables_have_figures_goals_and_counts():
     assert f"| {loads.CALL.name}, server | TCP | ibmsg |" in text
 
 
+def has_rings() -> bool:
+    setup, entries = 425, 1
+    return ctypes.CDLL(None).syscall(setup, entries, ctypes.create_string_buffer(120)) >= 0
+
+
 def run(side: str, *words: str) -> subprocess.Popen:
     return subprocess.Popen([program.build(), side, *words, "127.0.0.1"], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                             text=True)
 
 
+def test_what_is_lost_is_what_nobody_told_of():
+    client = {"sent": 100, "answers": 90, "errors": 1, "error": "gone", "longest_ms": 5, "in_doubt": [[10, 14]],
+              "unanswered": [[10, 14], [97, 99]]}
+    server = {"highest": 98, "received": 95, "doubled": 0, "out_of_order": 0, "after_error": 0, "missing": [[12, 15]]}
+    # 15, 98 and 99; two of the five in doubt had arrived.
+    found = truth.judge(client, server)
+    assert (found.lost, found.in_doubt, found.delivered_in_doubt, found.errors) == (3, 5, 2, 1)
+    assert not found.is_kept
+    whole = truth.judge({**client, "in_doubt": [[10, 15], [98, 99]]}, server)
+    assert whole.is_kept and whole.lost == 0 and not truth.judge(client, {**server, "missing": [], "highest": 100,
+                                                                            "doubled": 1}).is_kept
+    text = truth.table({"TCP": found})
+    assert "| TCP | 100 | 3 | 0 | 0 | 0 | 1 (gone) | 5 | 2 | 0.0 |" in text
+
+
+def test_rows_are_about_targets():
+    assert {row.target for row in truth.ROWS} <= set(targets.BY_NAME)
+    assert all(isinstance(targets.BY_NAME[row.target], targets.Program) for row in truth.ROWS)
+
+
+def test_the_program_notes_what_becomes_of_requests():
+    server = run("truth-server", "tcp", "--bytes", "100")
+    assert server.stdout.readline() == "ready\n"
+    client = run("truth-client", "tcp", "--bytes", "100", "--depth", "8")
+    time.sleep(0.5)
+    # The process of the server that has the first connection.
+    subprocess.run(["pkill", "-KILL", "-P", str(server.pid)], check=True)
+    time.sleep(0.5)
+    client.terminate()
+    said = json.loads(client.communicate(timeout=60)[0])
+    server.terminate()
+    found = truth.judge(said, json.loads(server.communicate(timeout=60)[0]))
+    assert found.is_kept and found.errors == 1 and 1 <= found.in_doubt <= 8 and found.sent > 100
+    assert said["answers"] == found.sent - found.in_doubt and found.longest_ms >= 100
+
+
 @pytest.mark.parametrize("load", ("round", "calls", "oneway"))
 @pytest.mark.parametrize("depth, channels", ((1, 1), (8, 1), (2, 5)))
 @pytest.mark.parametrize("size", (8, 65536))
-def test_the_program_over_tcp(load, depth, channels, size):
-    words = f"tcp --load {load} --depth {depth} --channels {channels} --bytes {size} --count 300".split()
+@pytest.mark.parametrize("backend", ("tcp", pytest.param("tcp-ring", marks=pytest.mark.skipif(
+    not has_rings(), reason="this machine has no io_uring for programs"))))
+def test_the_program_over_tcp(load, depth, channels, size, backend):
+    words = f"{backend} --load {load} --depth {depth} --channels {channels} --bytes {size} --count 300".split()
     server = run("server", *words)
     assert server.stdout.readline() == "ready\n"
     client = run("client", *words)

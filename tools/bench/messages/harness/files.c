@@ -12,6 +12,7 @@
 
 struct files {
 	struct end end;
+	const struct transport *transport;
 	const struct framing *framing;
 	int fds[MAX_CHANNELS];
 	unsigned int open;
@@ -35,17 +36,20 @@ static void watch(struct files *files)
 	}
 }
 
-struct end *files_end(const struct options *options, const struct framing *framing, const int *fds)
+static struct end *open_files(const struct transport *transport, const struct options *options, const int *fds,
+			      bool is_server)
 {
 	struct files *files = allocate(sizeof(*files));
 
+	(void)is_server;
 	files->end.options = options;
-	files->framing = framing;
+	files->transport = transport;
+	files->framing = transport->framing;
 	files->open = options->channels;
 	memcpy(files->fds, fds, options->channels * sizeof(*fds));
 	for (unsigned int channel = 0; channel < options->channels; channel++)
 		files->read[channel] = allocate(READ_ROOM);
-	files->room = allocate(framing->header + MAX_BYTES);
+	files->room = allocate(files->framing->header + MAX_BYTES);
 	if (options->channels > 1)
 		watch(files);
 	return &files->end;
@@ -56,7 +60,7 @@ int files_fd(struct end *end, unsigned int channel)
 	return ((struct files *)end)->fds[channel];
 }
 
-void *files_room(struct end *end, unsigned int channel)
+static void *room_of_files(struct end *end, unsigned int channel)
 {
 	struct files *files = (struct files *)end;
 
@@ -64,7 +68,7 @@ void *files_room(struct end *end, unsigned int channel)
 	return files->room + files->framing->header;
 }
 
-void files_send(struct end *end, unsigned int channel, enum kind kind, uint64_t id, size_t length)
+static void send_by_file(struct end *end, unsigned int channel, enum kind kind, uint64_t id, size_t length)
 {
 	struct files *files = (struct files *)end;
 	size_t size = files->framing->header + length;
@@ -108,7 +112,7 @@ static void read_from(struct files *files, unsigned int channel)
 		closed(files, channel);
 }
 
-bool files_wait(struct end *end)
+static bool wait_for_files(struct end *end)
 {
 	struct files *files = (struct files *)end;
 	struct epoll_event events[MAX_CHANNELS];
@@ -126,10 +130,17 @@ bool files_wait(struct end *end)
 	return files->open;
 }
 
-void files_close(struct end *end)
+static void close_files(struct end *end)
 {
 	struct files *files = (struct files *)end;
 
-	for (unsigned int channel = 0; channel < end->options->channels; channel++)
+	for (unsigned int channel = 0; channel < end->options->channels; channel++) {
+		if (files->transport->leave)
+			files->transport->leave(files->fds[channel]);
 		close(files->fds[channel]);
+	}
 }
+
+const struct engine files_engine = {
+	.open = open_files, .room = room_of_files, .send = send_by_file, .wait = wait_for_files, .close = close_files,
+};

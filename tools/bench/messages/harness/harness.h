@@ -6,6 +6,7 @@
 #ifndef HARNESS_H
 #define HARNESS_H
 
+#include <setjmp.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -54,17 +55,21 @@ struct end {
 	void *context;
 };
 
-struct backend {
-	const char *name;
-	/* Whether a request blocks its thread until the reply is there. */
-	bool blocks;
-	/* The other side, if it is not the same back end. */
-	const struct backend *server;
-	/* The server's side prints "ready" (see ready()) before it waits for its channels. */
-	struct end *(*serve)(const struct options *options);
-	struct end *(*connect)(const struct options *options);
-	/* For a thread of its own: one of the channels, which is its channel 0. Only of those that block. */
-	struct end *(*share)(struct end *end, unsigned int channel);
+/* A transport: how its channels are opened, one after the other, and what is read and written. */
+struct transport {
+	const struct framing *framing;
+	/* Returns a file for `accept'; from then on clients may connect. */
+	int (*listen)(const struct options *options);
+	int (*accept)(const struct options *options, int listener, unsigned int channel);
+	int (*connect)(const struct options *options, unsigned int channel);
+	/* Tells the other side, which does not see that the file is closed; NULL: it does. */
+	void (*leave)(int fd);
+};
+
+/* A way to use the channels of a transport. */
+struct engine {
+	struct end *(*open)(const struct transport *transport, const struct options *options, const int *fds,
+			    bool is_server);
 	/* Where the content of the next message goes. */
 	void *(*room)(struct end *end, unsigned int channel);
 	/* Sends what is there. A reply has the id of its request. */
@@ -73,10 +78,24 @@ struct backend {
 	bool (*wait)(struct end *end);
 	/* Closes the channels. All that was sent has arrived by then. */
 	void (*close)(struct end *end);
+	/*
+	 * Only of those whose requests block their thread: for another thread, one of the channels, which is its
+	 * channel 0.
+	 */
+	struct end *(*share)(struct end *end, unsigned int channel);
 };
 
-extern const struct backend ibmsg_backend, ibmsg_call_backend, ibmsg_ring_backend;
-extern const struct backend tcp_backend, tcp_ring_backend, smc_backend, rds_backend;
+struct backend {
+	const char *name;
+	const struct transport *transport;
+	const struct engine *engine;
+	/* Of the server, if it is another one. */
+	const struct engine *server;
+};
+
+extern const struct engine files_engine, ring_engine, call_engine;
+extern const struct transport ibmsg_transport, tcp_transport, smc_transport, rds_transport;
+
 
 /* Content: a number, whether it wants an answer, and bytes that depend on the number. */
 void content_init(void);
@@ -86,11 +105,15 @@ uint64_t check(const void *content, size_t length, bool *wants_answer);
 
 void run_client(const struct backend *backend, const struct options *options);
 void run_server(const struct backend *backend, const struct options *options);
+/* For the table of what becomes of messages. */
+void truth_client(const struct backend *backend, const struct options *options);
+void truth_server(const struct backend *backend, const struct options *options);
 
 /* Ends the program. */
 _Noreturn void fail(const char *what, ...);
-/* The same, with the reason of errno. */
+/* The transport has failed, with the reason in errno: ends the program as well, unless that is what is looked for. */
 _Noreturn void die(const char *what);
+extern jmp_buf *when_broken;
 void *allocate(size_t size);
 void ready(void);
 uint64_t now_ns(void);

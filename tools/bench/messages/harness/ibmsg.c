@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Our channels: read and write, the blocking CALL, and a ring.
+ * Our channels, and requests by the blocking CALL.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -24,8 +24,9 @@ static void put(void *header, enum kind kind, uint64_t id, size_t length)
 
 static enum kind kind_in(const struct ibmsg_msg *msg)
 {
+	errno = msg->status;
 	if (msg->flags & IBMSG_F_KERNEL || msg->status)
-		fail("a request has failed: %s", strerror(msg->status));
+		die("a request has failed");
 	switch (msg->kind) {
 	case IBMSG_REQUEST:
 		return REQUEST;
@@ -45,8 +46,9 @@ static size_t take(struct end *end, unsigned int channel, const char *data, size
 
 		at += IBMSG_ALIGN(sizeof(*msg) + msg->len);
 		if (msg->kind == IBMSG_EVENT && msg->event == IBMSG_EV_CLOSED) {
+			errno = msg->status;
 			if (msg->status)
-				fail("the channel has ended: %s", strerror(msg->status));
+				die("the channel has ended");
 			*closed = true;
 			continue;
 		}
@@ -57,7 +59,9 @@ static size_t take(struct end *end, unsigned int channel, const char *data, size
 	return length;
 }
 
-static const struct framing framing = { .header = sizeof(struct ibmsg_msg), .put = put, .take = take };
+static const struct framing framing = {
+	.header = sizeof(struct ibmsg_msg), .put = put, .take = take, .has_calls = true,
+};
 
 static int device(void)
 {
@@ -68,79 +72,57 @@ static int device(void)
 	return fd;
 }
 
-static void connect_all(const struct options *options, int *fds)
+static int open_channel(const struct options *options, unsigned int channel)
 {
-	int context = device();
+	struct ibmsg_connect connect = { .size = sizeof(connect), .timeout_ms = 60000, .portal = PORTAL };
+	int context = device(), fd;
 
-	for (unsigned int channel = 0; channel < options->channels; channel++) {
-		struct ibmsg_connect connect = { .size = sizeof(connect), .timeout_ms = 60000, .portal = PORTAL };
-
-		if (strlen(options->address) > sizeof(connect.session))
-			fail("%s: the name is too long", options->address);
-		memcpy(connect.session, options->address, strlen(options->address));
-		fds[channel] = ioctl(context, IBMSG_IOC_CONNECT, &connect);
-		if (fds[channel] < 0)
-			die("connect");
-	}
+	(void)channel;
+	if (strlen(options->address) > sizeof(connect.session))
+		fail("%s: the name is too long", options->address);
+	memcpy(connect.session, options->address, strlen(options->address));
+	fd = ioctl(context, IBMSG_IOC_CONNECT, &connect);
+	if (fd < 0)
+		die("connect");
 	close(context);
+	return fd;
 }
 
-static void accept_all(const struct options *options, int *fds)
+static int bind_portal(const struct options *options)
 {
 	struct ibmsg_bind bind = { .size = sizeof(bind), .flags = IBMSG_UNAUTHENTICATED, .portal = PORTAL };
-	int portal = ioctl(device(), IBMSG_IOC_BIND, &bind);
+	int context = device(), portal = ioctl(context, IBMSG_IOC_BIND, &bind);
 
+	(void)options;
 	if (portal < 0)
 		die("bind");
-	ready();
-	for (unsigned int channel = 0; channel < options->channels; channel++) {
-		struct {
-			struct ibmsg_msg msg;
-			char offer[sizeof(struct ibmsg_offer) + IBMSG_MAX_DATA];
-		} offer;
-		struct ibmsg_accept accept = { .size = sizeof(accept) };
-
-		if (read(portal, &offer, sizeof(offer)) < 0)
-			die("read");
-		accept.offer = offer.msg.id;
-		fds[channel] = ioctl(portal, IBMSG_IOC_ACCEPT, &accept);
-		if (fds[channel] < 0)
-			die("accept");
-	}
-	close(portal);
+	close(context);
+	return portal;
 }
 
-static struct end *serve_files(const struct options *options)
+static int accept_channel(const struct options *options, int portal, unsigned int channel)
 {
-	int fds[MAX_CHANNELS];
+	struct {
+		struct ibmsg_msg msg;
+		char offer[sizeof(struct ibmsg_offer) + IBMSG_MAX_DATA];
+	} offer;
+	struct ibmsg_accept accept = { .size = sizeof(accept) };
+	int fd;
 
-	accept_all(options, fds);
-	return files_end(options, &framing, fds);
+	(void)options;
+	(void)channel;
+	if (read(portal, &offer, sizeof(offer)) < 0)
+		die("read");
+	accept.offer = offer.msg.id;
+	fd = ioctl(portal, IBMSG_IOC_ACCEPT, &accept);
+	if (fd < 0)
+		die("accept");
+	return fd;
 }
 
-static struct end *connect_files(const struct options *options)
-{
-	int fds[MAX_CHANNELS];
-
-	connect_all(options, fds);
-	return files_end(options, &framing, fds);
-}
-
-static struct end *serve_ring(const struct options *options)
-{
-	int fds[MAX_CHANNELS];
-
-	accept_all(options, fds);
-	return ring_end(options, &framing, fds, true, true);
-}
-
-static struct end *connect_ring(const struct options *options)
-{
-	int fds[MAX_CHANNELS];
-
-	connect_all(options, fds);
-	return ring_end(options, &framing, fds, false, true);
-}
+const struct transport ibmsg_transport = {
+	.framing = &framing, .listen = bind_portal, .accept = accept_channel, .connect = open_channel,
+};
 
 /* A client's thread that calls: one request at a time. */
 struct caller {
@@ -165,11 +147,12 @@ static struct end *caller(const struct options *options, struct end *files, unsi
 	return &caller->end;
 }
 
-static struct end *connect_caller(const struct options *options)
+static struct end *open_caller(const struct transport *transport, const struct options *options, const int *fds,
+			       bool is_server)
 {
 	if (options->kind != REQUEST)
 		fail("this back end has requests only");
-	return caller(options, connect_files(options), 0);
+	return caller(options, files_engine.open(transport, options, fds, is_server), 0);
 }
 
 static struct end *share_caller(struct end *end, unsigned int channel)
@@ -216,20 +199,10 @@ static bool wait_for_call(struct end *end)
 
 static void close_caller(struct end *end)
 {
-	files_close(((struct caller *)end)->files);
+	files_engine.close(((struct caller *)end)->files);
 }
 
-const struct backend ibmsg_backend = {
-	.name = "ibmsg", .serve = serve_files, .connect = connect_files, .room = files_room, .send = files_send,
-	.wait = files_wait, .close = files_close,
-};
-
-const struct backend ibmsg_call_backend = {
-	.name = "ibmsg-call", .blocks = true, .server = &ibmsg_backend, .connect = connect_caller, .share = share_caller,
-	.room = caller_room, .send = call, .wait = wait_for_call, .close = close_caller,
-};
-
-const struct backend ibmsg_ring_backend = {
-	.name = "ibmsg-ring", .serve = serve_ring, .connect = connect_ring, .room = ring_room, .send = ring_send,
-	.wait = ring_wait, .close = ring_close,
+const struct engine call_engine = {
+	.open = open_caller, .room = caller_room, .send = call, .wait = wait_for_call, .close = close_caller,
+	.share = share_caller,
 };

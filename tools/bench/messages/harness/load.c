@@ -14,7 +14,7 @@
 
 /* What one thread sends. */
 struct client {
-	const struct backend *backend;
+	const struct engine *engine;
 	struct end *end;
 	unsigned int channels;
 	unsigned int depth;
@@ -33,9 +33,9 @@ static void send_next(struct client *client, unsigned int channel)
 	uint64_t at = client->sent++;
 	bool wants_answer = options->answered || at == client->count - 1;
 
-	fill(client->backend->room(client->end, channel), client->first + at, wants_answer, options->bytes);
+	fill(client->engine->room(client->end, channel), client->first + at, wants_answer, options->bytes);
 	client->waits[at] = wants_answer;
-	client->backend->send(client->end, channel, options->kind, 0, options->bytes);
+	client->engine->send(client->end, channel, options->kind, 0, options->bytes);
 }
 
 static void take_answer(struct end *end, const struct arrival *arrival)
@@ -68,7 +68,7 @@ static void exchange(struct client *client, uint64_t count)
 		/* As fast as the transport takes them. */
 		while (client->sent < count)
 			send_next(client, (unsigned int)(client->sent % client->channels));
-		while (!client->answers && client->backend->wait(client->end))
+		while (!client->answers && client->engine->wait(client->end))
 			;
 		if (!client->answers)
 			fail("the channel is closed");
@@ -78,13 +78,13 @@ static void exchange(struct client *client, uint64_t count)
 		for (unsigned int channel = 0; channel < client->channels && client->sent < count; channel++)
 			send_next(client, channel);
 	while (client->answers < count)
-		if (!client->backend->wait(client->end))
+		if (!client->engine->wait(client->end))
 			fail("the channel is closed");
 }
 
-static void prepare(struct client *client, const struct backend *backend, struct end *end)
+static void prepare(struct client *client, const struct engine *engine, struct end *end)
 {
-	client->backend = backend;
+	client->engine = engine;
 	client->end = end;
 	end->context = client;
 	end->arrived = take_answer;
@@ -109,7 +109,7 @@ static void *work(void *of)
 	return NULL;
 }
 
-static uint64_t run_threads(const struct backend *backend, struct end *end)
+static uint64_t run_threads(const struct engine *engine, struct end *end)
 {
 	const struct options *options = end->options;
 	unsigned int number = options->depth * options->channels;
@@ -120,12 +120,12 @@ static uint64_t run_threads(const struct backend *backend, struct end *end)
 	pthread_barrier_init(&barrier, NULL, number + 1);
 	for (unsigned int i = 0; i < number; i++) {
 		struct worker *worker = &workers[i];
-		struct end *own = backend->share(end, i % options->channels);
+		struct end *own = engine->share(end, i % options->channels);
 
 		worker->options = *options;
 		worker->options.count = options->count / number;
 		own->options = &worker->options;
-		prepare(&worker->client, backend, own);
+		prepare(&worker->client, engine, own);
 		worker->client.channels = 1;
 		worker->client.depth = 1;
 		worker->barrier = &barrier;
@@ -141,25 +141,32 @@ static uint64_t run_threads(const struct backend *backend, struct end *end)
 
 void run_client(const struct backend *backend, const struct options *options)
 {
-	struct end *end = backend->connect(options);
+	const struct engine *engine = backend->engine;
 	struct client client = { .channels = options->channels, .depth = options->depth };
+	int fds[MAX_CHANNELS];
+	struct end *end;
 	uint64_t ns;
 
-	if (backend->blocks && options->kind == REQUEST && options->depth * options->channels > 1) {
-		ns = run_threads(backend, end);
+	if (!options->count)
+		fail("how many messages? --count");
+	for (unsigned int channel = 0; channel < options->channels; channel++)
+		fds[channel] = backend->transport->connect(options, channel);
+	end = engine->open(backend->transport, options, fds, false);
+	if (engine->share && options->depth * options->channels > 1) {
+		ns = run_threads(engine, end);
 	} else {
-		prepare(&client, backend, end);
+		prepare(&client, engine, end);
 		exchange(&client, WARM_UP);
 		ns = now_ns();
 		exchange(&client, options->count);
 		ns = now_ns() - ns;
 	}
-	backend->close(end);
+	engine->close(end);
 	printf("{\"messages\": %llu, \"ns\": %llu}\n", (unsigned long long)options->count, (unsigned long long)ns);
 }
 
 struct server {
-	const struct backend *backend;
+	const struct engine *engine;
 	/* The number of the next message on each channel. */
 	uint64_t next[MAX_CHANNELS];
 };
@@ -167,7 +174,7 @@ struct server {
 static void serve(struct end *end, const struct arrival *arrival)
 {
 	struct server *server = end->context;
-	const struct backend *backend = server->backend;
+	const struct engine *engine = server->engine;
 	bool wants_answer;
 	uint64_t number = check(arrival->content, arrival->length, &wants_answer);
 
@@ -177,18 +184,23 @@ static void serve(struct end *end, const struct arrival *arrival)
 	server->next[arrival->channel] = number + 1;
 	if (!wants_answer)
 		return;
-	fill(backend->room(end, arrival->channel), number, false, arrival->length);
-	backend->send(end, arrival->channel, arrival->kind == REQUEST ? REPLY : MESSAGE, arrival->id, arrival->length);
+	fill(engine->room(end, arrival->channel), number, false, arrival->length);
+	engine->send(end, arrival->channel, arrival->kind == REQUEST ? REPLY : MESSAGE, arrival->id, arrival->length);
 }
 
 void run_server(const struct backend *backend, const struct options *options)
 {
-	struct end *end = backend->serve(options);
-	struct server server = { .backend = backend };
+	const struct engine *engine = backend->server ? backend->server : backend->engine;
+	int fds[MAX_CHANNELS], listener = backend->transport->listen(options);
+	struct server server = { .engine = engine };
+	struct end *end;
 
+	ready();
+	for (unsigned int channel = 0; channel < options->channels; channel++)
+		fds[channel] = backend->transport->accept(options, listener, channel);
+	end = engine->open(backend->transport, options, fds, true);
 	end->context = &server;
 	end->arrived = serve;
-	while (backend->wait(end))
+	while (engine->wait(end))
 		;
-	backend->close(end);
 }

@@ -13,10 +13,17 @@
 
 #include "harness.h"
 
-static const struct backend *const backends[] = {
-	&ibmsg_backend, &ibmsg_call_backend, &ibmsg_ring_backend, &tcp_backend, &tcp_ring_backend, &smc_backend,
-	&rds_backend,
+static const struct backend backends[] = {
+	{ "ibmsg", &ibmsg_transport, &files_engine, NULL },
+	{ "ibmsg-call", &ibmsg_transport, &call_engine, &files_engine },
+	{ "ibmsg-ring", &ibmsg_transport, &ring_engine, NULL },
+	{ "tcp", &tcp_transport, &files_engine, NULL },
+	{ "tcp-ring", &tcp_transport, &ring_engine, NULL },
+	{ "smc", &smc_transport, &files_engine, NULL },
+	{ "rds", &rds_transport, &files_engine, NULL },
 };
+
+jmp_buf *when_broken;
 
 void fail(const char *what, ...)
 {
@@ -31,6 +38,8 @@ void fail(const char *what, ...)
 
 void die(const char *what)
 {
+	if (when_broken)
+		longjmp(*when_broken, errno ? errno : EIO);
 	fail("%s: %s", what, strerror(errno));
 }
 
@@ -61,13 +70,13 @@ uint64_t now_ns(void)
 
 static _Noreturn void explain(void)
 {
-	fputs("usage: messages server|client BACKEND [OPTION...] ADDRESS\n"
+	fputs("usage: messages server|client|truth-server|truth-client BACKEND [OPTION...] ADDRESS\n"
 	      "  --channels N  --depth N  --bytes N  --count N\n"
 	      "  --load round|calls|oneway   messages that are answered, requests, messages that are not\n"
 	      "  --peer ADDRESS              the client's, for rds\n"
 	      "back ends:", stderr);
 	for (size_t i = 0; i < sizeof(backends) / sizeof(*backends); i++)
-		fprintf(stderr, " %s", backends[i]->name);
+		fprintf(stderr, " %s", backends[i].name);
 	fputc('\n', stderr);
 	exit(2);
 }
@@ -75,8 +84,8 @@ static _Noreturn void explain(void)
 static const struct backend *find_backend(const char *name)
 {
 	for (size_t i = 0; i < sizeof(backends) / sizeof(*backends); i++)
-		if (!strcmp(backends[i]->name, name))
-			return backends[i];
+		if (!strcmp(backends[i].name, name))
+			return &backends[i];
 	explain();
 }
 
@@ -142,8 +151,15 @@ static void parse(struct options *options, int argc, char **argv)
 
 int main(int argc, char **argv)
 {
+	static const struct {
+		const char *name;
+		void (*run)(const struct backend *backend, const struct options *options);
+	} roles[] = {
+		{ "server", run_server }, { "client", run_client },
+		{ "truth-server", truth_server }, { "truth-client", truth_client },
+	};
 	struct options options = {
-		.channels = 1, .depth = 1, .bytes = 64, .count = 1000, .kind = MESSAGE, .answered = true,
+		.channels = 1, .depth = 1, .bytes = 64, .kind = MESSAGE, .answered = true,
 	};
 	const struct backend *backend;
 
@@ -153,11 +169,11 @@ int main(int argc, char **argv)
 	parse(&options, argc - 2, argv + 2);
 	signal(SIGPIPE, SIG_IGN);
 	content_init();
-	if (!strcmp(argv[1], "server"))
-		run_server(backend->server ? backend->server : backend, &options);
-	else if (!strcmp(argv[1], "client"))
-		run_client(backend, &options);
-	else
-		explain();
-	return 0;
+	for (size_t i = 0; i < sizeof(roles) / sizeof(*roles); i++) {
+		if (!strcmp(argv[1], roles[i].name)) {
+			roles[i].run(backend, &options);
+			return 0;
+		}
+	}
+	explain();
 }

@@ -29,7 +29,8 @@ struct ring {
 	bool calls;
 	/*
 	 * A message that is answered has been sent by the time of its answer, and each channel has a slot more than
-	 * messages in flight: such messages have no completions. Others come from the list of free slots.
+	 * messages in flight: such messages have no completions. Others come from the list of free slots. A ring may
+	 * overtake a write that waits for room, so these are linked, and all are sent before the next ones.
 	 */
 	bool silent;
 	struct slot *slots;
@@ -93,8 +94,8 @@ static void make_slots(struct ring *ring)
 	ring->free_count = options->channels * options->depth;
 }
 
-struct end *ring_end(const struct options *options, const struct framing *framing, const int *fds, bool is_server,
-		     bool calls)
+static struct end *open_ring(const struct transport *transport, const struct options *options, const int *fds,
+			     bool is_server)
 {
 	struct ring *ring = allocate(sizeof(*ring));
 	unsigned int entries = 4 * MAX_CHANNELS;
@@ -102,9 +103,9 @@ struct end *ring_end(const struct options *options, const struct framing *framin
 	while (entries < 2 * options->channels * (options->depth + 1))
 		entries *= 2;
 	ring->end.options = options;
-	ring->framing = framing;
+	ring->framing = transport->framing;
 	ring->open = options->channels;
-	ring->calls = calls && options->kind == REQUEST && !is_server;
+	ring->calls = ring->framing->has_calls && options->kind == REQUEST && !is_server;
 	ring->silent = is_server || (options->answered && !ring->calls);
 	memcpy(ring->fds, fds, options->channels * sizeof(*fds));
 	if (io_uring_queue_init(entries, &ring->ring, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN) ||
@@ -118,7 +119,16 @@ struct end *ring_end(const struct options *options, const struct framing *framin
 	return &ring->end;
 }
 
-void *ring_room(struct end *end, unsigned int channel)
+static bool wait_for_ring(struct end *end);
+
+static void wait_for_all(struct ring *ring)
+{
+	while (ring->free_count < ring->end.options->channels * ring->end.options->depth)
+		if (!wait_for_ring(&ring->end))
+			fail("the channel is closed");
+}
+
+static void *room_of_ring(struct end *end, unsigned int channel)
 {
 	struct ring *ring = (struct ring *)end;
 	unsigned int depth = end->options->depth;
@@ -126,9 +136,8 @@ void *ring_room(struct end *end, unsigned int channel)
 	if (ring->silent) {
 		ring->current = channel * (depth + 1) + ring->next[channel]++ % (depth + 1);
 	} else {
-		while (!ring->free_count)
-			if (!ring_wait(end))
-				fail("the channel is closed");
+		if (!ring->free_count)
+			wait_for_all(ring);
 		ring->current = ring->free[--ring->free_count];
 	}
 	return ring->slots[ring->current].memory + ring->framing->header;
@@ -152,7 +161,7 @@ static void send_call(struct ring *ring, unsigned int channel, size_t length)
 	submit(sqe, DATA(CALL, ring->current), 0);
 }
 
-void ring_send(struct end *end, unsigned int channel, enum kind kind, uint64_t id, size_t length)
+static void send_by_ring(struct end *end, unsigned int channel, enum kind kind, uint64_t id, size_t length)
 {
 	struct ring *ring = (struct ring *)end;
 	char *memory = ring->slots[ring->current].memory;
@@ -169,7 +178,7 @@ void ring_send(struct end *end, unsigned int channel, enum kind kind, uint64_t i
 		io_uring_prep_send(sqe, (int)channel, memory, size, MSG_WAITALL | MSG_NOSIGNAL);
 	else
 		io_uring_prep_write(sqe, (int)channel, memory, (unsigned int)size, (uint64_t)-1);
-	submit(sqe, DATA(SEND, ring->current), ring->silent ? IOSQE_CQE_SKIP_SUCCESS : 0);
+	submit(sqe, DATA(SEND, ring->current), ring->silent ? IOSQE_CQE_SKIP_SUCCESS : IOSQE_IO_LINK);
 }
 
 static void has_read(struct ring *ring, unsigned int channel, int result)
@@ -225,7 +234,7 @@ static void completed(struct ring *ring, uint64_t data, int result)
 	}
 }
 
-bool ring_wait(struct end *end)
+static bool wait_for_ring(struct end *end)
 {
 	struct ring *ring = (struct ring *)end;
 	struct io_uring_cqe *cqe;
@@ -241,7 +250,7 @@ bool ring_wait(struct end *end)
 	return ring->open;
 }
 
-void ring_close(struct end *end)
+static void close_ring(struct end *end)
 {
 	struct ring *ring = (struct ring *)end;
 
@@ -249,3 +258,7 @@ void ring_close(struct end *end)
 	for (unsigned int channel = 0; channel < end->options->channels; channel++)
 		close(ring->fds[channel]);
 }
+
+const struct engine ring_engine = {
+	.open = open_ring, .room = room_of_ring, .send = send_by_ring, .wait = wait_for_ring, .close = close_ring,
+};

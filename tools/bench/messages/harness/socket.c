@@ -91,19 +91,17 @@ static int without_delay(int fd)
 	return fd;
 }
 
-static void connect_all(const struct options *options, int protocol, int *fds)
+static int connect_stream(const struct options *options, int protocol)
 {
 	struct sockaddr_in address = address_of(options->address, PORT);
+	int fd = new_socket(protocol);
 
-	for (unsigned int channel = 0; channel < options->channels; channel++) {
-		fds[channel] = new_socket(protocol);
-		if (connect(fds[channel], (struct sockaddr *)&address, sizeof(address)))
-			die("connect");
-		without_delay(fds[channel]);
-	}
+	if (connect(fd, (struct sockaddr *)&address, sizeof(address)))
+		die("connect");
+	return without_delay(fd);
 }
 
-static void accept_all(const struct options *options, int protocol, int *fds)
+static int listen_for_streams(const struct options *options, int protocol)
 {
 	struct sockaddr_in address = address_of(options->address, PORT);
 	int listener = new_socket(protocol);
@@ -112,129 +110,96 @@ static void accept_all(const struct options *options, int protocol, int *fds)
 		die("bind");
 	if (listen(listener, MAX_CHANNELS))
 		die("listen");
-	ready();
-	for (unsigned int channel = 0; channel < options->channels; channel++) {
-		fds[channel] = accept(listener, NULL, NULL);
-		if (fds[channel] < 0)
-			die("accept");
-		without_delay(fds[channel]);
-	}
-	close(listener);
+	return listener;
 }
 
-static struct end *serve_streams(const struct options *options, int protocol)
+static int accept_stream(const struct options *options, int listener, unsigned int channel)
 {
-	int fds[MAX_CHANNELS];
+	int fd = accept(listener, NULL, NULL);
 
-	accept_all(options, protocol, fds);
-	return files_end(options, &framing, fds);
+	(void)options;
+	(void)channel;
+	if (fd < 0)
+		die("accept");
+	return without_delay(fd);
 }
 
-static struct end *connect_streams(const struct options *options, int protocol)
+static int connect_tcp(const struct options *options, unsigned int channel)
 {
-	int fds[MAX_CHANNELS];
-
-	connect_all(options, protocol, fds);
-	return files_end(options, &framing, fds);
+	(void)channel;
+	return connect_stream(options, IPPROTO_TCP);
 }
 
-static struct end *serve_tcp(const struct options *options)
+static int listen_tcp(const struct options *options)
 {
-	return serve_streams(options, IPPROTO_TCP);
+	return listen_for_streams(options, IPPROTO_TCP);
 }
 
-static struct end *connect_tcp(const struct options *options)
+static int connect_smc(const struct options *options, unsigned int channel)
 {
-	return connect_streams(options, IPPROTO_TCP);
+	(void)channel;
+	return connect_stream(options, IPPROTO_SMC);
 }
 
-static struct end *serve_smc(const struct options *options)
+static int listen_smc(const struct options *options)
 {
-	return serve_streams(options, IPPROTO_SMC);
-}
-
-static struct end *connect_smc(const struct options *options)
-{
-	return connect_streams(options, IPPROTO_SMC);
+	return listen_for_streams(options, IPPROTO_SMC);
 }
 
 /* Each channel has a port of its own on either side, and neither side waits for the other. */
-static struct end *rds(const struct options *options, const char *own, const char *peer)
+static int rds(const char *own, const char *peer, unsigned int channel)
 {
-	int fds[MAX_CHANNELS];
+	struct sockaddr_in from = address_of(own, PORT + channel), to = address_of(peer, PORT + channel);
+	int fd = socket(AF_RDS, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 
-	for (unsigned int channel = 0; channel < options->channels; channel++) {
-		struct sockaddr_in from = address_of(own, PORT + channel), to = address_of(peer, PORT + channel);
-
-		fds[channel] = socket(AF_RDS, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-		if (fds[channel] < 0)
-			die("socket");
-		if (bind(fds[channel], (struct sockaddr *)&from, sizeof(from)))
-			die("bind");
-		if (connect(fds[channel], (struct sockaddr *)&to, sizeof(to)))
-			die("connect");
-	}
-	return files_end(options, &framing, fds);
+	if (fd < 0)
+		die("socket");
+	if (bind(fd, (struct sockaddr *)&from, sizeof(from)))
+		die("bind");
+	if (connect(fd, (struct sockaddr *)&to, sizeof(to)))
+		die("connect");
+	return fd;
 }
 
-static struct end *serve_rds(const struct options *options)
-{
-	struct end *end = rds(options, options->address, options->peer);
+static int rds_fds[MAX_CHANNELS];
 
-	ready();
-	return end;
+static int listen_rds(const struct options *options)
+{
+	for (unsigned int channel = 0; channel < options->channels; channel++)
+		rds_fds[channel] = rds(options->address, options->peer, channel);
+	return -1;
 }
 
-static struct end *connect_rds(const struct options *options)
+static int accept_rds(const struct options *options, int listener, unsigned int channel)
 {
-	return rds(options, options->peer, options->address);
+	(void)options;
+	(void)listener;
+	return rds_fds[channel];
+}
+
+static int connect_rds(const struct options *options, unsigned int channel)
+{
+	return rds(options->peer, options->address, channel);
 }
 
 /* Closing a socket drops what is not acknowledged. */
-static void close_rds(struct end *end)
+static void leave_rds(int fd)
 {
-	for (unsigned int channel = 0; channel < end->options->channels; channel++) {
-		struct header last = { .kind = LAST };
+	struct header last = { .kind = LAST };
 
-		if (send(files_fd(end, channel), &last, sizeof(last), 0) < 0)
-			die("send");
-	}
+	if (send(fd, &last, sizeof(last), 0) < 0)
+		die("send");
 	usleep(300000);
-	files_close(end);
 }
 
-static struct end *serve_ring(const struct options *options)
-{
-	int fds[MAX_CHANNELS];
-
-	accept_all(options, IPPROTO_TCP, fds);
-	return ring_end(options, &framing, fds, true, false);
-}
-
-static struct end *connect_ring(const struct options *options)
-{
-	int fds[MAX_CHANNELS];
-
-	connect_all(options, IPPROTO_TCP, fds);
-	return ring_end(options, &framing, fds, false, false);
-}
-
-const struct backend tcp_backend = {
-	.name = "tcp", .serve = serve_tcp, .connect = connect_tcp, .room = files_room, .send = files_send,
-	.wait = files_wait, .close = files_close,
+const struct transport tcp_transport = {
+	.framing = &framing, .listen = listen_tcp, .accept = accept_stream, .connect = connect_tcp,
 };
 
-const struct backend tcp_ring_backend = {
-	.name = "tcp-ring", .serve = serve_ring, .connect = connect_ring, .room = ring_room, .send = ring_send,
-	.wait = ring_wait, .close = ring_close,
+const struct transport smc_transport = {
+	.framing = &framing, .listen = listen_smc, .accept = accept_stream, .connect = connect_smc,
 };
 
-const struct backend smc_backend = {
-	.name = "smc", .serve = serve_smc, .connect = connect_smc, .room = files_room, .send = files_send,
-	.wait = files_wait, .close = files_close,
-};
-
-const struct backend rds_backend = {
-	.name = "rds", .serve = serve_rds, .connect = connect_rds, .room = files_room, .send = files_send,
-	.wait = files_wait, .close = close_rds,
+const struct transport rds_transport = {
+	.framing = &framing, .listen = listen_rds, .accept = accept_rds, .connect = connect_rds, .leave = leave_rds,
 };
