@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The loads: round trips and calls of one message at a time, and many messages."""
+"""The loads: round trips and calls of one message at a time, many messages, and connecting."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 @dataclass(frozen=True)
 class Load:
     name: str
-    # As in explain() of harness/main.c: round, calls or oneway.
+    # As in explain() of harness/main.c.
     kind: str
     bytes: int
     count: int
@@ -48,8 +48,10 @@ ROUNDS = _one_at_a_time("round trip", "round")
 MANY = [Load("calls of 64 B, depth 32", "calls", 64, 8000, depth=32),
         Load("calls of 64 B, 16 channels", "calls", 64, 8000, channels=16),
         Load("one-way of 64 B, depth 32", "oneway", 64, 8000, depth=32)]
-LOADS = [*CALLS, *ROUNDS, *MANY]
+# A channel over a session that is there, or a connection.
+CONNECT = Load("connect", "connects", 64, 500)
+LOADS = [*CALLS, *ROUNDS, *MANY, CONNECT]
 BY_NAME = {load.name: load for load in LOADS}
 # What goals are about, and what is counted.
 CALL = BY_NAME["call of 64 B"]
-COUNTED = [CALL, BY_NAME["call of 4096 B"], BY_NAME["call of 65536 B"], BY_NAME["round trip of 64 B"], *MANY]
+COUNTED = [CALL, BY_NAME["call of 4096 B"], BY_NAME["call of 65536 B"], BY_NAME["round trip of 64 B"], *MANY, CONNECT]

@@ -28,7 +28,7 @@ class Target:
     # Targets of a group share a guest.
     group: str
     # The kinds of loads that it can have.
-    kinds: tuple[str, ...] = ("calls", "round", "oneway")
+    kinds: tuple[str, ...] = ("calls", "round", "oneway", "connects")
     # Whether both sides can be in one guest, and in two.
     together: bool = True
     apart: bool = True
@@ -133,16 +133,18 @@ class Floor(Target):
         return int(client.run(f"cat {parameter}"))
 
 
+# Rings open channels as programs without them do, and RDS has no connections of programs.
+WITHOUT_CONNECTS = ("calls", "round", "oneway")
 TARGETS: list[Target] = [
     Floor("floor, process", "floor in process context"),
     Floor("floor, softirq", "floor in softirq", server="softirq"),
     Program("TCP", "sockets", backend="tcp"),
-    Program("TCP, io_uring", "sockets", backend="tcp-ring"),
+    Program("TCP, io_uring", "sockets", backend="tcp-ring", kinds=WITHOUT_CONNECTS),
     Smc("SMC-R", "SMC", backend="smc", needs="smc"),
-    Rds("RDS", "RDS", backend="rds", needs="rds_rdma"),
+    Rds("RDS", "RDS", backend="rds", needs="rds_rdma", kinds=WITHOUT_CONNECTS),
     Ours("ibmsg", "ours", backend="ibmsg"),
     Ours("ibmsg, CALL", "ours", backend="ibmsg-call", kinds=("calls",)),
-    Ours("ibmsg, io_uring", "ours", backend="ibmsg-ring"),
+    Ours("ibmsg, io_uring", "ours", backend="ibmsg-ring", kinds=WITHOUT_CONNECTS),
 ]
 BY_NAME = {target.name: target for target in TARGETS}
 

@@ -68,22 +68,39 @@ static void *room_of_files(struct end *end, unsigned int channel)
 	return files->room + files->framing->header;
 }
 
-static void send_by_file(struct end *end, unsigned int channel, enum kind kind, uint64_t id, size_t length)
+/* SMC takes a part if there is no room for all. RDS takes no flags, and write() has some for it. */
+static void send_all(int fd, const char *data, size_t size)
 {
-	struct files *files = (struct files *)end;
-	size_t size = files->framing->header + length;
-	ssize_t written;
+	while (size) {
+		ssize_t sent = send(fd, data, size, 0);
 
-	files->framing->put(files->room, kind, id, length);
-	/* RDS takes no flags, and write() has some for it. */
-	if (files->framing->is_socket)
-		written = send(files->fds[channel], files->room, size, 0);
-	else
-		written = write(files->fds[channel], files->room, size);
+		if (sent < 0)
+			die("send");
+		data += sent;
+		size -= (size_t)sent;
+	}
+}
+
+static void write_one(int fd, const char *data, size_t size)
+{
+	ssize_t written = write(fd, data, size);
+
 	if (written < 0)
 		die("write");
 	if ((size_t)written != size)
 		fail("%zd bytes of %zu were written", written, size);
+}
+
+static void send_by_file(struct end *end, unsigned int channel, enum kind kind, uint64_t id, size_t length)
+{
+	struct files *files = (struct files *)end;
+	size_t size = files->framing->header + length;
+
+	files->framing->put(files->room, kind, id, length);
+	if (files->framing->is_socket)
+		send_all(files->fds[channel], files->room, size);
+	else
+		write_one(files->fds[channel], files->room, size);
 }
 
 static void closed(struct files *files, unsigned int channel)

@@ -36,6 +36,8 @@ struct options {
 	/* What is sent, and whether each message is answered. */
 	enum kind kind;
 	bool answered;
+	/* Channels are opened and closed, and nothing is sent. */
+	bool connects;
 };
 
 struct arrival {

@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "harness.h"
 
@@ -139,7 +140,23 @@ static uint64_t run_threads(const struct engine *engine, struct end *end)
 	return now_ns() - began;
 }
 
-void run_client(const struct backend *backend, const struct options *options)
+/* Opens channels, and closes each one. */
+static uint64_t open_many(const struct transport *transport, const struct options *options, uint64_t count)
+{
+	uint64_t began = now_ns();
+
+	for (uint64_t i = 0; i < count; i++)
+		close(transport->connect(options, 0));
+	return now_ns() - began;
+}
+
+static void accept_many(const struct transport *transport, const struct options *options, int listener)
+{
+	for (uint64_t i = 0; i < WARM_UP + options->count; i++)
+		close(transport->accept(options, listener, 0));
+}
+
+static uint64_t send_many(const struct backend *backend, const struct options *options)
 {
 	const struct engine *engine = backend->engine;
 	struct client client = { .channels = options->channels, .depth = options->depth };
@@ -147,8 +164,6 @@ void run_client(const struct backend *backend, const struct options *options)
 	struct end *end;
 	uint64_t ns;
 
-	if (!options->count)
-		fail("how many messages? --count");
 	for (unsigned int channel = 0; channel < options->channels; channel++)
 		fds[channel] = backend->transport->connect(options, channel);
 	end = engine->open(backend->transport, options, fds, false);
@@ -162,6 +177,21 @@ void run_client(const struct backend *backend, const struct options *options)
 		ns = now_ns() - ns;
 	}
 	engine->close(end);
+	return ns;
+}
+
+void run_client(const struct backend *backend, const struct options *options)
+{
+	uint64_t ns;
+
+	if (!options->count)
+		fail("how many messages? --count");
+	if (options->connects) {
+		open_many(backend->transport, options, WARM_UP);
+		ns = open_many(backend->transport, options, options->count);
+	} else {
+		ns = send_many(backend, options);
+	}
 	printf("{\"messages\": %llu, \"ns\": %llu}\n", (unsigned long long)options->count, (unsigned long long)ns);
 }
 
@@ -196,6 +226,10 @@ void run_server(const struct backend *backend, const struct options *options)
 	struct end *end;
 
 	ready();
+	if (options->connects) {
+		accept_many(backend->transport, options, listener);
+		return;
+	}
 	for (unsigned int channel = 0; channel < options->channels; channel++)
 		fds[channel] = backend->transport->accept(options, listener, channel);
 	end = engine->open(backend->transport, options, fds, true);

@@ -73,6 +73,7 @@ static _Noreturn void explain(void)
 	fputs("usage: messages server|client|truth-server|truth-client BACKEND [OPTION...] ADDRESS\n"
 	      "  --channels N  --depth N  --bytes N  --count N\n"
 	      "  --load round|calls|oneway   messages that are answered, requests, messages that are not\n"
+	      "  --load connects             nothing but channels, one after the other\n"
 	      "  --peer ADDRESS              the client's, for rds\n"
 	      "back ends:", stderr);
 	for (size_t i = 0; i < sizeof(backends) / sizeof(*backends); i++)
@@ -103,7 +104,8 @@ static void set_load(struct options *options, const char *name)
 {
 	options->kind = strcmp(name, "calls") ? MESSAGE : REQUEST;
 	options->answered = strcmp(name, "oneway");
-	if (options->kind == MESSAGE && options->answered && strcmp(name, "round"))
+	options->connects = !strcmp(name, "connects");
+	if (options->kind == MESSAGE && options->answered && !options->connects && strcmp(name, "round"))
 		explain();
 }
 

@@ -66,7 +66,9 @@ static bits *new_set(void)
 	return set;
 }
 
-static volatile sig_atomic_t is_to_end, is_over;
+static atomic_int is_to_end, is_over;
+/* Where a process goes on when its transport has failed. */
+static jmp_buf broken;
 
 static void on_term(int signal)
 {
@@ -166,7 +168,6 @@ static void has_failed(struct client *client, int error)
 void truth_client(const struct backend *backend, const struct options *options)
 {
 	static struct client client;
-	static jmp_buf broken;
 	static int fd;
 	int error;
 
@@ -243,7 +244,6 @@ static void note(struct end *end, const struct arrival *arrival)
 static void serve(const struct transport *transport, const struct options *options, int fd, bool is_all)
 {
 	struct end *end;
-	jmp_buf broken;
 
 	when_broken = &broken;
 	if (setjmp(broken) && !is_all)
@@ -274,7 +274,6 @@ static void print_notes(void)
 
 void truth_server(const struct backend *backend, const struct options *options)
 {
-	static jmp_buf broken;
 	int listener = backend->transport->listen(options);
 
 	server.engine = backend->server ? backend->server : backend->engine;
