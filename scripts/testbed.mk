@@ -83,8 +83,8 @@ bench:
 bench-smoke:
 	@scripts/bench.sh $(BENCH) --smoke
 
-# Messages between programs, beside TCP, SMC-R, RDS and the floor: LOADS= for loads with this in their name;
-# TRUTH=short, full or hour for what becomes of messages while links are cut.
+# Messages between programs, beside TCP, SMC-R, RDS and the floor: LOADS= selects loads;
+# TRUTH= makes the truth table instead: the number of cuts of each length, or `hour'.
 .PHONY: bench-messages
 bench-messages:
 	@scripts/bench.sh messages $(BENCH) --loads "$(LOADS)" $(if $(TRUTH),--truth $(TRUTH)) --report $(FIGURES)-messages

@@ -20,7 +20,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--only", default="", help="targets with this in their name")
     parser.add_argument("--loads", default="", help="loads with this in their name")
     parser.add_argument("--report", type=Path, required=True, help="the folder for figures and tables")
-    parser.add_argument("--truth", choices=truth.KINDS, help="what becomes of messages while links are cut, instead")
+    parser.add_argument("--truth", metavar="N|hour", help="instead, the truth table, with links that are cut "
+                        "N times for 1, 5 and 25 s, or, for ours alone, until there were 10,000,000 requests")
     parser.add_argument("--smoke", action="store_true", help="few messages: whether it works at all")
     return parser
 

@@ -24,7 +24,7 @@ class Goal:
     def ratio(self, run: Results) -> float | None:
         if not self.apart:
             return run.ratio(self.target, self.by, CALL.name)
-        ours, other = (instructions(run, target) for target in (self.target, self.by))
+        ours, other = (both_sides(run, target, CALL.name).get("instructions") for target in (self.target, self.by))
         return ours / other if ours and other else None
 
 
@@ -37,10 +37,12 @@ GOALS = (
 )
 
 
-def instructions(run: Results, target: str) -> float | None:
-    """Of a call, on both sides together, where each has a guest."""
-    found = [run.counts.get(target, {}).get(f"{CALL.name}, {side}") for side in SIDES]
-    return sum(side["instructions"] for side in found) if all(found) else None
+def both_sides(run: Results, target: str, load: str) -> dict[str, float]:
+    """The counts of client and server together, where each has a guest; none if it was not measured."""
+    found = [run.counts.get(target, {}).get(f"{load}, {side}") for side in SIDES]
+    if not all(found):
+        return {}
+    return {name: sum(side.get(name, 0) for side in found) for name in found[0]}
 
 
 def table(run: Results) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The table of truth: what becomes of numbered requests while the network is cut again and again.
+"""The truth table: the outcomes of numbered requests while the network is cut again and again.
 
 A cut loses all packets of a link, in both directions, without a word to either machine. The client keeps requests in
 flight and sends none of them twice; harness/truth.c has what is counted on either side."""
@@ -18,6 +18,7 @@ from bench.__main__ import commit
 from bench.counts import of_rxe
 from bench.measure import FAILURES
 from testbed import blockdev, mishaps, paths
+from testbed.channel import Job
 from testbed.guest import wait_for
 from testbed.lab import SERVER_ADDRESS, Pair
 
@@ -26,8 +27,10 @@ from .targets import SESSION, Program
 
 DEPTH = 32
 BYTES = 512
-# Seconds of load before the first cut and after each of them.
+# Seconds of load before the first cut and after each of them, when answers come again.
 PAUSE = 3.0
+# Seconds that a transport may take for that, and how many answers it must have given by then.
+RESUMES, AGAIN = 200, 50
 # Until the last answers, more than LAST_WAIT of truth.c.
 END = 180
 
@@ -47,10 +50,9 @@ ROWS = (
     Row("RDS", "RDS"),
 )
 BY_NAME = {row.name: row for row in ROWS}
-SHORT, FULL = [1, 5], [1] * 10 + [5] * 10 + [25] * 10
-# Of ours alone, for an hour or so.
-MANY = 10_000_000
-KINDS = ("short", "full", "hour")
+# Seconds of the cuts, of which there are as many as are asked for; or, of ours alone, until there were many requests.
+CUTS = (1, 5, 25)
+HOUR, MANY = "hour", 10_000_000
 
 
 def numbers(ranges: list[list[int]]) -> set[int]:
@@ -124,16 +126,23 @@ def whole(pair: Pair, row: Row) -> None:
     wait_for(lambda: blockdev.connected(pair.client, SESSION) == row.links, 120, "all paths are connected")
 
 
-def _cut_once(pair: Pair, row: Row, target: Program, link: int, seconds: float, pause: float) -> None:
+def answers(pair: Pair) -> int:
+    """How many the client has had so far."""
+    return int(pair.client.run("od -An -t u8 /tmp/messages-answers"))
+
+
+def _cut_once(pair: Pair, row: Row, target: Program, client: Job, link: int, seconds: float) -> None:
+    """Cuts a link, and waits until there is a load again, or the client has had its number of messages."""
     with cut(pair, link):
         time.sleep(seconds)
-    time.sleep(pause)
+    before = answers(pair)
+    wait_for(lambda: answers(pair) > before + AGAIN or not client.running, RESUMES, f"{row.name}: answers come again")
     if isinstance(target, targets.Ours):
         whole(pair, row)
 
 
-def run(pair: Pair, row: Row, cuts: Iterable[float], pause: float = PAUSE, messages: int = 0) -> Truth:
-    """Cuts the links in turn, each for so many seconds, until there were so many messages, or no cut is left."""
+def run(pair: Pair, row: Row, cuts: Iterable[float], messages: int = 0) -> Truth:
+    """Cuts the links in turn, until no cut is left, or the client has sent the given number of messages."""
     target = connect(pair, row)
     words = f"{target.backend} --peer {targets.CLIENT} --load calls --bytes {BYTES} --depth {DEPTH}"
     server = pair.server.start(f"exec {program.PATH} truth-server {words} {targets.ADDRESS}")
@@ -141,13 +150,14 @@ def run(pair: Pair, row: Row, cuts: Iterable[float], pause: float = PAUSE, messa
     limit = f"--count {messages}" if messages else ""
     client = pair.client.start(f"exec {program.PATH} truth-client {words} {limit} {target.address}")
     before = of_rxe(pair.client)["packets"]
-    time.sleep(pause)
+    time.sleep(PAUSE)
     packets = of_rxe(pair.client)["packets"] - before
     assert row.target == "TCP" or packets > 100, f"{packets} packets have gone over RDMA"
     for number, seconds in enumerate(cuts):
         if not client.running:
             break
-        _cut_once(pair, row, target, 1 + number % row.links, seconds, pause)
+        _cut_once(pair, row, target, client, 1 + number % row.links, seconds)
+        time.sleep(PAUSE)
     assert server.running and (client.running or messages), client.text + server.text
     if not messages:
         pair.client.run("pkill -TERM -x -o messages")
@@ -166,6 +176,10 @@ def table(found: dict[str, Truth]) -> str:
         for name, truth in found.items()])
 
 
+def _cuts(kind: str) -> list[int]:
+    return [seconds for seconds in CUTS for _ in range(int(kind))]
+
+
 def measure(kind: str, flavour: str, only: str, folder: Path) -> list[Exception]:
     """Leaves the table in a folder; returns what went wrong, which includes a promise that was not kept."""
     kernel = paths.kernel(flavour)
@@ -173,14 +187,12 @@ def measure(kind: str, flavour: str, only: str, folder: Path) -> list[Exception]
     failed: list[Exception] = []
     possible = targets.possible((kernel.build / "modules.order").read_text())
     for row in [row for row in ROWS if only in row.name and targets.BY_NAME[row.target] in possible]:
-        if kind == "hour" and row.target != "ibmsg":
+        if kind == HOUR and row.target != "ibmsg":
             continue
         try:
             with Pair(flavour, links=row.links, our_modules=kernel.our_modules) as pair:
-                if kind == "hour":
-                    found[row.name] = run(pair, row, itertools.cycle((1, 5, 1, 1, 25)), messages=MANY)
-                else:
-                    found[row.name] = run(pair, row, SHORT if kind == "short" else FULL)
+                found[row.name] = (run(pair, row, itertools.cycle(CUTS), MANY) if kind == HOUR
+                                   else run(pair, row, _cuts(kind)))
         except FAILURES as error:
             print(f"*** {row.name}: {error}", flush=True)
             failed.append(error)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The short form of the table of truth: numbered requests under load while links lose all packets."""
+"""The short form of the truth table: numbered requests under load while links lose all packets."""
 
 import pytest
 

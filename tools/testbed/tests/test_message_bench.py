@@ -72,6 +72,9 @@ def test_tables_have_figures_goals_and_counts():
     text = tables.everything(made(50))
     assert f"| {loads.CALL.name}, us | 40.0 | 24.0 | 50.0 |" in text and "| at most 1.25 |" in text
     assert f"| {loads.CALL.name}, server | TCP | ibmsg |" in text
+    # Of both sides together.
+    assert f"| instructions, apart | TCP | ibmsg |\n| --- | --- | --- |\n| {loads.CALL.name} | 40,000 | 50,000 |" in text
+    assert f"| {loads.CALL.name}, apart | TCP | ibmsg |" in text
 
 
 def has_rings() -> bool:

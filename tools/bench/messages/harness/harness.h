@@ -107,7 +107,7 @@ uint64_t check(const void *content, size_t length, bool *wants_answer);
 
 void run_client(const struct backend *backend, const struct options *options);
 void run_server(const struct backend *backend, const struct options *options);
-/* For the table of what becomes of messages. */
+/* For the truth table: the outcomes of messages. */
 void truth_client(const struct backend *backend, const struct options *options);
 void truth_server(const struct backend *backend, const struct options *options);
 

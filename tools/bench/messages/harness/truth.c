@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * What becomes of numbered requests while the network is cut. The client keeps some in flight. When its transport
+ * The outcomes of numbered requests while the network is cut. The client keeps some in flight. When its transport
  * fails, whatever is unanswered is in doubt; it connects again, and goes on with the next number: it sends none twice.
  * The server notes what arrives. SIGTERM ends both: they then print what they know.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -16,6 +17,8 @@
 #include "harness.h"
 
 #define NUMBERS		(1ull << 27)
+/* Where the client's number of answers can be read meanwhile. */
+#define PROGRESS	"/tmp/messages-answers"
 /* Seconds for what is in flight when the client is to end. */
 #define LAST_WAIT	120
 /* Microseconds before another try to connect. */
@@ -90,6 +93,20 @@ static void on_signal(int signal, void (*handler)(int), int flags)
 	sigaction(signal, &action, NULL);
 }
 
+static uint64_t *new_progress(void)
+{
+	int fd = open(PROGRESS, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+	uint64_t *answers;
+
+	if (fd < 0 || ftruncate(fd, sizeof(*answers)))
+		die(PROGRESS);
+	answers = mmap(NULL, sizeof(*answers), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (answers == MAP_FAILED)
+		die(PROGRESS);
+	close(fd);
+	return answers;
+}
+
 struct client {
 	const struct engine *engine;
 	const struct options *options;
@@ -102,7 +119,7 @@ struct client {
 	unsigned int in_flight;
 	unsigned int errors;
 	int last_error;
-	uint64_t answers;
+	uint64_t *answers;
 	uint64_t last_answer;
 	uint64_t longest;
 };
@@ -125,7 +142,7 @@ static void answered(struct end *end, const struct arrival *arrival)
 	if (put_bit(client->answered, number))
 		fail("a second answer to message %llu", (unsigned long long)number);
 	client->in_flight--;
-	client->answers++;
+	++*client->answers;
 	if (client->last_answer && now - client->last_answer > client->longest)
 		client->longest = now - client->last_answer;
 	client->last_answer = now;
@@ -174,6 +191,7 @@ void truth_client(const struct backend *backend, const struct options *options)
 	client = (struct client) { .engine = backend->engine, .options = options };
 	client.answered = new_set();
 	client.in_doubt = new_set();
+	client.answers = new_progress();
 	on_signal(SIGTERM, on_term, SA_RESTART);
 	on_signal(SIGALRM, on_alarm, 0);
 	while (!is_to_end) {
@@ -191,7 +209,7 @@ void truth_client(const struct backend *backend, const struct options *options)
 		usleep(AGAIN);
 	}
 	printf("{\"sent\": %llu, \"answers\": %llu, \"errors\": %u, \"error\": \"%s\", \"longest_ms\": %llu, ",
-	       (unsigned long long)client.next, (unsigned long long)client.answers, client.errors,
+	       (unsigned long long)client.next, (unsigned long long)*client.answers, client.errors,
 	       client.errors ? strerror(client.last_error) : "", (unsigned long long)client.longest / 1000000);
 	print_ranges("unanswered", client.answered, client.next, false);
 	printf(", ");
