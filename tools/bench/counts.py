@@ -6,6 +6,7 @@ Each load runs twice, with few and with more I/Os.  The difference belongs to th
 without the start and the end of fio."""
 
 import tempfile
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ from pathlib import Path
 from testbed import fio
 from testbed.guest import Guest
 
-from . import jobs, measure, shared_lines, targets, tracing
+from . import jobs, layers, measure, shared_lines, targets, tracing
 from .plan import Step
 from .results import Results
 
@@ -65,12 +66,16 @@ def per_io(snapshot: tracing.Snapshot, symbols: tracing.Symbols, packets: dict[s
 
 
 def profile(snapshot: tracing.Snapshot, symbols: tracing.Symbols, ios: int) -> dict:
-    """Instructions of one I/O: of each module, and of the functions that have most, with their calls."""
+    """Instructions of one I/O: of each module, of each layer, and of the functions that have most, with their
+    calls."""
     functions = tracing.by_function(snapshot, symbols)
-    modules: dict[str, float] = {}
-    for (_, module), insns in functions.items():
-        modules[module] = modules.get(module, 0) + insns / ios
-    return {"modules": {name: round(insns, 1) for name, insns in sorted(modules.items(), key=lambda of: -of[1])},
+    modules: Counter = Counter()
+    of_layers: Counter = Counter()
+    for (name, module), insns in functions.items():
+        modules[module] += insns
+        of_layers[layers.of(name, module)] += insns
+    return {"modules": {name: round(insns / ios, 1) for name, insns in modules.most_common()},
+            "layers": {name: round(insns / ios, 1) for name, insns in of_layers.most_common()},
             "functions": [[name, module, round(insns / ios, 1), round(symbols.calls(snapshot, name, module) / ios, 2)]
                           for (name, module), insns in functions.most_common(TOP)]}
 

@@ -59,17 +59,17 @@ def counts(run: Results, job: str) -> str:
         (name, [number(run.counts[target][job].get(name)) for target in targets]) for name in names])
 
 
-def modules(run: Results, job: str) -> str:
-    """Instructions of an I/O by module."""
+def modules(run: Results, job: str, kind: str = "modules") -> str:
+    """Instructions of an I/O by module, or by `layers`."""
     targets = [target for target, jobs in run.profiles.items() if job in jobs]
     names: dict[str, float] = {}
     for target in targets:
-        for name, insns in run.profiles[target][job]["modules"].items():
+        for name, insns in run.profiles[target][job].get(kind, {}).items():
             names[name] = max(names.get(name, 0), insns)
     # Functions with less than a tenth of a percent everywhere are left out.
     shown = [name for name in sorted(names, key=lambda name: -names[name]) if names[name] >= 20]
     return table(job, targets, [
-        (name, [number(run.profiles[target][job]["modules"].get(name)) for target in targets]) for name in shown])
+        (name, [number(run.profiles[target][job].get(kind, {}).get(name)) for target in targets]) for name in shown])
 
 
 def facts(run: Results) -> str:

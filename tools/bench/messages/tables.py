@@ -38,7 +38,7 @@ def everything(run: Results) -> str:
     parts = [f"Modules of {run.commit}, kernel {run.kernel}.", tables.figures(run), goals.table(run), apart(run),
              call_apart(run)]
     for job in jobs:
-        parts += [tables.counts(run, job), tables.modules(run, job)]
+        parts += [tables.counts(run, job), tables.modules(run, job, "layers")]
     return "\n\n".join(parts) + "\n"
 
 

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from bench import apart, counts, facts, goals, jobs, plan, report, results, shared_lines, tables, targets, tracing
+from bench import apart, counts, facts, goals, jobs, layers, plan, report, results, shared_lines, tables, targets, tracing
 from bench.results import Figure, Results
 
 
@@ -270,7 +270,17 @@ def test_a_profile_has_instructions_and_calls():
     snapshot = tracing.Snapshot(Counter({(FIRST, 4): 30, (FIRST + 8, 2): 10, (0, 9): 20}))
     found = counts.profile(snapshot, symbols, 10)
     assert found["modules"] == {tracing.USER: 18.0, "kernel": 14.0}
+    assert found["layers"] == {tracing.USER: 18.0, "kernel: other": 14.0}
     assert found["functions"] == [[tracing.USER, tracing.USER, 18.0, 0.0], ["first", "kernel", 14.0, 3.0]]
+
+
+@pytest.mark.parametrize("name, layer", [
+    ("_raw_spin_lock_irqsave", "locks"), ("kfree", "memory"), ("__alloc_skb", "network"), ("crc32_le", "copies, checksums"),
+    ("__queue_work", "work queues"), ("handle_softirqs", "interrupts"), ("ktime_get", "clocks, timers"),
+    ("try_to_wake_up", "scheduler"), ("entry_SYSCALL_64", "system calls, files"), ("xa_load", "other")])
+def test_functions_of_the_kernel_have_layers(name, layer):
+    assert layers.of(name, "kernel") == f"kernel: {layer}"
+    assert layers.of(name, "ibmsg") == "ibmsg"
 
 
 def test_helpers_count_wherever_they_are():
