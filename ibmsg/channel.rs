@@ -601,18 +601,14 @@ impl Chan {
         self.is_closed_for(why);
         self.expire_if(Cause::PeerLost, |_| true);
         self.end_calls(None, Cause::PeerLost);
-        let unread = match self.is_shut {
-            true => Unread::default(),
-            false => self.close(),
-        };
+        // An end that the program has closed has another reason now, as not all that it has written is sent.
+        let unread = self.close();
         self.ends(self.own_reason);
         unread
     }
 
     fn is_closed_for(&mut self, why: Errno) {
-        if !self.is_shut {
-            self.own_reason = inbox::status(why);
-        }
+        self.own_reason = inbox::status(why);
         if self.begun == Begun::No {
             self.begun = Begun::Refused(why);
         }
@@ -650,7 +646,10 @@ impl Chan {
     /// Whether the peer's kernel has everything before `goal`; and if this end is closed, knows that.
     pub(crate) fn is_settled(&self, goal: Seq) -> bool {
         let is_known = self.proto.is_over() && !self.proto.owes_close() && !self.owes_closed;
-        is_known || (!self.is_shut && !self.proto.tx.acked().is_before(goal))
+        // Messages that expire, or that the peer's program will not take, have no number and get none.
+        let tx = &self.proto.tx;
+        let is_done = self.out.len() == 0 || tx.is_stopped() || !tx.acked().is_before(goal);
+        is_known || (!self.is_shut && is_done)
     }
 
     /// The program has gone. Returns what nobody needs any more.
@@ -710,6 +709,7 @@ impl Chan {
         }
         self.ends(match cause {
             Cause::Closed => self.peer_reason,
+            _ if self.own_reason != 0 => self.own_reason,
             _ => inbox::status(Errno::ECONNABORTED),
         });
     }

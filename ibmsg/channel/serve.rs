@@ -35,8 +35,8 @@ use crate::types::{
     F_RECEIPT, //
 };
 
-/// Bytes that a channel may send in its turn.
-const QUANTUM: u32 = 4096;
+/// Bytes that a channel may send in its turn: at least the longest record, so that each turn sends one.
+const QUANTUM: u32 = ibmsg_proto::limits::FRAME;
 /// A message is not cut into smaller pieces for the sake of a frame's rest.
 // CAST: A small constant.
 const LEAST_PIECE: usize = MIN_PIECE as usize;

@@ -73,13 +73,21 @@ impl PortalDir {
         context.access.with_portal(name, f)
     }
 
-    /// Changes which clients may use the portal.
-    fn change<R>(&self, change: impl FnOnce(&mut PortalRule) -> R) -> Result {
+    /// Changes which clients may use the portal: `swap` puts a value into the rule, and returns the former one.
+    ///
+    /// # Errors
+    ///
+    /// [`ENOMEM`]: the rule is as before.
+    fn change<T>(&self, value: T, swap: impl Fn(&mut PortalRule, T) -> T) -> Result {
         let Entry { context, name, .. } = &self.entry;
         let _one = context.portals.lock();
-        let former = self.with(change)?;
-        drop(former);
-        context.recheck(name)
+        let former = self.with(|rule| swap(rule, value))?;
+        let Err(error) = context.recheck(name) else {
+            return Ok(());
+        };
+        let refused = self.with(|rule| swap(rule, former))?;
+        drop(refused);
+        Err(error)
     }
 
     fn store_uids(&self, input: &[u8]) -> Result {
@@ -99,7 +107,7 @@ impl PortalDir {
     fn store_hosts(&self, input: &[u8]) -> Result {
         let file = "allowed_hosts";
         let list = lists::hosts(input).map_err(|e| self.entry.refuse_list(file, input, e))?;
-        self.change(|rule| core::mem::replace(&mut rule.hosts, list))
+        self.change(list, |rule, list| core::mem::replace(&mut rule.hosts, list))
     }
 
     fn store_unauthenticated(&self, input: &[u8]) -> Result {
@@ -109,7 +117,9 @@ impl PortalDir {
             self.entry
                 .refuse(file, input, error.as_str(), error.errno())
         })?;
-        self.change(|rule| rule.admits_unauthenticated = on == 1)
+        self.change(on == 1, |rule, on| {
+            core::mem::replace(&mut rule.admits_unauthenticated, on)
+        })
     }
 }
 

@@ -73,7 +73,11 @@ impl Side {
         if chan.end.is_some() {
             return None;
         }
-        if !chan.has_program && chan.reject(why.errno(), KVec::new()) {
+        // It is offered, or was refused before; one whose program has gone is shut.
+        if !chan.has_program && !chan.is_shut() {
+            if !chan.reject(why.errno(), KVec::new()) {
+                return None;
+            }
             let portal = chan.portal;
             self.withdraw(id, &portal);
             self.done(state, id);

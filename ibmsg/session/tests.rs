@@ -373,6 +373,53 @@ fn revoked(queue: &Arc<Queue>) -> Result {
     Ok(())
 }
 
+/// The operator revokes a host while a program that has closed its end, or gone, still has messages for it: the client
+/// does not take what has arrived for all there was.
+fn revoked_late(queue: &Arc<Queue>, is_released: bool) -> Result {
+    let (mut world, portal) = opened(queue)?;
+    for tag in 0..6 {
+        world.send(1, Kind::Msg, 0, tag, 10)?;
+    }
+    world.run()?;
+    match is_released {
+        true => world.sides[1].release(1),
+        false => world.sides[1].shut_down(1),
+    }
+    world.run()?;
+    world.access.add(crate::access::Kind::Portal, portal.name)?;
+    let nobody = crate::access::List::new(core::iter::empty()).map_err(|_| ENOMEM)?;
+    let former = world.access.with_portal(&portal.name, |rule| {
+        core::mem::replace(&mut rule.hosts, nobody)
+    })?;
+    drop(former);
+    world.sides[1].recheck(&portal.name);
+    world.run()?;
+    for side in [0, 1] {
+        if side == 1 && is_released {
+            break;
+        }
+        let mut messages = 0;
+        let closed = loop {
+            let (header, _) = world.take(side).ok_or(ENOENT)?;
+            match header.kind {
+                Kind::Msg => messages += 1,
+                Kind::Receipt => {}
+                _ => break header,
+            }
+        };
+        ensure!(messages == if side == 0 { 4 } else { 0 });
+        ensure!(closed.event == Some(Event::Closed));
+        ensure!(i32::from(closed.status) == Errno::EACCES.get());
+    }
+    for side in [0, 1] {
+        world.sides[side].release(1);
+        world.run()?;
+    }
+    ensure!((world.len(0), world.len(1)) == (0, 0));
+    world.portals.unbind(&portal);
+    Ok(())
+}
+
 /// The session is closed on purpose: what is there can still be read, and counts as read.
 fn finished(queue: &Arc<Queue>) -> Result {
     let (mut world, portal) = opened(queue)?;
@@ -678,6 +725,13 @@ mod suite {
     #[test]
     fn a_host_that_is_revoked() -> Result {
         revoked(&Queue::new(Options::unbound(), fmt!("ibmsg-test"))?)
+    }
+
+    #[test]
+    fn a_host_that_is_revoked_after_the_end() -> Result {
+        let queue = Queue::new(Options::unbound(), fmt!("ibmsg-test"))?;
+        revoked_late(&queue, false)?;
+        revoked_late(&queue, true)
     }
 
     #[test]

@@ -23,7 +23,7 @@ use crate::channel::Served;
 /// The most attempts in LIVE.
 const MAX_ATTEMPTS: usize = ibmsg_proto::limits::MAX_ATTEMPTS;
 /// Frames that are filled before others get the lock.
-const BUDGET: u32 = 64;
+const BUDGET: u32 = 32;
 /// Channels that are looked at before others get the lock.
 const PORTION: u32 = 256;
 

@@ -585,8 +585,14 @@ impl Channel {
     /// The own program closes its end, or has died, with an errno for the peer (0: none). What it has
     /// written before is still sent; what it has not taken is dropped. A server whose program has not
     /// accepted calls [`Channel::reject`] instead.
+    ///
+    /// Of an end that was closed before, only a reason that is not 0 counts: messages that were written may not
+    /// be sent any more.
     pub fn close(&mut self, reason: u16) {
-        if self.closing.is_some() {
+        if let Some(closing) = &mut self.closing {
+            if reason != 0 {
+                closing.reason = reason;
+            }
             return;
         }
         self.rx.close();

@@ -532,3 +532,18 @@ fn messages_are_sent_again_with_the_end() {
     };
     assert_eq!(client.acknowledged(&late), Ok(false));
 }
+
+/// An end that was closed before gets another reason, if there is one: not all that was written may be sent.
+#[test]
+fn a_later_reason_counts() {
+    let (_, mut server) = open();
+    server.close(0);
+    assert_eq!(server.close_due(false).map(|close| close.reason), Some(0));
+    server.close(13);
+    let close = server.close_due(true).unwrap();
+    assert_eq!((close.reason, close.end.is_some()), (13, true));
+    server.close(0);
+    server.lost(A);
+    assert!(server.close_due(true).is_none());
+    assert!(server.move_to(B).is_some());
+}
