@@ -15,6 +15,7 @@ const EINTR: i32 = 4;
 const EAGAIN: i32 = 11;
 const EMSGSIZE: i32 = 90;
 const ETIMEDOUT: i32 = 110;
+const ECANCELED: i32 = 125;
 
 fn ms(time: u64) -> Duration {
     Duration::from_millis(time)
@@ -89,8 +90,9 @@ fn outcomes() {
     ring.call(&client, b"slow".to_vec(), Some(ms(50)))
         .expect("a place");
     let one = ring.wait().expect("a call").expect("one");
+    // With a link that is lost, its time may be over before it is sent.
     assert!(
-        matches!(one.result, Err(Error::Unanswered(ETIMEDOUT))),
+        matches!(one.result, Err(Error::Unanswered(ETIMEDOUT | ECANCELED))),
         "{one:?}"
     );
     // The channel stays open while a call waits.
@@ -124,7 +126,9 @@ fn a_ring_is_dropped_with_calls() {
         let one = ring.wait().expect("a call").expect("one");
         assert_eq!(one.result.expect("a reply"), [7; 200]);
     }
-    assert_eq!(client.call(b"last", None).expect("a reply"), b"lastlast");
+    // In another thread: the kernel removes the rings of this one, and interrupts it.
+    let last = thread::scope(|scope| scope.spawn(|| client.call(b"last", None)).join());
+    assert_eq!(last.expect("a thread").expect("a reply"), b"lastlast");
     drop(client);
     // Those that were not sent are not sent any more.
     let answered = server.join().expect("a thread");
