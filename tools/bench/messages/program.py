@@ -22,8 +22,8 @@ def build() -> Path:
     if not target.exists():
         target.parent.mkdir(parents=True, exist_ok=True)
         new = target.with_suffix(".new")
-        subprocess.run(["gcc", "-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-static", "-pthread", "-I", HEADER,
-                        "-o", new, *sources, "-luring"], check=True)
+        subprocess.run(["gcc", "-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-pthread", "-I", HEADER, "-o", new, *sources,
+                        "-luring", "-lrdmacm", "-libverbs"], check=True)
         new.rename(target)
     return target
 

@@ -111,6 +111,18 @@ class Rds(OverRdma):
 
 
 @dataclass(frozen=True)
+class Rsockets(OverRdma):
+    """Sockets of librdmacm. In one guest, connections to the same machine hang now and then."""
+
+    def can(self, load: Load) -> bool:
+        return super().can(load) and load.channels == 1
+
+    def join(self, server: Guest, client: Guest) -> None:
+        for guest in (server, client):
+            guest.run("modprobe rdma_ucm && modprobe ib_uverbs")
+
+
+@dataclass(frozen=True)
 class Floor(Target):
     """Two messages, between two ends in one kernel: tools/bench/floor."""
 
@@ -133,7 +145,8 @@ class Floor(Target):
         return int(client.run(f"cat {parameter}"))
 
 
-# Rings open channels as programs without them do, and RDS has no connections of programs.
+# Rings open channels as programs without them do, RDS has no connections of programs, and a load that does nothing else
+# is for files.
 WITHOUT_CONNECTS = ("calls", "round", "oneway")
 TARGETS: list[Target] = [
     Floor("floor, process", "floor in process context"),
@@ -142,6 +155,7 @@ TARGETS: list[Target] = [
     Program("TCP, io_uring", "sockets", backend="tcp-ring", kinds=WITHOUT_CONNECTS),
     Smc("SMC-R", "SMC", backend="smc", needs="smc"),
     Rds("RDS", "RDS", backend="rds", needs="rds_rdma", kinds=WITHOUT_CONNECTS),
+    Rsockets("rsockets", "rsockets", backend="rsockets", needs="rdma_ucm", kinds=WITHOUT_CONNECTS),
     Ours("ibmsg", "ours", backend="ibmsg"),
     Ours("ibmsg, CALL", "ours", backend="ibmsg-call", kinds=("calls",)),
     Ours("ibmsg, io_uring", "ours", backend="ibmsg-ring", kinds=WITHOUT_CONNECTS),

@@ -50,6 +50,8 @@ static struct end *open_files(const struct transport *transport, const struct op
 	for (unsigned int channel = 0; channel < options->channels; channel++)
 		files->read[channel] = allocate(READ_ROOM);
 	files->room = allocate(files->framing->header + MAX_BYTES);
+	if (transport->io && options->channels > 1)
+		fail("this transport has one channel only");
 	if (options->channels > 1)
 		watch(files);
 	return &files->end;
@@ -69,10 +71,10 @@ static void *room_of_files(struct end *end, unsigned int channel)
 }
 
 /* SMC takes a part if there is no room for all. RDS takes no flags, and write() has some for it. */
-static void send_all(int fd, const char *data, size_t size)
+static void send_all(const struct io *io, int fd, const char *data, size_t size)
 {
 	while (size) {
-		ssize_t sent = send(fd, data, size, 0);
+		ssize_t sent = io ? io->send(fd, data, size) : send(fd, data, size, 0);
 
 		if (sent < 0)
 			die("send");
@@ -98,7 +100,7 @@ static void send_by_file(struct end *end, unsigned int channel, enum kind kind, 
 
 	files->framing->put(files->room, kind, id, length);
 	if (files->framing->is_socket)
-		send_all(files->fds[channel], files->room, size);
+		send_all(files->transport->io, files->fds[channel], files->room, size);
 	else
 		write_one(files->fds[channel], files->room, size);
 }
@@ -115,7 +117,10 @@ static void read_from(struct files *files, unsigned int channel)
 {
 	char *data = files->read[channel];
 	size_t *length = &files->length[channel], used;
-	ssize_t got = read(files->fds[channel], data + *length, READ_ROOM - *length);
+	const struct io *io = files->transport->io;
+	int fd = files->fds[channel];
+	size_t room = READ_ROOM - *length;
+	ssize_t got = io ? io->receive(fd, data + *length, room) : read(fd, data + *length, room);
 	bool is_closed = !got;
 
 	if (got < 0)
@@ -154,7 +159,10 @@ static void close_files(struct end *end)
 	for (unsigned int channel = 0; channel < end->options->channels; channel++) {
 		if (files->transport->leave)
 			files->transport->leave(files->fds[channel]);
-		close(files->fds[channel]);
+		if (files->transport->io)
+			files->transport->io->close(files->fds[channel]);
+		else
+			close(files->fds[channel]);
 	}
 }
 

@@ -10,6 +10,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #define MAX_BYTES	65536
 #define MAX_CHANNELS	64
@@ -57,6 +58,13 @@ struct end {
 	void *context;
 };
 
+/* What stands for read, write and close where a channel is no file of the kernel. */
+struct io {
+	ssize_t (*receive)(int fd, void *data, size_t size);
+	ssize_t (*send)(int fd, const void *data, size_t size);
+	int (*close)(int fd);
+};
+
 /* A transport: how its channels are opened, one after the other, and what is read and written. */
 struct transport {
 	const struct framing *framing;
@@ -66,6 +74,8 @@ struct transport {
 	int (*connect)(const struct options *options, unsigned int channel);
 	/* Tells the other side, which does not see that the file is closed; NULL: it does. */
 	void (*leave)(int fd);
+	/* NULL: files. Only one channel is possible otherwise, as epoll is for files. */
+	const struct io *io;
 };
 
 /* A way to use the channels of a transport. */
@@ -96,7 +106,7 @@ struct backend {
 };
 
 extern const struct engine files_engine, ring_engine, call_engine;
-extern const struct transport ibmsg_transport, tcp_transport, smc_transport, rds_transport;
+extern const struct transport ibmsg_transport, tcp_transport, smc_transport, rds_transport, rsockets_transport;
 
 
 /* Content: a number, whether it wants an answer, and bytes that depend on the number. */

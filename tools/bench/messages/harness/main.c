@@ -21,6 +21,7 @@ static const struct backend backends[] = {
 	{ "tcp-ring", &tcp_transport, &ring_engine, NULL },
 	{ "smc", &smc_transport, &files_engine, NULL },
 	{ "rds", &rds_transport, &files_engine, NULL },
+	{ "rsockets", &rsockets_transport, &files_engine, NULL },
 };
 
 jmp_buf *when_broken;

@@ -11,8 +11,7 @@
 #include <unistd.h>
 
 #include "files.h"
-
-#define PORT	7700
+#include "socket.h"
 
 #ifndef IPPROTO_SMC
 #define IPPROTO_SMC	256
@@ -57,11 +56,11 @@ static size_t take(struct end *end, unsigned int channel, const char *data, size
 	return at;
 }
 
-static const struct framing framing = {
+const struct framing socket_framing = {
 	.header = sizeof(struct header), .put = put, .take = take, .is_socket = true,
 };
 
-static struct sockaddr_in address_of(const char *text, unsigned int port)
+struct sockaddr_in address_of(const char *text, unsigned int port)
 {
 	struct sockaddr_in address = { .sin_family = AF_INET, .sin_port = htons((uint16_t)port) };
 
@@ -193,13 +192,13 @@ static void leave_rds(int fd)
 }
 
 const struct transport tcp_transport = {
-	.framing = &framing, .listen = listen_tcp, .accept = accept_stream, .connect = connect_tcp,
+	.framing = &socket_framing, .listen = listen_tcp, .accept = accept_stream, .connect = connect_tcp,
 };
 
 const struct transport smc_transport = {
-	.framing = &framing, .listen = listen_smc, .accept = accept_stream, .connect = connect_smc,
+	.framing = &socket_framing, .listen = listen_smc, .accept = accept_stream, .connect = connect_smc,
 };
 
 const struct transport rds_transport = {
-	.framing = &framing, .listen = listen_rds, .accept = accept_rds, .connect = connect_rds, .leave = leave_rds,
+	.framing = &socket_framing, .listen = listen_rds, .accept = accept_rds, .connect = connect_rds, .leave = leave_rds,
 };
