@@ -13,6 +13,9 @@ from testbed.message_programs import bound, load
 from testbed.paths import TOP
 from testbed.tool import MESSAGES, Tool, c_example, c_program, crate_tests, example
 
+# On the kernel that checks itself, they take six minutes of a processor: IBTRS_CHECKED=1.
+pytestmark = pytest.mark.fast
+
 # Requests of 4000 bytes, whose answers nobody reads before all of them are sent, if there is room.
 FLOOD = """
 import fcntl, os, sys
@@ -249,7 +252,6 @@ def test_a_program_for_each_channel(solo):
 PATH = "/sys/class/ibtrs-client/demo/paths/ip:10.0.{0}.2@ip:10.0.{0}.1"
 
 
-@pytest.mark.fast
 @pytest.mark.links(2)
 def test_an_rpc_service_while_paths_are_lost(pair, stack):
     """Programs of two machines, which have proved a key."""
@@ -265,7 +267,6 @@ def test_an_rpc_service_while_paths_are_lost(pair, stack):
     assert client.wait(120).ok and client.text.startswith("400 calls, "), client.text
 
 
-@pytest.mark.fast
 @pytest.mark.links(2)
 def test_programs_of_a_machine_without_a_key(pair, stack):
     for guest in pair:
