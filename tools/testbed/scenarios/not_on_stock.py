@@ -29,6 +29,7 @@ REASONS = {
     "test_exports.py::test_taking_an_export_away_needs_no_memory": NO_FAULTS,
     "test_failover_time.py::test_mainlines_server*": NO_RNBD,
     "test_faults.py::*": NO_FAULTS,
+    "test_message_faults.py::*": NO_FAULTS,
     "test_few_queues.py::test_mainlines_server": NO_RNBD,
     "test_interop.py::*mainline*": NO_RNBD,
     "test_iwarp.py::*": NO_SIW,

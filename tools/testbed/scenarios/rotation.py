@@ -10,7 +10,7 @@ ROTATION = (
     # Authentication; the next part has its cost.
     {"test_auth"},
     # Short scenarios: .ci/run installs the packages beside them.
-    {"test_auth_cost", "test_iwarp"},
+    {"test_auth_cost", "test_iwarp", "test_message_programs"},
     # Ports, and the tool.
     {"test_ports", "test_tool", "test_tool_exports"},
     # Exports, and machines that share a server.
@@ -19,13 +19,13 @@ ROTATION = (
     # Limits.
     {"test_log_limits", "test_mainline_selfcheck", "test_server_limits"},
     # Queues and capsules.
-    {"test_capsules", "test_few_queues", "test_polled", "test_queues", "test_scale"},
+    {"test_capsules", "test_few_queues", "test_message_truth", "test_polled", "test_queues", "test_scale"},
     # Slots.
     {"test_slots"},
     # Files and names.
     {"test_gid", "test_guide", "test_namespaces", "test_stacking", "test_sysfs"},
     # Failures of allocations, and lost memory. Short as well.
-    {"test_encryption", "test_faults", "test_heartbeats", "test_reclaim"},
+    {"test_encryption", "test_faults", "test_heartbeats", "test_message_faults", "test_reclaim"},
     # Disks, modules and links that come and go.
     {"test_life", "test_planned_stop", "test_races", "test_reopen", "test_unload"},
     # The way of the data.
