@@ -67,8 +67,8 @@ def test_every_file_of_the_server(mapped):
 
 
 # All files of ours, wherever they are, less those of the device core.
-FIND = ("for folder in /sys/kernel/config/ibnbd/ /sys/class/ib[nt]*-*/*/ /sys/block/ibnbd*/ibnbd/ /sys/module/ib[nt]*_*/parameters/ "
-        "/sys/module/ibmsg/parameters/; do "
+FIND = ("for folder in /sys/kernel/config/ibnbd/ /sys/kernel/config/ibmsg/ /sys/class/ib[nt]*-*/*/ /sys/block/ibnbd*/ibnbd/ "
+        "/sys/module/ib[nt]*_*/parameters/ /sys/module/ibmsg/parameters/; do "
         "[ ! -d $folder ] || find $folder -name power -prune -o -type f ! -name uevent -printf '%m %p\\n'; done")
 
 
@@ -78,7 +78,8 @@ def test_files_are_those_that_are_documented(mapped):
     exports.make_host(mapped.server, "other")
     exports.make(mapped.server, "other", "/dev/nullb0", allow_unauthenticated="any")
     exports.make_port(mapped.server, "other", "ip:10.0.1.1")
-    mapped.client.run("echo sessname=demo > /sys/class/ibnbd-client/ctl/discover && modprobe ibmsg")
+    mapped.client.run("echo sessname=demo > /sys/class/ibnbd-client/ctl/discover && modprobe ibmsg && "
+                      "{ mountpoint -q /sys/kernel/config || mount -t configfs configfs /sys/kernel/config; } && mkdir /sys/kernel/config/ibmsg/{portals/kv,sessions/local,hosts/demo}")
     for guest in mapped:
         for mode, path in (line.split() for line in guest.run(FIND).splitlines()):
             path = path.replace("//", "/")
