@@ -89,8 +89,8 @@ def test_an_rpc_service_with_tokio(solo):
         "the second call: in time", "the third call: no time"]
     server.kill()
     ended = [int(line.split()[4]) for line in server.text.splitlines()]
-    # The one that was dropped takes an hour; the killed client had as many as the service takes.
-    assert ended[:3] == [0, 1, 64] and ended[3] == 1, server.text
+    # The one that was dropped takes an hour; the killed client had up to as many as the service takes at a time.
+    assert ended[:2] == [0, 1] and 1 <= ended[2] <= 64 and ended[3] == 1, server.text
 
 
 def test_threads_that_share_channels(solo):
