@@ -163,7 +163,6 @@ impl kernel::Module for Module {
         let [client, server] = &sides;
         let uppers = [client.as_upper()?, server.as_upper()?];
         let (local, access) = (server.clone(), shared.access.clone());
-        let link = link::Local::new(queue.clone(), uppers, param::lose_link.get())?;
         let peers = peers::Peers::new(shared.clone(), name)?;
         let hub = file::Hub {
             shared,
@@ -171,6 +170,8 @@ impl kernel::Module for Module {
             peers: peers.clone(),
             is_ready: AtomicFlag::new(false),
         };
+        // Nothing may fail between these two: the link and its sides refer to each other until `Sessions` is dropped.
+        let link = link::Local::new(queue.clone(), uppers, param::lose_link.get())?;
         let sessions = Sessions {
             link,
             sides,
