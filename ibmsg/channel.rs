@@ -38,9 +38,9 @@ pub(crate) use calls::{
 pub(crate) use inbox::{
     Inbox,
     Incoming,
-    Stack, //
+    Stack,
     Take,
-    Taken,
+    Taken, //
 };
 pub(crate) use out::{
     Reserved,

@@ -359,13 +359,7 @@ impl Side {
         self.0.timer.disable_sync();
         self.0.more.disable_sync();
         self.0.feed.disable_sync();
-        // One by one, as they are many.
-        let mut next = Some(0);
-        while let Some(from) = next {
-            let mut state = self.0.state.lock();
-            let Some(id) = state.next_chan(from) else {
-                break;
-            };
+        self.each_chan(|state, id| {
             if let Some(chan) = state.chans.get_mut(&id) {
                 chan.abandon(Cause::PeerLost);
                 let portal = chan.portal;
@@ -374,12 +368,9 @@ impl Side {
                 }
             }
             // Forgets it if it has no program.
-            self.attend(&mut state, id, now());
-            let garbage = core::mem::take(&mut state.garbage);
-            drop(state);
-            drop(garbage);
-            next = id.checked_add(1);
-        }
+            self.attend(state, id, now());
+            Some(())
+        });
     }
 
     /// Times are over.

@@ -50,18 +50,10 @@ impl Side {
             return;
         }
         drop(state);
-        let mut next = Some(0);
-        while let Some(from) = next {
-            let mut state = self.0.state.lock();
-            let Some(id) = state.next_chan(from) else {
-                break;
-            };
-            self.close_one(&mut state, id);
-            let garbage = core::mem::take(&mut state.garbage);
-            drop(state);
-            drop(garbage);
-            next = id.checked_add(1);
-        }
+        self.each_chan(|state, id| {
+            self.close_one(state, id);
+            Some(())
+        });
         self.drain(limit_ms);
     }
 

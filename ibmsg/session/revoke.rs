@@ -24,27 +24,18 @@ impl Side {
     ///
     /// *may sleep*
     pub(crate) fn recheck(&self, portal: &Name) {
-        let (mut next, mut closed, mut why) = (Some(0), 0, None);
-        while let Some(from) = next {
-            let mut state = self.0.state.lock();
-            let Err(refusal) = self.check(portal) else {
-                break;
-            };
-            let Some(id) = state.next_chan(from) else {
-                break;
-            };
+        let (mut closed, mut why) = (0, None);
+        self.each_chan(|state, id| {
+            let refusal = self.check(portal).err()?;
             let is_its = state.chans.get(&id).filter(|chan| chan.portal == *portal);
             let unread = match is_its.is_some() {
-                true => self.revoke(&mut state, id, refusal),
+                true => self.revoke(state, id, refusal),
                 false => None,
             };
-            let garbage = core::mem::take(&mut state.garbage);
-            drop(state);
             closed += u32::from(unread.is_some());
-            drop((garbage, unread));
             why = Some(refusal);
-            next = id.checked_add(1);
-        }
+            Some(unread)
+        });
         if let Some(why) = why.filter(|_| closed > 0) {
             let (name, why) = (self.name(), why.as_str());
             pr_info!(

@@ -41,6 +41,23 @@ impl State {
 }
 
 impl Side {
+    /// Calls a function for all channels, one by one under the lock, as they are many, until it returns `None`. What
+    /// it returns is dropped without the lock.
+    pub(super) fn each_chan<T>(&self, mut f: impl FnMut(&mut State, u32) -> Option<T>) {
+        let mut next = Some(0);
+        while let Some(from) = next {
+            let mut state = self.0.state.lock();
+            let Some(id) = state.next_chan(from) else {
+                return;
+            };
+            let result = f(&mut state, id);
+            let garbage = core::mem::take(&mut state.garbage);
+            drop(state);
+            drop(garbage);
+            next = result.and_then(|_| id.checked_add(1));
+        }
+    }
+
     /// Does what is to be done, within bounds; the rest is done later.
     pub(super) fn step(&self, state: &mut State, now: u64) {
         let is_settled = self.settle(state, now);
