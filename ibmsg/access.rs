@@ -117,7 +117,7 @@ impl Users {
 /// The rule for a portal.
 pub(crate) struct PortalRule {
     /// Those who may bind it.
-    pub(crate) users: Users,
+    users: Users,
     /// Sessions whose programs may open channels to it; `local` stands for this machine.
     pub(crate) hosts: Arc<List<Name>>,
     pub(crate) admits_unauthenticated: bool,
@@ -125,9 +125,9 @@ pub(crate) struct PortalRule {
 }
 
 /// The rule for a session of this machine, as a client.
-pub(crate) struct SessionRule {
+struct SessionRule {
     /// Those who may open channels over it.
-    pub(crate) users: Users,
+    users: Users,
     account: Arc<Account>,
 }
 
@@ -250,19 +250,24 @@ impl Access {
         Ok(f(rule))
     }
 
-    /// The same for a session.
+    /// The same with the users of the rule for a portal or session.
     ///
     /// # Errors
     ///
-    /// [`ENOENT`]
-    pub(crate) fn with_session<R>(
+    /// [`ENOENT`]; a host has no users.
+    pub(crate) fn with_users<R>(
         &self,
+        kind: Kind,
         name: &Name,
-        f: impl FnOnce(&mut SessionRule) -> R,
+        f: impl FnOnce(&mut Users) -> R,
     ) -> Result<R> {
         let mut rules = self.rules.lock();
-        let rule = rules.sessions.get_mut(name).ok_or(ENOENT)?;
-        Ok(f(rule))
+        let users = match kind {
+            Kind::Portal => rules.portals.get_mut(name).map(|rule| &mut rule.users),
+            Kind::Session => rules.sessions.get_mut(name).map(|rule| &mut rule.users),
+            Kind::Host => None,
+        };
+        Ok(f(users.ok_or(ENOENT)?))
     }
 
     /// Whether the current task may bind a portal.
@@ -275,7 +280,7 @@ impl Access {
     ///
     /// [`EACCES`]
     pub(crate) fn check_bind(&self, portal: &Name) -> Result {
-        let users = self.with_portal(portal, |rule| rule.users.clone());
+        let users = self.with_users(Kind::Portal, portal, |users| users.clone());
         if users.is_ok_and(|users| users.have_current()) || is_net_admin() {
             return Ok(());
         }
@@ -296,11 +301,11 @@ impl Access {
     ///
     /// [`EACCES`]
     pub(crate) fn check_connect(&self, session: &Name) -> Result<Accounts> {
-        let rule = self.with_session(session, |rule| (rule.users.clone(), rule.account.clone()));
-        let (users, account) = match rule {
-            Ok((users, account)) => (Some(users), Some((account, Denied::Session))),
-            Err(_) => (None, None),
-        };
+        let rules = self.rules.lock();
+        let rule = rules.sessions.get(session);
+        let users = rule.map(|rule| rule.users.clone());
+        let account = rule.map(|rule| (rule.account.clone(), Denied::Session));
+        drop(rules);
         if users.is_some_and(|users| users.have_current()) || is_net_admin() {
             return Ok([account, None]);
         }

@@ -49,7 +49,9 @@ use kx::{
 use crate::{
     access::{
         Access,
-        Kind, //
+        Kind,
+        List,
+        Users, //
     },
     limits::Account,
     peers::Peers,
@@ -158,6 +160,38 @@ impl Entry {
         Ok(())
     }
 
+    fn users(&self) -> Result<Users> {
+        let Self {
+            context,
+            kind,
+            name,
+            ..
+        } = self;
+        context
+            .access
+            .with_users(*kind, name, |users| users.clone())
+    }
+
+    /// Puts a list of users or groups in the place that `list` picks.
+    fn store_users(
+        &self,
+        file: &str,
+        input: &[u8],
+        list: impl FnOnce(&mut Users) -> &mut Arc<List<u32>>,
+    ) -> Result {
+        let Self {
+            context,
+            kind,
+            name,
+            ..
+        } = self;
+        let new = lists::ids(input).map_err(|e| self.refuse_list(file, input, e))?;
+        let former = context
+            .access
+            .with_users(*kind, name, |users| core::mem::replace(list(users), new));
+        former.map(drop)
+    }
+
     fn show_used(&self, buf: &mut Buf<'_>, pick: impl Fn((u32, u64)) -> u64) -> Result {
         buf.line(fmt!("{}", pick(self.account.get().used())))
     }
@@ -198,6 +232,38 @@ macro_rules! limits {
     };
 }
 use limits;
+
+/// The same, for a directory with users and groups as well.
+macro_rules! users_and_limits {
+    ($this:ty, $entry:ident $(, $file:expr)*) => {
+        $crate::configfs::limits!(
+            $this,
+            $entry,
+            kx::configfs::Attr::rw(
+                c"allowed_uids",
+                |this: &$this, buf: &mut kx::configfs::Buf<'_>| {
+                    $crate::configfs::lists::show(buf, &*this.$entry.users()?.uids)
+                },
+                |this: &$this, input: &[u8]| {
+                    this.$entry
+                        .store_users("allowed_uids", input, |users| &mut users.uids)
+                },
+            ),
+            kx::configfs::Attr::rw(
+                c"allowed_gids",
+                |this: &$this, buf: &mut kx::configfs::Buf<'_>| {
+                    $crate::configfs::lists::show(buf, &*this.$entry.users()?.gids)
+                },
+                |this: &$this, input: &[u8]| {
+                    this.$entry
+                        .store_users("allowed_gids", input, |users| &mut users.gids)
+                },
+            )
+            $(, $file)*
+        )
+    };
+}
+use users_and_limits;
 
 /// Registers the directories with configfs. Nothing that can fail may follow in the module's `init`, see
 /// [`Subsystem::register`].

@@ -17,8 +17,8 @@ use kx::configfs::{
 
 use super::{
     folder,
-    limits,
     lists,
+    users_and_limits,
     Context,
     Entry, //
 };
@@ -90,20 +90,6 @@ impl PortalDir {
         Err(error)
     }
 
-    fn store_uids(&self, input: &[u8]) -> Result {
-        let file = "allowed_uids";
-        let list = lists::ids(input).map_err(|e| self.entry.refuse_list(file, input, e))?;
-        let former = self.with(|rule| core::mem::replace(&mut rule.users.uids, list));
-        former.map(drop)
-    }
-
-    fn store_gids(&self, input: &[u8]) -> Result {
-        let file = "allowed_gids";
-        let list = lists::ids(input).map_err(|e| self.entry.refuse_list(file, input, e))?;
-        let former = self.with(|rule| core::mem::replace(&mut rule.users.gids, list));
-        former.map(drop)
-    }
-
     fn store_hosts(&self, input: &[u8]) -> Result {
         let file = "allowed_hosts";
         let list = lists::hosts(input).map_err(|e| self.entry.refuse_list(file, input, e))?;
@@ -126,23 +112,9 @@ impl PortalDir {
 impl Directory for PortalDir {
     type Module = crate::LocalModule;
 
-    const FILES: &'static [Attr<Self>] = limits!(
+    const FILES: &'static [Attr<Self>] = users_and_limits!(
         Self,
         entry,
-        Attr::rw(
-            c"allowed_uids",
-            |this: &Self, buf: &mut Buf<'_>| {
-                lists::show(buf, &*this.with(|rule| rule.users.uids.clone())?)
-            },
-            Self::store_uids,
-        ),
-        Attr::rw(
-            c"allowed_gids",
-            |this: &Self, buf: &mut Buf<'_>| {
-                lists::show(buf, &*this.with(|rule| rule.users.gids.clone())?)
-            },
-            Self::store_gids,
-        ),
         Attr::rw(
             c"allowed_hosts",
             |this: &Self, buf: &mut Buf<'_>| {
