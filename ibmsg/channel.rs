@@ -171,6 +171,8 @@ pub(crate) struct Chan {
     is_front: bool,
     /// The connection in whose list it is.
     pub(crate) ready_on: Option<Conn>,
+    /// The connection among whose channels it counts.
+    pub(crate) counts_on: Option<Conn>,
     /// When to look for memory for messages that were dropped.
     hungry_at: Option<u64>,
     /// It is in the list of those that wait for a time, and of those that need memory.
@@ -236,6 +238,7 @@ impl Chan {
             deficit: Deficit::default(),
             is_front: false,
             ready_on: None,
+            counts_on: None,
             hungry_at: None,
             is_timed: false,
             is_listed_hungry: false,
@@ -331,8 +334,14 @@ impl Chan {
         }
     }
 
-    /// The connection is lost: what was to be sent by it is decided again by the next one.
+    /// The connection is lost.
     pub(crate) fn lost(&mut self) {
+        self.leaves();
+        self.is_gone();
+    }
+
+    /// What was to be sent by the connection is decided again by the next one.
+    fn leaves(&mut self) {
         self.owed = Owed::Nothing;
         self.owes_closed = false;
         self.out.lost();
@@ -341,7 +350,6 @@ impl Chan {
         self.ready_on = None;
         self.hungry_at = None;
         self.deficit.clear();
-        self.is_gone();
     }
 
     /// Takes requests into these slots.
@@ -367,6 +375,16 @@ impl Chan {
             Some(Move::Open(_)) => Owed::Open,
             Some(Move::Resume(entry)) => Owed::Resume(entry),
         };
+        true
+    }
+
+    /// Moves to a connection from one that works. Returns whether there is something to send by it.
+    pub(crate) fn relocate(&mut self, conn: Conn) -> bool {
+        let Some(entry) = self.proto.relocate(conn) else {
+            return false;
+        };
+        self.leaves();
+        self.owed = Owed::Resume(entry);
         true
     }
 

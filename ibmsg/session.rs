@@ -12,12 +12,14 @@
 //! | [`transmit`] | fills frames |
 //! | [`arrive`] | looks at frames that have arrived |
 //! | [`moves`] | connections come and go |
+//! | [`ready`] | channels with something to send |
+//! | [`spread`] | which connection a channel is on |
 //! | [`walk`] | what concerns many channels, in portions |
 //! | [`refusals`] | channels that clients were refused |
 //! | [`revoke`] | channels that clients may not have any more |
 //! | [`finish`] | closes channels in the place of programs |
 //!
-//! A channel that has something to send is in the list of its connection. The first one in the list fills
+//! A channel that has something to send is in the list of its connection ([`ready`]). The first one in the list fills
 //! frames until its quantum is used up, and goes to the end ([`ibmsg_proto::fair`]): so a channel waits for
 //! one quantum of each other one, and a program that does not read holds up its own channel only.
 
@@ -26,8 +28,10 @@ mod finish;
 mod garbage;
 mod moves;
 mod program;
+mod ready;
 mod refusals;
 mod revoke;
+mod spread;
 #[cfg(IBTRS_KUNIT)]
 mod tests;
 mod transmit;
@@ -117,8 +121,10 @@ pub(super) struct ConnState {
     out: Arc<dyn Connection>,
     /// Credits in frames.
     flow: Link,
-    /// Channels with something to send.
+    /// Channels with something to send, see [`ready`].
     ready: Deque<u32>,
+    /// Of the client: number of channels on it, see [`spread`].
+    channels: usize,
     /// Answers for channels that do not exist.
     answers: Deque<Answer>,
     /// A frame that was begun and had nothing in it.
@@ -399,6 +405,7 @@ impl Side {
             let was_timed = chan.is_timed;
             if let Some(chan) = state.chans.remove(&id) {
                 state.len -= 1;
+                state.count_off(&chan);
                 state.garbage.add_chan(chan);
             }
             if was_timed {
@@ -411,26 +418,23 @@ impl Side {
             state.garbage.add_sent(gone);
         }
         let due = chan.due(now);
-        if chan.has_work(due) {
-            let conn = state
-                .conns
-                .iter_mut()
-                .find(|conn| chan.proto.takes_from(conn.id));
-            if let Some(conn) = conn.filter(|conn| chan.ready_on != Some(conn.id)) {
-                // There is a place for every channel.
-                chan.ready_on = conn.ready.push_back(id).is_ok().then_some(conn.id);
-            }
-        }
         if chan.is_hungry(now) && !chan.is_listed_hungry {
             chan.is_listed_hungry = state.hungry.push_back(id).is_ok();
             self.0.feed.enqueue(self.0.clone());
         }
         let time = earlier(deadline, chan.next_time(due));
+        let has_work = chan.has_work(due);
         if let Some(at) = time {
             if !chan.is_timed {
                 chan.is_timed = state.timed.push_back(id).is_ok();
             }
             self.wake_at(state, at, now);
+        }
+        if has_work {
+            state.list_ready(id);
+        }
+        if self.0.role == Role::Client {
+            state.count(id);
         }
     }
 
@@ -460,7 +464,7 @@ impl Side {
         state.timed.reserve(more, flags)?;
         state.hungry.reserve(more, flags)?;
         for conn in &mut state.conns {
-            conn.ready.reserve(more, flags)?;
+            conn.ready.reserve(ready::places(more), flags)?;
         }
         Ok(())
     }

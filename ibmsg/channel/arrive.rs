@@ -286,11 +286,13 @@ impl Chan {
         self.owes_closed = false;
     }
 
-    /// An entry of RESUME has arrived by `conn`. Returns an answer that is not the channel's.
+    /// An entry of RESUME has arrived by `conn`. `is_relocated`: the client has not lost the connection that the
+    /// channel was on. Returns an answer that is not the channel's.
     pub(crate) fn resume(
         &mut self,
         conn: Conn,
         entry: &ResumeEntry,
+        is_relocated: bool,
     ) -> Result<Option<ResumeEntry>, Fault> {
         let (answer, has_ended) = match self.proto.resume(conn, entry)? {
             Resumes::Stale => return Ok(None),
@@ -298,8 +300,10 @@ impl Chan {
             Resumes::Answer(answer) => (answer, false),
             Resumes::Ended(answer) => (answer, true),
         };
-        // Perhaps its connection was not found lost before.
-        self.is_gone();
+        if !is_relocated {
+            // Perhaps its connection was not found lost before.
+            self.is_gone();
+        }
         self.restart();
         self.owed = Owed::Resumed(answer);
         self.pop_acknowledged();

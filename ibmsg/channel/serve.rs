@@ -61,7 +61,7 @@ impl Chan {
         records: &mut u32,
         now: u64,
     ) -> Served {
-        if !self.proto.takes_from(on) {
+        if !self.proto.is_on(on) {
             return Served::All;
         }
         let served = self.serve_records(on, frame, records, now);

@@ -456,9 +456,16 @@ impl Side {
         now: u64,
     ) -> Result<(), Fault> {
         for entry in resume.entries().skip(done.entries()) {
-            let chan = state.chans.get_mut(&entry.channel);
+            let State { conns, chans, .. } = &mut *state;
+            let chan = chans.get_mut(&entry.channel);
             let answer = match chan.filter(|chan| !chan.proto.is_over()) {
-                Some(chan) => chan.resume(from, &entry)?,
+                Some(chan) => {
+                    // LIVE, which the client sends before it moves what was on a lost connection, has ended that here.
+                    let works = conns
+                        .iter()
+                        .any(|conn| chan.proto.is_on(conn.id) && !conn.has_failed);
+                    chan.resume(from, &entry, works)?
+                }
                 None => Some(Channel::unknown(&entry)),
             };
             if let Some(answer) = answer {

@@ -14,6 +14,7 @@ use kernel::{
 use kx::deque::Deque;
 
 use super::{
+    ready::places,
     ConnState,
     Side,
     State, //
@@ -27,7 +28,7 @@ use crate::{
     types::now, //
 };
 
-/// Places for channels that are opened while a list is made.
+/// Channels that are opened while a list is made.
 const SPARE_PLACES: usize = 32;
 
 impl Upper for Side {
@@ -49,10 +50,10 @@ impl Upper for Side {
         // Not under the lock, as a list has a place for every channel.
         let mut ready = Deque::new();
         let mut state = self.0.state.lock();
-        while ready.lack(state.len + 1).is_some() {
-            let places = state.len + SPARE_PLACES;
+        while ready.lack(places(state.len + 1)).is_some() {
+            let channels = state.len + SPARE_PLACES;
             drop(state);
-            ready.reserve(places, GFP_KERNEL)?;
+            ready.reserve(places(channels), GFP_KERNEL)?;
             state = self.0.state.lock();
         }
         let is_known = state.conns.iter().any(|conn| conn.id.epoch == id.epoch);
@@ -65,6 +66,7 @@ impl Upper for Side {
             out: connection,
             flow: Link::new(receives, receives),
             ready,
+            channels: 0,
             answers: Deque::new(),
             spare: None,
             live: None,

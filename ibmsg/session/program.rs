@@ -110,11 +110,7 @@ impl Side {
         }
         Self::reserve(&mut state)?;
         let id = Self::free_number(&state);
-        let conn = state
-            .conns
-            .iter()
-            .find(|conn| !conn.has_failed)
-            .map(|conn| conn.id);
+        let conn = state.least_used().map(|(conn, _)| conn);
         // Without a connection, the channel begins on none, and moves to the first one that comes.
         let nowhere = Conn { epoch: 0, cid: 0 };
         let on = conn.unwrap_or(nowhere);

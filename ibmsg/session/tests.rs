@@ -39,11 +39,36 @@ macro_rules! ensure {
     };
 }
 
+mod spread;
+
 /// Frames by the side to which they go.
 #[pin_data]
 struct Wire {
     #[pin]
     lanes: SpinLockIrq<[Deque<Frame>; 2]>,
+}
+
+impl Wire {
+    fn new() -> Result<Arc<Self>> {
+        Arc::pin_init(
+            pin_init!(Self {
+                lanes <- new_spinlock_irq!([Deque::new(), Deque::new()], "Wire::lanes"),
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    fn connect(self: &Arc<Self>, sides: &[Side; 2], id: Conn) -> Result {
+        for to in [0, 1] {
+            let end = End {
+                wire: self.clone(),
+                to,
+            };
+            let end: Arc<dyn Connection> = Arc::new(end, GFP_KERNEL)?;
+            sides[1 - to].connected(id, end, 8)?;
+        }
+        Ok(())
+    }
 }
 
 struct End {
@@ -78,6 +103,8 @@ struct World {
     id: Conn,
     /// Frames until the link is lost.
     left: u32,
+    /// The channel in use.
+    chan: u32,
 }
 
 fn terms() -> Result<Terms> {
@@ -106,12 +133,7 @@ impl World {
             queue: queue.clone(),
         };
         let side = |role| Side::new(role, name, Peer::Authenticated, &shared);
-        let wire = Arc::pin_init(
-            pin_init!(Wire {
-                lanes <- new_spinlock_irq!([Deque::new(), Deque::new()], "Wire::lanes"),
-            }),
-            GFP_KERNEL,
-        )?;
+        let wire = Wire::new()?;
         let mut world = Self {
             sides: [side(Role::Client)?, side(Role::Server)?],
             portals: portals.clone(),
@@ -119,6 +141,7 @@ impl World {
             wire,
             id: Conn { epoch: 0, cid: 0 },
             left,
+            chan: 1,
         };
         world.connect()?;
         Ok(world)
@@ -126,15 +149,7 @@ impl World {
 
     fn connect(&mut self) -> Result {
         self.id.epoch += 1;
-        for to in [0, 1] {
-            let end = End {
-                wire: self.wire.clone(),
-                to,
-            };
-            let end: Arc<dyn Connection> = Arc::new(end, GFP_KERNEL)?;
-            self.sides[1 - to].connected(self.id, end, 8)?;
-        }
-        Ok(())
+        self.wire.connect(&self.sides, self.id)
     }
 
     /// Delivers frames until there are none. The link is lost once, with all that are on their way.
@@ -168,10 +183,11 @@ impl World {
     }
 
     fn reserve(&mut self, side: usize, header: &Header) -> Result<crate::channel::Reserved> {
-        match self.sides[side].reserve_message(1, header, Caller::Reader) {
+        let chan = self.chan;
+        match self.sides[side].reserve_message(chan, header, Caller::Reader) {
             Err(ENOMEM) => {
-                self.sides[side].grow(1)?;
-                self.sides[side].reserve_message(1, header, Caller::Reader)
+                self.sides[side].grow(chan)?;
+                self.sides[side].reserve_message(chan, header, Caller::Reader)
             }
             reserved => reserved,
         }
@@ -189,11 +205,11 @@ impl World {
         let reserved = self.reserve(side, &header)?;
         let content = KVec::from_elem(tag as u8, len, GFP_KERNEL)?;
         let body = Body::piece(&content, GFP_KERNEL)?;
-        self.sides[side].send(1, reserved, body, KBox::new_uninit(GFP_KERNEL)?)
+        self.sides[side].send(self.chan, reserved, body, KBox::new_uninit(GFP_KERNEL)?)
     }
 
     fn take(&mut self, side: usize) -> Option<(Header, bool)> {
-        let Take::Item(taken) = self.sides[side].take(1, 1 << 20) else {
+        let Take::Item(taken) = self.sides[side].take(self.chan, 1 << 20) else {
             return None;
         };
         let header = taken.header();
@@ -203,7 +219,7 @@ impl World {
             .is_none_or(|body| body.copy_out(0, &mut content));
         let is_right = matches!(taken, Taken::Event(..))
             || content.iter().all(|byte| *byte == header.tag as u8);
-        self.sides[side].took(1, taken);
+        self.sides[side].took(self.chan, taken);
         Some((header, is_whole && is_right))
     }
 
@@ -772,6 +788,18 @@ mod suite {
             }
         }
         Ok(())
+    }
+
+    #[test]
+    fn channels_are_spread_over_connections() -> Result {
+        let queue = Queue::new(Options::unbound(), fmt!("ibmsg-spread"))?;
+        super::spread::spread(&queue)
+    }
+
+    #[test]
+    fn channels_that_have_left_do_not_fill_a_list() -> Result {
+        let queue = Queue::new(Options::unbound(), fmt!("ibmsg-ready"))?;
+        super::spread::left_behind(&queue)
     }
 
     #[test]

@@ -73,8 +73,7 @@ impl Side {
         if self.0.role != Role::Client || state.walk.is_some() {
             return Ends::NotYet;
         }
-        let conn = state.conns.iter().find(|conn| !conn.has_failed);
-        let Some(to) = conn.map(|conn| conn.id) else {
+        let Some(to) = state.home() else {
             return Ends::NotYet;
         };
         // A channel that has moved does not move again before the next walk.
@@ -176,7 +175,7 @@ impl Side {
                     let _ = conn.ready.pop_front();
                     // What is left waits for credits, which arrive. If it has moved, it may be in the list
                     // of another connection.
-                    let stays = chan.proto.takes_from(conn.id);
+                    let stays = chan.proto.is_on(conn.id);
                     if stays {
                         chan.ready_on = Some(conn.id);
                     } else if chan.ready_on == Some(conn.id) {

@@ -103,12 +103,7 @@ impl Side {
             }
         }
         match self.0.role {
-            Role::Client => {
-                let conn = conns.iter_mut().find(|conn| !conn.has_failed);
-                if let Some(conn) = conn.filter(|conn| chan.move_to(conn.id)) {
-                    conn.announce();
-                }
-            }
+            Role::Client => state.place(id),
             Role::Server => {
                 if let Some(live) = live.as_ref().and_then(|live| live.record()) {
                     chan.live(&live);

@@ -10,6 +10,7 @@
 //! | opening | [`Channel::opening`], OPEN; [`Channel::accepted`] or [`Channel::rejected`] | [`Channel::offered`]; [`Channel::accept`] or [`Channel::reject`] |
 //! | connection lost | [`Channel::lost`] | the same |
 //! | moving | [`Channel::move_to`], OPEN or RESUME; [`Channel::resumed`]; LIVE before that, and after it unless [`Channel::blocks_live`] | [`Channel::open_again`], [`Channel::resume`], [`Channel::left_behind`] |
+//! | relocating | [`Channel::relocate`], RESUME; [`Channel::resumed`] | [`Channel::resume`] |
 //! | closing | [`Channel::close`], [`Channel::close_due`], [`Channel::peer_closes`], [`Channel::closed`] | the same |
 //! | session lost | [`Channel::abandon`] | the same |
 
@@ -237,13 +238,22 @@ impl Channel {
         self.moves
     }
 
-    /// Whether a record for the channel that arrives by `conn` counts. Others are dropped.
+    /// Whether a record for the channel, other than RESUMED, that arrives by `conn` counts. Others are dropped.
+    /// The server sends such records right after RESUMED; what comes before is left from a time in which the
+    /// channel was on the same connection.
     #[inline]
     pub fn takes_from(&self, conn: Conn) -> bool {
         match self.place {
-            Place::On(on) | Place::Moving(on) => on == conn,
+            Place::On(on) => on == conn,
+            Place::Moving(to) => to == conn && !matches!(self.phase, Phase::Open),
             Place::Adrift(_) => false,
         }
+    }
+
+    /// Whether the channel is on the connection `conn`, or moves there: it sends by no other.
+    #[inline]
+    pub fn is_on(&self, conn: Conn) -> bool {
+        self.on() == Some(conn)
     }
 
     /// The connection that the channel is on, or moves to; `None` if it has lost the last one.
@@ -262,6 +272,11 @@ impl Channel {
             (Place::On(conn), Phase::Open) if !self.peer_ended => Some(conn),
             _ => None,
         }
+    }
+
+    /// Whether the client has no answer of the portal yet.
+    pub const fn is_opening(&self) -> bool {
+        matches!(self.phase, Phase::Opening)
     }
 
     /// Whether the channel is accepted, and nobody has closed it.
@@ -393,7 +408,7 @@ impl Channel {
 
     /// The connection `conn` is lost. Returns whether the channel was on it.
     pub fn lost(&mut self, conn: Conn) -> bool {
-        if !self.takes_from(conn) {
+        if !self.is_on(conn) {
             return false;
         }
         self.leave(conn);
@@ -422,6 +437,23 @@ impl Channel {
             (Phase::Opening, None) => Move::Open(self.moves),
             _ => Move::Resume(self.entry()),
         })
+    }
+
+    /// The client moves the channel to `conn` although its connection works: returns the entry of RESUME that it
+    /// sends there. `None` unless the channel [is open](Channel::is_open) on another connection: a channel that is
+    /// being opened stays, as a late OPEN would be taken for a new channel, and one that is being closed has little
+    /// left to send.
+    pub fn relocate(&mut self, conn: Conn) -> Option<ResumeEntry> {
+        let Place::On(on) = self.place else {
+            return None;
+        };
+        if on == conn || !self.is_open() {
+            return None;
+        }
+        self.leave(on);
+        self.place = Place::Moving(conn);
+        self.moves = self.moves.plus(1);
+        Some(self.entry())
     }
 
     /// Whether the client may not send LIVE with `ends` by `conn` because of this channel: the server may not know

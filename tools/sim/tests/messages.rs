@@ -31,7 +31,7 @@ fn messages_arrive_once_and_in_order() {
         number("IBTRS_SIM_RUNS", 20_000),
     );
     // An event that never happened was not tested.
-    let mut happened = [0u64; 12];
+    let mut happened = [0u64; 13];
     for seed in first..first + runs {
         let sch = Schedule::of_seed(seed);
         let o = run(&sch, None);
@@ -49,6 +49,7 @@ fn messages_arrive_once_and_in_order() {
             o.late,
             o.reboots,
             o.dropped,
+            o.relocated,
         ];
         for (sum, n) in happened.iter_mut().zip(counts) {
             *sum += u64::from(n);

@@ -107,6 +107,45 @@ fn rejected() {
 }
 
 #[test]
+fn a_channel_leaves_a_connection_that_works() {
+    // Not before it is open, nor to where it is, nor when an end is closed, nor while it moves.
+    let (mut client, _) = offered();
+    assert_eq!(client.relocate(B), None);
+    let (mut client, _) = open();
+    assert_eq!(client.relocate(A), None);
+    client.close(0);
+    assert_eq!(client.relocate(B), None);
+
+    let (mut client, mut server) = open();
+    let entry = client.relocate(B).unwrap();
+    assert_eq!(
+        (entry.moves, client.on(), client.conn()),
+        (moves(1), Some(B), None)
+    );
+    assert_eq!(client.relocate(C), None);
+    // What the server sends by the former connection, and by the new one before RESUMED, does not count.
+    assert!(client.is_on(B) && !client.takes_from(A) && !client.takes_from(B));
+    assert!(client.blocks_live(A) && !client.blocks_live(B));
+    let answer = answered(server.resume(B, &entry));
+    assert_eq!(client.resumed(A, &answer), Ok(Resumed::Stale));
+    assert_eq!(client.resumed(B, &answer), Ok(Resumed::Live));
+    assert_eq!((client.conn(), server.conn()), (Some(B), Some(B)));
+    assert!(client.takes_from(B) && !client.blocks_live(A));
+
+    // Back again, of which the server hears first by the connection that is lost, then by the former one.
+    let first = client.relocate(A).unwrap();
+    assert!(client.lost(A));
+    let Some(Move::Resume(second)) = client.move_to(B) else {
+        panic!();
+    };
+    assert!(!client.takes_from(B));
+    let answer = answered(server.resume(B, &second));
+    assert_eq!(server.resume(A, &first), Ok(Resumes::Stale));
+    assert_eq!(client.resumed(B, &answer), Ok(Resumed::Live));
+    assert!(client.takes_from(B) && server.takes_from(B));
+}
+
+#[test]
 fn open_is_sent_again_until_it_is_answered() {
     let (mut client, mut server) = offered();
     assert_eq!(client.move_to(B), None);

@@ -55,11 +55,15 @@ pub enum Bug {
     NoAgain,
     /// A channel that moves is not moved again when that connection is lost, too.
     MoveOnce,
+    /// The server does not hear that a channel was moved from a connection that works.
+    SilentRelocation,
+    /// The client takes records of a channel that has come back to a connection before RESUMED.
+    EarlyRecords,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 25] = [
+    pub const ALL: [Bug; 27] = [
         Bug::AckBeforeQueue,
         Bug::ReleaseOnPost,
         Bug::CompletionIsDelivery,
@@ -85,5 +89,7 @@ impl Bug {
         Bug::NoCreditFrames,
         Bug::NoAgain,
         Bug::MoveOnce,
+        Bug::SilentRelocation,
+        Bug::EarlyRecords,
     ];
 }

@@ -94,7 +94,7 @@ impl World<'_> {
                 .ends
                 .iter()
                 .flatten()
-                .any(|end| end.ch.takes_from(conn(epoch)));
+                .any(|end| end.ch.is_on(conn(epoch)));
         if is_idle && !owes {
             return false;
         }
@@ -276,7 +276,7 @@ impl World<'_> {
                 continue;
             };
             let no_space = frame.room() < ibmsg_proto::wire::CLOSE_LEN;
-            if no_space || !end.ch.takes_from(conn(epoch)) {
+            if no_space || !end.ch.is_on(conn(epoch)) {
                 continue;
             }
             let is_empty = end.queue.iter().all(|sent| sent.item.number().is_some());
@@ -410,10 +410,11 @@ impl World<'_> {
 
     /// The channel of a record that came by its connection.
     fn addressee(&mut self, side: usize, epoch: u32, channel: u32) -> Option<(usize, &mut End)> {
-        let any = self.has(Bug::AnyConnection);
+        let (any, early) = (self.has(Bug::AnyConnection), self.has(Bug::EarlyRecords));
         let chan = channel as usize - 1;
         let end = self.hosts[side].ends[chan].as_deref_mut()?;
-        if !end.ch.takes_from(conn(epoch)) && !any {
+        let is_early = early && end.ch.is_on(conn(epoch));
+        if !end.ch.takes_from(conn(epoch)) && !any && !is_early {
             return None;
         }
         Some((chan, end))
@@ -688,6 +689,39 @@ impl World<'_> {
         }
         self.hosts[CLIENT].live_due = true;
         self.send_live();
+    }
+
+    /// The client moves a channel to another connection, although the present one works.
+    pub fn relocate(&mut self, chan: usize) {
+        // A schedule that was shrunk may not have the channel.
+        let Some(Some(end)) = self.hosts[CLIENT].ends.get(chan) else {
+            return;
+        };
+        let on = end.ch.on();
+        let others: Vec<u32> = (1..self.attempts.len() as u32)
+            .filter(|epoch| self.attempts[*epoch as usize].connected && on != Some(conn(*epoch)))
+            .collect();
+        if others.is_empty() {
+            return;
+        }
+        let epoch = others[self.chance() as usize % others.len()];
+        let (silent, keep) = (self.has(Bug::SilentRelocation), self.has(Bug::KeepPieces));
+        let Some(end) = self.end(CLIENT, chan) else {
+            return;
+        };
+        let rx = end.ch.rx;
+        let Some(entry) = end.ch.relocate(conn(epoch)) else {
+            return;
+        };
+        end.piece = None;
+        if keep {
+            end.ch.rx = rx;
+        }
+        self.seen.relocated += 1;
+        if !silent {
+            let record = encoded(|out| Some(Resume::encode(out, core::iter::once(entry))?.0));
+            self.control(CLIENT, epoch, record);
+        }
     }
 
     /// Tells the server which attempts there are, if no channel is on its way by another connection.

@@ -102,6 +102,8 @@ pub enum Kind {
     Reboot { side: u8, time: Time },
     /// The programs of a side do not read.
     NoReader { side: u8, time: Time },
+    /// The client moves a channel, whose connection works, to another connection.
+    Relocate { chan: u8 },
 }
 
 impl Kind {
@@ -114,7 +116,7 @@ impl Kind {
             | Kind::NoRoom { time, .. }
             | Kind::Reboot { time, .. }
             | Kind::NoReader { time, .. } => time,
-            Kind::Error { .. } => 0,
+            Kind::Error { .. } | Kind::Relocate { .. } => 0,
         }
     }
 }
@@ -188,6 +190,13 @@ impl Schedule {
         }
         if seed % 8 == 7 {
             s.crowd(&mut r);
+        }
+        for _ in 0..[0, 0, 1, 3][r.below(4) as usize] {
+            let chan = r.below(s.channels.len() as u64) as u8;
+            s.faults.push(Fault {
+                at: r.below(BUSY),
+                kind: Kind::Relocate { chan },
+            });
         }
         s.faults.sort_by_key(|fault| fault.at);
         s

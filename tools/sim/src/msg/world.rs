@@ -212,6 +212,8 @@ pub struct Outcome {
     pub reboots: u32,
     /// Messages, or pieces, for which there was no memory.
     pub dropped: u32,
+    /// Channels that were moved although their connections worked.
+    pub relocated: u32,
 }
 
 /// The world.
@@ -353,6 +355,7 @@ impl World<'_> {
                 }
             }
             Kind::Reboot { side, time } => self.reboot(usize::from(side), time),
+            Kind::Relocate { chan } => self.relocate(usize::from(chan)),
             _ => {}
         }
     }

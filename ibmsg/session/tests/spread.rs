@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Tests of channels on several connections.
+
+use super::*;
+
+/// Channels of the test.
+const CHANS: u32 = 6;
+
+/// A world with connections by several paths.
+struct Paths {
+    world: World,
+    wires: KVec<(Conn, Arc<Wire>)>,
+    epoch: u32,
+}
+
+impl Paths {
+    fn new(world: World) -> Result<Self> {
+        let mut wires = KVec::new();
+        wires.push((world.id, world.wire.clone()), GFP_KERNEL)?;
+        let epoch = world.id.epoch;
+        Ok(Self {
+            world,
+            wires,
+            epoch,
+        })
+    }
+
+    /// A path comes.
+    fn connect(&mut self) -> Result {
+        self.epoch += 1;
+        let id = Conn {
+            epoch: self.epoch,
+            cid: 0,
+        };
+        let wire = Wire::new()?;
+        wire.connect(&self.world.sides, id)?;
+        Ok(self.wires.push((id, wire), GFP_KERNEL)?)
+    }
+
+    /// The oldest path is lost, with all frames that are on their way.
+    fn lose(&mut self) -> Result {
+        let (id, _) = self.wires.remove(0).map_err(|_| EINVAL)?;
+        for side in &self.world.sides {
+            side.lost(id);
+        }
+        Ok(())
+    }
+
+    /// Delivers frames until there are none, those of later connections first.
+    fn run(&mut self) -> Result {
+        loop {
+            let mut is_idle = true;
+            for at in (0..self.wires.len()).rev() {
+                for to in [0, 1] {
+                    let (id, wire) = &self.wires[at];
+                    let Some(frame) = wire.lanes.lock()[to].pop_front() else {
+                        continue;
+                    };
+                    is_idle = false;
+                    let frame = &frame.bytes[..frame.len];
+                    let arrived = self.world.sides[to].arrived(*id, frame, &mut 0);
+                    ensure!(arrived == Arrived::Done);
+                }
+            }
+            if is_idle {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Channels on the connections of the client, in the order of these.
+    fn counts(&self) -> Result<KVec<usize>> {
+        let mut counts = KVec::with_capacity(self.wires.len(), GFP_KERNEL)?;
+        let state = self.world.sides[0].0.state.lock();
+        for conn in &state.conns {
+            let chans = state.chans.values();
+            let on = chans.filter(|chan| chan.proto.is_on(conn.id)).count();
+            ensure!(on == conn.channels);
+            counts.push_within_capacity(on)?;
+        }
+        Ok(counts)
+    }
+
+    /// Opens a channel, which the program at the portal accepts.
+    fn open(&mut self, portal: &Arc<crate::portal::Portal<Side>>) -> Result<u32> {
+        let (name, mut terms) = (Name::new(b"kv")?, terms()?);
+        terms.wants_paths = true;
+        let client = &self.world.sides[0];
+        let (id, _) = client.open(0, &[None, None], name, terms, KVec::new(), false)?;
+        self.run()?;
+        let seen = portal.read(100, Reader::current());
+        let offer = portal.remove(seen.ok_or(ENOENT)??.id).ok_or(ENOENT)?;
+        ensure!(offer.from.accept(id, KVec::new(), Calls::slots(4)?));
+        self.run()?;
+        Ok(id)
+    }
+
+    /// Each channel sends a message to either side, after which some frames are on their way.
+    fn send(&mut self, tag: u64) -> Result {
+        for id in 1..=CHANS {
+            self.world.chan = id;
+            for side in [0, 1] {
+                self.world.send(side, Kind::Msg, 0, tag, 1500)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes what there is: message `tag` for each program, and the receipt of its own. Returns how often programs
+    /// were told that their channel had lost its path, or has one again.
+    fn take(&mut self, tag: u64) -> Result<usize> {
+        let mut told = 0;
+        for id in 1..=CHANS {
+            self.world.chan = id;
+            for side in [0, 1] {
+                let (mut messages, mut receipts) = (0, 0);
+                while let Some((header, is_right)) = self.world.take(side) {
+                    ensure!(is_right);
+                    match (header.kind, header.event) {
+                        (Kind::Msg, _) => messages += u32::from(header.tag == tag),
+                        (Kind::Receipt, _) => receipts += u32::from(header.status == 0),
+                        _ => told += 1,
+                    }
+                }
+                ensure!((messages, receipts) == (1, 1));
+            }
+        }
+        self.run()?;
+        Ok(told)
+    }
+}
+
+/// Channels go where there are fewest, when a path comes and when it is lost.
+pub(super) fn spread(queue: &Arc<Queue>) -> Result {
+    let (world, portal) = opened(queue)?;
+    let mut paths = Paths::new(world)?;
+    for id in 2..=CHANS {
+        ensure!(paths.open(&portal)? == id);
+    }
+    ensure!(*paths.counts()? == [6]);
+    // While frames are on their way in both directions.
+    paths.send(1)?;
+    paths.connect()?;
+    ensure!(*paths.counts()? == [3, 3]);
+    paths.run()?;
+    // No program has heard of it.
+    ensure!(paths.take(1)? == 0 && *paths.counts()? == [3, 3]);
+    // New channels go to either, and to where others have gone.
+    for _ in 0..2 {
+        let last = paths.open(&portal)?;
+        ensure!(*paths.counts()? == [4, 3] || *paths.counts()? == [3, 4]);
+        paths.world.sides[0].release(last);
+        paths.world.sides[1].release(last);
+        paths.run()?;
+        ensure!(*paths.counts()? == [3, 3]);
+    }
+    paths.send(2)?;
+    paths.lose()?;
+    paths.run()?;
+    ensure!(*paths.counts()? == [6]);
+    // The clients of the three channels there have asked for it: once away, once back.
+    ensure!(paths.take(2)? == 6);
+    // It comes back, and is lost while channels are moving there.
+    paths.send(3)?;
+    paths.connect()?;
+    paths.wires.swap(0, 1);
+    paths.lose()?;
+    ensure!(*paths.counts()? == [6]);
+    paths.run()?;
+    ensure!(paths.take(3)? > 0);
+    for id in 1..=CHANS {
+        for side in &paths.world.sides {
+            side.release(id);
+        }
+    }
+    paths.run()?;
+    ensure!((paths.world.len(0), paths.world.len(1)) == (0, 0));
+    ensure!(*paths.counts()? == [0]);
+    while !paths.wires.is_empty() {
+        paths.lose()?;
+    }
+    paths.world.portals.unbind(&portal);
+    Ok(())
+}
+
+/// Numbers of channels that have moved away, while the peer takes nothing.
+pub(super) fn left_behind(queue: &Arc<Queue>) -> Result {
+    let (world, portal) = opened(queue)?;
+    let mut state = world.sides[0].0.state.lock();
+    let mut most = 0;
+    for _ in 0..10_000 {
+        let chan = state.chans.get_mut(&1).ok_or(ENOENT)?;
+        // As if it had been on another connection, and were back.
+        chan.ready_on = None;
+        state.list_ready(1);
+        let conn = state.conns.first().ok_or(ENOENT)?;
+        most = most.max(conn.ready.len());
+        let is_listed = conn.ready.iter().any(|id| *id == 1);
+        let chan = state.chans.get(&1).ok_or(ENOENT)?;
+        ensure!(is_listed && chan.ready_on == chan.proto.on());
+    }
+    drop(state);
+    ensure!((2..1000).contains(&most));
+    world.sides[0].release(1);
+    world.portals.unbind(&portal);
+    Ok(())
+}
