@@ -169,8 +169,9 @@ pub(crate) struct Chan {
     next_expiry: Option<u64>,
     deficit: Deficit,
     is_front: bool,
-    /// The connection in whose list it is.
+    /// The connection in whose list it is, and the number of its latest entry in any list.
     pub(crate) ready_on: Option<Conn>,
+    pub(crate) entry: u32,
     /// The connection among whose channels it counts.
     pub(crate) counts_on: Option<Conn>,
     /// When to look for memory for messages that were dropped.
@@ -238,6 +239,7 @@ impl Chan {
             deficit: Deficit::default(),
             is_front: false,
             ready_on: None,
+            entry: 0,
             counts_on: None,
             hungry_at: None,
             is_timed: false,
@@ -311,7 +313,9 @@ impl Chan {
 
     /// Whether OPEN or RESUME is still to be sent.
     pub(crate) fn is_about_to_move(&self) -> bool {
-        matches!(self.owed, Owed::Open | Owed::Resume(_))
+        // A channel that is opened the first time is not known elsewhere.
+        let is_new = self.proto.moves() == Seq::new(0);
+        matches!(self.owed, Owed::Open | Owed::Resume(_)) && !is_new
     }
 
     /// How the channel has begun.
@@ -386,6 +390,15 @@ impl Chan {
         self.leaves();
         self.owed = Owed::Resume(entry);
         true
+    }
+
+    /// The server, which one end of the channel is on, is about to be stopped.
+    pub(crate) fn draining(&mut self, seconds: u32) {
+        let is_open = self.begun == Begun::Open && self.has_program && self.end.is_none();
+        if self.terms.wants_drain && is_open {
+            self.inbox.draining(seconds);
+            self.wake.wake(Ready::IN | Ready::PRI);
+        }
     }
 
     /// The channel has a connection again.

@@ -78,6 +78,11 @@ enum ibmsg_event {
 	IBMSG_EV_PATH_LOST	= 3,
 	/* The channel has a connection again. */
 	IBMSG_EV_PATH_BACK	= 4,
+	/*
+	 * The server of the session, which is this machine or the other one, is about to be stopped.  Messages that
+	 * are written from now on may wait until it is back.  tag is how many seconds that will take; 0: not known.
+	 */
+	IBMSG_EV_DRAINING	= 5,
 };
 
 /*
@@ -106,6 +111,7 @@ struct ibmsg_opts {
 };
 
 #define IBMSG_WANT_PATHS	0x01	/* PATH_LOST and PATH_BACK */
+#define IBMSG_WANT_DRAIN	0x02	/* DRAINING */
 
 /*
  * The structures of ioctls begin with their size, so that later versions can have more fields: a kernel

@@ -364,6 +364,10 @@ impl Upper for End {
         self.side.finish(stop_ms());
     }
 
+    fn draining(&self, seconds: u32) {
+        self.side.draining(seconds);
+    }
+
     fn drain(&self, limit_ms: u32) {
         self.side.drain(limit_ms.min(stop_ms()));
     }

@@ -50,7 +50,8 @@ use ibmsg_proto::{
     channel::Conn,
     limits::MAX_ATTEMPTS,
     link::Link,
-    outcome::Cause, //
+    outcome::Cause,
+    wire::Drain, //
 };
 use ibtrs_core::messages::Role;
 use kernel::{
@@ -74,6 +75,7 @@ use kx::{
         WorkItem, //
     }, //
 };
+use ready::Ready;
 use refusals::Refusals;
 
 use crate::{
@@ -122,7 +124,11 @@ pub(super) struct ConnState {
     /// Credits in frames.
     flow: Link,
     /// Channels with something to send, see [`ready`].
-    ready: Deque<u32>,
+    ready: Ready,
+    /// Of the client: when channels may move to it from connections that work; none if they have, or were told to.
+    spread_at: Option<u64>,
+    /// When it came.
+    since: u64,
     /// Of the client: number of channels on it, see [`spread`].
     channels: usize,
     /// Answers for channels that do not exist.
@@ -131,6 +137,8 @@ pub(super) struct ConnState {
     spare: Option<Frame>,
     /// LIVE is to be sent before anything else; whether with `ends`.
     live: Option<bool>,
+    /// DRAIN is to be sent.
+    drain: Option<Drain>,
     /// Since the present walk began, LIVE was sent by it, or is to be sent.
     is_announced: bool,
     /// It was given up.
@@ -171,6 +179,14 @@ pub(crate) struct State {
     walk: Option<u32>,
     /// Of the server: what the client has said last, for that.
     live: Option<LiveCopy>,
+    /// The server is about to be stopped, of which programs are told in the same course.
+    drain: Option<Drain>,
+    /// What was said last about that, by whichever connection, since a connection came.
+    known_drain: Option<Drain>,
+    /// Of the client: for how long channels do not move to a new connection from one that works.
+    spread_after: u64,
+    /// The present walk moves them.
+    is_spreading: bool,
     /// LIVE with `ends` is to be sent when all channels have moved.
     live_due: Option<LiveDue>,
     newest: u32,
@@ -294,6 +310,10 @@ impl Side {
             timer_at: None,
             walk: None,
             live: None,
+            drain: None,
+            known_drain: None,
+            spread_after: spread::MIN_AFTER_US,
+            is_spreading: false,
             live_due: None,
             newest: 0,
             garbage: Garbage::new(),
@@ -385,7 +405,9 @@ impl Side {
         let mut state = self.0.state.lock();
         state.timer_at = None;
         state.timed_left = state.timed.len();
-        self.step(&mut state, now());
+        let now = now();
+        self.begin_spread(&mut state, now);
+        self.step(&mut state, now);
         garbage = core::mem::take(&mut state.garbage);
         drop(state);
         drop(garbage);
@@ -464,7 +486,7 @@ impl Side {
         state.timed.reserve(more, flags)?;
         state.hungry.reserve(more, flags)?;
         for conn in &mut state.conns {
-            conn.ready.reserve(ready::places(more), flags)?;
+            conn.ready.reserve(more, flags)?;
         }
         Ok(())
     }

@@ -228,6 +228,8 @@ pub(crate) struct Inbox {
     is_connected: bool,
     is_lost: bool,
     is_back: bool,
+    /// Seconds for which the server will be away, of which the program has not read yet.
+    draining: Option<u32>,
     is_closed: bool,
 }
 
@@ -242,6 +244,7 @@ impl Inbox {
             is_connected: false,
             is_lost: false,
             is_back: false,
+            draining: None,
             is_closed: false,
         }
     }
@@ -374,9 +377,18 @@ impl Inbox {
         self.is_back = true;
     }
 
+    /// The server is about to be stopped. The program reads of the latest announcement.
+    pub(crate) fn draining(&mut self, seconds: u32) {
+        self.draining = Some(seconds);
+    }
+
     /// Whether there is something else than messages.
     pub(crate) fn has_notice(&self) -> bool {
-        self.is_connected || self.is_lost || self.is_back || !self.notices.is_empty()
+        self.is_connected
+            || self.is_lost
+            || self.is_back
+            || self.draining.is_some()
+            || !self.notices.is_empty()
     }
 
     /// Whether there is a message.
@@ -415,6 +427,13 @@ impl Inbox {
         }
         if let Some(notice) = self.notices.pop_front() {
             return Take::Item(Taken::Notice(notice));
+        }
+        if let Some(seconds) = self.draining.take() {
+            let header = Header {
+                tag: u64::from(seconds),
+                ..event(Event::Draining)
+            };
+            return Take::Item(Taken::Event(header, Body::new()));
         }
         if core::mem::take(&mut self.is_lost) {
             return Take::Item(Taken::Event(event(Event::PathLost), Body::new()));
@@ -461,6 +480,11 @@ impl Inbox {
                 Some(Event::Closed) => *answer = body,
                 Some(Event::PathLost) => self.is_lost = true,
                 Some(Event::PathBack) => self.is_back = true,
+                // A later one counts.
+                Some(Event::Draining) if self.draining.is_none() => {
+                    self.draining = u32::try_from(header.tag).ok();
+                }
+                Some(Event::Draining) => {}
                 None => {}
             },
         }

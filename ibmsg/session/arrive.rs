@@ -278,7 +278,11 @@ impl Side {
             Record::Open(_) | Record::Resume(_) | Record::Live(_) if is_client => {
                 return Err(Fault::Protocol("record of a client from a server"));
             }
-            Record::Accept(_) | Record::Reject(_) | Record::Redirect(_) | Record::Resumed(_)
+            Record::Accept(_)
+            | Record::Reject(_)
+            | Record::Redirect(_)
+            | Record::Resumed(_)
+            | Record::Drain(_)
                 if !is_client =>
             {
                 return Err(Fault::Protocol("record of a server from a client"));
@@ -286,6 +290,10 @@ impl Side {
             Record::Open(open) => return self.open_arrives(state, from, open, now),
             Record::Live(live) => {
                 self.live_arrives(state, live);
+                return Ok(());
+            }
+            Record::Drain(drain) => {
+                state.tell_draining(*drain);
                 return Ok(());
             }
             Record::Resumed(resumed) => {

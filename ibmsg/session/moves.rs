@@ -5,7 +5,8 @@
 use ibmsg_proto::{
     channel::Conn,
     limits::MAX_ATTEMPTS,
-    link::Link, //
+    link::Link,
+    wire::Drain, //
 };
 use kernel::{
     prelude::*,
@@ -14,7 +15,7 @@ use kernel::{
 use kx::deque::Deque;
 
 use super::{
-    ready::places,
+    ready::Ready,
     ConnState,
     Side,
     State, //
@@ -48,12 +49,12 @@ impl Upper for Side {
     fn connected(&self, id: Conn, connection: Arc<dyn Connection>, receives: u32) -> Result {
         let garbage;
         // Not under the lock, as a list has a place for every channel.
-        let mut ready = Deque::new();
+        let mut ready = Ready::new();
         let mut state = self.0.state.lock();
-        while ready.lack(places(state.len + 1)).is_some() {
+        while !ready.has_room(state.len + 1) {
             let channels = state.len + SPARE_PLACES;
             drop(state);
-            ready.reserve(places(channels), GFP_KERNEL)?;
+            ready.reserve(channels, GFP_KERNEL)?;
             state = self.0.state.lock();
         }
         let is_known = state.conns.iter().any(|conn| conn.id.epoch == id.epoch);
@@ -61,15 +62,19 @@ impl Upper for Side {
             return Err(EINVAL);
         }
         let flags = GFP_ATOMIC | __GFP_NOWARN;
+        let now = now();
         let conn = ConnState {
             id,
             out: connection,
             flow: Link::new(receives, receives),
             ready,
+            spread_at: Some(now.saturating_add(state.spread_after)),
+            since: now,
             channels: 0,
             answers: Deque::new(),
             spare: None,
             live: None,
+            drain: None,
             is_announced: false,
             has_failed: false,
             next: None,
@@ -79,8 +84,10 @@ impl Upper for Side {
         state.newest = state.newest.max(id.epoch);
         state.begun.retain(|epoch| *epoch != id.epoch);
         state.is_supported = true;
+        state.known_drain = None;
         state.walk_again(self.0.role);
-        self.step(&mut state, now());
+        self.begin_spread(&mut state, now);
+        self.step(&mut state, now);
         garbage = core::mem::take(&mut state.garbage);
         drop(state);
         drop(garbage);
@@ -89,6 +96,20 @@ impl Upper for Side {
 
     fn arrived(&self, id: Conn, frame: &[u8], done: &mut usize) -> Arrived {
         self.frame(id, frame, done)
+    }
+
+    fn draining(&self, seconds: u32) {
+        let drain = Drain { seconds };
+        let garbage;
+        let mut state = self.0.state.lock();
+        for conn in &mut state.conns {
+            conn.drain = Some(drain);
+        }
+        state.tell_draining(drain);
+        self.step(&mut state, now());
+        garbage = core::mem::take(&mut state.garbage);
+        drop(state);
+        drop(garbage);
     }
 
     fn lost(&self, id: Conn) {
@@ -112,6 +133,7 @@ impl Side {
     pub(super) fn forget(&self, state: &mut State, id: Conn) {
         let at = state.conns.iter().position(|conn| conn.id == id);
         if let Some(Ok(conn)) = at.map(|at| state.conns.remove(at)) {
+            state.spread_was_lost(&conn, now());
             state.garbage.add_conn(conn);
             state.walk_again(self.0.role);
         }

@@ -116,6 +116,7 @@ fn terms() -> Result<Terms> {
         },
         timeout_ms: 0,
         wants_paths: false,
+        wants_drain: true,
     })
 }
 
@@ -473,6 +474,34 @@ fn finished(queue: &Arc<Queue>) -> Result {
     Ok(())
 }
 
+/// The server is about to be stopped: both programs are told, once, of the latest time.
+fn announced(queue: &Arc<Queue>) -> Result {
+    let (mut world, portal) = opened(queue)?;
+    let told = |world: &mut World, side| {
+        world
+            .take(side)
+            .map(|(header, _)| (header.event, header.tag))
+    };
+    world.sides[1].draining(0);
+    world.run()?;
+    ensure!(told(&mut world, 1) == Some((Some(Event::Draining), 0)));
+    world.sides[1].draining(30);
+    world.run()?;
+    for side in [0, 1] {
+        ensure!(told(&mut world, side) == Some((Some(Event::Draining), 30)));
+        ensure!(world.take(side).is_none());
+    }
+    // The channel goes on.
+    world.send(0, Kind::Msg, 0, 5, 5)?;
+    world.run()?;
+    ensure!(world.take(1).map(|(header, _)| header.tag) == Some(5));
+    world.sides[0].release(1);
+    world.sides[1].release(1);
+    world.run()?;
+    world.portals.unbind(&portal);
+    Ok(())
+}
+
 fn late_reply(queue: &Arc<Queue>) -> Result {
     let (mut world, portal) = opened(queue)?;
     let header = Header {
@@ -756,6 +785,12 @@ mod suite {
     }
 
     #[test]
+    fn a_planned_stop_is_announced() -> Result {
+        let queue = Queue::new(Options::unbound(), fmt!("ibmsg-drain"))?;
+        announced(&queue)
+    }
+
+    #[test]
     fn a_late_reply_does_not_count_a_message_that_is_being_copied() -> Result {
         late_reply(&Queue::new(Options::unbound(), fmt!("ibmsg-test"))?)
     }
@@ -794,6 +829,12 @@ mod suite {
     fn channels_are_spread_over_connections() -> Result {
         let queue = Queue::new(Options::unbound(), fmt!("ibmsg-spread"))?;
         super::spread::spread(&queue)
+    }
+
+    #[test]
+    fn a_new_connection_has_to_settle() -> Result {
+        let queue = Queue::new(Options::unbound(), fmt!("ibmsg-settle"))?;
+        super::spread::settles(&queue)
     }
 
     #[test]

@@ -34,6 +34,8 @@ enum Sent {
     Frame,
     /// There is nothing to send, or no credit for it.
     Nothing,
+    /// Not all channels were looked at.
+    Unknown,
     /// There is no memory now.
     NoMemory,
 }
@@ -41,12 +43,13 @@ enum Sent {
 impl Side {
     /// Sends frames. Returns whether they were all that can be sent.
     pub(super) fn transmit(&self, state: &mut State, now: u64) -> bool {
-        let mut budget = BUDGET;
+        let (mut budget, mut looks) = (BUDGET, PORTION);
         loop {
             let mut at = 0;
             while at < state.conns.len() {
-                match self.send_frame(state, at, now) {
+                match self.send_frame(state, at, &mut looks, now) {
                     Sent::Frame if budget == 0 => return false,
+                    Sent::Unknown => return false,
                     Sent::Frame => {
                         budget -= 1;
                         continue;
@@ -101,13 +104,16 @@ impl Side {
         Ends::Unknown
     }
 
-    fn send_frame(&self, state: &mut State, at: usize, now: u64) -> Sent {
+    fn send_frame(&self, state: &mut State, at: usize, looks: &mut u32, now: u64) -> Sent {
         let Some(conn) = state.conns.get_mut(at) else {
             return Sent::Nothing;
         };
         let owes = conn.flow.owes_credits();
-        let is_idle =
-            conn.ready.is_empty() && conn.live.is_none() && conn.answers.is_empty() && !owes;
+        let is_idle = conn.ready.is_empty()
+            && conn.live.is_none()
+            && conn.drain.is_none()
+            && conn.answers.is_empty()
+            && !owes;
         let mut flow = conn.flow;
         let limit = match conn.has_failed || is_idle {
             true => None,
@@ -122,7 +128,7 @@ impl Side {
         let mut records = 0;
         let len = match FrameWriter::new(&mut frame.bytes, limit) {
             Some(mut writer) => {
-                self.fill(state, at, &mut writer, &mut records, now);
+                self.fill(state, at, &mut writer, &mut records, looks, now);
                 writer.finish()
             }
             None => return Sent::NoMemory,
@@ -132,7 +138,10 @@ impl Side {
         };
         if records == 0 && !owes {
             conn.spare = Some(frame);
-            return Sent::Nothing;
+            return match *looks {
+                0 => Sent::Unknown,
+                _ => Sent::Nothing,
+            };
         }
         conn.flow = flow;
         frame.len = len;
@@ -140,58 +149,43 @@ impl Side {
         Sent::Frame
     }
 
-    /// Adds records as long as there are some and they fit.
+    /// Adds records as long as there are some and they fit, and `looks` at channels is not 0.
     fn fill(
         &self,
         state: &mut State,
         at: usize,
         writer: &mut FrameWriter<'_>,
         records: &mut u32,
+        looks: &mut u32,
         now: u64,
     ) {
         if !Self::put_live(state, at, writer, records)
+            || !Self::put_drain(state, at, writer, records)
             || !Self::put_answers(state, at, writer, records)
         {
             return;
         }
         // What a channel has left of its turn goes on in the next frame.
-        while let Some(id) = Self::first_ready(state, at) {
-            let State { conns, chans, .. } = &mut *state;
-            let Some(conn) = conns.get_mut(at) else {
+        while let Some(id) = state.first_ready(at, looks) {
+            let (Some(conn), Some(chan)) = (state.conns.get(at), state.chans.get_mut(&id)) else {
                 return;
             };
-            let Some(chan) = chans.get_mut(&id) else {
-                let _ = conn.ready.pop_front();
-                continue;
-            };
-            match chan.serve(conn.id, writer, records, now) {
+            let conn = conn.id;
+            match chan.serve(conn, writer, records, now) {
                 Served::Full => return,
                 Served::Turn => {
-                    let _ = conn.ready.pop_front();
-                    // It has just made room.
-                    let _ = conn.ready.push_back(id);
+                    state.pop_ready(at);
+                    state.unlist(id, conn);
+                    state.list_ready(id);
                 }
                 Served::All => {
-                    let _ = conn.ready.pop_front();
-                    // What is left waits for credits, which arrive. If it has moved, it may be in the list
-                    // of another connection.
-                    let stays = chan.proto.is_on(conn.id);
-                    if stays {
-                        chan.ready_on = Some(conn.id);
-                    } else if chan.ready_on == Some(conn.id) {
-                        chan.ready_on = None;
-                    }
+                    state.pop_ready(at);
+                    // It still counts as listed: what is left waits for credits, which arrive.
                     self.attend(state, id, now);
-                    if let Some(chan) = state.chans.get_mut(&id).filter(|_| stays) {
-                        chan.ready_on = None;
-                    }
+                    state.unlist(id, conn);
                 }
             }
         }
-    }
-
-    fn first_ready(state: &State, at: usize) -> Option<u32> {
-        state.conns.get(at)?.ready.front().copied()
     }
 
     /// Adds LIVE. Returns whether it fits.
@@ -222,6 +216,27 @@ impl Side {
             .is_some();
         if is_put {
             conn.live = None;
+            *records += 1;
+        }
+        is_put
+    }
+
+    /// Adds DRAIN. Returns whether it fits.
+    fn put_drain(
+        state: &mut State,
+        at: usize,
+        writer: &mut FrameWriter<'_>,
+        records: &mut u32,
+    ) -> bool {
+        let Some(conn) = state.conns.get_mut(at) else {
+            return false;
+        };
+        let Some(drain) = conn.drain else {
+            return true;
+        };
+        let is_put = writer.record(|out| drain.encode(out)).is_some();
+        if is_put {
+            conn.drain = None;
             *records += 1;
         }
         is_put

@@ -5,6 +5,7 @@
 //! Whatever is left when a portion is done goes on in a work item. Until then, a channel that was not looked
 //! at is as it was: it sends nothing by a connection that is not there, and gets nothing from it.
 
+use ibmsg_proto::wire::Drain;
 use kernel::prelude::*;
 
 use super::{
@@ -30,6 +31,14 @@ impl State {
                 conn.live = conn.live.filter(|ends| !ends);
                 conn.is_announced = false;
             }
+        }
+    }
+
+    /// All programs that want to know are to be told that the server is about to be stopped.
+    pub(super) fn tell_draining(&mut self, drain: Drain) {
+        if self.known_drain.replace(drain) != Some(drain) {
+            self.drain = Some(drain);
+            self.walk = Some(0);
         }
     }
 
@@ -80,7 +89,8 @@ impl Side {
                 self.settle_one(state, id, now);
             }
             let Some(after) = next.and_then(|id| id.checked_add(1)) else {
-                (state.walk, state.live) = (None, None);
+                (state.walk, state.live, state.drain) = (None, None, None);
+                state.is_spreading = false;
                 return true;
             };
             from = after;
@@ -91,7 +101,11 @@ impl Side {
 
     fn settle_one(&self, state: &mut State, id: u32, now: u64) {
         let State {
-            conns, chans, live, ..
+            conns,
+            chans,
+            live,
+            drain,
+            ..
         } = &mut *state;
         let Some(chan) = chans.get_mut(&id) else {
             return;
@@ -101,6 +115,9 @@ impl Side {
             if !is_there && chan.proto.lost(on) {
                 chan.lost();
             }
+        }
+        if let Some(drain) = drain {
+            chan.draining(drain.seconds);
         }
         match self.0.role {
             Role::Client => state.place(id),

@@ -49,6 +49,7 @@ pub(crate) enum Event {
     Closed,
     PathLost,
     PathBack,
+    Draining,
 }
 
 impl Event {
@@ -58,6 +59,7 @@ impl Event {
             Self::Closed => 2,
             Self::PathLost => 3,
             Self::PathBack => 4,
+            Self::Draining => 5,
         }
     }
 }

@@ -30,6 +30,8 @@ const SENT: u64 = 128;
 const CALL: u64 = 16;
 /// Events of paths are wanted.
 const WANT_PATHS: u32 = 1;
+/// The event of a planned stop is wanted.
+const WANT_DRAIN: u32 = 2;
 
 /// What a program has said about one end of a channel.
 #[derive(Clone, Copy)]
@@ -42,6 +44,8 @@ pub(crate) struct Terms {
     pub(crate) timeout_ms: u32,
     /// Whether it wants the events of paths.
     pub(crate) wants_paths: bool,
+    /// Whether it wants the event of a planned stop.
+    pub(crate) wants_drain: bool,
 }
 
 impl Terms {
@@ -62,7 +66,7 @@ impl Terms {
         let calls = u16::try_from(calls).map_err(|_| EINVAL)?;
         let send_messages = or(MESSAGES)?;
         let send_bytes = or(BYTES)?;
-        let (timeout_ms, events) = (fields.u32()?, fields.flags(WANT_PATHS)?);
+        let (timeout_ms, events) = (fields.u32()?, fields.flags(WANT_PATHS | WANT_DRAIN)?);
         let bytes = match bytes {
             0 => BYTES.max(cost(max_message)),
             bytes => bytes,
@@ -78,11 +82,13 @@ impl Terms {
             },
             timeout_ms,
             wants_paths: events & WANT_PATHS != 0,
+            wants_drain: events & WANT_DRAIN != 0,
         })
     }
 
     /// `struct ibmsg_opts`.
     pub(crate) fn as_field(&self) -> [u32; 8] {
+        let wants = |is_wanted, flag| if is_wanted { flag } else { 0 };
         [
             self.window.messages(),
             self.window.bytes(),
@@ -91,7 +97,7 @@ impl Terms {
             self.limits.messages,
             self.limits.bytes,
             self.timeout_ms,
-            if self.wants_paths { WANT_PATHS } else { 0 },
+            wants(self.wants_paths, WANT_PATHS) | wants(self.wants_drain, WANT_DRAIN),
         ]
     }
 

@@ -197,6 +197,7 @@ impl Draining {
 impl Session {
     /// Makes the service finish with the session, and closes the session's paths.
     fn drain(self: &Arc<Self>, draining: &Draining, limit: Deadline, downtime: Option<Downtime>) {
+        self.announce_drain(downtime);
         let notices = Notices::new(self.clone());
         let is_told = |downtime: &Downtime| !matches!(notices.downtime(*downtime), Err(ENOTCONN));
         let downtime = downtime.filter(is_told);

@@ -10,6 +10,7 @@ use ibtrs_core::messages::{
     Peer,
     Role, //
 };
+use ibtrs_proto::downtime::Downtime;
 use kernel::{
     prelude::*,
     sync::Arc, //
@@ -38,6 +39,18 @@ impl Session {
         })?;
         *known = Some(attached.clone());
         Ok(attached)
+    }
+
+    /// Tells programs that the server is about to be stopped.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    pub(crate) fn announce_drain(&self, downtime: Option<Downtime>) {
+        let attached = self.messages.lock().clone();
+        if let Some(attached) = attached {
+            attached.draining(downtime.map_or(0, |downtime| downtime.seconds()));
+        }
     }
 
     /// Waits until the client has what programs of this machine have written, until `limit` at most.

@@ -127,6 +127,12 @@ pub trait Upper: Send + Sync {
     /// programs have on it, and waits for the server for a bounded time. May be called again.
     fn finish(&self) {}
 
+    /// The server's session is about to be closed on purpose, as the server is stopped for about `seconds`; 0: it is not
+    /// known for how long. [`Upper::drain`] follows.
+    fn draining(&self, seconds: u32) {
+        let _ = seconds;
+    }
+
     /// The connections of the server's session are about to be closed on purpose: waits until the client has what
     /// programs have written, for at most `limit_ms` milliseconds.
     fn drain(&self, limit_ms: u32) {

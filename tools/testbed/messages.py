@@ -22,10 +22,11 @@ import time
 DEVICE = "/dev/ibmsg"
 BIND, CONNECT, ACCEPT, INFO, SHUTDOWN, CALL = (0xB900 + number for number in range(6))
 MSG, REQUEST, REPLY, RECEIPT, EVENT, OFFER = range(1, 7)
-CONNECTED, CLOSED, PATH_LOST, PATH_BACK = range(1, 5)
+CONNECTED, CLOSED, PATH_LOST, PATH_BACK, DRAINING = range(1, 6)
 F_RECEIPT, F_NOWAIT, F_AUTHENTICATED, F_KERNEL = 1, 2, 0x40, 0x80
 NONBLOCK, REJECT, UNAUTHENTICATED = 1, 2, 4
 WANT_PATHS = 1
+WANT_DRAIN = 2
 MAX = 65536
 HEADER = struct.Struct("=BBHIQQiI")
 OPTS = struct.Struct("=8I")
@@ -488,17 +489,18 @@ def wait_for_end(fd: int) -> None:
         if message.kind == EVENT and message.event == CLOSED:
             print("closed", errno.errorcode.get(message.status, message.status), flush=True)
             return
-        print({PATH_LOST: "lost", PATH_BACK: "back"}.get(message.event, message), flush=True)
+        word = {PATH_LOST: "lost", PATH_BACK: "back", DRAINING: f"draining {message.tag}"}
+        print(word.get(message.event, message), flush=True)
 
 
 def hold(session: str, name: str) -> None:
     """Opens a channel and waits until it ends."""
-    wait_for_end(connect(name, session=session, timeout=60000, options=opts(events=WANT_PATHS)))
+    wait_for_end(connect(name, session=session, timeout=60000, options=opts(events=WANT_PATHS | WANT_DRAIN)))
 
 
 def hold_accepted(name: str) -> None:
     """Accepts a channel and waits until it ends."""
-    portal = bind(name, flags=UNAUTHENTICATED)
+    portal = bind(name, flags=UNAUTHENTICATED, options=opts(events=WANT_DRAIN))
     (offer,) = read(portal, 1024)
     wait_for_end(accept(portal, offer.id))
 

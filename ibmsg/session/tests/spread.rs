@@ -2,6 +2,7 @@
 
 //! Tests of channels on several connections.
 
+use super::super::spread::MIN_AFTER_US;
 use super::*;
 
 /// Channels of the test.
@@ -69,13 +70,25 @@ impl Paths {
         }
     }
 
+    /// A connection of the client has been there for long enough.
+    fn settle(&mut self, at: usize) -> Result {
+        let client = &self.world.sides[0];
+        let mut state = client.0.state.lock();
+        state.conns.get_mut(at).ok_or(ENOENT)?.spread_at = Some(0);
+        drop(state);
+        client.timer();
+        Ok(())
+    }
+
     /// Channels on the connections of the client, in the order of these.
     fn counts(&self) -> Result<KVec<usize>> {
         let mut counts = KVec::with_capacity(self.wires.len(), GFP_KERNEL)?;
         let state = self.world.sides[0].0.state.lock();
         for conn in &state.conns {
             let chans = state.chans.values();
-            let on = chans.filter(|chan| chan.proto.is_on(conn.id)).count();
+            let is_on =
+                |chan: &&KBox<Chan>| chan.proto.is_on(conn.id) && !chan.proto.peer_has_ended();
+            let on = chans.filter(is_on).count();
             ensure!(on == conn.channels);
             counts.push_within_capacity(on)?;
         }
@@ -139,6 +152,8 @@ pub(super) fn spread(queue: &Arc<Queue>) -> Result {
         ensure!(paths.open(&portal)? == id);
     }
     ensure!(*paths.counts()? == [6]);
+    paths.world.sides[0].0.state.lock().spread_after = 0;
+    paths.settle(0)?;
     // While frames are on their way in both directions.
     paths.send(1)?;
     paths.connect()?;
@@ -162,6 +177,7 @@ pub(super) fn spread(queue: &Arc<Queue>) -> Result {
     // The clients of the three channels there have asked for it: once away, once back.
     ensure!(paths.take(2)? == 6);
     // It comes back, and is lost while channels are moving there.
+    paths.world.sides[0].0.state.lock().spread_after = 0;
     paths.send(3)?;
     paths.connect()?;
     paths.wires.swap(0, 1);
@@ -184,25 +200,83 @@ pub(super) fn spread(queue: &Arc<Queue>) -> Result {
     Ok(())
 }
 
-/// Numbers of channels that have moved away, while the peer takes nothing.
-pub(super) fn left_behind(queue: &Arc<Queue>) -> Result {
+/// A new connection gets channels from others when it has been there for a while, which is longer if the last one was
+/// lost soon.
+pub(super) fn settles(queue: &Arc<Queue>) -> Result {
     let (world, portal) = opened(queue)?;
-    let mut state = world.sides[0].0.state.lock();
-    let mut most = 0;
-    for _ in 0..10_000 {
-        let chan = state.chans.get_mut(&1).ok_or(ENOENT)?;
-        // As if it had been on another connection, and were back.
-        chan.ready_on = None;
-        state.list_ready(1);
-        let conn = state.conns.first().ok_or(ENOENT)?;
-        most = most.max(conn.ready.len());
-        let is_listed = conn.ready.iter().any(|id| *id == 1);
-        let chan = state.chans.get(&1).ok_or(ENOENT)?;
-        ensure!(is_listed && chan.ready_on == chan.proto.on());
+    let mut paths = Paths::new(world)?;
+    for id in 2..=CHANS {
+        ensure!(paths.open(&portal)? == id);
     }
-    drop(state);
-    ensure!((2..1000).contains(&most));
+    paths.settle(0)?;
+    paths.connect()?;
+    // New channels go to those that have proved themselves.
+    ensure!(paths.open(&portal)? == CHANS + 1);
+    ensure!(*paths.counts()? == [7, 0]);
+    // A connection that is lost before is none that had failed.
+    paths.wires.swap(0, 1);
+    paths.lose()?;
+    ensure!(paths.world.sides[0].0.state.lock().spread_after == MIN_AFTER_US);
+    paths.connect()?;
+    paths.settle(1)?;
+    ensure!(*paths.counts()? == [4, 3]);
+    paths.run()?;
+    paths.wires.swap(0, 1);
+    paths.lose()?;
+    ensure!(paths.world.sides[0].0.state.lock().spread_after == 2 * MIN_AFTER_US);
+    ensure!(*paths.counts()? == [7]);
+    paths.run()?;
+    // A channel that has ended counts no more, though its program has not closed the file.
+    paths.world.sides[1].release(1);
+    paths.run()?;
+    ensure!(*paths.counts()? == [6]);
+    for id in 1..=CHANS + 1 {
+        for side in &paths.world.sides {
+            side.release(id);
+        }
+    }
+    paths.run()?;
+    paths.lose()?;
+    paths.world.portals.unbind(&portal);
+    Ok(())
+}
+
+/// A list has many entries of channels that have moved away while the peer took nothing.
+pub(super) fn left_behind(queue: &Arc<Queue>) -> Result {
+    let (mut world, portal) = opened(queue)?;
+    for round in 0..70 {
+        let mut state = world.sides[0].0.state.lock();
+        let mut most = 0;
+        // The list ends up with another number of entries each time.
+        for _ in 0..1000 + round {
+            let chan = state.chans.get_mut(&1).ok_or(ENOENT)?;
+            // As if it had been on another connection, and were back.
+            chan.ready_on = None;
+            state.list_ready(1);
+            let conn = state.conns.first().ok_or(ENOENT)?;
+            most = most.max(conn.ready.len());
+            ensure!(state
+                .chans
+                .get(&1)
+                .is_some_and(|chan| chan.ready_on.is_some()));
+        }
+        ensure!((2..100).contains(&most));
+        drop(state);
+        // It takes several turns.
+        world.send(0, Kind::Msg, 0, round, 10_000)?;
+        world.run()?;
+        ensure!(world
+            .take(1)
+            .is_some_and(|(header, is_right)| header.tag == round && is_right));
+        world.run()?;
+        ensure!(world
+            .take(0)
+            .is_some_and(|(header, _)| header.kind == Kind::Receipt));
+        ensure!(world.sides[0].0.state.lock().conns[0].ready.is_empty());
+    }
     world.sides[0].release(1);
+    world.sides[1].release(1);
+    world.run()?;
     world.portals.unbind(&portal);
     Ok(())
 }

@@ -49,6 +49,7 @@ pub(crate) fn frames(bytes: &[u8]) {
                 let epochs: Vec<_> = r.epochs().collect();
                 Live::encode(out, r.ends, r.newest, &epochs)
             }
+            Record::Drain(r) => r.encode(out),
         });
         written.expect("no longer than it was");
         let len = frame.finish();

@@ -87,7 +87,7 @@ fn caught(bug: Bug, within: u64) -> (Schedule, Outcome) {
 #[test]
 fn mistakes_are_found() {
     for bug in Bug::ALL {
-        let (small, outcome) = caught(bug, 100_000);
+        let (small, outcome) = caught(bug, 200_000);
         let ops: usize = small
             .channels
             .iter()

@@ -93,7 +93,7 @@ fn golden<'a>(
     let is_none = channel[8] == 0
         || matches!(
             want,
-            Record::Resume(_) | Record::Resumed(_) | Record::Live(_)
+            Record::Resume(_) | Record::Resumed(_) | Record::Live(_) | Record::Drain(_)
         );
     assert_eq!(record(&frame_of(&channel)).is_err(), is_none);
 }
@@ -223,6 +223,9 @@ fn skip_ack_close() {
         bytes,
         true,
     );
+    let drain = Drain { seconds: 0x0201 };
+    let bytes = "0d000000 10000000 00000000 01020000";
+    golden(&Record::Drain(drain), |buf| drain.encode(buf), bytes, true);
 }
 
 #[test]

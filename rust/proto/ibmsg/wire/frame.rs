@@ -47,12 +47,15 @@ pub enum Record<'a> {
     Resumed(Resume<'a>),
     /// LIVE: channels that are still on another connection attempt have ended; from the client.
     Live(Live<'a>),
+    /// DRAIN: the server is about to be stopped.
+    Drain(Drain),
 }
 
 impl<'a> Record<'a> {
     fn decode(head: &Head, body: &'a [u8]) -> Result<Self, WireError> {
-        let concerns_channel = !matches!(head.ty, TYPE_RESUME | TYPE_RESUMED | TYPE_LIVE);
-        if !matches!(head.ty, TYPE_MESSAGE..=TYPE_LIVE) {
+        let concerns_channel =
+            !matches!(head.ty, TYPE_RESUME | TYPE_RESUMED | TYPE_LIVE | TYPE_DRAIN);
+        if !matches!(head.ty, TYPE_MESSAGE..=TYPE_DRAIN) {
             return Err(WireError::Type(head.ty));
         }
         if concerns_channel != (head.channel != 0) {
@@ -70,7 +73,8 @@ impl<'a> Record<'a> {
             TYPE_CLOSED => Self::Closed(Closed::decode(head, body)?),
             TYPE_RESUME => Self::Resume(Resume::decode(head, body)?),
             TYPE_RESUMED => Self::Resumed(Resume::decode(head, body)?),
-            _ => Self::Live(Live::decode(head, body)?),
+            TYPE_LIVE => Self::Live(Live::decode(head, body)?),
+            _ => Self::Drain(Drain::decode(head, body)?),
         })
     }
 }

@@ -3,13 +3,14 @@
 //! Frames and records (Documentation/protocol.md, "Messages").
 //!
 //! Each SEND of a message connection is a *frame*: a header of 8 bytes, then any number of *records*,
-//! each beginning at a multiple of 8. A record concerns one channel, except for RESUME, RESUMED and
-//! LIVE. All fields are little-endian.
+//! each beginning at a multiple of 8. A record concerns one channel, except for RESUME, RESUMED, LIVE
+//! and DRAIN. All fields are little-endian.
 //!
 //! Decoding never panics, needs no memory, and reads each byte at most once.
 
 mod ack;
 mod close;
+mod drain;
 mod error;
 mod frame;
 mod message;
@@ -19,6 +20,7 @@ mod resume;
 
 pub use ack::{Ack, AckRecord, ACK_LEN};
 pub use close::{Close, Closed, CLOSED_LEN, CLOSE_LEN};
+pub use drain::{Drain, DRAIN_LEN};
 pub use error::WireError;
 pub use frame::{FrameWriter, Record, Records, FRAME_HDR_LEN, RECORD_HDR_LEN};
 pub use message::{Kind, Message, MessageHdr, Skip, MESSAGE_HDR_LEN, SKIP_LEN};
@@ -42,6 +44,7 @@ pub(crate) const TYPE_CLOSED: u8 = 9;
 pub(crate) const TYPE_RESUME: u8 = 10;
 pub(crate) const TYPE_RESUMED: u8 = 11;
 pub(crate) const TYPE_LIVE: u8 = 12;
+pub(crate) const TYPE_DRAIN: u8 = 13;
 
 /// The header of a record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -59,11 +59,13 @@ pub enum Bug {
     SilentRelocation,
     /// The client takes records of a channel that has come back to a connection before RESUMED.
     EarlyRecords,
+    /// Channels that wait for their portal move to any connection, not to the one by which LIVE with `ends` is sent.
+    OpeningAnywhere,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 27] = [
+    pub const ALL: [Bug; 28] = [
         Bug::AckBeforeQueue,
         Bug::ReleaseOnPost,
         Bug::CompletionIsDelivery,
@@ -91,5 +93,6 @@ impl Bug {
         Bug::MoveOnce,
         Bug::SilentRelocation,
         Bug::EarlyRecords,
+        Bug::OpeningAnywhere,
     ];
 }

@@ -198,6 +198,7 @@ impl World<'_> {
             self.hosts[CLIENT].peer = Some(server);
         }
         self.attempts[epoch as usize].connected = true;
+        self.hosts[CLIENT].usable.push(epoch);
         self.move_channels();
         for chan in core::mem::take(&mut self.unopened) {
             self.open(chan);
@@ -235,6 +236,10 @@ impl World<'_> {
         let attempt = &mut self.attempts[epoch as usize];
         attempt.alive[side] = false;
         attempt.connected &= side != CLIENT;
+        if side == CLIENT {
+            self.hosts[CLIENT].usable.retain(|usable| *usable != epoch);
+        }
+        let attempt = &mut self.attempts[epoch as usize];
         attempt.arrived[side].clear();
         attempt.control[side].clear();
         let notice = 50 + self.chance() % (20 * MS);

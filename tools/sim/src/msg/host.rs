@@ -75,6 +75,16 @@ impl World<'_> {
         self.hosts[side].dirty = true;
     }
 
+    /// Whether a record still says what is so. A CLOSE with an end does not once its sender, which was asked to, sends
+    /// the messages before it again.
+    pub fn may_repeat(&mut self, side: usize, record: &[u8]) -> bool {
+        let Some(Ok(Wire::Close(close))) = Records::of(record).next() else {
+            return true;
+        };
+        let end = self.end(side, close.channel as usize - 1);
+        close.end.is_none() || end.is_none_or(|end| end.piece.is_none() && end.ch.tx.is_caught_up())
+    }
+
     /// Sends all frames of a side that can be sent.
     pub fn transmit_all(&mut self, side: usize) {
         for epoch in (1..self.attempts.len()).rev() {
@@ -548,6 +558,8 @@ impl World<'_> {
                 }
             }
             Wire::Live(live) => self.live_arrives(live),
+            // It changes nothing but what programs know, and is not simulated.
+            Wire::Drain(_) => {}
         }
         Ok(())
     }
@@ -654,19 +666,18 @@ impl World<'_> {
         }
     }
 
-    /// The client moves all channels that have no connection.
+    /// The client moves all channels that have no connection: to any, but for those that wait for their portal.
     pub fn move_channels(&mut self) {
-        let usable: Vec<u32> = (1..self.attempts.len() as u32)
-            .filter(|epoch| self.attempts[*epoch as usize].connected)
-            .collect();
-        if usable.is_empty() {
+        let usable = self.hosts[CLIENT].usable.clone();
+        let Some(home) = usable.first().copied() else {
             return;
-        }
-        let epoch = usable[self.chance() as usize % usable.len()];
+        };
         let (once, silent) = (self.has(Bug::MoveOnce), self.has(Bug::SilentEnd));
-        let mut entries: Vec<ResumeEntry> = Vec::new();
-        self.list_attempts(epoch, false);
+        let anywhere = self.has(Bug::OpeningAnywhere);
+        let mut entries: Vec<(u32, ResumeEntry)> = Vec::new();
+        let mut announced = Vec::new();
         for chan in 0..self.sch.channels.len() {
+            let any = usable[self.chance() as usize % usable.len()];
             let Some(end) = self.end(CLIENT, chan) else {
                 continue;
             };
@@ -676,16 +687,30 @@ impl World<'_> {
             if silent && end.ch.peer_has_ended() {
                 continue;
             }
-            match end.ch.move_to(conn(epoch)) {
-                None => continue,
-                Some(Move::Open(moves)) => self.send_open(chan, epoch, moves),
-                Some(Move::Resume(entry)) => entries.push(entry),
+            let to = match end.ch.is_opening() && !anywhere {
+                true => home,
+                false => any,
+            };
+            let Some(how) = end.ch.move_to(conn(to)) else {
+                continue;
+            };
+            if !announced.contains(&to) {
+                announced.push(to);
+                self.list_attempts(to, false);
+            }
+            match how {
+                Move::Open(moves) => self.send_open(chan, to, moves),
+                Move::Resume(entry) => entries.push((to, entry)),
             }
             self.seen.moves += 1;
         }
-        if !entries.is_empty() {
-            let record = encoded(|out| Some(Resume::encode(out, entries.into_iter())?.0));
-            self.control(CLIENT, epoch, record);
+        for to in announced {
+            let mut its = entries.iter().filter(|(on, _)| *on == to).peekable();
+            if its.peek().is_some() {
+                let its = its.map(|(_, entry)| *entry);
+                let record = encoded(|out| Some(Resume::encode(out, its)?.0));
+                self.control(CLIENT, to, record);
+            }
         }
         self.hosts[CLIENT].live_due = true;
         self.send_live();
@@ -698,9 +723,8 @@ impl World<'_> {
             return;
         };
         let on = end.ch.on();
-        let others: Vec<u32> = (1..self.attempts.len() as u32)
-            .filter(|epoch| self.attempts[*epoch as usize].connected && on != Some(conn(*epoch)))
-            .collect();
+        let mut others = self.hosts[CLIENT].usable.clone();
+        others.retain(|epoch| on != Some(conn(*epoch)));
         if others.is_empty() {
             return;
         }
@@ -730,13 +754,13 @@ impl World<'_> {
             return;
         }
         let (hasty, silent) = (self.has(Bug::HastyLive), self.has(Bug::SilentEnd));
-        let free = (1..self.attempts.len() as u32).find(|epoch| {
+        let home = self.hosts[CLIENT].usable.first().copied();
+        let free = home.filter(|epoch| {
             let mut ends = self.hosts[CLIENT].ends.iter().flatten();
-            self.attempts[*epoch as usize].connected
-                && !ends.any(|end| {
-                    let is_moved = !silent || !end.ch.peer_has_ended();
-                    is_moved && !hasty && end.ch.blocks_live(conn(*epoch))
-                })
+            !ends.any(|end| {
+                let is_moved = !silent || !end.ch.peer_has_ended();
+                is_moved && !hasty && end.ch.blocks_live(conn(*epoch))
+            })
         });
         if let Some(epoch) = free {
             self.list_attempts(epoch, true);
@@ -775,9 +799,7 @@ impl World<'_> {
         if !self.hosts[CLIENT].up {
             return;
         }
-        let usable = (1..self.attempts.len() as u32)
-            .filter(|epoch| self.attempts[*epoch as usize].connected)
-            .collect::<Vec<_>>();
+        let usable = self.hosts[CLIENT].usable.clone();
         if usable.is_empty() {
             self.unopened.push(chan);
             return;
@@ -820,7 +842,9 @@ impl World<'_> {
         );
         self.hosts[SERVER].ends[chan] = Some(Box::new(End::new(ch)));
         let boot = self.hosts[SERVER].boot;
-        self.after(self.sch.channels[chan].decide, Ev::Decide { chan, boot });
+        if let Some(decide) = self.sch.channels[chan].decide {
+            self.after(decide, Ev::Decide { chan, boot });
+        }
         Ok(())
     }
 

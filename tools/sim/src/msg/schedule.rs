@@ -70,8 +70,8 @@ pub struct Terms {
 pub struct Chan {
     /// When it is opened.
     pub at: Time,
-    /// How long the program at the portal takes to decide.
-    pub decide: Time,
+    /// How long the program at the portal takes to decide; `None`: it never does.
+    pub decide: Option<Time>,
     /// What it decides.
     pub decision: Decision,
     /// When the client's program gives it up, if it is not open by then.
@@ -191,12 +191,20 @@ impl Schedule {
         if seed % 8 == 7 {
             s.crowd(&mut r);
         }
-        for _ in 0..[0, 0, 1, 3][r.below(4) as usize] {
+        for _ in 0..[0, 0, 1, 2][r.below(4) as usize] {
             let chan = r.below(s.channels.len() as u64) as u8;
-            s.faults.push(Fault {
-                at: r.below(BUSY),
-                kind: Kind::Relocate { chan },
-            });
+            let kind = Kind::Relocate { chan };
+            let at = r.below(BUSY);
+            s.faults.push(Fault { at, kind });
+            // It may come back before the server has heard of either move.
+            if r.below(2) == 0 {
+                let at = at + r.below(MS);
+                s.faults.push(Fault { at, kind });
+                s.faults.push(Fault {
+                    at: at + r.below(2 * MS),
+                    kind: fault(&mut r, s.paths),
+                });
+            }
         }
         s.faults.sort_by_key(|fault| fault.at);
         s
@@ -249,7 +257,7 @@ fn channel(r: &mut Rng) -> Chan {
     );
     Chan {
         at: r.below(BUSY / 2),
-        decide: r.below(3 * MS),
+        decide: (r.below(10) != 0).then(|| r.below(3 * MS)),
         decision: match r.below(12) {
             0 => Decision::Reject,
             1 => Decision::Redirect,

@@ -167,6 +167,8 @@ pub struct Host {
     pub ends: Vec<Option<Box<End>>>,
     /// Of the client: the paths' attempts.
     pub attempts: [Option<u32>; PATHS],
+    /// Of the client: those that are connected, in the order in which they came.
+    pub usable: Vec<u32>,
     /// Which boot of the peer the session is with.
     pub peer: Option<u32>,
     /// The channel that sends first.
@@ -291,7 +293,7 @@ impl World<'_> {
                 epoch,
                 record,
             } => {
-                if self.attempts[epoch as usize].alive[side] {
+                if self.attempts[epoch as usize].alive[side] && self.may_repeat(side, &record) {
                     self.seen.repeated += 1;
                     self.control(side, epoch, record);
                 }
@@ -394,6 +396,7 @@ impl World<'_> {
         host.boot += 1;
         host.peer = None;
         host.attempts = [None; PATHS];
+        host.usable.clear();
         host.live_due = false;
         self.after(time, Ev::Boot { side });
     }
@@ -444,6 +447,10 @@ impl World<'_> {
                 (None, None) => {}
                 (Some(client), Some(server)) => {
                     *live = client.ch.is_open() && server.ch.is_open();
+                    let waits = self.sch.channels[chan].decide.is_none() && client.ch.is_opening();
+                    if waits {
+                        continue;
+                    }
                     if !*live {
                         self.log.fail(Violation::Leak(chan));
                         continue;
