@@ -382,6 +382,12 @@ impl Chan {
         true
     }
 
+    /// The connection among whose channels it is to count; none if it has ended.
+    pub(crate) fn counted_on(&self) -> Option<Conn> {
+        let has_ended = self.proto.is_over() || self.proto.peer_has_ended();
+        self.proto.on().filter(|_| !has_ended)
+    }
+
     /// Moves to a connection from one that works. Returns whether there is something to send by it.
     pub(crate) fn relocate(&mut self, conn: Conn) -> bool {
         let Some(entry) = self.proto.relocate(conn) else {

@@ -445,17 +445,25 @@ impl Side {
             self.0.feed.enqueue(self.0.clone());
         }
         let time = earlier(deadline, chan.next_time(due));
-        let has_work = chan.has_work(due);
-        if let Some(at) = time {
-            if !chan.is_timed {
-                chan.is_timed = state.timed.push_back(id).is_ok();
+        if time.is_some() && !chan.is_timed {
+            chan.is_timed = state.timed.push_back(id).is_ok();
+        }
+        let mut is_listed = true;
+        if chan.ready_on != chan.proto.on() && chan.has_work(due) {
+            let mut conns = state.conns.iter_mut();
+            if let Some(conn) = conns.find(|conn| chan.proto.is_on(conn.id)) {
+                let of = conn.id;
+                is_listed = conn.ready.push(of, chan);
             }
+        }
+        let is_counted = self.0.role == Role::Server || chan.counts_on == chan.counted_on();
+        if let Some(at) = time {
             self.wake_at(state, at, now);
         }
-        if has_work {
+        if !is_listed {
             state.list_ready(id);
         }
-        if self.0.role == Role::Client {
+        if !is_counted {
             state.count(id);
         }
     }

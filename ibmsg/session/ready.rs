@@ -75,6 +75,22 @@ impl Ready {
         Ok(())
     }
 
+    /// Adds an entry for a channel that is on the connection `of`. Returns `false` if there are too many.
+    pub(super) fn push(&mut self, of: Conn, chan: &mut Chan) -> bool {
+        if self.list.len() >= self.limit {
+            return false;
+        }
+        let entry = Entry {
+            id: chan.proto.id(),
+            number: chan.entry.wrapping_add(1),
+        };
+        let is_listed = self.list.push_back(entry).is_ok();
+        if is_listed {
+            (chan.ready_on, chan.entry) = (Some(of), entry.number);
+        }
+        is_listed
+    }
+
     /// Whether there is no entry.
     pub(super) fn is_empty(&self) -> bool {
         self.list.is_empty()
@@ -88,7 +104,7 @@ impl Ready {
 }
 
 impl State {
-    /// Puts a channel into the list of its connection, unless it is there.
+    /// Puts a channel into the list of its connection, unless it is there. Channels that have left make room.
     pub(super) fn list_ready(&mut self, id: u32) {
         let Some(chan) = self.chans.get_mut(&id) else {
             return;
@@ -98,37 +114,34 @@ impl State {
         let Some(conn) = conn.filter(|conn| chan.ready_on != Some(conn.id)) else {
             return;
         };
-        chan.ready_on = Some(conn.id);
-        chan.entry = chan.entry.wrapping_add(1);
-        let entry = Entry {
-            id,
-            number: chan.entry,
-        };
-        let (of, ready) = (conn.id, &mut conn.ready);
-        if ready.list.len() >= ready.limit {
-            // No more than there are channels are left.
-            let chans = &self.chans;
-            ready.list.retain(|entry| {
-                let chan = chans.get(&entry.id)?;
-                entry.is_of(chan, of).then_some(entry)
-            });
+        let of = conn.id;
+        if conn.ready.push(of, chan) {
+            return;
         }
-        let is_listed = ready.list.push_back(entry).is_ok();
-        if !is_listed {
-            // There is a place, see above; otherwise, the channel waits until it has something else to send.
-            self.unlist(id, of);
+        conn.ready.list.retain(|entry| {
+            let chan = self.chans.get(&entry.id)?;
+            entry.is_of(chan, of).then_some(entry)
+        });
+        if let Some(chan) = self.chans.get_mut(&id) {
+            // There is a place: no more entries than there are channels are left.
+            let _ = conn.ready.push(of, chan);
         }
     }
 
-    /// The first channel in the list of the connection with index `at`, which stays there. Entries of channels that have
-    /// left are removed, as long as `looks` is not 0; each lowers it.
-    pub(super) fn first_ready(&mut self, at: usize, looks: &mut u32) -> Option<u32> {
+    /// Calls `serve` for the first channel in the list of the connection with index `at`, which stays there. Entries of
+    /// channels that have left are removed. Each entry lowers `looks`; none are looked at once it is 0.
+    pub(super) fn serve_first<R>(
+        &mut self,
+        at: usize,
+        looks: &mut u32,
+        serve: impl FnOnce(Conn, &mut Chan) -> R,
+    ) -> Option<(Conn, u32, R)> {
         let conn = self.conns.get_mut(at)?;
         while let Some(entry) = conn.ready.list.front().copied() {
             *looks = looks.checked_sub(1)?;
-            let chan = self.chans.get(&entry.id);
-            if chan.is_some_and(|chan| entry.is_of(chan, conn.id)) {
-                return Some(entry.id);
+            let chan = self.chans.get_mut(&entry.id);
+            if let Some(chan) = chan.filter(|chan| entry.is_of(chan, conn.id)) {
+                return Some((conn.id, entry.id, serve(conn.id, chan)));
             }
             let _ = conn.ready.list.pop_front();
         }

@@ -99,16 +99,12 @@ impl State {
         }
     }
 
-    /// Counts a channel among those of its connection, unless it has ended.
+    /// Counts a channel among those of its connection.
     pub(super) fn count(&mut self, id: u32) {
         let Some(chan) = self.chans.get_mut(&id) else {
             return;
         };
-        let has_ended = chan.proto.is_over() || chan.proto.peer_has_ended();
-        let on = chan.proto.on().filter(|_| !has_ended);
-        if chan.counts_on == on {
-            return;
-        }
+        let on = chan.counted_on();
         let former = core::mem::replace(&mut chan.counts_on, on);
         for conn in &mut self.conns {
             if Some(conn.id) == former {

@@ -166,12 +166,10 @@ impl Side {
             return;
         }
         // What a channel has left of its turn goes on in the next frame.
-        while let Some(id) = state.first_ready(at, looks) {
-            let (Some(conn), Some(chan)) = (state.conns.get(at), state.chans.get_mut(&id)) else {
-                return;
-            };
-            let conn = conn.id;
-            match chan.serve(conn, writer, records, now) {
+        while let Some((conn, id, served)) = state.serve_first(at, looks, |conn, chan| {
+            chan.serve(conn, writer, records, now)
+        }) {
+            match served {
                 Served::Full => return,
                 Served::Turn => {
                     state.pop_ready(at);
