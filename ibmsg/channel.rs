@@ -32,8 +32,10 @@ mod write;
 pub(crate) use arrive::Fault;
 pub(crate) use calls::{
     Answered,
+    CallTimes,
     Caller,
-    Calls, //
+    Calls,
+    Slot, //
 };
 pub(crate) use inbox::{
     Inbox,
@@ -49,7 +51,6 @@ pub(crate) use out::{
 pub(crate) use serve::Served;
 
 use ibmsg_proto::{
-    call::CalleeSlot,
     channel::{
         Channel,
         Conn,
@@ -275,7 +276,7 @@ impl Chan {
     }
 
     /// The program at the portal accepts. Returns whether it still can. `slots` is for requests.
-    pub(crate) fn accept(&mut self, data: KVec<u8>, slots: KVec<CalleeSlot>) -> bool {
+    pub(crate) fn accept(&mut self, data: KVec<u8>, slots: KVec<Slot>) -> bool {
         let counts = self.proto.accept();
         if counts {
             self.data = data;
@@ -357,7 +358,7 @@ impl Chan {
     }
 
     /// Takes requests into these slots.
-    pub(crate) fn serve_calls(&mut self, slots: KVec<CalleeSlot>) {
+    pub(crate) fn serve_calls(&mut self, slots: KVec<Slot>) {
         self.calls.serve(slots);
     }
 
@@ -713,6 +714,11 @@ impl Chan {
             false => count(tx.acked()),
         };
         (count(tx.taken()), queued)
+    }
+
+    /// Calls of the program that have a reply, and requests to which it has replied.
+    pub(crate) fn call_times(&self) -> (CallTimes, CallTimes) {
+        (self.calls.answered, self.calls.served)
     }
 
     /// Messages that wait for the program, and those that the peer has not acknowledged.

@@ -53,7 +53,8 @@ pub(crate) struct Portal<S> {
     pub(crate) uid: u32,
     /// It takes programs of machines that have not proved that they have a key.
     pub(crate) takes_unauthenticated: bool,
-    backlog: usize,
+    /// The most offers that may wait.
+    pub(crate) backlog: usize,
     #[pin]
     pub(crate) waiters: WaitQueue,
     #[pin]

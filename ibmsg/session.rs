@@ -356,6 +356,11 @@ impl Side {
         self.0.name
     }
 
+    /// Whether this side opens channels.
+    pub(crate) fn is_client(&self) -> bool {
+        self.0.role == Role::Client
+    }
+
     /// Whether the other machine has proved that it has a key of that name, or is this one.
     pub(crate) fn is_authenticated(&self) -> bool {
         self.0.peer != Peer::Unauthenticated

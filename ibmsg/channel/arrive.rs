@@ -128,7 +128,7 @@ impl Chan {
             Arrival::Queue => {
                 self.inbox.keep(core::mem::take(&mut incoming.body));
                 incoming.body = self.inbox.complete();
-                self.queue(message, incoming)?;
+                self.queue(message, incoming, now)?;
             }
             Arrival::Skipped | Arrival::Duplicate | Arrival::Closed | Arrival::Dropped => {}
         }
@@ -136,20 +136,25 @@ impl Chan {
     }
 
     /// Queues a message for the program.
-    fn queue(&mut self, message: &Message<'_>, mut incoming: KBox<Incoming>) -> Result<(), Fault> {
+    fn queue(
+        &mut self,
+        message: &Message<'_>,
+        mut incoming: KBox<Incoming>,
+        now: u64,
+    ) -> Result<(), Fault> {
         let header = &message.hdr;
         incoming.tag = header.tag;
         match header.kind {
             WireKind::OneWay => {}
             WireKind::Request => {
-                self.calls.request(header.id)?;
+                self.calls.request(header.id, now)?;
                 incoming.kind = Kind::Request;
                 incoming.id = header.id;
             }
             WireKind::Reply => {
                 incoming.kind = Kind::Reply;
                 incoming.status = header.status;
-                match self.calls.reply(header.id, incoming)? {
+                match self.calls.reply(header.id, incoming, now)? {
                     Some(reply) => incoming = reply,
                     None => return Ok(()),
                 }

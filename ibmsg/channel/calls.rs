@@ -58,6 +58,8 @@ pub(crate) struct Call {
     slot: CallerSlot,
     id: CallId,
     tag: u64,
+    /// When it was made.
+    since: u64,
     deadline: Option<u64>,
     /// The number of the request, once the peer's kernel has queued it.
     queued: Option<Seq>,
@@ -78,6 +80,7 @@ impl Call {
             slot: CallerSlot::new(slot),
             id: CallId::from_wire(0),
             tag: 0,
+            since: 0,
             deadline: None,
             queued: None,
             is_waiting: false,
@@ -121,12 +124,38 @@ impl Call {
     }
 }
 
+/// Calls that have a reply, and the time that they took together.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct CallTimes {
+    pub(crate) count: u64,
+    pub(crate) us: u64,
+}
+
+impl CallTimes {
+    fn add(&mut self, since: u64, now: u64) {
+        self.count += 1;
+        self.us = self.us.saturating_add(now.saturating_sub(since));
+    }
+}
+
+/// A slot for a request.
+#[derive(Clone, Default)]
+pub(crate) struct Slot {
+    slot: CalleeSlot,
+    /// When its request was queued for the program.
+    since: u64,
+}
+
 /// The calls in both directions.
 pub(crate) struct Calls {
     made: KVVec<Call>,
     /// Replies that tasks and commands have not copied to their programs.
     replies: usize,
-    taken: KVec<CalleeSlot>,
+    taken: KVec<Slot>,
+    /// Calls of the program, from the request until the reply has arrived.
+    pub(crate) answered: CallTimes,
+    /// Requests for the program, from their arrival until it has replied.
+    pub(crate) served: CallTimes,
 }
 
 impl Calls {
@@ -135,6 +164,8 @@ impl Calls {
             made: KVVec::new(),
             replies: 0,
             taken: KVec::new(),
+            answered: CallTimes { count: 0, us: 0 },
+            served: CallTimes { count: 0, us: 0 },
         }
     }
 
@@ -147,17 +178,13 @@ impl Calls {
     /// # Errors
     ///
     /// [`ENOMEM`]
-    pub(crate) fn slots(calls: u16) -> Result<KVec<CalleeSlot>> {
-        let slots = KVec::from_elem(
-            CalleeSlot::default(),
-            usize::from(calls),
-            GFP_KERNEL_ACCOUNT,
-        )?;
+    pub(crate) fn slots(calls: u16) -> Result<KVec<Slot>> {
+        let slots = KVec::from_elem(Slot::default(), usize::from(calls), GFP_KERNEL_ACCOUNT)?;
         Ok(slots)
     }
 
     /// Takes these slots for requests.
-    pub(crate) fn serve(&mut self, slots: KVec<CalleeSlot>) {
+    pub(crate) fn serve(&mut self, slots: KVec<Slot>) {
         self.taken = slots;
     }
 
@@ -182,7 +209,7 @@ impl Calls {
         self.made = core::mem::replace(made, old);
     }
 
-    /// Makes a call, of which at most `most` may be unanswered. Returns its id.
+    /// Makes a call, of which at most `most` may be unanswered, now and with this deadline. Returns its id.
     ///
     /// # Errors
     ///
@@ -192,7 +219,7 @@ impl Calls {
         &mut self,
         most: u16,
         tag: u64,
-        deadline: Option<u64>,
+        (now, deadline): (u64, Option<u64>),
         caller: Caller,
     ) -> Result<u64> {
         if most == 0 {
@@ -213,7 +240,7 @@ impl Calls {
         };
         let call = self.made.get_mut(at).ok_or(EAGAIN)?;
         call.id = call.slot.call().ok_or(EAGAIN)?;
-        (call.tag, call.deadline, call.queued) = (tag, deadline, None);
+        (call.tag, call.since, call.deadline, call.queued) = (tag, now, deadline, None);
         (call.is_waiting, call.caller, call.is_written) = (true, caller, false);
         Ok(call.id.to_wire())
     }
@@ -353,6 +380,7 @@ impl Calls {
         &mut self,
         id: u64,
         mut incoming: KBox<Incoming>,
+        now: u64,
     ) -> Result<Option<KBox<Incoming>>, CallError> {
         let id = CallId::from_wire(id);
         let call = self.made.get_mut(usize::from(id.slot()));
@@ -360,6 +388,9 @@ impl Calls {
         let call = call.ok_or(CallError::NoCall(id))?;
         let answer = call.slot.reply(id)?;
         call.is_waiting = false;
+        if matches!(answer, Answer::Program) {
+            self.answered.add(call.since, now);
+        }
         match (answer, &call.caller) {
             (Answer::Program, Caller::Task(_) | Caller::Command(_)) => {
                 call.reply = Some((incoming.number, incoming.body.len()));
@@ -436,7 +467,7 @@ impl Calls {
         waiting.filter_map(|call| call.deadline).min()
     }
 
-    fn slot(&mut self, id: CallId) -> Option<&mut CalleeSlot> {
+    fn slot(&mut self, id: CallId) -> Option<&mut Slot> {
         self.taken.get_mut(usize::from(id.slot()))
     }
 
@@ -445,21 +476,32 @@ impl Calls {
     /// # Errors
     ///
     /// When its slot does not exist or is in use.
-    pub(crate) fn request(&mut self, id: u64) -> Result<(), CallError> {
+    pub(crate) fn request(&mut self, id: u64, now: u64) -> Result<(), CallError> {
         let id = CallId::from_wire(id);
-        self.slot(id).ok_or(CallError::Slot(id.slot()))?.request(id)
+        let slot = self.slot(id).ok_or(CallError::Slot(id.slot()))?;
+        slot.slot.request(id)?;
+        slot.since = now;
+        Ok(())
     }
 
     /// Whether a request has no reply.
     pub(crate) fn is_unanswered(&mut self, id: u64) -> bool {
         let id = CallId::from_wire(id);
         self.slot(id)
-            .is_some_and(|slot| slot.unanswered() == Some(id))
+            .is_some_and(|slot| slot.slot.unanswered() == Some(id))
     }
 
     /// The program replies to a request. Returns whether it still can.
-    pub(crate) fn answer(&mut self, id: u64) -> bool {
+    pub(crate) fn answer(&mut self, id: u64, now: u64) -> bool {
         let id = CallId::from_wire(id);
-        self.slot(id).is_some_and(|slot| slot.reply(id))
+        let Some(slot) = self.slot(id) else {
+            return false;
+        };
+        if !slot.slot.reply(id) {
+            return false;
+        }
+        let since = slot.since;
+        self.served.add(since, now);
+        true
     }
 }

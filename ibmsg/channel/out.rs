@@ -38,6 +38,8 @@ pub(crate) struct Reserved {
     pub(crate) item: Item,
     pub(crate) about: About,
     pub(crate) status: u16,
+    /// When there was room for it.
+    pub(crate) since: u64,
     pub(crate) deadline: Option<u64>,
 }
 

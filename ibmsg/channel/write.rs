@@ -90,6 +90,7 @@ impl Chan {
                 may_tell: false,
             },
             status: header.status,
+            since: now,
             deadline,
         };
         match self.prepare(&mut reserved, caller, may_tell) {
@@ -112,8 +113,8 @@ impl Chan {
         }
         if reserved.about.kind == Kind::Request {
             let most = self.most_calls();
-            let (tag, deadline) = (reserved.about.tag, reserved.deadline);
-            match self.calls.make(most, tag, deadline, caller) {
+            let (tag, times) = (reserved.about.tag, (reserved.since, reserved.deadline));
+            match self.calls.make(most, tag, times, caller) {
                 Ok(id) => reserved.about.id = id,
                 Err(e) => {
                     if may_tell {
@@ -163,7 +164,7 @@ impl Chan {
             return Err(EPIPE);
         }
         let about = reserved.about;
-        if about.kind == Kind::Reply && !self.calls.answer(about.id) {
+        if about.kind == Kind::Reply && !self.calls.answer(about.id, reserved.since) {
             self.cancel(reserved);
             return Err(ENOENT);
         }
@@ -189,6 +190,7 @@ impl Chan {
                 item: sent.item,
                 about,
                 status: sent.status,
+                since: reserved.since,
                 deadline: sent.deadline,
             });
             return Err(ENOMEM);

@@ -82,10 +82,14 @@ impl Drop for Its {
     }
 }
 
+/// Numbers of files: processes that show the same one share a channel.
+static FILES: Atomic<u64> = Atomic::new(0);
+
 /// A channel that a program has.
 #[pin_data]
 pub(super) struct ChannelFile {
     pub(super) its: Its,
+    number: u64,
     wake: Arc<WaitQueue>,
     /// Held by the task that copies messages, so that one that cannot be copied is put back in its place.
     #[pin]
@@ -117,6 +121,7 @@ impl ChannelFile {
         Arc::pin_init(
             pin_init!(Self {
                 its,
+                number: FILES.fetch_add(1, Relaxed) + 1,
                 wake,
                 reading <- new_mutex!((), "ChannelFile::reading"),
                 is_missed: Atomic::new(false),
@@ -355,11 +360,18 @@ impl FileOps for ChannelFile {
         };
         kernel::seq_print!(
             to,
-            "session:\t{}\nportal:\t{}\nchannel:\t{}\nstate:\t{}\n",
+            "file:\t{}\nsession:\t{}\nside:\t{}\nportal:\t{}\nchannel:\t{}\nstate:\t{}\n\
+             connected:\t{}\n",
+            self.number,
             self.its.side.name(),
+            match self.its.side.is_client() {
+                true => "client",
+                false => "server",
+            },
             its.portal,
             self.its.channel,
-            its.state
+            its.state,
+            u8::from(its.is_connected)
         );
         kernel::seq_print!(
             to,
@@ -381,6 +393,14 @@ impl FileOps for ChannelFile {
             its.waiting,
             its.unacknowledged,
             its.moves
+        );
+        kernel::seq_print!(
+            to,
+            "calls:\t{}\ncall_us:\t{}\nserved:\t{}\nserved_us:\t{}\n",
+            its.answered.count,
+            its.answered.us,
+            its.served.count,
+            its.served.us
         );
     }
 }

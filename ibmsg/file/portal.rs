@@ -185,9 +185,11 @@ impl FileOps for PortalFile {
     fn show_fdinfo(&self, to: &SeqFile) {
         kernel::seq_print!(
             to,
-            "portal:\t{}\noffers:\t{}\n",
+            "portal:\t{}\noffers:\t{}\nbacklog:\t{}\nunauthenticated:\t{}\n",
             self.portal.name,
-            self.portal.len()
+            self.portal.len(),
+            self.portal.backlog,
+            u8::from(self.portal.takes_unauthenticated)
         );
     }
 }

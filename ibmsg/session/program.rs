@@ -4,7 +4,6 @@
 
 use core::mem::MaybeUninit;
 use ibmsg_proto::{
-    call::CalleeSlot,
     channel::{
         Channel,
         Conn, //
@@ -32,11 +31,13 @@ use crate::{
     channel::{
         Answered,
         Begun,
+        CallTimes,
         Caller,
         Calls,
         Chan,
         Reserved,
         Sent,
+        Slot,
         Take,
         Taken, //
     },
@@ -54,6 +55,8 @@ use crate::{
 /// What a program can know about a channel.
 pub(crate) struct Info {
     pub(crate) state: u32,
+    /// It has a connection now.
+    pub(crate) is_connected: bool,
     pub(crate) portal: Name,
     pub(crate) terms: Terms,
     pub(crate) peer_max_message: u32,
@@ -68,6 +71,10 @@ pub(crate) struct Info {
     pub(crate) taken: u64,
     pub(crate) received: u64,
     pub(crate) received_bytes: u64,
+    /// Calls of this program that have a reply.
+    pub(crate) answered: CallTimes,
+    /// Requests to which it has replied.
+    pub(crate) served: CallTimes,
 }
 
 /// What the portal has said to a program that waits for it.
@@ -202,7 +209,7 @@ impl Side {
     }
 
     /// The program at a portal accepts a channel. Returns whether it still can.
-    pub(crate) fn accept(&self, id: u32, data: KVec<u8>, slots: KVec<CalleeSlot>) -> bool {
+    pub(crate) fn accept(&self, id: u32, data: KVec<u8>, slots: KVec<Slot>) -> bool {
         self.change(id, |chan| chan.accept(data, slots))
             .unwrap_or(false)
     }
@@ -332,8 +339,10 @@ impl Side {
             let (taken, queued) = chan.progress();
             let (waiting, unacknowledged) = chan.queued();
             let counts = chan.counts;
+            let (answered, served) = chan.call_times();
             Info {
                 state: chan.state(),
+                is_connected: chan.proto.conn().is_some(),
                 portal: chan.portal,
                 terms: chan.terms,
                 peer_max_message: chan.peer.map_or(0, |peer| peer.max_message()),
@@ -348,6 +357,8 @@ impl Side {
                 taken,
                 received: counts.received,
                 received_bytes: counts.received_bytes,
+                answered,
+                served,
             }
         })
     }

@@ -27,7 +27,7 @@ const CALLS: u32 = 64;
 /// for each message that may be unacknowledged.
 const SENT: u64 = 128;
 /// Memory of a call that it has to answer.
-const CALL: u64 = 16;
+const CALL: u64 = 24;
 /// Events of paths are wanted.
 const WANT_PATHS: u32 = 1;
 /// The event of a planned stop is wanted.
