@@ -25,7 +25,8 @@
 //! | [`error`] | failures |
 //! | [`portal`] | message portals, and offers |
 //! | [`channel`] | channels, and their messages |
-//! | [`fdinfo`] | the portals and channels of other processes |
+//! | [`fdinfo`] | the portals and channels of all processes |
+//! | [`rules`] | who may use portals and sessions |
 //! | [`mod@tokio`] | the same as futures, with the feature `tokio` |
 //! | [`uring`] | calls as commands of io_uring, with the feature `uring` |
 
@@ -37,6 +38,7 @@ mod channel;
 mod error;
 pub mod fdinfo;
 mod portal;
+pub mod rules;
 mod sys;
 #[cfg(feature = "tokio")]
 pub mod tokio;

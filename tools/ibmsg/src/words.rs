@@ -95,7 +95,7 @@ pub fn advice(doing: Doing, errno: i32) -> Option<&'static str> {
     Some(match (doing, Errno::from_raw_os_error(errno)) {
         (Open, Errno::NOENT) => "modprobe ibmsg",
         (Open, Errno::ACCESS | Errno::PERM) => "see the permissions of /dev/ibmsg, which is for everyone unless udev has a rule",
-        (Bind, Errno::ADDRINUSE) => "see `ibmsg info` for the program that has it",
+        (Bind, Errno::ADDRINUSE) => "see `ibmsg portals` for the program that has it",
         (Bind | Connect | Refused, Errno::DQUOT) => "close channels, ask for smaller windows, or raise the parameter user_mib of the module or the limits of the portal, session or host",
         (Bind | Connect | Refused, Errno::NOBUFS) => "close channels, ask for smaller windows, or raise the parameter total_mib of the module",
         (Bind, Errno::ACCESS) => {
@@ -108,8 +108,8 @@ pub fn advice(doing: Doing, errno: i32) -> Option<&'static str> {
             "load the session's key on both machines, or add the session to allowed_hosts of the portal; the log of the portal's machine says which"
         }
         (Connect, Errno::NODEV) => "the session with this machine is `local`",
-        (Connect, Errno::TIMEDOUT) => "see whether the portal's program reads its offers: `ibmsg info`",
-        (Refused, Errno::NOENT) => "start the program that binds it; `ibmsg info` lists the portals of this machine",
+        (Connect, Errno::TIMEDOUT) => "see whether the portal's program reads its offers: `ibmsg portals`",
+        (Refused, Errno::NOENT) => "start the program that binds it; `ibmsg portals` lists the portals of this machine",
         (Refused, Errno::AGAIN | Errno::ADDRNOTAVAIL) => "try again",
         (Unanswered, Errno::CANCELED) => "send it again",
         _ => return None,

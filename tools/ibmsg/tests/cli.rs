@@ -21,7 +21,9 @@ fn without_the_module() {
         return;
     }
     for words in [
-        &["info"][..],
+        &["portals"][..],
+        &["channels"],
+        &["show", "kv"],
         &["stat", "--count", "1"],
         &["listen", "kv"],
         &["serve", "kv", "true"],
@@ -33,7 +35,7 @@ fn without_the_module() {
         assert!(error.contains("the module ibmsg is not loaded"), "{error}");
         assert!(error.contains("remedy: modprobe ibmsg"), "{error}");
     }
-    let (code, _, error) = run(&["--json", "info"]);
+    let (code, _, error) = run(&["--json", "channels"]);
     let document: serde_json::Value = serde_json::from_str(&error).expect("a document");
     assert_eq!((code, &document["errno"]), (Some(4), &serde_json::json!(2)));
 }
@@ -78,6 +80,10 @@ fn pages_and_completions() {
         "ibmsg-serve.1",
         "ibmsg-send.1",
         "ibmsg-call.1",
+        "ibmsg-portals.1",
+        "ibmsg-channels.1",
+        "ibmsg-show.1",
+        "ibmsg-stat.1",
     ] {
         assert!(path.join(page).exists(), "{page}");
     }

@@ -61,7 +61,7 @@ def test_the_command(solo):
     guest = solo
     guest.run("[ ! -e /sys/module/ibmsg ] || busybox rmmod ibmsg")
     ibmsg = Tool(guest, MESSAGES)
-    for words in ("info", "listen kv", "send local kv x", "call local kv x"):
+    for words in ("portals", "channels", "show kv", "listen kv", "send local kv x", "call local kv x"):
         assert "remedy: modprobe ibmsg" in ibmsg.refused(words, 4)
     load(guest)
     for words in ("listen a/b", "listen", "send local kv --timeout 0", "call local", "listen kv --count x"):
@@ -69,7 +69,7 @@ def test_the_command(solo):
     assert "no program has bound that portal" in ibmsg.refused("call local kv x", 3)
     assert "there is no such session" in ibmsg.refused("send elsewhere kv x", 3)
     heard = guest.start(f"exec {MESSAGES} listen kv --echo --count 7 > /tmp/heard 2>&1")
-    guest.wait_until(f"{MESSAGES} info | grep -q '^portal  *kv: 0 offers'", 60)
+    guest.wait_until(f"{MESSAGES} portals | grep -q '^kv  *0 '", 60)
     assert "another program has bound that name" in ibmsg.refused("listen kv")
     assert ibmsg("call local kv question") == "question"
     assert json.loads(ibmsg("--json call local kv 'a b'")) == {"text": "a b"}
@@ -84,7 +84,7 @@ def test_the_command(solo):
     assert guest.run("tail -n +3 /tmp/heard | head -2; wc -l < /tmp/heard").split() == ["one", "two", "7"]
     # Requests that nobody answers, and documents.
     heard = guest.start(f"exec {MESSAGES} --json listen kv --count 2 > /tmp/heard 2>&1")
-    guest.wait_until(f"{MESSAGES} info | grep -q '^portal'", 60)
+    guest.wait_until(f"{MESSAGES} portals | grep -q '^[a-z]'", 60)
     assert "answers with an error: Operation not supported" in ibmsg.refused("call local kv question")
     ibmsg("send local kv x")
     assert heard.wait(60).ok
@@ -93,10 +93,10 @@ def test_the_command(solo):
     # A program that does not read its offers, and one that closes.
     silent = guest.start("exec python3 -c 'import sys; sys.path.append(\"/tmp\"); import messages, time\n"
                          "portal = messages.bind(\"silent\")\ntime.sleep(1000)'")
-    guest.wait_until(f"{MESSAGES} info | grep -q '^portal'", 60)
+    guest.wait_until(f"{MESSAGES} portals | grep -q '^[a-z]'", 60)
     assert "has not answered in time" in ibmsg.refused("send local silent x --timeout 200ms", 6)
-    (portal,) = map(json.loads, ibmsg("--json info").splitlines())
-    assert (portal["kind"], portal["fields"]["portal"], portal["program"]) == ("portal", "silent", "python3")
+    (portal,) = map(json.loads, ibmsg("--json portals").splitlines())
+    assert (portal["kind"], portal["portal"], portal["programs"][0]["program"]) == ("portal", "silent", "python3")
     silent.kill()
 
 
@@ -122,10 +122,10 @@ def test_the_command_shows_what_channels_carry(solo):
     server = solo.start("exec python3 /tmp/messages.py answer kv 1 1000000 0.002")
     bound(solo)
     client = solo.start("exec python3 /tmp/messages.py ask local kv 1 1000000 0.002")
-    solo.wait_until(f"[ $({MESSAGES} info | grep -c '^channel .* open,') -ge 2 ]", 60)
+    solo.wait_until(f"[ $({MESSAGES} channels | grep -c ' open ') -ge 2 ]", 60)
     ends = [json.loads(line) for line in ibmsg("--json stat --interval 500ms --count 1").splitlines()]
-    # Each process that has an end: those that speak, and those that hear.
-    assert {(end["portal"], end["session"], end["program"]) for end in ends} == {("kv", "local", "python3")} and len(ends) >= 2
+    # Each end has two processes, one that speaks and one that hears, and is one row.
+    assert {(end["portal"], end["session"], len(end["programs"])) for end in ends} == {("kv", "local", 2)} and len(ends) == 2
     for end in ends:
         assert end["sent"] > 0 and end["received"] > 0 and end["sent_bytes"] > end["sent"] and end["seconds"] > 0.4, end
     table = ibmsg("stat --interval 100ms --count 2").splitlines()

@@ -15,7 +15,9 @@ Examples:
   ibmsg serve kv /usr/bin/my-service     starts that for each channel
   ibmsg send local kv hello              sends a message, and waits until the other kernel has it
   ibmsg call local kv question           prints the answer
-  ibmsg info                             portals and channels of this machine, and their programs
+  ibmsg portals                          portals of this machine, and their programs
+  ibmsg channels --portal kv             channels of that portal, and their programs
+  ibmsg show storage1/12 2041:7          all that is known about two channels
   ibmsg rules apply --dry-run            what the rules in /etc/ibtrs/messages.toml would change
 
 Exit status: 0 done, 1 refused or not delivered, 2 wrong usage, 3 no such session or portal,
@@ -42,9 +44,14 @@ pub(crate) enum Command {
     Send(Send),
     /// Sends a request to a portal, and prints the answer
     Call(Call),
-    /// Lists portals and channels of this machine, and their programs
-    Info,
-    /// Prints what channels carry, in each interval, and what waits in them
+    /// Lists the portals of this machine: offers that wait, rules, and programs
+    Portals,
+    /// Lists the channels of this machine, and their programs
+    Channels(crate::portals::Channels),
+    /// Prints all that is known about channels and portals, a line for each field
+    Show(crate::portals::Show),
+    /// Prints what channels carry, in each interval, how long calls take, and what waits: CALL is the mean time
+    /// until a reply has arrived, SERVE until the program here has replied to a request, in microseconds
     Stat(crate::stat::Command),
     /// Shows and sets who may bind portals, open channels over sessions, and use portals from other machines
     Rules(crate::rules::Command),
@@ -197,7 +204,10 @@ mod tests {
             "ibmsg send local kv",
             "ibmsg --json send local kv a b --receipt --timeout 2s",
             "ibmsg call storage1 kv x --timeout 10ms",
-            "ibmsg info",
+            "ibmsg portals",
+            "ibmsg channels",
+            "ibmsg channels --portal kv --session s --json",
+            "ibmsg show s/3 12:4 kv",
             "ibmsg stat",
             "ibmsg stat --interval 100ms --count 3 --json",
             "ibmsg rules show",
@@ -222,6 +232,8 @@ mod tests {
             "ibmsg call local kv",
             "ibmsg call local kv a b",
             "ibmsg exec",
+            "ibmsg show",
+            "ibmsg channels kv",
             "ibmsg rules",
             "ibmsg rules apply a b",
             "ibmsg stat --interval 0",

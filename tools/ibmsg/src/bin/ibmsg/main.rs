@@ -8,10 +8,11 @@
 #![warn(clippy::print_stderr, clippy::print_stdout)]
 
 mod cli;
-mod info;
 mod listen;
 mod out;
+mod portals;
 mod rules;
+mod seen;
 mod send;
 mod serve;
 mod stat;
@@ -29,7 +30,9 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Serve(serve) => serve::run(out, &serve),
         Command::Send(send) => send::send(out, &send),
         Command::Call(call) => send::call(out, &call),
-        Command::Info => info::run(out),
+        Command::Portals => portals::portals(out),
+        Command::Channels(command) => portals::channels(out, &command),
+        Command::Show(command) => portals::show(out, &command),
         Command::Stat(command) => stat::run(out, &command),
         Command::Rules(command) => rules::run(out, &command),
         Command::Completions { shell } => {

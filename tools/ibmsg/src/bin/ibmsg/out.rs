@@ -12,7 +12,7 @@ use serde_json::{json, Value};
 /// Refused, or not delivered.
 pub(crate) const REFUSED: u8 = 1;
 /// There is no such session or portal.
-const NOT_FOUND: u8 = 3;
+pub(crate) const NOT_FOUND: u8 = 3;
 /// The module is not loaded.
 pub(crate) const NO_MODULE: u8 = 4;
 /// This user may not.
@@ -215,7 +215,7 @@ mod tests {
         assert_eq!(
             text,
             "ibmsg: portal kv: another program has bound that name\n  \
-             remedy: see `ibmsg info` for the program that has it\n"
+             remedy: see `ibmsg portals` for the program that has it\n"
         );
         assert_eq!(Failure::new(1, "a", "b").to_string(), "ibmsg: a: b\n");
     }

@@ -2,20 +2,13 @@
 
 //! `rules`: who may bind portals, open channels over sessions, and use portals from other machines.
 
-mod configfs;
-mod file;
-mod ids;
-
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
+use ibmsg::rules::{self, Change, Rules, CONFIGFS, FILE};
 use serde_json::json;
 
 use crate::out::{Failure, Out, NO_MODULE, REFUSED};
-use configfs::{Change, Rules};
-
-/// Where the operator writes rules that last.
-pub(crate) const FILE: &str = "/etc/ibtrs/messages.toml";
 
 #[derive(Args, Debug)]
 pub(crate) struct Command {
@@ -39,7 +32,7 @@ enum What {
 }
 
 pub(crate) fn run(out: Out, command: &Command) -> Result<(), Failure> {
-    let rules = Rules::below(Path::new("/sys/kernel/config/ibmsg"));
+    let rules = Rules::below(Path::new(CONFIGFS));
     match &command.what {
         What::Apply { file, dry_run } => apply(out, &rules, file, *dry_run),
         What::Show => show(out, &there(rules)?),
@@ -75,7 +68,7 @@ fn show(out: Out, rules: &Rules) -> Result<(), Failure> {
 
 fn apply(out: Out, rules: &Rules, file: &Path, dry_run: bool) -> Result<(), Failure> {
     let text = std::fs::read_to_string(file).map_err(|e| unreadable(file, &e))?;
-    let wanted = file::parse(&text, &ids::number)
+    let wanted = rules::parse(&text, &rules::number)
         .map_err(|why| Failure::new(REFUSED, file.display(), why))?;
     // A wrong file is wrong without the module, too.
     if !rules.exist() {

@@ -3,17 +3,16 @@
 //! `stat`: what channels carry, in each interval.
 
 use std::collections::HashMap;
-use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use ibmsg::fdinfo::{list, Open};
+use ibmsg::fdinfo::Open;
 use serde_json::{json, Value};
 
 use crate::cli::time;
-use crate::info::check_module;
 use crate::out::{Failure, Out};
+use crate::seen::{cell, programs, read};
 
 #[derive(Args, Debug)]
 pub(crate) struct Command {
@@ -25,17 +24,33 @@ pub(crate) struct Command {
     count: Option<u64>,
 }
 
-/// A channel, for as long as a process has it.
-type Key = (u32, u32, String, String);
+/// A channel: the number of its file. Older modules do not number files.
+type Key = Result<u64, (u32, u32, Option<String>)>;
 
 fn key(open: &Open) -> Key {
-    let field = |name: &str| open.fields.get(name).cloned().unwrap_or_default();
-    (open.pid, open.fd, field("session"), field("channel"))
+    let owner = open.owners.first();
+    let owner = owner.map_or((0, 0), |owner| (owner.pid, owner.fd));
+    open.number("file")
+        .ok_or_else(|| (owner.0, owner.1, open.name()))
 }
 
-fn number(open: &Open, name: &str) -> u64 {
-    let text = open.fields.get(name);
-    text.and_then(|text| text.parse().ok()).unwrap_or(0)
+/// Calls that ended in an interval, and the microseconds that they took.
+#[derive(Clone, Copy, Debug)]
+struct Took {
+    calls: u64,
+    us: u64,
+}
+
+impl Took {
+    /// The mean time.
+    fn mean(self) -> Option<f64> {
+        (self.calls > 0).then(|| self.us as f64 / self.calls as f64)
+    }
+
+    fn cell(self) -> String {
+        self.mean()
+            .map_or_else(|| "-".to_owned(), |mean| format!("{mean:.1}"))
+    }
 }
 
 /// What a channel has carried in an interval, and what waits.
@@ -46,20 +61,31 @@ struct Row<'a> {
     /// Messages and bytes sent, and received.
     sent: (u64, u64),
     received: (u64, u64),
+    /// Calls of the program, until the reply has arrived.
+    called: Took,
+    /// Requests for it, until it has replied.
+    served: Took,
 }
 
 impl<'a> Row<'a> {
     /// `before`: what there was at the beginning; a channel that is new began with nothing.
     fn new(open: &'a Open, before: Option<&Open>, seconds: f64) -> Self {
         let more = |name| {
-            let former = before.map_or(0, |before| number(before, name));
-            number(open, name).saturating_sub(former)
+            let former = before.and_then(|before| before.number(name));
+            let now = open.number(name).unwrap_or(0);
+            now.saturating_sub(former.unwrap_or(0))
+        };
+        let took = |calls, us| Took {
+            calls: more(calls),
+            us: more(us),
         };
         Self {
             open,
             seconds,
             sent: (more("sent"), more("sent_bytes")),
             received: (more("received"), more("received_bytes")),
+            called: took("calls", "call_us"),
+            served: took("served", "served_us"),
         }
     }
 
@@ -68,44 +94,54 @@ impl<'a> Row<'a> {
     }
 
     fn line(&self) -> String {
-        let field = |name: &str| self.open.fields.get(name).map_or("?", String::as_str);
         let rates = |(messages, bytes): (u64, u64)| {
             let kib = self.per_second(bytes) / 1024.0;
-            format!("{:>10.0} {:>10.1}", self.per_second(messages), kib)
+            format!("{:>9.0} {:>9.1}", self.per_second(messages), kib)
         };
         format!(
-            "{:<16} {:>7} {:<16} {:<12} {:>7} {} {} {:>7} {:>7}",
-            self.open.program.escape_debug().to_string(),
-            self.open.pid,
-            field("portal"),
-            field("session"),
-            field("channel"),
+            "{:<20} {:<16} {:<12} {:>7} {} {} {:>9} {:>9} {:>7} {:>7}",
+            programs(self.open),
+            cell(self.open, "portal"),
+            cell(self.open, "session"),
+            cell(self.open, "channel"),
             rates(self.sent),
             rates(self.received),
-            field("unacknowledged"),
-            field("waiting"),
+            self.called.cell(),
+            self.served.cell(),
+            cell(self.open, "unacknowledged"),
+            cell(self.open, "waiting"),
         )
     }
 
     fn document(&self) -> Value {
-        let field = |name: &str| self.open.fields.get(name);
-        json!({
-            "program": self.open.program, "pid": self.open.pid, "fd": self.open.fd,
-            "portal": field("portal"), "session": field("session"),
-            "channel": number(self.open, "channel"), "seconds": self.seconds,
-            "sent": self.sent.0, "sent_bytes": self.sent.1,
-            "received": self.received.0, "received_bytes": self.received.1,
-            "unacknowledged": number(self.open, "unacknowledged"),
-            "waiting": number(self.open, "waiting"),
-        })
+        let number = |name| self.open.number(name).unwrap_or(0);
+        let mut document = crate::seen::document(self.open);
+        document.retain(|name, _| {
+            ["session", "side", "portal", "channel", "programs"].contains(&name.as_str())
+        });
+        for (name, value) in [
+            ("seconds", json!(self.seconds)),
+            ("sent", json!(self.sent.0)),
+            ("sent_bytes", json!(self.sent.1)),
+            ("received", json!(self.received.0)),
+            ("received_bytes", json!(self.received.1)),
+            ("calls", json!(self.called.calls)),
+            ("call_mean_us", json!(self.called.mean())),
+            ("served", json!(self.served.calls)),
+            ("served_mean_us", json!(self.served.mean())),
+            ("unacknowledged", json!(number("unacknowledged"))),
+            ("waiting", json!(number("waiting"))),
+        ] {
+            document.insert(name.into(), value);
+        }
+        Value::Object(document)
     }
 }
 
 fn heading() -> String {
     format!(
-        "{:<16} {:>7} {:<16} {:<12} {:>7} {:>10} {:>10} {:>10} {:>10} {:>7} {:>7}",
+        "{:<20} {:<16} {:<12} {:>7} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>7} {:>7}",
         "PROGRAM",
-        "PID",
         "PORTAL",
         "SESSION",
         "CHANNEL",
@@ -113,32 +149,33 @@ fn heading() -> String {
         "KiB/s",
         "IN/s",
         "KiB/s",
+        "CALL us",
+        "SERVE us",
         "UNACKED",
         "UNREAD"
     )
 }
 
-fn channels() -> HashMap<Key, Open> {
-    let all = list(Path::new("/")).into_iter();
-    let channels = all.filter(|open| open.is_channel);
-    channels.map(|open| (key(&open), open)).collect()
+/// The channels that could be read, in the order of tables.
+fn channels(out: Out) -> Result<Vec<Open>, Failure> {
+    let all = read(out)?.all.into_iter();
+    let is_seen = |open: &Open| open.state().is_some();
+    Ok(all.filter(is_seen).collect())
 }
 
 pub(crate) fn run(out: Out, command: &Command) -> Result<(), Failure> {
-    check_module()?;
-    let (mut before, mut since) = (channels(), Instant::now());
+    let (mut before, mut since) = (channels(out)?, Instant::now());
     let mut tables = 0;
     while command.count.is_none_or(|count| tables < count) {
         sleep(command.interval);
-        let (now, at) = (channels(), Instant::now());
+        let (now, at) = (channels(out)?, Instant::now());
         let seconds = (at - since).as_secs_f64();
-        let mut rows: Vec<_> = now.iter().collect();
-        rows.sort_by_key(|(key, _)| *key);
+        let former: HashMap<Key, &Open> = before.iter().map(|open| (key(open), open)).collect();
         if !out.json {
             out.say(heading(), Value::Null)?;
         }
-        for (key, open) in rows {
-            let row = Row::new(open, before.get(key), seconds);
+        for open in &now {
+            let row = Row::new(open, former.get(&key(open)).copied(), seconds);
             out.say(row.line(), row.document())?;
         }
         (before, since) = (now, at);
@@ -150,26 +187,22 @@ pub(crate) fn run(out: Out, command: &Command) -> Result<(), Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ibmsg::fdinfo::Kind;
 
     fn open(text: &str) -> Open {
-        Open {
-            pid: 7,
-            program: "serv\u{1b}er".into(),
-            fd: 4,
-            is_channel: true,
-            fields: ibmsg::fdinfo::fields(text),
-        }
+        crate::seen::tests::open(Kind::Channel, Some(text), &[(7, "serv\u{1b}er")])
     }
 
     #[test]
     fn rates() {
-        let text = "session:\tlocal\nportal:\tkv\nchannel:\t3\nunacknowledged:\t2\nwaiting:\t5\n";
-        let at = |sent: u64, bytes: u64, received: u64| {
+        let text = "file:\t9\nsession:\tlocal\nportal:\tkv\nchannel:\t3\nunacknowledged:\t2\nwaiting:\t5\n";
+        let at = |sent: u64, bytes: u64, received: u64, calls: u64, us: u64| {
             open(&format!(
-                "{text}sent:\t{sent}\nsent_bytes:\t{bytes}\nreceived:\t{received}\nreceived_bytes:\t0\n"
+                "{text}sent:\t{sent}\nsent_bytes:\t{bytes}\nreceived:\t{received}\nreceived_bytes:\t0\n\
+                 calls:\t{calls}\ncall_us:\t{us}\nserved:\t4\nserved_us:\t99\n"
             ))
         };
-        let (before, now) = (at(10, 1000, 5), at(30, 5096, 5));
+        let (before, now) = (at(10, 1000, 5, 1, 50), at(30, 5096, 5, 5, 68));
         assert_eq!(key(&before), key(&now));
         let row = Row::new(&now, Some(&before), 2.0);
         assert_eq!((row.sent, row.received), ((20, 4096), (0, 0)));
@@ -178,7 +211,7 @@ mod tests {
             words,
             [
                 "serv\\u{1b}er",
-                "7",
+                "(7)",
                 "kv",
                 "local",
                 "3",
@@ -186,15 +219,25 @@ mod tests {
                 "2.0",
                 "0",
                 "0.0",
+                "4.5",
+                "-",
                 "2",
                 "5"
             ]
         );
         assert_eq!(heading().len(), row.line().len());
-        assert_eq!(row.document()["sent_bytes"], 4096);
+        let document = row.document();
+        assert_eq!(
+            (&document["sent_bytes"], &document["calls"]),
+            (&json!(4096), &json!(4))
+        );
+        assert_eq!(
+            (&document["call_mean_us"], &document["served_mean_us"]),
+            (&json!(4.5), &Value::Null)
+        );
         // One that is new, and another one under its descriptor.
         assert_eq!(Row::new(&now, None, 1.0).sent, (30, 5096));
-        let other = open("session:\tlocal\nportal:\tkv\nchannel:\t4\n");
-        assert_ne!(key(&other), key(&now));
+        let old = |channel| key(&open(&format!("session:\tlocal\nchannel:\t{channel}\n")));
+        assert!(old(3) == old(3) && old(3) != old(4) && old(3) != key(&now));
     }
 }

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use ibmsg::wire::is_name;
+use crate::wire::is_name;
 use serde::Deserialize;
 
 use super::configfs::{Place, State, Value};
@@ -67,14 +67,14 @@ struct File {
 }
 
 /// How the number of a user or group is found.
-type Numbers<'a> = &'a dyn Fn(Of, &str) -> Result<u32, String>;
+pub type Numbers<'a> = &'a dyn Fn(Of, &str) -> Result<u32, String>;
 
 /// Reads rules.
 ///
 /// # Errors
 ///
 /// What is wrong, for a person.
-pub(super) fn parse(text: &str, numbers: Numbers<'_>) -> Result<State, String> {
+pub fn parse(text: &str, numbers: Numbers<'_>) -> Result<State, String> {
     let file: File = toml_edit::de::from_str(text).map_err(|e| e.to_string())?;
     let mut state = State::default();
     for (name, rule) in file.portal {

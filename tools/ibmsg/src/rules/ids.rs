@@ -6,8 +6,10 @@ use std::process::Command;
 
 /// Which names.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Of {
+pub enum Of {
+    /// Users.
     Users,
+    /// Groups.
     Groups,
 }
 
@@ -16,7 +18,7 @@ pub(super) enum Of {
 /// # Errors
 ///
 /// Why there is none, for a person.
-pub(super) fn number(of: Of, name: &str) -> Result<u32, String> {
+pub fn number(of: Of, name: &str) -> Result<u32, String> {
     let (database, what) = match of {
         Of::Users => ("passwd", "user"),
         Of::Groups => ("group", "group"),

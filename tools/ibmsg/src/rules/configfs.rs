@@ -10,14 +10,18 @@ use std::path::{Path, PathBuf};
 
 /// A directory of rules.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) enum Place {
+pub enum Place {
+    /// Who may bind a portal, and which machines may use it.
     Portals,
+    /// Who may open channels over a session.
     Sessions,
+    /// Limits of another machine.
     Hosts,
 }
 
 impl Place {
-    pub(super) const ALL: [Self; 3] = [Self::Portals, Self::Sessions, Self::Hosts];
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Portals, Self::Sessions, Self::Hosts];
 
     /// The directory in configfs.
     fn folder(self) -> &'static str {
@@ -29,7 +33,7 @@ impl Place {
     }
 
     /// The table of a file.
-    pub(super) fn table(self) -> &'static str {
+    pub fn table(self) -> &'static str {
         match self {
             Self::Portals => "portal",
             Self::Sessions => "session",
@@ -38,7 +42,7 @@ impl Place {
     }
 
     /// Its files, with the settings that they are in a file of rules, and the values that new directories have.
-    pub(super) fn settings(self) -> &'static [(&'static str, &'static str, &'static str)] {
+    pub fn settings(self) -> &'static [(&'static str, &'static str, &'static str)] {
         const USERS: [(&str, &str, &str); 2] = [
             ("users", "allowed_uids", ""),
             ("groups", "allowed_gids", ""),
@@ -73,14 +77,14 @@ impl Place {
 
 /// The value of a setting, as configfs shows it.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) struct Value {
+pub struct Value {
     setting: &'static str,
     text: String,
 }
 
 impl Value {
     /// `text` has the entries of a list in any order.
-    pub(super) fn new(setting: &'static str, text: &str) -> Self {
+    pub fn new(setting: &'static str, text: &str) -> Self {
         let mut words: Vec<&str> = text.split_whitespace().collect();
         // As configfs sorts them: `any` first, numbers by size.
         words.sort_by_key(|word| (*word != "any", word.parse::<u32>().ok(), *word));
@@ -91,7 +95,8 @@ impl Value {
         }
     }
 
-    pub(super) fn text(&self) -> &str {
+    /// As configfs shows it.
+    pub fn text(&self) -> &str {
         &self.text
     }
 }
@@ -116,15 +121,16 @@ impl fmt::Display for Value {
     }
 }
 
-type Settings = BTreeMap<&'static str, Value>;
+/// The settings of a directory, by their names in a file of rules.
+pub type Settings = BTreeMap<&'static str, Value>;
 
 /// Some rules.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
-pub(super) struct State(pub(super) BTreeMap<(Place, String), Settings>);
+pub struct State(pub(super) BTreeMap<(Place, String), Settings>);
 
 impl State {
     /// All directories, with the settings that differ from those of a new one.
-    pub(super) fn folders(&self) -> impl Iterator<Item = (Place, &str, Settings)> {
+    pub fn folders(&self) -> impl Iterator<Item = (Place, &str, Settings)> {
         self.0.iter().map(|((place, name), settings)| {
             let mut own = settings.clone();
             for (setting, _, default) in place.settings() {
@@ -137,7 +143,7 @@ impl State {
     }
 
     /// What leads from rules to these.
-    pub(super) fn changes_from(&self, present: &Self) -> Vec<Change> {
+    pub fn changes_from(&self, present: &Self) -> Vec<Change> {
         let mut changes = Vec::new();
         for ((place, name), wanted) in &self.0 {
             let key = (*place, name.clone());
@@ -162,9 +168,12 @@ impl State {
 
 /// A change of a rule.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum Change {
+pub enum Change {
+    /// A directory is made.
     Add(Place, String),
+    /// A setting has another value.
     Set(Place, String, Value),
+    /// A directory is removed.
     Remove(Place, String),
 }
 
@@ -180,19 +189,23 @@ impl fmt::Display for Change {
     }
 }
 
-/// The rules of this machine.
-pub(super) struct Rules(PathBuf);
+/// The rules in force on a machine.
+#[derive(Debug)]
+pub struct Rules(PathBuf);
 
 impl Rules {
-    pub(super) fn below(path: &Path) -> Self {
+    /// Those in a directory of configfs.
+    pub fn below(path: &Path) -> Self {
         Self(path.to_owned())
     }
 
-    pub(super) fn path(&self) -> &Path {
+    /// That directory.
+    pub fn path(&self) -> &Path {
         &self.0
     }
 
-    pub(super) fn exist(&self) -> bool {
+    /// Whether the module is loaded, and configfs mounted.
+    pub fn exist(&self) -> bool {
         self.0.exists()
     }
 
@@ -205,7 +218,7 @@ impl Rules {
     /// # Errors
     ///
     /// Those of reading a file or directory, with its path.
-    pub(super) fn read(&self) -> Result<State, (PathBuf, io::Error)> {
+    pub fn read(&self) -> Result<State, (PathBuf, io::Error)> {
         let mut state = State::default();
         for place in Place::ALL {
             let folder = self.0.join(place.folder());
@@ -232,7 +245,7 @@ impl Rules {
     /// # Errors
     ///
     /// Those of the kernel, with the path.
-    pub(super) fn make(&self, change: &Change) -> Result<(), (PathBuf, io::Error)> {
+    pub fn make(&self, change: &Change) -> Result<(), (PathBuf, io::Error)> {
         let (path, done) = match change {
             Change::Add(place, name) => {
                 let path = self.at(*place, name);
