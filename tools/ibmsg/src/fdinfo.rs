@@ -7,7 +7,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-/// A process that is looked at has at most this many descriptors; later ones are not looked at.
+/// Descriptors of all processes together that are examined at most. A process with more than are left is skipped.
 const MAX_DESCRIPTORS: usize = 1 << 20;
 /// `enum ibmsg_state`
 const STATES: [&str; 5] = ["unknown", "connecting", "open", "closing", "closed"];
@@ -51,7 +51,7 @@ pub struct Open {
 pub struct Found {
     /// Portals by their names, then channels by session and number. Those that could not be read come last.
     pub all: Vec<Open>,
-    /// Processes that this one may not look at, or that have more descriptors than are looked at.
+    /// Processes that this one may not examine, or that have too many descriptors.
     pub unseen: usize,
 }
 
@@ -146,8 +146,8 @@ fn numbers(path: &Path) -> io::Result<Vec<u32>> {
     Ok(names.filter_map(|name| name.parse().ok()).collect())
 }
 
-/// The portals and channels of all processes that this one may look at: all for root, else only those of the
-/// same user. `root` is `/`. Each process is looked at once.
+/// The portals and channels of all processes that this one may examine: all for root, else only those of the
+/// same user. `root` is `/`. Each process is examined once.
 pub fn read(root: &Path) -> Found {
     let proc = root.join("proc");
     let (mut found, mut unseen, mut left) = (BTreeMap::new(), 0, MAX_DESCRIPTORS);

@@ -11,7 +11,7 @@ mod ids;
 
 pub use configfs::{Change, Place, Rules, Settings, State, Value};
 pub use file::{parse, Numbers};
-pub use ids::{number, Of};
+pub use ids::{number, number_by, Getent, Of};
 
 /// Where the operator writes rules that last.
 pub const FILE: &str = "/etc/ibtrs/messages.toml";

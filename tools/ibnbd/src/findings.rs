@@ -5,6 +5,7 @@
 mod client;
 mod exports;
 mod interrupts;
+mod messages;
 mod network;
 mod ports;
 mod server;
@@ -72,13 +73,14 @@ const GOOD_MTU: u64 = 4200;
 
 /// All that is wrong, the worst first; `measured` is what was found of [`links`].
 pub fn all(root: &Root, machine: &Machine, measured: &[Measured]) -> Vec<Finding> {
-    let mut found = modules(root);
+    let mut found = modules(root, machine.messages.is_loaded);
     found.append(&mut versions::all(root));
     found.append(&mut rdma(&host::ports(root)));
     found.append(&mut network::all(root, machine, measured));
     found.append(&mut interrupts::all(root));
     found.append(&mut client::all(root, machine));
     found.append(&mut server::all(root, machine));
+    found.append(&mut messages::all(root, machine));
     found.extend(machine.notes.iter().map(of_note));
     found.sort_by_key(|finding| finding.severity);
     found
@@ -89,8 +91,9 @@ fn of_note(note: &Note) -> Finding {
     Finding::new(Severity::Warning, what, "report it: ibnbd report")
 }
 
-fn modules(root: &Root) -> Vec<Finding> {
-    if Side::ALL.iter().any(|side| host::has(root, *side)) {
+/// Messages between programs of one machine need neither of the two.
+fn modules(root: &Root, has_messages: bool) -> Vec<Finding> {
+    if has_messages || Side::ALL.iter().any(|side| host::has(root, *side)) {
         return Vec::new();
     }
     let what = "neither ibnbd_client nor ibnbd_server is loaded";

@@ -67,12 +67,19 @@ pub struct Health {
     pub paths_connected: usize,
     /// Sessions of clients that use this server.
     pub clients: usize,
+    /// Message portals of programs, while the module ibmsg is loaded.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub portals: Option<usize>,
+    /// Channels of programs, while the module ibmsg is loaded.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub channels: Option<usize>,
 }
 
 impl Health {
     /// Of a machine that was read.
     pub fn of(root: &Root, machine: &Machine) -> Self {
         let ours = || machine.ours(Side::Client);
+        let (messages, loaded) = (&machine.messages, machine.messages.is_loaded);
         let disks = || machine.our_disks();
         let mut health = Self {
             level: Level::Ok,
@@ -82,8 +89,10 @@ impl Health {
             paths: ours().map(|s| s.paths.len()).sum(),
             paths_connected: ours().map(|s| s.connected()).sum(),
             clients: machine.ours(Side::Server).count(),
+            portals: loaded.then(|| messages.found.portals().count()),
+            channels: loaded.then(|| messages.found.channels().count()),
         };
-        if !Side::ALL.iter().any(|side| host::has(root, *side)) {
+        if !loaded && !Side::ALL.iter().any(|side| host::has(root, *side)) {
             health.add(
                 Level::Unknown,
                 "neither ibnbd_client nor ibnbd_server is loaded".to_owned(),
@@ -137,6 +146,12 @@ impl Health {
                 },
             }
         }
+        for session in machine.sessions.iter().filter(|s| s.connected() > 0) {
+            if let Some((why, channels)) = session.blocked_channels() {
+                let text = format!("session {}: {channels} channels wait: {why}", session.name);
+                health.add(Level::Warning, text);
+            }
+        }
         health
     }
 
@@ -147,10 +162,13 @@ impl Health {
 
     /// One line.
     pub fn line(&self) -> String {
-        let counts = format!(
+        let mut counts = format!(
             "{} of {} disks open, {} of {} paths connected, {} clients",
             self.disks_open, self.disks, self.paths_connected, self.paths, self.clients
         );
+        if let Some((portals, channels)) = self.portals.zip(self.channels) {
+            counts += &format!(", {portals} portals, {channels} channels");
+        }
         match self.problems.as_slice() {
             [] => format!("{}: {counts}", self.level.as_str()),
             problems => format!(

@@ -15,8 +15,9 @@ use crate::root::Root;
 use crate::value;
 
 /// Our modules, in the order in which they need each other.
-pub const MODULES: [&str; 5] = [
+pub const MODULES: [&str; 6] = [
     "ibtrs_core",
+    "ibmsg",
     "ibtrs_client",
     "ibtrs_server",
     "ibnbd_client",
@@ -210,11 +211,13 @@ pub fn block_size(root: &Root, name: &str) -> Option<u64> {
 
 /// The state of our services, as `systemctl` has it; none without systemd.
 pub fn services(root: &Root) -> Option<String> {
-    const UNITS: [&str; 4] = [
+    const UNITS: [&str; 6] = [
         "ibnbd-server",
         "ibnbd-client",
         "ibnbd-metrics",
         "ibnbd@*.service",
+        "ibmsg-rules",
+        "ibmsg@*.service",
     ];
     const FIELDS: &str = "Id,LoadState,UnitFileState,ActiveState,SubState,Result,StatusText";
     let mut systemctl = program::command(root, "systemctl");

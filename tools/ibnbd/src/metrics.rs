@@ -2,6 +2,8 @@
 
 //! Metrics in the text format of Prometheus.
 
+mod messages;
+
 use std::fmt::Write;
 
 use crate::family::Side;
@@ -9,16 +11,20 @@ use crate::model::{Counters, Disk, Machine, Opened, Path, PathState, Session};
 use crate::root::Root;
 use crate::value::{Failover, Latency, Operation};
 
+pub use messages::Totals;
+
 /// Reads all that metrics are made of.
 pub fn read(root: &Root) -> Machine {
     let mut machine = Machine::read(root);
     machine.read_stats(root);
     machine.read_disk_stats(root);
+    machine.read_messages(root);
     machine
 }
 
-/// All metrics of a machine whose statistics were read.
-pub fn text(machine: &Machine) -> String {
+/// All metrics of a machine whose statistics were read. `totals` adds up what channels carry.
+pub fn text(machine: &Machine, totals: &mut Totals) -> String {
+    totals.add(&machine.messages);
     let mut out = Out::default();
     of_the_tool(&mut out, machine);
     disks(&mut out, &machine.disks);
@@ -29,6 +35,7 @@ pub fn text(machine: &Machine) -> String {
     path_counts(&mut out, &paths);
     durations_of_paths(&mut out, &paths);
     opened(&mut out, &machine.opened);
+    messages::text(&mut out, &machine.messages, totals);
     out.text
 }
 

@@ -4,6 +4,7 @@
 
 mod counters;
 mod disk;
+mod messages;
 mod opened;
 mod reader;
 mod session;
@@ -17,6 +18,7 @@ use serde::{Deserialize, Serialize};
 
 pub use counters::Counters;
 pub use disk::Disk;
+pub use messages::{Messages, Stall};
 pub use opened::Opened;
 pub use reader::Note;
 pub(crate) use reader::Reader;
@@ -35,6 +37,9 @@ pub struct Machine {
     pub sessions: Vec<Session>,
     /// Devices that clients have open here.
     pub opened: Vec<Opened>,
+    /// Portals and channels of programs, where they were asked for.
+    #[serde(skip)]
+    pub messages: Messages,
     /// Files that could not be read.
     pub notes: Vec<Note>,
 }
@@ -59,6 +64,7 @@ impl Machine {
             disks,
             sessions,
             opened,
+            messages: Messages::default(),
             notes: reader.notes,
         }
     }
@@ -79,6 +85,7 @@ impl Machine {
             disks,
             sessions: Vec::new(),
             opened,
+            messages: Messages::default(),
             notes: reader.notes,
         }
     }
@@ -99,6 +106,18 @@ impl Machine {
             disk.read_stat(&mut reader);
         }
         self.notes.append(&mut reader.notes);
+    }
+
+    /// Reads which portals and channels programs have.
+    pub fn read_messages(&mut self, root: &Root) {
+        self.messages = Messages::read(root);
+        let ours = self
+            .sessions
+            .iter_mut()
+            .filter(|s| s.family == Family::Ibnbd);
+        for session in ours {
+            self.messages.count(session);
+        }
     }
 
     /// Sessions of our modules at one end.

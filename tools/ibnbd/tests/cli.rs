@@ -1321,7 +1321,7 @@ fn a_report_has_modules_findings_and_the_log() {
         "\n/etc/ibtrs/conf.d/more.toml:\n  # none\n",
         "\nservices:\n  Id=ibnbd-client.service\n",
         "  StatusText=2 steps are missing\n",
-        "ibnbd-server ibnbd-client ibnbd-metrics ibnbd@*.service\n",
+        "ibnbd-server ibnbd-client ibnbd-metrics ibnbd@*.service ibmsg-rules ibmsg@*.service\n",
         "    remedy: ibnbd path reconnect t ip:10.0.2.2@ip:10.0.3.2\n",
         "ack_timeout=0",
         "there is no RDMA device",

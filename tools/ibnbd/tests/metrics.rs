@@ -19,7 +19,11 @@ fn full() -> Tree {
     tree.usual_client()
         .server("/x")
         .served("u", "10.0.1.3", "10.0.1.1")
-        .opened("sda", "u", "a");
+        .opened("sda", "u", "a")
+        .messages()
+        .message_portal((7, "server"), "kv", 1)
+        .channel((8, "client"), 5, "s", "")
+        .channel((9, "client"), 6, "s", "unacknowledged:\t2\nqueued:\t7\n");
     tree.file(
         "/sys/block/ibnbd1/ibnbd/mapping_path",
         "a\"b\\c,d} 1\u{e4}\n",
@@ -244,7 +248,7 @@ fn metrics_keep_the_conventions() {
     let mut series = BTreeSet::new();
     for (name, (kind, samples)) in parsed(&text) {
         assert!(
-            name.starts_with("ibnbd_") || name.starts_with("ibtrs_"),
+            name.starts_with("ibnbd_") || name.starts_with("ibtrs_") || name.starts_with("ibmsg_"),
             "{name}"
         );
         assert_eq!(kind == "counter", name.ends_with("_total"), "{name}");
@@ -306,7 +310,7 @@ fn asked(expression: &str) -> Vec<(String, Vec<String>)> {
     let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let mut found = Vec::new();
     let mut rest = expression;
-    while let Some(at) = ["ibnbd_", "ibtrs_"]
+    while let Some(at) = ["ibnbd_", "ibtrs_", "ibmsg_"]
         .iter()
         .filter_map(|p| rest.find(p))
         .min()
@@ -380,6 +384,8 @@ fn the_dashboard_asks_for_what_there_is() {
     let unused = known.keys().filter(|name| !used.contains(*name));
     let unused: Vec<&String> = unused.filter(has_panel).collect();
     let expected = [
+        "ibmsg_portals",
+        "ibmsg_unseen_processes",
         "ibnbd_disk_flushes_total",
         "ibnbd_disk_request_duration_seconds_count",
         "ibnbd_disk_size_bytes",

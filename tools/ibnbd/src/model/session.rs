@@ -82,6 +82,12 @@ pub struct Session {
     /// Failovers by the time they took; clients only.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub failover_times: Option<Times>,
+    /// Channels that programs have over it, while the module ibmsg is loaded.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub channels: Option<usize>,
+    /// Why it carries no messages now, while the module ibmsg is loaded.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub messages_blocked_by: Option<String>,
     /// Its paths; a server's are all connected.
     pub paths: Vec<Path>,
 }
@@ -226,6 +232,12 @@ impl Session {
         self.state == SessionState::Disconnected && self.server_back_in_s.is_some()
     }
 
+    /// Why its channels wait, and their number, if there are any and they do.
+    pub fn blocked_channels(&self) -> Option<(&str, usize)> {
+        let channels = self.channels.filter(|count| *count > 0)?;
+        Some((self.messages_blocked_by.as_deref()?, channels))
+    }
+
     /// Paths that are connected.
     pub fn connected(&self) -> usize {
         let connected = |path: &&Path| path.state == PathState::Connected;
@@ -311,6 +323,8 @@ fn session(reader: &mut Reader<'_>, family: Family, side: Side, name: String) ->
         server_back_in_s: None,
         last_failover: None,
         failover_times: None,
+        channels: None,
+        messages_blocked_by: None,
         paths,
     };
     if side == Side::Client && family == Family::Ibnbd {

@@ -399,6 +399,64 @@ impl Tree {
             .disk(10, "t", "/dev/nullb0")
     }
 
+    /// The module for messages, and no rules.
+    pub fn messages(&self) -> &Self {
+        self.folder("/sys/module/ibmsg");
+        for place in ["portals", "sessions", "hosts"] {
+            self.folder(&format!("/sys/kernel/config/ibmsg/{place}"));
+        }
+        self
+    }
+
+    /// A file of that kind that a process has open.
+    fn open(&self, (pid, program): (u32, &str), fd: u32, kind: &str, info: &str) -> &Self {
+        let process = format!("/proc/{pid}");
+        // It may take the place of another one.
+        let _ = fs::remove_file(self.real(&format!("{process}/fd/{fd}")));
+        self.file(&format!("{process}/comm"), format!("{program}\n"))
+            .file(&format!("{process}/fdinfo/{fd}"), info)
+            .link(
+                &format!("{process}/fd/{fd}"),
+                &format!("anon_inode:[ibmsg-{kind}]"),
+            )
+    }
+
+    /// A portal of a process.
+    pub fn message_portal(&self, process: (u32, &str), name: &str, offers: u32) -> &Self {
+        let info =
+            format!("portal:\t{name}\noffers:\t{offers}\nbacklog:\t4\nunauthenticated:\t0\n");
+        self.open(process, 3, "portal", &info)
+    }
+
+    /// A channel of a process, with further or other fields.
+    pub fn channel(&self, process: (u32, &str), fd: u32, session: &str, more: &str) -> &Self {
+        let has = |name: &str| more.contains(&format!("{name}:"));
+        let usual = [
+            ("file", fd),
+            ("channel", fd),
+            ("state", 2),
+            ("connected", 1),
+            ("sent", 9),
+            ("queued", 9),
+            ("taken", 9),
+            ("received", 6),
+            ("sent_bytes", 90),
+            ("received_bytes", 60),
+            ("waiting", 0),
+            ("unacknowledged", 0),
+            ("moves", 0),
+            ("calls", 4),
+            ("call_us", 2000),
+            ("served", 0),
+            ("served_us", 0),
+        ];
+        let usual = usual.iter().filter(|(name, _)| !has(name));
+        let lines: String = usual.map(|(name, n)| format!("{name}:\t{n}\n")).collect();
+        let side = if has("side") { "" } else { "side:\tclient\n" };
+        let info = format!("session:\t{session}\nportal:\tkv\n{side}{lines}{more}");
+        self.open(process, fd, "channel", &info)
+    }
+
     /// The kernel's own client and server: fewer files, and others.
     pub fn mainline(&self) -> &Self {
         self.files("/sys/block/rnbd0", &[("size", "2048\n")]);

@@ -39,7 +39,7 @@ pub(crate) fn read(out: Out) -> Result<Found, Failure> {
 }
 
 fn warning(out: Out, unseen: usize) -> String {
-    let text = format!("{unseen} processes could not be looked at; root sees all");
+    let text = format!("{unseen} processes could not be examined; root sees all");
     match out.json {
         true => json!({ "warning": text, "unseen": unseen }).to_string(),
         false => format!("ibmsg: {text}"),

@@ -36,6 +36,13 @@ impl Context {
         Machine::read(&self.root)
     }
 
+    /// The same, with the portals and channels of programs.
+    pub(crate) fn machine_with_messages(&self) -> Machine {
+        let mut machine = self.machine();
+        machine.read_messages(&self.root);
+        machine
+    }
+
     /// Fails if the command does not print what was asked for.
     pub(crate) fn need_format(&self, command: &str, formats: &[Format]) -> Result<(), Failure> {
         if formats.contains(&self.format) {

@@ -2,6 +2,7 @@
 
 //! `metrics`: printed, in a file, or served over HTTP.
 
+use std::cell::RefCell;
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -17,7 +18,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
-use ibnbd_host::metrics as prometheus;
+use ibnbd_host::metrics::{self as prometheus, Totals};
 use ibnbd_host::Root;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
@@ -57,6 +58,13 @@ const CONNECTIONS: usize = 8;
 /// The wait after a connection could not be accepted, for want of file descriptors for example.
 const PAUSE: Duration = Duration::from_millis(100);
 
+/// What is served.
+struct Served {
+    root: Root,
+    /// From the first answer on.
+    totals: RefCell<Totals>,
+}
+
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 pub(super) fn metrics(context: &Context, words: &Metrics) -> Done {
@@ -65,7 +73,7 @@ pub(super) fn metrics(context: &Context, words: &Metrics) -> Done {
     }
     let machine = prometheus::read(&context.root);
     context.warn(&machine.notes);
-    let text = prometheus::text(&machine);
+    let text = prometheus::text(&machine, &mut Totals::default());
     match &words.textfile {
         None => context.print(&text)?,
         Some(file) => replace(file, &text)?,
@@ -82,25 +90,28 @@ fn serve(context: &Context, address: SocketAddr) -> Done {
         .enable_time()
         .build()
         .map_err(failed)?;
-    let root = Rc::new(context.root.clone());
+    let served = Rc::new(Served {
+        root: context.root.clone(),
+        totals: RefCell::default(),
+    });
     LocalSet::new().block_on(&runtime, async {
         let listener = TcpListener::bind(address).await.map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
         context.say(&format!("http://{address}/metrics"))?;
-        accept(&listener, &root).await
+        accept(&listener, &served).await
     })
 }
 
-async fn accept(listener: &TcpListener, root: &Rc<Root>) -> Done {
+async fn accept(listener: &TcpListener, served: &Rc<Served>) -> Done {
     let slots = Arc::new(Semaphore::new(CONNECTIONS));
     loop {
         // Nobody closes the semaphore.
         let slot = Arc::clone(&slots).acquire_owned().await.ok();
         match listener.accept().await {
             Ok((stream, _)) => {
-                let root = Rc::clone(root);
+                let served = Rc::clone(served);
                 tokio::task::spawn_local(async move {
-                    connection(stream, &root).await;
+                    connection(stream, &served).await;
                     drop(slot);
                 });
             }
@@ -112,8 +123,8 @@ async fn accept(listener: &TcpListener, root: &Rc<Root>) -> Done {
     }
 }
 
-async fn connection(stream: TcpStream, root: &Root) {
-    let service = service_fn(|request| async move { answer(root, &request) });
+async fn connection(stream: TcpStream, served: &Served) {
+    let service = service_fn(|request| async move { answer(served, &request) });
     let served = http1::Builder::new()
         .keep_alive(false)
         .serve_connection(TokioIo::new(stream), service);
@@ -123,11 +134,12 @@ async fn connection(stream: TcpStream, root: &Root) {
 
 type Answer = Response<Full<Bytes>>;
 
-fn answer(root: &Root, request: &Request<Incoming>) -> Result<Answer, Infallible> {
+fn answer(served: &Served, request: &Request<Incoming>) -> Result<Answer, Infallible> {
     let answer = match (request.method(), request.uri().path()) {
         (&Method::GET | &Method::HEAD, "/metrics") => {
-            let machine = prometheus::read(root);
-            with(StatusCode::OK, prometheus::text(&machine))
+            let machine = prometheus::read(&served.root);
+            let mut totals = served.totals.borrow_mut();
+            with(StatusCode::OK, prometheus::text(&machine, &mut totals))
         }
         (&Method::GET | &Method::HEAD, _) => {
             with(StatusCode::NOT_FOUND, "see /metrics\n".to_owned())

@@ -6,6 +6,7 @@ use std::fs::{self, File, Metadata, OpenOptions, Permissions};
 use std::io::{self, IsTerminal, Write};
 use std::os::unix::fs::{fchown, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::Args;
 use ibnbd_host::config;
@@ -13,7 +14,7 @@ use ibnbd_host::configfs::{self, Configured};
 use ibnbd_host::document::{Check, Status, FORMAT};
 use ibnbd_host::findings::{self, Severity};
 use ibnbd_host::health::Health;
-use ibnbd_host::model::Machine;
+use ibnbd_host::model::{Machine, Messages};
 use ibnbd_host::probe::{self, Measured};
 use ibnbd_host::{host, kmsg};
 
@@ -21,7 +22,7 @@ use super::Done;
 use crate::cli::Format;
 use crate::context::Context;
 use crate::fail::Failure;
-use crate::out::{self, Table};
+use crate::out::{self, cell, Table};
 
 pub(crate) const STATUS_HELP: &str = "\
 Exit status: 0 OK, 1 WARNING (a path is lost, requests take too long, the server here is drained, or
@@ -50,7 +51,7 @@ pub(crate) struct ReportArgs {
 }
 
 pub(super) fn status(context: &Context) -> Done {
-    let machine = context.machine();
+    let machine = context.machine_with_messages();
     let health = Health::of(&context.root, &machine);
     let code = health.level.code();
     if context.format == Format::Table {
@@ -64,6 +65,8 @@ pub(super) fn status(context: &Context) -> Done {
         "paths",
         "paths connected",
         "clients",
+        "portals",
+        "channels",
         "problems",
     ]);
     table.row([
@@ -73,6 +76,8 @@ pub(super) fn status(context: &Context) -> Done {
         health.paths.to_string(),
         health.paths_connected.to_string(),
         health.clients.to_string(),
+        cell(&health.portals),
+        cell(&health.channels),
         health.problems.join("; "),
     ]);
     let document = Status {
@@ -82,6 +87,14 @@ pub(super) fn status(context: &Context) -> Done {
     };
     out::emit(context, &document, vec![table])?;
     Ok(code)
+}
+
+/// How long messages that are not acknowledged are watched; a folder that looks like a machine does not change.
+fn pause(context: &Context) -> Duration {
+    match context.root.is_machine() {
+        true => Duration::from_secs(1),
+        false => Duration::ZERO,
+    }
 }
 
 /// The packet sizes that pass between the ends of paths; of a machine only, not of a folder that looks like one.
@@ -108,7 +121,8 @@ fn measured(context: &Context, machine: &Machine) -> Vec<Measured> {
 }
 
 pub(super) fn check(context: &Context) -> Done {
-    let machine = context.machine();
+    let mut machine = context.machine_with_messages();
+    machine.messages.find_stalls(&context.root, pause(context));
     let findings = findings::all(&context.root, &machine, &measured(context, &machine));
     let bad = findings
         .iter()
@@ -245,9 +259,30 @@ pub(super) fn report(context: &Context, file: Option<&Path>) -> Done {
     Ok(0)
 }
 
+/// The portals and channels of programs, a line each.
+fn messages(messages: &Messages) -> String {
+    if !messages.is_loaded {
+        return String::new();
+    }
+    let unseen = messages.found.unseen;
+    let mut text = format!("\nmessages, without those of {unseen} processes:\n");
+    for open in &messages.found.all {
+        text += "  ";
+        for owner in &open.owners {
+            text += &format!("{} ({}) ", owner.program.escape_debug(), owner.pid);
+        }
+        for (name, value) in open.fields.iter().flatten() {
+            text += &format!(" {name}={value}");
+        }
+        text += "\n";
+    }
+    text
+}
+
 fn report_text(context: &Context) -> Result<String, Failure> {
     let root = &context.root;
-    let mut machine = context.machine();
+    let mut machine = context.machine_with_messages();
+    machine.messages.find_stalls(root, pause(context));
     machine.read_stats(root);
     machine.read_disk_stats(root);
     let mut text = format!(
@@ -299,6 +334,7 @@ fn report_text(context: &Context) -> Result<String, Failure> {
         let configured = Configured::read(root, &machine);
         text += &format!("\nexports:\n{}\n", out::json(&configured)?);
     }
+    text += &messages(&machine.messages);
     text += "\nkernel log:\n";
     match kmsg::all(root) {
         None => text += "  it may be read by root only\n",

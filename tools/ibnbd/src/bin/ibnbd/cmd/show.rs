@@ -136,10 +136,12 @@ fn opened(opened: &[Opened]) -> Table {
 }
 
 pub(super) fn sessions(context: &Context) -> Done {
-    let machine = context.machine();
+    let machine = context.machine_with_messages();
     context.warn(&machine.notes);
     context.explain_nothing(&machine);
-    let mut table = Table::new(["session", "side", "state", "paths", "policy", "used"]);
+    let mut table = Table::new([
+        "session", "side", "state", "paths", "policy", "channels", "used",
+    ]);
     for session in &machine.sessions {
         let disks = machine
             .disks
@@ -167,6 +169,7 @@ pub(super) fn sessions(context: &Context) -> Done {
             ),
             format!("{}/{}", session.connected(), session.paths.len()),
             cell(&session.settings.mp_policy),
+            cell(&session.channels),
             used.join(" "),
         ]);
     }
@@ -229,7 +232,7 @@ fn path_row(path: &Path) -> [String; 8] {
 }
 
 pub(super) fn show(context: &Context, name: &str) -> Done {
-    let mut machine = context.machine();
+    let mut machine = context.machine_with_messages();
     context.warn(&machine.notes);
     machine.read_stats(&context.root);
     machine.read_disk_stats(&context.root);

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Portals and channels of programs.
+
+use std::thread::sleep;
+use std::time::Duration;
+
+use ibmsg::fdinfo::{self, Found, Open};
+use ibmsg::wire::is_name;
+
+use super::session::{Session, SessionState};
+use crate::host;
+use crate::root::Root;
+
+/// The session between programs of one machine.
+const LOCAL: &str = "local";
+
+/// What programs of this machine have.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Messages {
+    /// The module ibmsg is loaded.
+    pub is_loaded: bool,
+    /// Portals and channels, as far as this user may see them.
+    pub found: Found,
+    /// Channels that get nowhere, where they were looked for.
+    pub stalled: Vec<(Open, Stall)>,
+}
+
+/// Why the messages of a channel wait.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Stall {
+    /// The other machine does not acknowledge what was sent.
+    NoAnswer,
+    /// It has all that may be sent: its program does not read.
+    NotRead,
+}
+
+impl Messages {
+    /// Looks at all processes, if the module is loaded.
+    pub(super) fn read(root: &Root) -> Self {
+        let is_loaded = host::is_loaded(root, "ibmsg");
+        let found = match is_loaded {
+            true => fdinfo::read(&root.real("/")),
+            false => Found::default(),
+        };
+        Self {
+            is_loaded,
+            found,
+            stalled: Vec::new(),
+        }
+    }
+
+    /// Looks for channels whose messages are not acknowledged and stay so for a while.
+    pub fn find_stalls(&mut self, root: &Root, pause: Duration) {
+        let waits = |open: &&Open| open.number("unacknowledged").is_some_and(|count| count > 0);
+        if !self.found.channels().any(|open| waits(&open)) {
+            return;
+        }
+        sleep(pause);
+        let later = fdinfo::read(&root.real("/"));
+        let is_same = |was: &Open, is: &Open| {
+            let name = |open: &Open| (open.number("file"), open.name());
+            name(was) == name(is) && was.owners.first() == is.owners.first()
+        };
+        let stall = |is: Open| {
+            let was = self
+                .found
+                .channels()
+                .filter(waits)
+                .find(|was| is_same(was, &is))?;
+            let has_moved = was.number("queued") != is.number("queued");
+            if has_moved || !waits(&&is) {
+                return None;
+            }
+            let has_all = is.number("sent") == is.number("queued");
+            Some((
+                is,
+                if has_all {
+                    Stall::NotRead
+                } else {
+                    Stall::NoAnswer
+                },
+            ))
+        };
+        self.stalled = later.all.into_iter().filter_map(stall).collect();
+    }
+
+    /// The channels over a session.
+    pub fn of<'a>(&'a self, session: &'a Session) -> impl Iterator<Item = &'a Open> {
+        self.found.channels().filter(move |open| {
+            open.text("session") == Some(&session.name)
+                && open
+                    .text("side")
+                    .is_none_or(|side| side == session.side.as_str())
+        })
+    }
+
+    /// Fills in what a session has.
+    pub(super) fn count(&self, session: &mut Session) {
+        if self.is_loaded {
+            session.channels = Some(self.of(session).count());
+            session.messages_blocked_by = self.obstacle(session).map(str::to_owned);
+        }
+    }
+
+    /// Why a session carries no messages.
+    fn obstacle(&self, session: &Session) -> Option<&'static str> {
+        let is_open = |open: &&Open| open.state() == Some("open");
+        let waits = |open: &Open| open.number("connected") == Some(0);
+        let mut open = self.of(session).filter(is_open).peekable();
+        if !is_name(&session.name) || session.name == LOCAL {
+            Some("its name cannot be that of a session with messages")
+        } else if session.paths.iter().any(|path| path.extensions == Some(0)) {
+            Some("the other machine takes no message connections")
+        } else if session.state == SessionState::Disconnected {
+            Some("no path is connected")
+        } else if open.peek().is_some() && open.all(waits) {
+            Some("no path has a message connection")
+        } else {
+            None
+        }
+    }
+}
