@@ -2,6 +2,7 @@
 
 //! `top`.
 
+mod channels;
 mod rates;
 
 use std::io::{self, IsTerminal};
@@ -105,7 +106,7 @@ fn ends(event: &Event) -> bool {
         && (interrupted || matches!(key.code, KeyCode::Char('q') | KeyCode::Esc))
 }
 
-fn draw(frame: &mut Frame<'_>, [disks, sessions, paths]: &[Table; 3]) {
+fn draw(frame: &mut Frame<'_>, [disks, sessions, channels, paths]: &[Table; 4]) {
     let height = |table: &Table| {
         u16::try_from(table.rows().len())
             .unwrap_or(u16::MAX)
@@ -114,11 +115,18 @@ fn draw(frame: &mut Frame<'_>, [disks, sessions, paths]: &[Table; 3]) {
     let heights = [
         Constraint::Max(height(disks)),
         Constraint::Max(height(sessions)),
+        // Only while there are any.
+        Constraint::Max(if channels.is_empty() {
+            0
+        } else {
+            height(channels)
+        }),
         Constraint::Min(0),
     ];
-    let [above, middle, below] = Layout::vertical(heights).areas(frame.area());
+    let [above, middle, messages, below] = Layout::vertical(heights).areas(frame.area());
     frame.render_widget(shown(disks, " disks "), above);
     frame.render_widget(shown(sessions, " sessions "), middle);
+    frame.render_widget(shown(channels, " channels "), messages);
     frame.render_widget(shown(paths, " paths; q ends "), below);
 }
 
@@ -163,13 +171,15 @@ mod tests {
     }
 
     #[test]
-    fn the_screen_has_disks_sessions_and_paths() {
-        let text = screen(160, 20);
+    fn the_screen_has_disks_sessions_channels_and_paths() {
+        let text = screen(160, 25);
         let place = |word: &str| text.find(word).unwrap_or_else(|| panic!("{word}: {text}"));
         let order = [
             " disks ",
             " sessions ",
             "3/3",
+            " channels ",
+            "loader (7)",
             " paths; q ends ",
             "10.0.3.2",
         ]

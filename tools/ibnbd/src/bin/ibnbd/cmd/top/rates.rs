@@ -7,6 +7,7 @@ use std::time::Instant;
 use ibnbd_host::model::{Disk, Machine, Path, Session};
 use ibnbd_host::value::{human, DiskStat, Latency, Traffic};
 
+use super::channels;
 use crate::context::Context;
 use crate::out::{cell, time, Table};
 
@@ -18,7 +19,7 @@ pub(super) struct Sample {
 
 impl Sample {
     pub(super) fn take(context: &Context) -> Self {
-        let mut machine = context.machine();
+        let mut machine = context.machine_with_messages();
         machine.read_stats(&context.root);
         machine.read_disk_stats(&context.root);
         Self {
@@ -48,8 +49,8 @@ const GROWTH: [&str; 7] = [
     "p99 us",
 ];
 
-/// The numbers of each disk, session and path in the time between.
-pub(super) fn tables(before: &Sample, now: &Sample) -> [Table; 3] {
+/// The numbers of each disk, session, channel and path in the time between.
+pub(super) fn tables(before: &Sample, now: &Sample) -> [Table; 4] {
     let seconds = now.at.duration_since(before.at).as_secs_f64();
     let mut disks = Table::new([
         "disk",
@@ -85,7 +86,8 @@ pub(super) fn tables(before: &Sample, now: &Sample) -> [Table; 3] {
         }
         sessions.row(session_row(session, &all, seconds));
     }
-    [disks, sessions, paths]
+    let (old, new) = (&before.machine.messages, &now.machine.messages);
+    [disks, sessions, channels::table(old, new, seconds), paths]
 }
 
 /// The I/O of a path, or of a whole session, between two samples.
@@ -154,7 +156,7 @@ impl Growth {
 }
 
 /// How much a counter grew; after a reset, all that it has.
-fn grown(now: u64, before: u64) -> u64 {
+pub(super) fn grown(now: u64, before: u64) -> u64 {
     now.checked_sub(before).unwrap_or(now)
 }
 
@@ -166,11 +168,11 @@ fn rate(count: u64, seconds: f64) -> f64 {
     }
 }
 
-fn each(count: u64, seconds: f64) -> String {
+pub(super) fn each(count: u64, seconds: f64) -> String {
     format!("{:.0}", rate(count, seconds))
 }
 
-fn bytes(count: u64, seconds: f64) -> String {
+pub(super) fn bytes(count: u64, seconds: f64) -> String {
     // Never negative, and cut where it is too much.
     format!("{}/s", human(rate(count, seconds) as u64))
 }
@@ -233,6 +235,7 @@ fn path_row(path: &Path, growth: &Growth, seconds: f64) -> Vec<String> {
 pub(super) mod tests {
     use std::time::Duration;
 
+    use ibnbd_host::model::Messages;
     use serde_json::{json, Value};
 
     use super::*;
@@ -265,7 +268,7 @@ pub(super) mod tests {
         })
     }
 
-    fn sample(at: Instant, paths: &[Value]) -> Sample {
+    fn sample(at: Instant, paths: &[Value], messages: Messages) -> Sample {
         let session = json!({
             "name": "s",
             "family": "ibnbd",
@@ -276,6 +279,7 @@ pub(super) mod tests {
         });
         let machine = Machine {
             sessions: vec![serde_json::from_value(session).unwrap()],
+            messages,
             ..Machine::default()
         };
         Sample { machine, at }
@@ -295,13 +299,14 @@ pub(super) mod tests {
             path(3, 7, [[7, 0], [0, 0]], [7, 0]),
         ];
         let later = start + Duration::from_secs(2);
-        (sample(start, &before), sample(later, &now))
+        let (old, new) = channels::tests::samples();
+        (sample(start, &before, old), sample(later, &now, new))
     }
 
     #[test]
     fn sessions_are_the_sum_of_their_paths() {
         let (before, now) = samples();
-        let [disks, sessions, paths] = tables(&before, &now);
+        let [disks, sessions, _, paths] = tables(&before, &now);
         assert!(disks.is_empty());
         let rates = |row: &[String], from: usize| row[from..from + 7].join(" ");
         let paths: Vec<String> = paths.rows().iter().map(|row| rates(row, 4)).collect();
