@@ -53,10 +53,11 @@ use kx::{
     }, //
 };
 
-static FILES: [Attr<Arc<Registry>>; 4] = [
+static FILES: [Attr<Arc<Registry>>; 5] = [
     Attr::rw(c"map_device", show_map_device, store_map_device),
     Attr::rw(c"open_session", show_open_session, store_open_session),
     Attr::rw(c"close_session", show_close_session, store_close_session),
+    Attr::ro(c"opened_sessions", show_opened_sessions),
     // The list of exports is only for users who may open them.
     Attr::new(
         c"discover",
@@ -283,6 +284,13 @@ fn store_close_session(ctx: StoreCtx<'_, Arc<Registry>>, line: &[u8]) -> Result 
             error.to_errno()
         );
     })
+}
+
+/// # Errors
+///
+/// [`ENOSPC`] if the names do not fit a page.
+fn show_opened_sessions(registry: &Registry, buf: &mut Buf<'_>) -> Result {
+    registry.for_each_kept(|name| buf.line(fmt!("{name}")))
 }
 
 fn no_session(reason: NoSession) -> Failure {

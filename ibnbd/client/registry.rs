@@ -441,6 +441,18 @@ impl Registry {
         session.map(drop).ok_or(ENOENT)
     }
 
+    /// Calls a function with the name of each session that is kept.
+    ///
+    /// # Errors
+    ///
+    /// The first one of `f`.
+    pub(crate) fn for_each_kept(&self, mut f: impl FnMut(&CStr) -> Result) -> Result {
+        self.kept
+            .lock()
+            .iter()
+            .try_for_each(|session| f(session.name()))
+    }
+
     fn take_kept(&self, is_it: impl Fn(&SessionRef) -> bool) -> Option<SessionRef> {
         let mut kept = self.kept.lock();
         let at = kept.iter().position(is_it)?;

@@ -178,6 +178,7 @@ CONTROL = {
         (f"sessname={'x' * 255}", errno.ENAMETOOLONG), ("sessname=unknown", errno.ENXIO))),
     "close_session": File(0o644, "Usage: echo <name> > close_session\n", (), tuple(
         (text, errno.ENOENT) for text in ("x", "demo", "", "\x01", "x" * 4000))),
+    "opened_sessions": File(0o444, r"([^\s/]+\n)*"),
     "discover": File(0o600, r'Usage: echo "sessname=[^\n]*\n', (), tuple(
         (text, errno.EINVAL) for text in (
             "x", "path=ip:10.0.1.1", MAPPING, "sessname=demo sessname=t", "sessname=demo colour=blue",

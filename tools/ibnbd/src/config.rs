@@ -12,6 +12,7 @@
 //! queue_timeout_s = 300              # and the other settings of a session
 //! key_id = "web1-2026"               # else default
 //! queues = 4                         # else one for each CPU
+//! messages = true                    # open without a disk, too; else only with one
 //!
 //! [[session.disk]]
 //! device = "disk1"
@@ -65,6 +66,8 @@ mod read_ports;
 
 use std::fmt;
 use std::io;
+
+use ibmsg::wire::is_name;
 
 use crate::configfs::change::{Limits, Rules};
 use crate::mapping;
@@ -136,6 +139,8 @@ pub struct Session {
     pub queues: Option<u32>,
     /// Settings: file and value.
     pub settings: Vec<(String, String)>,
+    /// Whether it is open without a disk, too, for messages of programs.
+    pub messages: bool,
     /// Its disks.
     pub disks: Vec<Disk>,
 }
@@ -267,6 +272,20 @@ pub fn needs_names(config: &Config) -> Vec<String> {
         found.extend(names.map(|end| format!("{of}: {end} is not an address")));
     }
     found
+}
+
+/// Checks the name of a session that is to carry messages.
+///
+/// # Errors
+///
+/// Why it cannot.
+fn messages_name(name: &str) -> Result<(), String> {
+    match is_name(name) && name != "local" {
+        true => Ok(()),
+        false => Err(format!(
+            "messages: {name:?} has characters that the name of a portal may not have, is longer than 64, or is local"
+        )),
+    }
 }
 
 /// All files as one.

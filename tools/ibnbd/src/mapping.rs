@@ -189,6 +189,18 @@ impl Mapping {
         format!("sessname={}{}{}", self.session, self.way(), self.key())
     }
 
+    /// The line to write to `open_session`, which opens the session without the device.
+    pub fn open_line(&self) -> String {
+        let mut line = self.session_line();
+        if let Some(queues) = self.queues {
+            line += &format!(" nr_queues={queues}");
+        }
+        if let Some(ms) = self.failover_time_ms {
+            line += &format!(" failover_time_ms={ms}");
+        }
+        line
+    }
+
     fn way(&self) -> String {
         let mut words: String = self.paths.iter().map(|p| format!(" path={p}")).collect();
         if let Some(port) = self.port {

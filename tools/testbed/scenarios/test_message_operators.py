@@ -158,3 +158,28 @@ def test_the_times_of_calls(pair, operators):
     assert (row["calls"], row["call_mean_us"], row["unacknowledged"]) == (0, None, 0)
     calling.kill()
     serving.kill()
+
+
+def test_a_session_of_a_file(pair, stack):
+    """The tool opens it without a disk, with message connections, and closes it when it is not wanted any more."""
+    pair.server.run("modprobe ibmsg")
+    pair.server.run(stack.load_server())
+    push(pair.client)
+    ibnbd = Tool(pair.client)
+    file = '[[session]]\nname = "demo"\npaths = ["10.0.1.1", "10.0.2.1"]\nmessages = true\n'
+    pair.client.run("mkdir -p /tmp/ibtrs")
+    pair.client.push("/tmp/ibtrs/client.toml", file)
+    apply = "apply --config /tmp/ibtrs"
+    planned = ibnbd(f"{apply} --dry-run").splitlines()
+    assert planned[0] == "+ load ibmsg" and planned[-1] == "+ open session demo over ip:10.0.1.1 ip:10.0.2.1", planned
+    assert ibnbd(apply).splitlines() == planned
+    assert ibnbd(apply) == ""
+    assert pair.client.run("cat /sys/class/ibnbd-client/ctl/opened_sessions") == "demo"
+    (session,) = json.loads(ibnbd("sessions -o json"))["sessions"]
+    assert (session["kept_open"], session["channels"], len(session["paths"])) == (True, 0, 2)
+    # Its paths have message connections: the other machine answers.
+    tried = pair.client.run("python3 /tmp/messages.py try_to_connect demo nobody 60")
+    assert tried.split() == ["ECONNREFUSED", "ENOENT"]
+    pair.client.push("/tmp/ibtrs/client.toml", file.replace("true", "false"))
+    assert ibnbd(f"{apply} --prune") == "- close session demo when it has no disk"
+    pair.client.run(f"[ ! -e {SESSION} ]")

@@ -252,6 +252,7 @@ def test_a_session_without_disks(pair, stack):
     pair.server.wait_until("[ $(ls -l /proc/[0-9]*/fd 2> /dev/null | grep -c ibmsg-portal) = 2 ]", 60)
     waiting = start(pair.client, "try_to_connect", "demo", "silent", 0)
     wait_for(lambda: "offered" in silent.text, 60, "the channel is offered")
+    assert pair.client.run(f"cat {control}/opened_sessions") == "demo"
     # A disk comes and goes; the session stays.
     device = pair.server.null_blk(size_mb=32)
     pair.client.run(f'echo "sessname=demo device_path={device}" > {stack.map_file}')
@@ -264,6 +265,7 @@ def test_a_session_without_disks(pair, stack):
     assert finish(waiting).split() == ["ECONNREFUSED", "ESHUTDOWN"]
     assert "gone" in finish(silent)
     assert tries(pair.client).split() == ["ENODEV"]
+    assert pair.client.run(f"cat {control}/opened_sessions") == ""
     # What was opened once is closed once.
     assert not pair.client.ok(f"echo demo > {control}/close_session")
     # The same client comes again. Unloading closes what is left open.

@@ -142,6 +142,9 @@ pub fn client(
                 keep_paths(root, session, table, resolve, choice.prune);
             }
             keep_queues(machine.queues(&session.name), cpus, table);
+            if let Some(kept) = session.kept_open.filter(|_| choice.only.is_none()) {
+                replace(table, "messages", value(kept), !kept);
+            }
         });
     }
     if choice.prune {

@@ -85,6 +85,13 @@ pub enum Step {
         /// the kind.
         back: Vec<Change>,
     },
+    /// Opens a session without a disk, or has it stay open without one. The device is empty.
+    Open(Mapping),
+    /// Has a session close with its last disk, or now if it has none.
+    Close {
+        /// Its name.
+        session: String,
+    },
     /// Maps a disk.
     Map(Mapping),
     /// Unmaps a disk.
@@ -141,6 +148,7 @@ impl Step {
                 | Self::Export { .. }
                 | Self::Unexport { early: true, .. }
                 | Self::Configure { .. }
+                | Self::Open(_)
                 | Self::Map(_)
         )
     }
@@ -159,6 +167,7 @@ impl Step {
             Self::Unexport {
                 directory, name, ..
             } => format!("{directory}/{name}"),
+            Self::Open(Mapping { session, .. }) | Self::Close { session } => open_words(session),
             Self::Map(m) => disk_words(&m.session, &m.device),
             Self::Unmap { disk } => disk.clone(),
             Self::AddPath { session, words, .. } => path_words(session, words),
@@ -190,6 +199,10 @@ fn disk_words(session: &str, device: &str) -> String {
     format!("disk {device} of session {session}")
 }
 
+fn open_words(session: &str) -> String {
+    format!("session {session} without a disk")
+}
+
 fn path_words(session: &str, path: &str) -> String {
     format!("path {path} of session {session}")
 }
@@ -218,13 +231,17 @@ impl fmt::Display for Step {
                 directory, name, ..
             } => write!(f, "- remove {directory}/{name}"),
             Self::Configure { line, .. } => f.write_str(line),
-            Self::Map(m) => {
+            Self::Close { session } => write!(f, "- close session {session} when it has no disk"),
+            Self::Open(m) | Self::Map(m) => {
                 let paths = m.paths.join(" ");
-                write!(
-                    f,
-                    "+ map {} of session {} over {paths}",
-                    m.device, m.session
-                )?;
+                match self {
+                    Self::Open(_) => write!(f, "+ open session {} over {paths}", m.session),
+                    _ => write!(
+                        f,
+                        "+ map {} of session {} over {paths}",
+                        m.device, m.session
+                    ),
+                }?;
                 let key = m.key_id.as_ref().map(|id| format!("key {id}"));
                 let queues = m.queues.map(|n| format!("{n} queues"));
                 let time = m
@@ -319,8 +336,8 @@ fn mappings(
         let disks: Vec<&Disk> = session.disks.iter().filter(wanted).collect();
         // A session belongs to the units of its disks if all of them say `auto = false`. A session
         // without disks belongs to the plan.
-        let has_none = session.disks.is_empty() && wish.disk.is_none();
-        if has_none || !disks.is_empty() {
+        let own = session.disks.is_empty() || session.messages;
+        if (own && wish.disk.is_none()) || !disks.is_empty() {
             of_session(root, machine, (&name, session), &disks, wish, steps);
         }
         names.push(name);
@@ -375,9 +392,15 @@ fn modules(root: &Root, config: &Config, wish: &Wish<'_>, is_wrong: bool, steps:
             .chain(of("ibtrs_server"))
             .next()
             .is_some();
+    let has_messages = config.sessions.iter().any(|session| session.messages);
     let maps = !config.sessions.is_empty() || of("ibtrs_client").next().is_some();
-    // A module that others need comes first, so that it gets its parameters.
+    // A module that others need comes first, so that it gets its parameters; and that of messages, as paths that
+    // connect before have no message connection.
     for (module, wanted) in [
+        (
+            "ibmsg",
+            has_messages && wish.is_for(Side::Client) && wish.disk.is_none(),
+        ),
         ("ibtrs_server", serves && wish.is_for(Side::Server)),
         (SERVER, serves && wish.is_for(Side::Server)),
         ("ibtrs_client", maps && wish.is_for(Side::Client)),
@@ -579,6 +602,13 @@ fn of_session(
     }
     let first = |(_, lines): &Ends<'_>| lines.first().cloned();
     let paths: Vec<String> = found.iter().filter_map(first).collect();
+    let is_kept = there.is_some_and(|there| there.kept_open == Some(true));
+    if session.messages && wish.disk.is_none() && !is_kept {
+        steps.push(match super::messages_name(name) {
+            Ok(()) => Step::Open(way(machine, name, session, &paths)),
+            Err(why) => cannot(open_words(name), format!("session {name}: {why}")),
+        });
+    }
     for disk in disks {
         of_disk(machine, name, session, disk, &paths, steps);
     }
@@ -662,6 +692,22 @@ fn set(
     }
 }
 
+/// How a session is opened.
+fn way(machine: &Machine, name: &str, session: &Session, paths: &[String]) -> Mapping {
+    let is_new = machine.our(Side::Client, name).is_none();
+    Mapping {
+        session: name.to_owned(),
+        paths: paths.to_vec(),
+        port: session.port.filter(|port| *port != 1234),
+        queues: session.queues.filter(|_| is_new),
+        key_id: setting(session, KEY_ID).filter(|_| is_new),
+        failover_time_ms: setting(session, FAILOVER_TIME_MS.name)
+            .and_then(|ms| ms.parse().ok())
+            .filter(|_| is_new),
+        ..Mapping::default()
+    }
+}
+
 fn of_disk(
     machine: &Machine,
     name: &str,
@@ -671,26 +717,18 @@ fn of_disk(
     steps: &mut Vec<Step>,
 ) {
     let of = disk_words(name, &disk.device);
-    let is_new = machine.our(Side::Client, name).is_none();
     let Some(there) = machine.our_disk(name, &disk.device) else {
         steps.push(Step::Map(Mapping {
-            session: name.to_owned(),
             device: disk.device.clone(),
-            paths: paths.to_vec(),
-            port: session.port.filter(|port| *port != 1234),
             access: disk.access.clone().filter(|access| access != "rw"),
             exclusive: disk.exclusive,
-            queues: session.queues.filter(|_| is_new),
             poll_queues: disk.poll_queues,
-            key_id: setting(session, KEY_ID).filter(|_| is_new),
-            failover_time_ms: setting(session, FAILOVER_TIME_MS.name)
-                .and_then(|ms| ms.parse().ok())
-                .filter(|_| is_new),
             data_checksum: disk
                 .data_checksum
                 .clone()
                 .filter(|checksum| checksum != DataChecksum::None.as_str()),
             identity: wanted_check(disk).filter(|check| check != IdentityCheck::Auto.as_str()),
+            ..way(machine, name, session, paths)
         }));
         let called = format!("{} of session {name}", disk.device);
         disk.settings
@@ -775,7 +813,7 @@ fn of_paths(there: &model::Session, wanted: &[Ends<'_>], prune: bool, steps: &mu
     }
 }
 
-/// Disks that no file names.
+/// Disks that no file names, and sessions that are to be open with disks only.
 fn prune(machine: &Machine, config: &Config, names: &[String], steps: &mut Vec<Step>) {
     for disk in machine.our_disks() {
         let wanted = names.iter().zip(&config.sessions).any(|(name, session)| {
@@ -788,6 +826,15 @@ fn prune(machine: &Machine, config: &Config, names: &[String], steps: &mut Vec<S
         if !wanted {
             steps.push(Step::Unmap {
                 disk: disk.name.clone(),
+            });
+        }
+    }
+    for session in machine.ours(Side::Client) {
+        let mut all = names.iter().zip(&config.sessions);
+        let wanted = all.any(|(name, wanted)| *name == session.name && wanted.messages);
+        if session.kept_open == Some(true) && !wanted {
+            steps.push(Step::Close {
+                session: session.name.clone(),
             });
         }
     }

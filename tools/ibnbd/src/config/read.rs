@@ -15,6 +15,7 @@ use ibtrs_proto::settings::Setting;
 use toml_edit::{Document, Table};
 
 use super::fields::{Fields, Source};
+use super::messages_name;
 use super::read_exports::Exports;
 use super::read_ports::Ports;
 use super::{Config, Disk, Problem, Session, PARAMETERS};
@@ -117,6 +118,7 @@ impl All {
         let paths = ends(source, &mut fields, "paths");
         let port = fields.number(source, "port", 1..=65535);
         let queues = fields.number(source, "queues", 1..=4096);
+        let messages = fields.flag(source, "messages").unwrap_or(false);
         let mut settings = Vec::new();
         if let Some(policy) = fields.one_of(source, "mp_policy", &POLICIES) {
             settings.push(("mp_policy".to_owned(), policy));
@@ -141,6 +143,17 @@ impl All {
         if servers.is_empty() && paths.is_empty() {
             source.problem(table.span(), "a session needs servers or paths");
         }
+        if let Some(Err(why)) = name
+            .as_ref()
+            .filter(|_| messages)
+            .map(|n| messages_name(&n.value))
+        {
+            source.problem(table.span(), why);
+        }
+        if messages && disks.iter().any(|disk| disk.poll_queues != 0) {
+            let what = "messages: a session with poll_queues is for its disk alone";
+            source.problem(table.span(), what);
+        }
         if disks.len() > 1 && disks.iter().any(|disk| disk.poll_queues != 0) {
             source.problem(
                 table.span(),
@@ -155,6 +168,7 @@ impl All {
             port,
             queues: queues.and_then(|queues| u32::try_from(queues.value).ok()),
             settings,
+            messages,
             disks,
         });
     }

@@ -82,6 +82,9 @@ pub struct Session {
     /// Failovers by the time they took; clients only.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub failover_times: Option<Times>,
+    /// Whether it stays open without a disk, as `open_session` was asked for; clients only.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub kept_open: Option<bool>,
     /// Channels that programs have over it, while the module ibmsg is loaded.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub channels: Option<usize>,
@@ -294,9 +297,16 @@ pub(super) fn all(reader: &mut Reader<'_>, family: Family, side: Side) -> Vec<Se
     let class = family.sessions(side);
     let names = reader.list(class);
     let found = names.into_iter().filter(|name| name != "ctl");
-    found
+    let mut all: Vec<Session> = found
         .filter_map(|name| session(reader, family, side, name))
-        .collect()
+        .collect();
+    if side == Side::Client && family == Family::Ibnbd && !all.is_empty() {
+        let kept = kept(reader);
+        for session in &mut all {
+            session.kept_open = kept.as_ref().map(|names| names.contains(&session.name));
+        }
+    }
+    all
 }
 
 /// A session, unless it goes just now.
@@ -323,6 +333,7 @@ fn session(reader: &mut Reader<'_>, family: Family, side: Side, name: String) ->
         server_back_in_s: None,
         last_failover: None,
         failover_times: None,
+        kept_open: None,
         channels: None,
         messages_blocked_by: None,
         paths,
@@ -341,6 +352,14 @@ fn session(reader: &mut Reader<'_>, family: Family, side: Side, name: String) ->
         _ => SessionState::Connected,
     };
     Some(session)
+}
+
+/// The sessions of our client that stay open without a disk.
+fn kept(reader: &Reader<'_>) -> Option<Vec<String>> {
+    let file = format!("{}/opened_sessions", Family::Ibnbd.control(Side::Client));
+    // With more names than fit a page it cannot be read, and nothing depends on it.
+    let text = reader.root.read(&file).ok()?;
+    Some(text.lines().map(str::to_owned).collect())
 }
 
 /// Seconds until the server of the session in `folder` expects to be back, if it has said so.

@@ -132,6 +132,9 @@ impl Tree {
     /// The client's modules.
     pub fn client(&self) -> &Self {
         self.file("/sys/class/ibnbd-client/ctl/map_device", "Usage: ...\n")
+            .file("/sys/class/ibnbd-client/ctl/open_session", "Usage: ...\n")
+            .file("/sys/class/ibnbd-client/ctl/close_session", "Usage: ...\n")
+            .file("/sys/class/ibnbd-client/ctl/opened_sessions", "")
             .file("/sys/devices/system/cpu/possible", "0-3\n")
             .folder("/sys/class/ibtrs-client")
             .file("/sys/module/ibnbd_client/srcversion", "0123\n")

@@ -12,8 +12,10 @@ use ibnbd_host::advice::Task;
 use ibnbd_host::config::plan::{self, Of, Step, Wish};
 use ibnbd_host::config::{self, Config};
 use ibnbd_host::disk_name::DiskName;
-use ibnbd_host::family::Side;
+use ibnbd_host::family::{Family, Side};
+use ibnbd_host::mapping::Mapping;
 use ibnbd_host::{configfs, find, folder, host, mapping, Machine};
+use ibtrs_proto::Errno;
 
 use super::args::Files;
 use super::{change, configured, export, map, paths, unmap, Done};
@@ -398,6 +400,14 @@ fn one(context: &Context, step: Step) -> Result<bool, Failure> {
             need(context)?;
             act::changes(context, task, &format!("apply \"{line}\""), &changes)
         }
+        Step::Open(wanted) => open(context, &wanted),
+        Step::Close { session } => act::write(
+            context,
+            Task::Map,
+            &format!("close session {session}"),
+            &control("close_session"),
+            &session,
+        ),
         Step::Map(wanted) => {
             let line = wanted
                 .line()
@@ -428,6 +438,28 @@ fn one(context: &Context, step: Step) -> Result<bool, Failure> {
         } => change::write(context, &name, &folder, &key, &value),
     }?;
     Ok(true)
+}
+
+fn control(file: &str) -> String {
+    format!("{}/{file}", Family::Ibnbd.control(Side::Client))
+}
+
+/// Opens a session without a disk. Somebody else may have done so at the same moment.
+fn open(context: &Context, wanted: &Mapping) -> Result<(), Failure> {
+    let name = &wanted.session;
+    let what = format!("open session {name}");
+    let file = control("open_session");
+    match act::write(context, Task::Map, &what, &file, &wanted.open_line()) {
+        Err(failure) if failure.errno == Some(Errno::EEXIST.get()) => {
+            let machine = context.machine();
+            let there = machine.our(Side::Client, name);
+            match there.is_some_and(|session| session.kept_open != Some(false)) {
+                true => Ok(()),
+                false => Err(failure),
+            }
+        }
+        result => result,
+    }
 }
 
 fn load(context: &Context, module: &str, parameters: &[String]) -> Result<(), Failure> {
