@@ -3,11 +3,12 @@
 //! `stat`: what channels carry, in each interval.
 
 use std::collections::HashMap;
+use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use ibmsg::fdinfo::Open;
+use ibmsg::fdinfo::{self, Found, Open};
 use serde_json::{json, Value};
 
 use crate::cli::time;
@@ -157,18 +158,18 @@ fn heading() -> String {
 }
 
 /// The channels that could be read, in the order of tables.
-fn channels(out: Out) -> Result<Vec<Open>, Failure> {
-    let all = read(out)?.all.into_iter();
+fn channels(found: Found) -> Vec<Open> {
     let is_seen = |open: &Open| open.state().is_some();
-    Ok(all.filter(is_seen).collect())
+    found.all.into_iter().filter(is_seen).collect()
 }
 
 pub(crate) fn run(out: Out, command: &Command) -> Result<(), Failure> {
-    let (mut before, mut since) = (channels(out)?, Instant::now());
+    let (mut before, mut since) = (channels(read(out)?), Instant::now());
     let mut tables = 0;
     while command.count.is_none_or(|count| tables < count) {
         sleep(command.interval);
-        let (now, at) = (channels(out)?, Instant::now());
+        // What is missing was said once.
+        let (now, at) = (channels(fdinfo::read(Path::new("/"))), Instant::now());
         let seconds = (at - since).as_secs_f64();
         let former: HashMap<Key, &Open> = before.iter().map(|open| (key(open), open)).collect();
         if !out.json {
