@@ -7,10 +7,7 @@ mod channel;
 mod context;
 mod portal;
 
-pub(crate) use context::{
-    Context,
-    Hub, //
-};
+pub(crate) use context::Context;
 
 use kernel::prelude::*;
 use kx::file::IovIterDest;

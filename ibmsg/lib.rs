@@ -16,6 +16,7 @@
 //! | [`channel`] | one end of a channel |
 //! | [`session`] | one side of a session: its channels and connections |
 //! | [`peers`] | sessions with other machines |
+//! | [`hub`] | what all users need |
 //! | [`file`] | what programs have |
 //! | [`configfs`] | where the operator writes rules |
 //!
@@ -55,6 +56,7 @@ mod access;
 mod channel;
 mod configfs;
 mod file;
+mod hub;
 mod limits;
 mod link;
 mod peers;
@@ -164,7 +166,7 @@ impl kernel::Module for Module {
         let uppers = [client.as_upper()?, server.as_upper()?];
         let (local, access) = (server.clone(), shared.access.clone());
         let peers = peers::Peers::new(shared.clone(), name)?;
-        let hub = file::Hub {
+        let hub = hub::Hub {
             shared,
             local: client.clone(),
             peers: peers.clone(),

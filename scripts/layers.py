@@ -79,6 +79,7 @@ LAYERS = {
         ("access", "portal", "channel"),
         ("session",),
         ("peers",),
+        ("hub",),
         ("file", "configfs"),
     ],
 }

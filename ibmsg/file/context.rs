@@ -17,10 +17,7 @@ use kx::{
         Ready,
         WaitQueue, //
     },
-    sync::atomic::{
-        AtomicFlag,
-        Relaxed, //
-    }, //
+    sync::atomic::Relaxed, //
 };
 
 use super::{
@@ -40,7 +37,7 @@ use super::{
     UNAUTHENTICATED, //
 };
 use crate::{
-    peers::Peers,
+    hub::Hub,
     portal::Portal,
     session::{
         Shared,
@@ -52,16 +49,6 @@ use crate::{
         Terms, //
     }, //
 };
-
-/// What all files need.
-pub(crate) struct Hub {
-    pub(crate) shared: Shared,
-    /// The side that opens channels to portals of this machine.
-    pub(crate) local: Side,
-    pub(crate) peers: Arc<Peers>,
-    /// The module is loaded.
-    pub(crate) is_ready: AtomicFlag,
-}
 
 /// The file of a program that has opened the device.
 #[pin_data]
@@ -151,10 +138,7 @@ impl Context {
         let (session, portal) = (Name::field(&mut fields)?, Name::field(&mut fields)?);
         let data = data(&mut fields, data_len)?;
         let accounts = self.hub.shared.access.check_connect(&session)?;
-        let side = match session == self.hub.local.name() {
-            true => self.hub.local.clone(),
-            false => self.hub.peers.client(&session).ok_or(ENODEV)?,
-        };
+        let side = self.hub.client(&session)?;
         let is_nonblock = flags & NONBLOCK != 0;
         let uid = current_uid();
         let (channel, wake) = side.open(uid, &accounts, portal, terms, data, is_nonblock)?;
