@@ -304,16 +304,29 @@ impl Access {
         let rules = self.rules.lock();
         let rule = rules.sessions.get(session);
         let users = rule.map(|rule| rule.users.clone());
-        let account = rule.map(|rule| (rule.account.clone(), Denied::Session));
         drop(rules);
         if users.is_some_and(|users| users.have_current()) || is_net_admin() {
-            return Ok([account, None]);
+            return Ok(self.accounts_over(session));
         }
         kx::pr_warn_ratelimited!(
             "session {}: no channel: uid {} has no CAP_NET_ADMIN, and is not in allowed_uids or allowed_gids of sessions/{} (EACCES)\n",
             session, current_euid(), session
         );
         Err(EACCES)
+    }
+
+    /// The accounts of a channel over a session.
+    ///
+    /// # Context
+    ///
+    /// *any*
+    pub(crate) fn accounts_over(&self, session: &Name) -> Accounts {
+        let rules = self.rules.lock();
+        let rule = rules.sessions.get(session);
+        [
+            rule.map(|rule| (rule.account.clone(), Denied::Session)),
+            None,
+        ]
     }
 
     /// Whether a peer's program may open a channel to a portal. `asks`: its program asks for peers that have

@@ -366,7 +366,7 @@ impl Chan {
     fn is_gone(&mut self) {
         if self.begun == Begun::Open && !self.is_away {
             self.is_away = true;
-            if self.terms.wants_paths && self.has_program && self.end.is_none() {
+            if self.terms.wants.paths && self.has_program && self.end.is_none() {
                 self.inbox.path_lost();
                 self.wake.wake(Ready::IN | Ready::PRI);
             }
@@ -402,7 +402,7 @@ impl Chan {
     /// The server, which one end of the channel is on, is about to be stopped.
     pub(crate) fn draining(&mut self, seconds: u32) {
         let is_open = self.begun == Begun::Open && self.has_program && self.end.is_none();
-        if self.terms.wants_drain && is_open {
+        if self.terms.wants.drain && is_open {
             self.inbox.draining(seconds);
             self.wake.wake(Ready::IN | Ready::PRI);
         }
@@ -413,7 +413,7 @@ impl Chan {
         if self.is_away {
             self.is_away = false;
             self.counts.moves = self.counts.moves.saturating_add(1);
-            if self.terms.wants_paths && self.has_program && self.end.is_none() {
+            if self.terms.wants.paths && self.has_program && self.end.is_none() {
                 self.inbox.path_back();
                 self.wake.wake(Ready::IN | Ready::PRI);
             }

@@ -36,6 +36,12 @@ use crate::{
 /// The most offers that may wait at a portal.
 const MAX_BACKLOG: u32 = 4096;
 
+/// Bytes that a portal is charged for: each offer costs a part of a page.
+pub(crate) fn memory(backlog: usize) -> u64 {
+    // CAST: At most `MAX_BACKLOG`.
+    backlog as u64 * 512
+}
+
 /// All portals. `S` is the end of a session that offers channels.
 #[pin_data]
 pub(crate) struct Portals<S> {

@@ -30,7 +30,10 @@ pub(crate) use name::{
     Name,
     NAME_LEN, //
 };
-pub(crate) use terms::Terms;
+pub(crate) use terms::{
+    Terms,
+    Wants, //
+};
 
 use kernel::{
     prelude::*,

@@ -38,7 +38,10 @@ use super::{
 };
 use crate::{
     hub::Hub,
-    portal::Portal,
+    portal::{
+        self,
+        Portal, //
+    },
     session::{
         Shared,
         Side, //
@@ -116,8 +119,7 @@ impl Context {
         let name = Name::field(&mut fields)?;
         self.hub.shared.access.check_bind(&name)?;
         let uid = current_uid();
-        // An offer costs a part of a page.
-        let memory = u64::try_from(backlog).unwrap_or(0) * 512;
+        let memory = portal::memory(backlog);
         let Shared {
             limits, portals, ..
         } = &self.hub.shared;

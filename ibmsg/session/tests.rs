@@ -18,6 +18,7 @@ use crate::{
         Header,
         Kind,
         Terms,
+        Wants,
         F_RECEIPT,
         HEADER_LEN, //
     },
@@ -115,8 +116,10 @@ fn terms() -> Result<Terms> {
             bytes: 100_000,
         },
         timeout_ms: 0,
-        wants_paths: false,
-        wants_drain: true,
+        wants: Wants {
+            paths: false,
+            drain: true,
+        },
     })
 }
 

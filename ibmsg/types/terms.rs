@@ -42,10 +42,17 @@ pub(crate) struct Terms {
     pub(crate) limits: SendLimits,
     /// How long its messages may take, in milliseconds; 0: as long as they like.
     pub(crate) timeout_ms: u32,
-    /// Whether it wants the events of paths.
-    pub(crate) wants_paths: bool,
-    /// Whether it wants the event of a planned stop.
-    pub(crate) wants_drain: bool,
+    /// The events that it wants.
+    pub(crate) wants: Wants,
+}
+
+/// Events that are not told unless they are wanted.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Wants {
+    /// A path is lost, and there is one again.
+    pub(crate) paths: bool,
+    /// The server is about to be stopped.
+    pub(crate) drain: bool,
 }
 
 impl Terms {
@@ -55,22 +62,32 @@ impl Terms {
     ///
     /// [`EINVAL`]
     pub(crate) fn field(fields: &mut Bytes<'_>) -> Result<Self> {
-        let mut or = |default| match fields.u32() {
-            Ok(0) => Ok(default),
-            said => said,
+        let mut said = [0; 7];
+        for place in &mut said {
+            *place = fields.u32()?;
+        }
+        let events = fields.flags(WANT_PATHS | WANT_DRAIN)?;
+        let wants = Wants {
+            paths: events & WANT_PATHS != 0,
+            drain: events & WANT_DRAIN != 0,
         };
-        let messages = or(MESSAGES)?;
-        let bytes = or(0)?;
-        let max_message = or(MAX_MESSAGE)?;
-        let calls = or(CALLS)?;
-        let calls = u16::try_from(calls).map_err(|_| EINVAL)?;
-        let send_messages = or(MESSAGES)?;
-        let send_bytes = or(BYTES)?;
-        let (timeout_ms, events) = (fields.u32()?, fields.flags(WANT_PATHS | WANT_DRAIN)?);
-        let bytes = match bytes {
-            0 => BYTES.max(cost(max_message)),
-            bytes => bytes,
-        };
+        Self::new(said, wants)
+    }
+
+    /// Takes the fields of that, without `events`. 0 stands for the default.
+    ///
+    /// # Errors
+    ///
+    /// [`EINVAL`]
+    pub(crate) fn new(said: [u32; 7], wants: Wants) -> Result<Self> {
+        let or = |said, default| if said == 0 { default } else { said };
+        let [messages, bytes, max_message, calls, send_messages, send_bytes, timeout_ms] = said;
+        let messages = or(messages, MESSAGES);
+        let max_message = or(max_message, MAX_MESSAGE);
+        let calls = u16::try_from(or(calls, CALLS)).map_err(|_| EINVAL)?;
+        let send_messages = or(send_messages, MESSAGES);
+        let send_bytes = or(send_bytes, BYTES);
+        let bytes = or(bytes, BYTES.max(cost(max_message)));
         if send_messages > MAX_QUEUE || send_bytes > MAX_WINDOW_BYTES || calls > MAX_CALLS {
             return Err(EINVAL);
         }
@@ -81,8 +98,7 @@ impl Terms {
                 bytes: send_bytes,
             },
             timeout_ms,
-            wants_paths: events & WANT_PATHS != 0,
-            wants_drain: events & WANT_DRAIN != 0,
+            wants,
         })
     }
 
@@ -97,7 +113,7 @@ impl Terms {
             self.limits.messages,
             self.limits.bytes,
             self.timeout_ms,
-            wants(self.wants_paths, WANT_PATHS) | wants(self.wants_drain, WANT_DRAIN),
+            wants(self.wants.paths, WANT_PATHS) | wants(self.wants.drain, WANT_DRAIN),
         ]
     }
 

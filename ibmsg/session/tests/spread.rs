@@ -98,7 +98,7 @@ impl Paths {
     /// Opens a channel, which the program at the portal accepts.
     fn open(&mut self, portal: &Arc<crate::portal::Portal<Side>>) -> Result<u32> {
         let (name, mut terms) = (Name::new(b"kv")?, terms()?);
-        terms.wants_paths = true;
+        terms.wants.paths = true;
         let client = &self.world.sides[0];
         let (id, _) = client.open(0, &[None, None], name, terms, KVec::new(), false)?;
         self.run()?;
