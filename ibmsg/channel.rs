@@ -13,6 +13,7 @@
 //! | [`serve`] | puts what is due into a frame |
 //! | [`write`] | takes messages of the program |
 //! | [`spare`] | memory with which the lists grow |
+//! | [`ticket`] | notifies another module |
 //! | [`arrive`] | takes records that have arrived |
 //!
 //! Whatever may have to be kept later has its place before: a receipt, the reply of the kernel to a call, an
@@ -27,6 +28,7 @@ mod inbox;
 mod out;
 mod serve;
 mod spare;
+mod ticket;
 mod write;
 
 pub(crate) use arrive::Fault;
@@ -49,6 +51,11 @@ pub(crate) use out::{
     Sent, //
 };
 pub(crate) use serve::Served;
+pub(crate) use ticket::{
+    Listener,
+    Ticket,
+    Tickets, //
+};
 
 use ibmsg_proto::{
     channel::{
@@ -198,6 +205,10 @@ pub(crate) struct Chan {
     is_blocked: bool,
     /// Some room has become free since tasks were woken for it.
     has_freed: bool,
+    /// The listener is to be notified of room.
+    tells_room: bool,
+    /// Of a channel of another module, unless it is being used.
+    ticket: Option<KBox<Ticket>>,
     is_away: bool,
     /// The peer's kernel has all messages.
     has_all: bool,
@@ -207,6 +218,14 @@ pub(crate) struct Chan {
     /// The next channel that is forgotten.
     pub(crate) next: Option<KBox<Chan>>,
     _charge: Option<Charge>,
+}
+
+/// What a channel has for another module.
+pub(crate) enum Delivery {
+    /// What a program would read.
+    Item(Taken),
+    /// There is room, perhaps, for a message that was refused.
+    Room,
 }
 
 /// What a program that has closed its end has not read, to be dropped when no lock is held.
@@ -255,6 +274,8 @@ impl Chan {
             wants_room: false,
             is_blocked: false,
             has_freed: false,
+            tells_room: false,
+            ticket: None,
             is_away: false,
             has_all: false,
             counts: Counts::default(),
@@ -726,6 +747,39 @@ impl Chan {
         (self.inbox.messages(), self.out.len())
     }
 
+    // --- other modules ---
+
+    /// Keeps the ticket until there is something to deliver.
+    pub(crate) fn rest(&mut self, ticket: &mut Option<KBox<Ticket>>) {
+        self.ticket = ticket.take();
+    }
+
+    /// The ticket, if it is not in use, and there is something to deliver.
+    pub(crate) fn due_ticket(&mut self) -> Option<KBox<Ticket>> {
+        // A program's channel has none.
+        self.ticket.as_ref()?;
+        let has_end = self.end.is_some_and(|end| !end.is_told);
+        let is_due =
+            self.tells_room || has_end || self.inbox.has_notice() || self.inbox.has_message();
+        is_due.then(|| self.ticket.take()).flatten()
+    }
+
+    /// The ticket, if it is not in use. Nothing is delivered any more.
+    pub(crate) fn leave(&mut self) -> Option<KBox<Ticket>> {
+        self.ticket.take()
+    }
+
+    /// What is to be delivered next.
+    pub(crate) fn delivery(&mut self) -> Option<Delivery> {
+        if core::mem::take(&mut self.tells_room) && self.end.is_none() {
+            return Some(Delivery::Room);
+        }
+        match self.take(usize::MAX) {
+            Take::Item(taken) => Some(Delivery::Item(taken)),
+            Take::TooLong | Take::Nothing | Take::End => None,
+        }
+    }
+
     // --- ends and outcomes ---
 
     /// Nothing more will arrive.
@@ -911,6 +965,7 @@ impl Chan {
         if is_wanted || (has_freed && self.is_blocked) {
             self.wants_room &= !is_wanted;
             self.is_blocked = false;
+            self.tells_room = true;
             self.wake.wake(Ready::OUT);
         }
     }

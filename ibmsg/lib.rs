@@ -30,6 +30,7 @@
 //! are spinlocks that may be taken in any context.
 
 #![deny(unsafe_code)]
+#![expect(dead_code, unused_imports, reason = "for other modules, which follow")]
 
 use ibmsg_proto::access::Peer;
 use ibtrs_core::messages::{

@@ -68,8 +68,19 @@ pub(crate) struct Portal<S> {
     _charge: Charge,
 }
 
+/// Is notified of offers at a portal that another module has bound.
+pub(crate) trait Listener: Send + Sync {
+    /// There is an offer.
+    ///
+    /// # Context
+    ///
+    /// *any*. The caller holds locks.
+    fn offered(&self);
+}
+
 struct Offers<S> {
     list: Deque<Offer<S>>,
+    listener: Option<Arc<dyn Listener>>,
     /// Of the next offer.
     id: u64,
     is_closed: bool,
@@ -82,7 +93,7 @@ pub(crate) struct Offer<S> {
     pub(crate) from: S,
     pub(crate) channel: u32,
     pub(crate) max_message: u32,
-    data: KVec<u8>,
+    pub(crate) data: KVec<u8>,
     /// The process that has read it, or is about to.
     reader: Option<Reader>,
 }
@@ -146,7 +157,7 @@ impl<S: Clone + PartialEq> Portals<S> {
                 backlog,
                 waiters <- kx::new_wait_queue!("Portal::waiters"),
                 offers <- new_spinlock_irq!(
-                    Offers { list: Deque::new(), id: 1, is_closed: false },
+                    Offers { list: Deque::new(), listener: None, id: 1, is_closed: false },
                     "Portal::offers"
                 ),
                 _charge: charge,
@@ -174,8 +185,11 @@ impl<S: Clone + PartialEq> Portals<S> {
     /// Gives up a portal's name. It gets no more offers.
     pub(crate) fn unbind(&self, portal: &Portal<S>) {
         let node = self.bound.lock().remove_node(&portal.name);
-        portal.offers.lock().is_closed = true;
-        drop(node);
+        let mut offers = portal.offers.lock();
+        offers.is_closed = true;
+        let listener = offers.listener.take();
+        drop(offers);
+        drop((node, listener));
     }
 }
 
@@ -216,9 +230,21 @@ impl<S: Clone + PartialEq> Portal<S> {
             data,
             reader: None,
         });
+        if let Some(listener) = &offers.listener {
+            listener.offered();
+        }
         drop(offers);
         self.waiters.wake(Ready::IN);
         Ok(())
+    }
+
+    /// Notifies a listener of all offers that come, and of those that there are, until the portal is unbound.
+    pub(crate) fn listen(&self, listener: Arc<dyn Listener>) {
+        let mut offers = self.offers.lock();
+        if !offers.list.is_empty() {
+            listener.offered();
+        }
+        offers.listener = Some(listener);
     }
 
     /// The program that has asked no longer wants a channel.
@@ -249,7 +275,7 @@ impl<S: Clone + PartialEq> Portal<S> {
         offers.list.remove(at)
     }
 
-    /// Takes any offer out of the list of a portal that is closed.
+    /// Takes the first offer out of the list: of a portal that is closed, or that has a listener.
     pub(crate) fn remove_any(&self) -> Option<Offer<S>> {
         self.offers.lock().list.pop_front()
     }

@@ -9,6 +9,7 @@
 //! | Module | Contents |
 //! |---|---|
 //! | [`program`] | what programs do |
+//! | [`listening`] | what other modules do |
 //! | [`transmit`] | fills frames |
 //! | [`arrive`] | looks at frames that have arrived |
 //! | [`moves`] | connections come and go |
@@ -26,6 +27,7 @@
 mod arrive;
 mod finish;
 mod garbage;
+mod listening;
 mod moves;
 mod program;
 mod ready;
@@ -37,6 +39,7 @@ mod tests;
 mod transmit;
 mod walk;
 
+pub(crate) use listening::End;
 pub(crate) use refusals::LogLimits;
 
 use arrive::{
@@ -448,6 +451,9 @@ impl Side {
         if chan.is_hungry(now) && !chan.is_listed_hungry {
             chan.is_listed_hungry = state.hungry.push_back(id).is_ok();
             self.0.feed.enqueue(self.0.clone());
+        }
+        if let Some(ticket) = chan.due_ticket() {
+            state.garbage.tickets.push(ticket);
         }
         let time = earlier(deadline, chan.next_time(due));
         if time.is_some() && !chan.is_timed {

@@ -165,11 +165,13 @@ impl Side {
         };
         let mut state = self.0.state.lock();
         let arrived = self.take_frame(&mut state, id, frame, &mut done, &mut parcels);
-        let garbage = core::mem::take(&mut state.garbage);
+        let mut garbage = core::mem::take(&mut state.garbage);
         let refused = state.refusals.take();
         drop(state);
+        let tickets = garbage.tickets.take();
         drop((garbage, parcels));
         refused.log(self);
+        tickets.arrived();
         arrived
     }
 

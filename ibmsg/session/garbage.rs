@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What nobody needs any more. It is dropped when the lock of the session is not held.
+//! What nobody needs any more. It is dropped when the lock of the session is not held, and so are the tickets of
+//! channels that have something for other modules.
 
 use kernel::prelude::*;
 
@@ -8,7 +9,8 @@ use super::ConnState;
 use crate::channel::{
     Chan,
     Sent,
-    Stack, //
+    Stack,
+    Tickets, //
 };
 
 /// Lists of such things; adding to them allocates nothing.
@@ -19,6 +21,8 @@ pub(super) struct Garbage {
     pub(super) unwanted: Stack,
     chans: Option<KBox<Chan>>,
     conns: Option<KBox<ConnState>>,
+    /// Of channels that have something for other modules.
+    pub(super) tickets: Tickets,
 }
 
 impl Garbage {
@@ -28,6 +32,7 @@ impl Garbage {
             unwanted: Stack::new(),
             chans: None,
             conns: None,
+            tickets: Tickets::new(),
         }
     }
 

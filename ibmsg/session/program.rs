@@ -13,6 +13,7 @@ use ibmsg_proto::{
 use ibtrs_core::convert;
 use ibtrs_proto::Errno;
 use kernel::{
+    alloc::Flags,
     prelude::*,
     sync::Arc, //
 };
@@ -224,8 +225,13 @@ impl Side {
     ///
     /// [`ENOMEM`], [`EPIPE`]
     pub(crate) fn grow(&self, id: u32) -> Result {
+        self.grow_by(id, GFP_KERNEL_ACCOUNT)
+    }
+
+    /// The same, with memory that `flags` allow to allocate.
+    pub(super) fn grow_by(&self, id: u32, flags: Flags) -> Result {
         let needs = self.with(id, |chan| chan.needs()).ok_or(EPIPE)?;
-        let mut spares = needs.allocate(GFP_KERNEL_ACCOUNT)?;
+        let mut spares = needs.allocate(flags)?;
         self.with(id, |chan| chan.extend(&mut spares)).ok_or(EPIPE)
     }
 
