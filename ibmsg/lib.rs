@@ -4,7 +4,8 @@
 //!
 //! A program opens `/dev/ibmsg`, binds a portal there or opens a channel to one, and reads and writes
 //! messages. Documentation/messages.md is for its author; the protocol is in Documentation/protocol.md,
-//! "Messages", and its decisions in [`ibmsg_proto`].
+//! "Messages", and its decisions in [`ibmsg_proto`]. Other modules of the kernel have portals and channels without
+//! files; [`modules`] is for their authors.
 //!
 //! | Module | Purpose |
 //! |---|---|
@@ -18,19 +19,19 @@
 //! | [`peers`] | sessions with other machines |
 //! | [`hub`] | what all users need |
 //! | [`file`] | what programs have |
+//! | [`modules`] | what other modules have: the public interface of this crate |
 //! | [`configfs`] | where the operator writes rules |
 //!
 //! Each may use those above it in this list.
 //!
 //! # Lock order
 //!
-//! `ChannelFile::reading`; `Peers::list`; `Session::state`, under which no other session is locked; then
+//! `ChannelFile::reading`, `Host::open`; `Peers::list`; `Session::state`, under which no other session is locked; then
 //! `Portals::bound`, `Portal::offers`, `Access::rules`, `Account::used`, `Limits::used`, `LogLimits::proved`, `LogLimits::others`, `Local::state` and the locks of message connections
-//! ([`ibtrs_core::messages`]), one at a time, and the locks of wait queues and work items. `Local::changing` comes before `Session::state`. All but `reading` and `changing`
+//! ([`ibtrs_core::messages`]), one at a time, and the locks of wait queues and work items. `Local::changing` comes before `Session::state`. All but `reading`, `open` and `changing`
 //! are spinlocks that may be taken in any context.
 
 #![deny(unsafe_code)]
-#![expect(dead_code, unused_imports, reason = "for other modules, which follow")]
 
 use ibmsg_proto::access::Peer;
 use ibtrs_core::messages::{
@@ -60,10 +61,31 @@ mod file;
 mod hub;
 mod limits;
 mod link;
+mod modules;
 mod peers;
 mod portal;
 mod session;
 mod types;
+
+pub use modules::{
+    Answer,
+    Channel,
+    ChannelOptions,
+    ChannelRef,
+    Closed,
+    ConnectOptions,
+    HandlerContext,
+    Offer,
+    Portal,
+    PortalOptions,
+    Receiver,
+    Reply,
+    Request,
+    SendOptions,
+    Service,
+    Unsent, //
+};
+pub use types::Body;
 
 #[allow(unsafe_code)]
 mod param {
@@ -115,8 +137,10 @@ fn default_total() -> u64 {
 }
 
 struct Module {
-    // In the order of teardown. First, nobody can open the device any more; all files are closed, or the
+    // In the order of teardown. No module that uses this one is loaded any more, and all files are closed, or the
     // module would not be unloaded.
+    _hub: hub::Registration,
+    // Nobody can open the device any more.
     _device: Pin<KBox<Device<file::Context>>>,
     _configfs: kx::configfs::Registration,
     _service: messages::Registration,
@@ -129,6 +153,7 @@ struct Sessions {
     sides: [session::Side; 2],
     peers: Arc<peers::Peers>,
     queue: Arc<Queue>,
+    handlers: Arc<Queue>,
 }
 
 impl Drop for Sessions {
@@ -139,6 +164,7 @@ impl Drop for Sessions {
             side.close();
         }
         self.queue.flush();
+        self.handlers.flush();
     }
 }
 
@@ -153,6 +179,7 @@ impl kernel::Module for Module {
         let portals = portal::Portals::new()?;
         let access = access::Access::new()?;
         let queue = Queue::new(Options::unbound(), fmt!("ibmsg"))?;
+        let handlers = Queue::new(Options::unbound(), fmt!("ibmsg-handlers"))?;
         let name = types::Name::new(LOCAL)?;
         let shared = session::Shared {
             portals,
@@ -171,6 +198,7 @@ impl kernel::Module for Module {
             shared,
             local: client.clone(),
             peers: peers.clone(),
+            handlers: handlers.clone(),
             is_ready: AtomicFlag::new(false),
         };
         // Nothing may fail between these two: the link and its sides refer to each other until `Sessions` is dropped.
@@ -180,9 +208,11 @@ impl kernel::Module for Module {
             sides,
             peers: peers.clone(),
             queue,
+            handlers,
         };
         let service = peers::Peers::as_service(&peers)?;
         let hub = Arc::new(hub, GFP_KERNEL)?;
+        let known = KBox::new(hub.clone(), GFP_KERNEL)?;
         // Any program may open it; the rules say who may bind and connect.
         let device = KBox::pin_init(Device::new(c"ibmsg", 0o666, hub.clone()), GFP_KERNEL)?;
         // The last step that can fail: directories that operators create keep the module loaded, and so do open
@@ -190,6 +220,7 @@ impl kernel::Module for Module {
         let configfs = configfs::register(access, peers, local)?;
         hub.is_ready.store(true, Relaxed);
         Ok(Self {
+            _hub: hub::register(known),
             _device: device,
             _configfs: configfs,
             // Last: sessions of IBTRS refer to the module from here on.

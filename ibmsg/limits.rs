@@ -19,6 +19,9 @@ use kernel::{
 /// What a channel, or a portal, costs besides its messages.
 const OBJECT: u64 = 4096;
 
+/// The other modules of the kernel, as a user: the id that no user has.
+pub(crate) const KERNEL: u32 = u32::MAX;
+
 /// Why a channel or portal is not allowed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Denied {

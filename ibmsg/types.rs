@@ -12,10 +12,8 @@ pub(crate) use arg::{
     Arg,
     Bytes, //
 };
-pub(crate) use body::{
-    Body,
-    BLOCK, //
-};
+pub use body::Body;
+pub(crate) use body::BLOCK;
 pub(crate) use header::{
     Event,
     Header,

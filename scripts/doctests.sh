@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: GPL-2.0
 #
-# doctests.sh KERNEL OUT: compiles the examples in the documentation of rust/kx
-# and rust/rdma, as users of the crates have them; nothing runs.  KERNEL is the
+# doctests.sh KERNEL OUT: compiles the examples in the documentation of rust/kx,
+# rust/rdma and ibmsg, as users of the crates have them; nothing runs.  KERNEL is the
 # kernel's build folder, OUT that of our built modules.  Ends with 1 if an
 # example does not compile.
 # shellcheck source=scripts/env.sh
@@ -10,7 +10,7 @@
 
 kernel=${1:?usage: doctests.sh KERNEL OUT}
 out=${2:?usage: doctests.sh KERNEL OUT}
-CRATES_WITH_EXAMPLES="kx rdma"
+CRATES_WITH_EXAMPLES="kx rdma ibmsg"
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

@@ -80,7 +80,7 @@ LAYERS = {
         ("session",),
         ("peers",),
         ("hub",),
-        ("file", "configfs"),
+        ("file", "modules", "configfs"),
     ],
 }
 

@@ -19,10 +19,17 @@ use kx::file::{
 
 /// The most bytes of a block.
 pub(crate) const BLOCK: usize = 4096;
+/// The most bytes of a message.
+// CAST: A small constant.
+const MAX_LEN: usize = ibmsg_proto::limits::MAX_MESSAGE as usize;
 
-/// The content of a message, in blocks of which none is longer than a page.
+/// The content of a message, in blocks. Those of a message that has arrived are not longer than a page each.
+///
+/// # Context
+///
+/// *any*, unless a function says otherwise.
 #[derive(Default)]
-pub(crate) struct Body {
+pub struct Body {
     len: u32,
     blocks: Blocks,
 }
@@ -92,7 +99,7 @@ impl Blocks {
 
 impl Body {
     /// No content.
-    pub(crate) const fn new() -> Self {
+    pub const fn new() -> Self {
         Self {
             len: 0,
             blocks: Blocks::None,
@@ -100,8 +107,34 @@ impl Body {
     }
 
     /// Bytes of it.
-    pub(crate) const fn len(&self) -> u32 {
+    pub const fn len(&self) -> u32 {
         self.len
+    }
+
+    /// Whether there is no content.
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// A copy of some bytes.
+    ///
+    /// # Context
+    ///
+    /// Any in which `flags` allow an allocation.
+    ///
+    /// # Errors
+    ///
+    /// [`EMSGSIZE`] if there are more than 65536, which no channel takes; [`ENOMEM`].
+    pub fn copied(content: &[u8], flags: Flags) -> Result<Self> {
+        match content.len() <= MAX_LEN {
+            true => Self::piece(content, flags),
+            false => Err(EMSGSIZE),
+        }
+    }
+
+    /// The content, one block after the other.
+    pub fn slices(&self) -> impl Iterator<Item = &[u8]> {
+        self.blocks()
     }
 
     /// Private data of a record, in memory that was allocated for it.
@@ -226,8 +259,8 @@ impl Body {
         self.blocks.as_slice().iter().map(|block| block.as_slice())
     }
 
-    /// Copies the bytes from `offset` on to a frame. Returns whether there are as many.
-    pub(crate) fn copy_out(&self, offset: usize, mut out: &mut [u8]) -> bool {
+    /// Copies bytes, the first of which is at `offset`. Returns whether there are as many as `out` takes.
+    pub fn copy_out(&self, offset: usize, mut out: &mut [u8]) -> bool {
         let mut skip = offset;
         for block in self.blocks() {
             let Some(block) = block.get(skip..) else {
@@ -261,6 +294,21 @@ impl Body {
             }
         }
         Ok(())
+    }
+}
+
+impl TryFrom<KVec<u8>> for Body {
+    type Error = KVec<u8>;
+
+    /// Takes memory as content without copying it. If it has more than 65536 bytes, it comes back.
+    fn try_from(content: KVec<u8>) -> Result<Self, KVec<u8>> {
+        let mut body = Self::new();
+        match content.len() {
+            0 => {}
+            1..=MAX_LEN => body.push(content),
+            _ => return Err(content),
+        }
+        Ok(body)
     }
 }
 

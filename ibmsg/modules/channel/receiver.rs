@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The handlers of a channel.
+
+use kernel::prelude::*;
+
+use super::ChannelRef;
+use crate::types::Body;
+
+/// A request of the other end.
+pub struct Request {
+    /// For [`ChannelRef::reply`].
+    pub id: u64,
+    /// Chosen by the other end.
+    pub tag: u64,
+    /// The content.
+    pub body: Body,
+}
+
+/// The reply of the other end to a call.
+pub struct Reply {
+    /// What the other end says: success, or an errno.
+    pub status: Result,
+    /// The content.
+    pub body: Body,
+}
+
+/// The end of a channel.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Closed {
+    /// `Ok`: the other end was closed, or its program died. Otherwise:
+    ///
+    /// - [`ECONNABORTED`]: the other kernel has lost the channel, or the session has ended,
+    /// - [`ESHUTDOWN`]: the client's session was closed,
+    /// - [`EACCES`]: the portal's rule no longer allows the session.
+    pub reason: Result,
+    /// How many messages of this end the other end has taken.
+    pub taken: u64,
+    /// How many the other kernel has queued.
+    pub queued: u64,
+}
+
+/// The handlers of a channel.
+///
+/// # Context
+///
+/// That of [`ChannelOptions::context`](crate::ChannelOptions::context): in a work item, handlers may sleep; in
+/// [`HandlerContext::Arrival`](crate::HandlerContext::Arrival) they must not. For one channel, no two handlers
+/// run at a time. No lock of `ibmsg` is held: handlers may call everything of [`ChannelRef`].
+///
+/// A handler must not drop the [`Channel`](crate::Channel) or the [`Portal`](crate::Portal) that calls it, as that waits for
+/// the handler; [`ChannelRef::close`] is for handlers.
+///
+/// # Flow control
+///
+/// The other end gets the credits of a message back when its handler has returned. The content belongs to the
+/// handler, which may keep or send it; what is kept is not counted any more.
+pub trait Receiver: Send + Sync {
+    /// A message without an answer has arrived, with a tag that the other end has chosen.
+    fn message(&self, channel: &ChannelRef, tag: u64, body: Body) {
+        let _ = (channel, tag, body);
+    }
+
+    /// A request has arrived. It is to be answered by [`ChannelRef::reply`], now or later. Without a handler, the answer
+    /// is [`EOPNOTSUPP`].
+    fn request(&self, channel: &ChannelRef, request: Request) {
+        if channel
+            .reply(request.id, Err(EOPNOTSUPP), Body::new())
+            .is_err()
+        {
+            channel.close();
+        }
+    }
+
+    /// A call with this tag has ended: with a reply, or without one for one of these reasons:
+    ///
+    /// - [`ECANCELED`]: the request was not delivered, and will not be,
+    /// - [`ECONNRESET`]: it was delivered; the channel was closed before the answer,
+    /// - [`ETIMEDOUT`]: no answer in time; one that arrives later is dropped,
+    /// - [`ECONNABORTED`]: nobody knows what has become of it.
+    fn reply(&self, channel: &ChannelRef, tag: u64, reply: Result<Reply>) {
+        let _ = (channel, tag, reply);
+    }
+
+    /// What has become of a message with this tag. `Ok`: the other kernel has queued it. Otherwise [`ECANCELED`]: it was
+    /// not delivered; [`ETIMEDOUT`] or [`ECONNABORTED`]: unknown.
+    fn outcome(&self, channel: &ChannelRef, tag: u64, outcome: Result) {
+        let _ = (channel, tag, outcome);
+    }
+
+    /// There is room again after [`EAGAIN`], perhaps not enough for the longest message.
+    fn room(&self, channel: &ChannelRef) {
+        let _ = channel;
+    }
+
+    /// The channel has lost its connection, or has one again, if [`ChannelOptions::wants_paths`](crate::ChannelOptions::wants_paths).
+    fn path(&self, channel: &ChannelRef, is_there: bool) {
+        let _ = (channel, is_there);
+    }
+
+    /// The channel has ended. It is the last call; all others for messages that had arrived, and for outcomes, came before.
+    /// It is not called for a channel that this module drops before.
+    fn closed(&self, channel: &ChannelRef, closed: Closed) {
+        let _ = (channel, closed);
+    }
+}
