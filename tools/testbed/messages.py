@@ -505,6 +505,14 @@ def hold_accepted(name: str) -> None:
     wait_for_end(accept(portal, offer.id))
 
 
+def take_one(name: str) -> None:
+    """Accepts a channel, takes a message, and dies."""
+    portal = bind(name)
+    (offer,) = read(portal, 1024)
+    wait_one(accept(portal, offer.id))
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 def accept_all(name: str, flags="0") -> None:
     """Accepts channels for ever, and closes those that have ended."""
     portal = bind(name, flags=int(flags))

@@ -40,7 +40,7 @@ for _ in {1..300}; do
 done
 @clear_exports@
 loaded=()
-for module in ibtrs_sample_disk ibtrs_sample_client ibnbd_client rnbd_client ibnbd_server rnbd_server \
+for module in ibtrs_sample_disk ibtrs_sample_client ibtrs_sample_calls ibnbd_client rnbd_client ibnbd_server rnbd_server \
 	ibtrs_client rtrs_client ibtrs_server rtrs_server ibmsg ibtrs_core rtrs_core; do
 	[ ! -e "/sys/module/$module" ] || loaded+=("$module")
 done
