@@ -4,7 +4,10 @@
 
 use kernel::prelude::*;
 
-use crate::types::Terms;
+use crate::types::{
+    Terms,
+    Wants, //
+};
 
 /// Where the handlers of a channel run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -40,6 +43,8 @@ pub struct ChannelOptions {
     pub timeout_ms: u32,
     /// [`Receiver::path`](super::Receiver::path) is called.
     pub wants_paths: bool,
+    /// [`Receiver::draining`](super::Receiver::draining) is called.
+    pub wants_drain: bool,
     /// Where the handlers run.
     pub context: HandlerContext,
 }
@@ -60,7 +65,13 @@ impl ChannelOptions {
             self.send_bytes,
             self.timeout_ms,
         ];
-        Terms::new(said, self.wants_paths)
+        Terms::new(
+            said,
+            Wants {
+                paths: self.wants_paths,
+                drain: self.wants_drain,
+            },
+        )
     }
 }
 

@@ -180,6 +180,10 @@ impl Callee {
             }
             Some(Event::PathLost) => self.receiver.path(channel, false),
             Some(Event::PathBack) => self.receiver.path(channel, true),
+            Some(Event::Draining) => {
+                let seconds = u32::try_from(header.tag).unwrap_or(0);
+                self.receiver.draining(channel, seconds);
+            }
             // The owner has waited for that.
             Some(Event::Connected) | None => {}
         }

@@ -98,6 +98,13 @@ pub trait Receiver: Send + Sync {
         let _ = (channel, is_there);
     }
 
+    /// The server of the session, which is this machine or the other one, is about to be stopped for about that many
+    /// seconds, 0 if it is not known for how long, if
+    /// [`ChannelOptions::wants_drain`](crate::ChannelOptions::wants_drain). Messages may wait until it is back.
+    fn draining(&self, channel: &ChannelRef, seconds: u32) {
+        let _ = (channel, seconds);
+    }
+
     /// The channel has ended. It is the last call; all others for messages that had arrived, and for outcomes, came before.
     /// It is not called for a channel that this module drops before.
     fn closed(&self, channel: &ChannelRef, closed: Closed) {
