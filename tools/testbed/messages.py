@@ -272,14 +272,14 @@ def refused() -> None:
     ready(portal, select.POLLIN)
     os.close(portal)
     assert one(left).status == errno.ENOENT
-    # A program that waits gets the reason.
+    # A program that waits gets the reason, and where to go instead.
     portal = bind("no")
     pid = child(lambda: refusing(portal))
     args = connect_args("no")
     with fails(errno.ECONNREFUSED):
         fcntl.ioctl(context, CONNECT, args)
     status, length = struct.unpack_from("=iI", args, 12)
-    assert (status, bytes(args[184:184 + length])) == (errno.EACCES, b"no")
+    assert (status, bytes(args[184:184 + length])) == (errno.EREMCHG, b"storage2 kv")
     ends(pid)
     # Nobody answers.
     with fails(errno.ETIMEDOUT):
@@ -290,7 +290,7 @@ def refused() -> None:
 
 def refusing(portal: int) -> None:
     (offer,) = read(portal)
-    accept(portal, offer.id, flags=REJECT, reason=errno.EACCES, data=b"no")
+    accept(portal, offer.id, flags=REJECT, reason=errno.EREMCHG, data=b"storage2 kv")
 
 
 LENGTHS = (0, 1, 8, 100, 4000, 4096, 5000, 20000, MAX)
