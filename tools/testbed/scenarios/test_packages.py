@@ -11,7 +11,7 @@ from testbed import fio, services
 from testbed.lab import wait_for
 from testbed.paths import TOP
 
-MODULES = {"ibtrs_core", "ibtrs_client", "ibtrs_server", "ibnbd_client", "ibnbd_server"}
+MODULES = {"ibtrs_core", "ibtrs_client", "ibtrs_server", "ibnbd_client", "ibnbd_server", "ibmsg"}
 PACKAGES = "ibtrs-dkms ibtrs-tools libibmsg-dev"
 # What DKMS and the packages make, of which dpkg has no list.
 MADE = "/lib/modules/*/updates /var/lib/dkms/ibtrs /var/lib/ibtrs /usr/src/ibtrs-*"
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.fresh
 def modules_of(guest) -> set[str]:
     """The files of our modules that modprobe knows."""
     listed = guest.run("cat /lib/modules/$(uname -r)/modules.dep")
-    return set(re.findall(r"^([^:\s]*/ib(?:trs|nbd)_\w+\.ko[^:\s]*):", listed, re.MULTILINE))
+    return set(re.findall(r"^([^:\s]*/ib(?:(?:trs|nbd)_\w+|msg)\.ko[^:\s]*):", listed, re.MULTILINE))
 
 
 def shut_down(guest) -> None:
@@ -77,7 +77,8 @@ def exchange_messages(guest) -> None:
     assert guest.run("ibmsg call local echo hello") == "hello"
     guest.run("cd /usr/local/src && cc -Wall -Wextra -Werror -o /tmp/call call.c")
     assert guest.run("/tmp/call ask echo hello") == "hello"
-    assert guest.run("systemctl show -P CapabilityBoundingSet ibmsg@echo") == ""
+    # To bind any portal, and no more.
+    assert guest.run("systemctl show -P CapabilityBoundingSet ibmsg@echo") == "cap_net_admin"
     guest.run("systemctl stop ibmsg@echo")
     assert guest.run("ibmsg call local echo hello", check=False).status == 3
     # The removal of the package stops it.
@@ -92,7 +93,7 @@ def test_from_installation_to_purge(installed, stack):
     assert modules_of(client) == {f"updates/dkms/{module}.ko" for module in MODULES}
     # systemd finds no fault with the units, each of which it would say.
     units = ("ibnbd-client.service ibnbd-server.service ibnbd-metrics.service ibnbd-key@demo.service "
-             "ibnbd@demo-data.service ibmsg@echo.service")
+             "ibnbd@demo-data.service ibmsg@echo.service ibmsg-rules.service")
     assert client.run(f"systemd-analyze verify --man=no {units} 2>&1") == ""
     image = services.image(installed, size_mb=128)
     server.add_disk(image)
