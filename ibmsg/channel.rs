@@ -34,6 +34,7 @@ mod write;
 pub(crate) use arrive::Fault;
 pub(crate) use calls::{
     Answered,
+    CallTable,
     CallTimes,
     Caller,
     Calls,

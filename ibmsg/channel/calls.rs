@@ -146,6 +146,28 @@ pub(crate) struct Slot {
     since: u64,
 }
 
+/// Memory for calls that are made.
+///
+/// It is one piece of up to a few hundred KiB, which comes from `vmalloc` if the pages are scattered. Neither `vmalloc` nor
+/// `vfree` may be called in atomic context, whatever the flags of the allocation, so this has none: only callers that may
+/// sleep make or drop one.
+pub(crate) struct CallTable(KVVec<Call>);
+
+impl CallTable {
+    /// Memory for that many calls.
+    ///
+    /// # Context
+    ///
+    /// *may sleep*, also to drop it.
+    ///
+    /// # Errors
+    ///
+    /// [`ENOMEM`]
+    pub(crate) fn new(calls: usize) -> Result<Self> {
+        Ok(Self(KVVec::with_capacity(calls, GFP_KERNEL_ACCOUNT)?))
+    }
+}
+
 /// The calls in both directions.
 pub(crate) struct Calls {
     made: KVVec<Call>,
@@ -197,8 +219,14 @@ impl Calls {
         lacks.then(|| most.min((2 * len).max(8)))
     }
 
-    /// Takes memory for calls. What is left in `made` is not needed.
-    pub(crate) fn extend(&mut self, made: &mut KVVec<Call>) {
+    /// Calls for which there is memory.
+    #[cfg(IBTRS_KUNIT)]
+    pub(crate) fn capacity(&self) -> usize {
+        self.made.capacity()
+    }
+
+    /// Takes memory for calls. What is left in the table is not needed.
+    pub(crate) fn extend(&mut self, CallTable(made): &mut CallTable) {
         if made.capacity() <= self.made.capacity() {
             return;
         }

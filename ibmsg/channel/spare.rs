@@ -2,7 +2,8 @@
 
 //! Memory with which the lists of a channel grow.
 //!
-//! It is allocated when no lock is held, by a task that may wait for it.
+//! It is allocated when no lock of this module is held. The lists are in small pieces, and may grow in any context. The
+//! table of calls is one piece ([`CallTable`]), and grows only where the caller may sleep.
 
 use kernel::{
     alloc::Flags,
@@ -14,21 +15,20 @@ use kx::deque::{
 };
 
 use super::{
-    calls::Call,
     inbox::{
         Incoming,
         Notice, //
     },
+    CallTable,
     Chan,
     Sent, //
 };
 
-/// What a channel lacks for the next message in either direction.
+/// What the lists of a channel lack for the next message in either direction.
 pub(crate) struct Needs {
     out: Option<Lack>,
     messages: Option<Lack>,
     notices: Option<Lack>,
-    calls: Option<usize>,
 }
 
 /// Memory for that.
@@ -36,7 +36,6 @@ pub(crate) struct Spares {
     out: Spare<KBox<Sent>>,
     messages: Spare<KBox<Incoming>>,
     notices: Spare<Notice>,
-    calls: KVVec<Call>,
 }
 
 impl Needs {
@@ -54,7 +53,6 @@ impl Needs {
             out: spare(self.out, flags)?,
             messages: spare(self.messages, flags)?,
             notices: spare(self.notices, flags)?,
-            calls: KVVec::with_capacity(self.calls.unwrap_or(0), flags)?,
         })
     }
 }
@@ -64,14 +62,13 @@ fn spare<T>(lack: Option<Lack>, flags: Flags) -> Result<Spare<T>> {
 }
 
 impl Chan {
-    /// What this channel lacks.
+    /// What the lists lack.
     pub(crate) fn needs(&self) -> Needs {
         let (messages, notices) = self.inbox.lack();
         Needs {
             out: self.out.lack(),
             messages,
             notices,
-            calls: self.calls.lack(self.most_calls()),
         }
     }
 
@@ -82,15 +79,29 @@ impl Chan {
             out: None,
             messages,
             notices: None,
-            calls: None,
         }
+    }
+
+    /// Calls for which there is memory.
+    #[cfg(IBTRS_KUNIT)]
+    pub(crate) fn room_for_calls(&self) -> usize {
+        self.calls.capacity()
     }
 
     /// Takes what was allocated. What is left is not needed.
     pub(crate) fn extend(&mut self, spares: &mut Spares) {
         self.out.extend(&mut spares.out);
         self.inbox.extend(&mut spares.messages, &mut spares.notices);
-        self.calls.extend(&mut spares.calls);
+    }
+
+    /// The number of calls for which a table is needed before another call can be made; none if there is room.
+    pub(crate) fn lack_of_calls(&self) -> Option<usize> {
+        self.calls.lack(self.most_calls())
+    }
+
+    /// Takes a larger table of calls. What is left in its place is not needed.
+    pub(crate) fn extend_calls(&mut self, table: &mut CallTable) {
+        self.calls.extend(table);
     }
 
     /// There is memory for messages: those that were dropped are to come again.

@@ -286,6 +286,8 @@ impl Channel {
         // From now on, dropping it closes the channel.
         let mut opened = opened.inspect_err(|_| end.release())?;
         opened.channel.data = opened.channel.answer(options.timeout_ms)?;
+        // The portal's terms are known now. Calls are made where nothing that large can be allocated.
+        end.extend_calls(end.call_table()?);
         Ok(opened.listen())
     }
 
@@ -304,6 +306,11 @@ impl Channel {
     /// portal of this module has accepted.
     pub fn data(&self) -> &[u8] {
         &self.data
+    }
+
+    #[cfg(IBTRS_KUNIT)]
+    pub(super) fn end(&self) -> &End {
+        self.0.end()
     }
 
     /// Whether [`Receiver::closed`] was called.

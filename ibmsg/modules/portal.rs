@@ -306,10 +306,11 @@ impl Host {
         let (side, id) = (offer.from.clone(), offer.channel);
         let wake = side.waiters(id).ok_or(ENOENT)?;
         let end = End { side, id, wake };
+        let table = end.call_table()?;
         let owner = Arc::new(HostListener(self.clone()), GFP_KERNEL)?;
         let context = self.channels.context;
-        let opened = Opened::new(&self.hub, end, context, receiver, Some(owner))?;
-        if !offer.from.accept(id, data, slots) {
+        let opened = Opened::new(&self.hub, end.clone(), context, receiver, Some(owner))?;
+        if !end.accept(data, slots, table) {
             return Err(ENOENT);
         }
         // Before it can end, so that it is found then.

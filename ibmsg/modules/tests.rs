@@ -442,6 +442,31 @@ mod suite {
     }
 
     #[test]
+    fn a_call_needs_no_larger_table() -> Result {
+        let world = World::new(0)?;
+        let (log, own) = (Log::new(true)?, Log::new(false)?);
+        let options = ChannelOptions {
+            recv_calls: 100,
+            send_msgs: 300,
+            ..ChannelOptions::default()
+        };
+        let portal = world.bind(options, accepts(hears(&log)?.0)?)?;
+        let channel = world.connect(options, hears(&own)?.0)?;
+        let room = || channel.end().room_for_calls();
+        let before = room();
+        assert!(before >= 100);
+        for tag in 0..100 {
+            channel.call(Body::new(), tag, 0)?;
+        }
+        let refused = channel.call(Body::new(), 100, 0).map_err(Error::from);
+        assert_eq!(refused, Err(EAGAIN));
+        assert_eq!(room(), before);
+        log.may_go_on.complete_all();
+        drop((portal, channel));
+        Ok(())
+    }
+
+    #[test]
     fn a_sender_is_notified_of_room() -> Result {
         for context in [HandlerContext::WorkItem, HandlerContext::Arrival] {
             let world = World::new(0)?;

@@ -4,6 +4,7 @@
 
 use core::mem::MaybeUninit;
 use kernel::{
+    alloc::Flags,
     prelude::*,
     sync::Arc, //
 };
@@ -12,10 +13,12 @@ use kx::file::WaitQueue;
 use super::Side;
 use crate::{
     channel::{
+        CallTable,
         Caller,
         Chan,
         Delivery,
         Sent,
+        Slot,
         Taken,
         Ticket, //
     },
@@ -39,13 +42,86 @@ pub(crate) struct End {
 pub(crate) type Unqueued = (Error, Body);
 
 impl End {
-    /// Calls a function for the channel, and looks after it. None if the channel has gone.
-    fn change<R>(&self, f: impl FnOnce(&mut Chan) -> R) -> Option<R> {
-        let is_it = |chan: &Chan| Arc::ptr_eq(chan.waiters(), &self.wake) && chan.has_program;
+    fn is(&self, chan: &Chan) -> bool {
+        Arc::ptr_eq(chan.waiters(), &self.wake)
+    }
+
+    /// Calls a function for the channel. None if the channel has gone.
+    fn with<R>(&self, f: impl FnOnce(&mut Chan) -> R) -> Option<R> {
         let result = self
             .side
-            .change(self.id, |chan| is_it(chan).then(|| f(chan)));
+            .with(self.id, |chan| self.is(chan).then(|| f(chan)));
         result.flatten()
+    }
+
+    /// Calls a function for the channel, and looks after it. None if the channel has gone, or has no owner.
+    fn change<R>(&self, f: impl FnOnce(&mut Chan) -> R) -> Option<R> {
+        let is_owned = |chan: &Chan| self.is(chan) && chan.has_program;
+        let result = self
+            .side
+            .change(self.id, |chan| is_owned(chan).then(|| f(chan)));
+        result.flatten()
+    }
+
+    /// A table for all calls that may be unanswered. With it, [`End::post`] needs no other one.
+    ///
+    /// # Context
+    ///
+    /// *may sleep*
+    ///
+    /// # Errors
+    ///
+    /// [`ENOMEM`]; [`ENOENT`] if the channel has gone.
+    pub(crate) fn call_table(&self) -> Result<CallTable> {
+        let most = self.with(|chan| chan.most_calls()).ok_or(ENOENT)?;
+        CallTable::new(usize::from(most))
+    }
+
+    /// The owner of the portal accepts the channel. Returns whether it still can. `slots` is for requests, `table` for
+    /// calls.
+    ///
+    /// # Context
+    ///
+    /// *may sleep*, for what is left in `table`.
+    pub(crate) fn accept(&self, data: KVec<u8>, slots: KVec<Slot>, mut table: CallTable) -> bool {
+        let accepted = self.side.change(self.id, |chan| {
+            let is_accepted = self.is(chan) && chan.accept(data, slots);
+            if is_accepted {
+                chan.extend_calls(&mut table);
+            }
+            is_accepted
+        });
+        accepted.unwrap_or(false)
+    }
+
+    /// The channel, which this end has opened, uses this table for calls.
+    ///
+    /// # Context
+    ///
+    /// *may sleep*, for what is left in `table`.
+    pub(crate) fn extend_calls(&self, mut table: CallTable) {
+        let _ = self.with(|chan| chan.extend_calls(&mut table));
+    }
+
+    /// Allocates what the lists need for the next message. The table of calls does not grow here.
+    ///
+    /// # Context
+    ///
+    /// As `flags` says.
+    ///
+    /// # Errors
+    ///
+    /// [`ENOMEM`], [`EPIPE`]
+    fn grow(&self, flags: Flags) -> Result {
+        let needs = self.with(|chan| chan.needs()).ok_or(EPIPE)?;
+        let mut spares = needs.allocate(flags)?;
+        self.with(|chan| chan.extend(&mut spares)).ok_or(EPIPE)
+    }
+
+    /// Calls for which there is memory.
+    #[cfg(IBTRS_KUNIT)]
+    pub(crate) fn room_for_calls(&self) -> usize {
+        self.with(|chan| chan.room_for_calls()).unwrap_or(0)
     }
 
     /// Delivers what there is, and all that comes. If the channel has gone, the ticket is dropped.
@@ -98,7 +174,7 @@ impl End {
             match result.unwrap_or(Err(EPIPE)) {
                 // Lists grow when no lock is held. Others may use up what was allocated.
                 Err(ENOMEM) if message.is_some() => {
-                    if let Err(error) = self.side.grow_by(self.id, GFP_ATOMIC | __GFP_NOWARN) {
+                    if let Err(error) = self.grow(GFP_ATOMIC | __GFP_NOWARN) {
                         break Err(error);
                     }
                 }

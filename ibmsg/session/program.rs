@@ -13,7 +13,6 @@ use ibmsg_proto::{
 use ibtrs_core::convert;
 use ibtrs_proto::Errno;
 use kernel::{
-    alloc::Flags,
     prelude::*,
     sync::Arc, //
 };
@@ -32,6 +31,7 @@ use crate::{
     channel::{
         Answered,
         Begun,
+        CallTable,
         CallTimes,
         Caller,
         Calls,
@@ -225,14 +225,15 @@ impl Side {
     ///
     /// [`ENOMEM`], [`EPIPE`]
     pub(crate) fn grow(&self, id: u32) -> Result {
-        self.grow_by(id, GFP_KERNEL_ACCOUNT)
-    }
-
-    /// The same, with memory that `flags` allow to allocate.
-    pub(super) fn grow_by(&self, id: u32, flags: Flags) -> Result {
-        let needs = self.with(id, |chan| chan.needs()).ok_or(EPIPE)?;
-        let mut spares = needs.allocate(flags)?;
-        self.with(id, |chan| chan.extend(&mut spares)).ok_or(EPIPE)
+        let needs = self.with(id, |chan| (chan.needs(), chan.lack_of_calls()));
+        let (needs, calls) = needs.ok_or(EPIPE)?;
+        let mut spares = needs.allocate(GFP_KERNEL_ACCOUNT)?;
+        let mut table = CallTable::new(calls.unwrap_or(0))?;
+        let grown = self.with(id, |chan| {
+            chan.extend(&mut spares);
+            chan.extend_calls(&mut table);
+        });
+        grown.ok_or(EPIPE)
     }
 
     /// It refuses. Returns whether it still can.
