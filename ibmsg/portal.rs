@@ -92,6 +92,8 @@ pub(crate) struct Offer<S> {
     /// Where it comes from.
     pub(crate) from: S,
     pub(crate) channel: u32,
+    /// Of this channel only: the client may withdraw it, and give its number to another one.
+    pub(crate) wake: Arc<WaitQueue>,
     pub(crate) max_message: u32,
     pub(crate) data: KVec<u8>,
     /// The process that has read it, or is about to.
@@ -208,9 +210,9 @@ impl<S: Clone + PartialEq> Portal<S> {
         }
     }
 
-    /// A program asks for a channel. Returns why not: [`EAGAIN`] if too many ask, [`ENOENT`] if the portal
+    /// A program asks for a channel, whose tasks wait in `wake`. Returns why not: [`EAGAIN`] if too many ask, [`ENOENT`] if the portal
     /// is being closed, or [`ENOMEM`].
-    pub(crate) fn offer(&self, from: &S, open: &Open<'_>) -> Result {
+    pub(crate) fn offer(&self, from: &S, open: &Open<'_>, wake: Arc<WaitQueue>) -> Result {
         let data = copy(open.data, GFP_ATOMIC | __GFP_NOWARN)?;
         let mut offers = self.offers.lock();
         if offers.is_closed {
@@ -226,6 +228,7 @@ impl<S: Clone + PartialEq> Portal<S> {
             id,
             from: from.clone(),
             channel: open.channel,
+            wake,
             max_message: open.window.max_message(),
             data,
             reader: None,
@@ -258,12 +261,12 @@ impl<S: Clone + PartialEq> Portal<S> {
         drop(offer);
     }
 
-    /// Where an offer comes from, and the number of its channel.
-    pub(crate) fn find(&self, id: u64) -> Option<(S, u32)> {
+    /// Where an offer comes from, the number of its channel, and its queue of tasks.
+    pub(crate) fn find(&self, id: u64) -> Option<(S, u32, Arc<WaitQueue>)> {
         let offers = self.offers.lock();
         let mut all = offers.list.iter();
         let found = all.find(|offer| offer.id == id);
-        found.map(|offer| (offer.from.clone(), offer.channel))
+        found.map(|offer| (offer.from.clone(), offer.channel, offer.wake.clone()))
     }
 
     /// Takes an offer out of the list, to be answered.

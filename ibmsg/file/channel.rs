@@ -106,8 +106,7 @@ impl ChannelFile {
 
     /// The file of a channel that is offered. It does nothing with that before
     /// [`ChannelFile::has_channel`].
-    pub(super) fn offered(side: Side, channel: u32) -> Result<Arc<Self>> {
-        let wake = side.waiters(channel).ok_or(ENOENT)?;
+    pub(super) fn offered(side: Side, channel: u32, wake: Arc<WaitQueue>) -> Result<Arc<Self>> {
         Self::make(side, channel, wake, false)
     }
 

@@ -80,7 +80,7 @@ impl PortalFile {
             // CAST: An errno.
             let reason = Error::from_errno(-(reason as c_int));
             let offer = self.portal.remove(offer).ok_or(ENOENT)?;
-            return match offer.from.reject(offer.channel, reason, data) {
+            return match offer.end().reject(reason, data) {
                 true => Ok(0),
                 false => Err(ENOENT),
             };
@@ -88,19 +88,14 @@ impl PortalFile {
         if reason != 0 {
             return Err(EINVAL);
         }
-        let (from, channel) = self.portal.find(offer).ok_or(ENOENT)?;
+        let (from, channel, wake) = self.portal.find(offer).ok_or(ENOENT)?;
         // What may fail comes first: the slots for requests, and the file, for a channel that is not its own yet.
         let slots = Calls::slots(self.portal.terms.window.calls())?;
-        let object = ChannelFile::offered(from.clone(), channel).inspect_err(|error| {
-            if *error == ENOENT {
-                // Its channel has gone.
-                drop(self.portal.remove(offer));
-            }
-        })?;
+        let object = ChannelFile::offered(from, channel, wake)?;
         let file = NewFile::new(c"[ibmsg-channel]", object.clone(), flags & NONBLOCK != 0)?;
         // Of two tasks that accept, one gets it.
         let offer = self.portal.remove(offer).ok_or(ENOENT)?;
-        if !offer.from.accept(offer.channel, data, slots) {
+        if !offer.end().accept(data, slots, None) {
             return Err(ENOENT);
         }
         object.has_channel();
@@ -112,7 +107,7 @@ impl Drop for PortalFile {
     fn drop(&mut self) {
         self.portals.unbind(&self.portal);
         while let Some(offer) = self.portal.remove_any() {
-            let _ = offer.from.reject(offer.channel, ENOENT, KVec::new());
+            let _ = offer.end().reject(ENOENT, KVec::new());
         }
     }
 }

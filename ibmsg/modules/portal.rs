@@ -36,10 +36,7 @@ use crate::{
     },
     limits::KERNEL,
     portal,
-    session::{
-        End,
-        Side, //
-    },
+    session::Side,
     types::{
         Name,
         MAX_DATA, //
@@ -217,7 +214,7 @@ impl Portal {
 fn close(portals: &portal::Portals<Side>, portal: &portal::Portal<Side>) {
     portals.unbind(portal);
     while let Some(offer) = portal.remove_any() {
-        let _ = offer.from.reject(offer.channel, ENOENT, KVec::new());
+        let _ = offer.end().reject(ENOENT, KVec::new());
     }
 }
 
@@ -291,7 +288,7 @@ impl Host {
             _ => (EINVAL, KVec::new()),
         };
         // The other end may have withdrawn it.
-        let _ = offer.from.reject(offer.channel, reason, data);
+        let _ = offer.end().reject(reason, data);
     }
 
     fn accept(
@@ -303,14 +300,12 @@ impl Host {
         // What may fail comes first.
         self.open.lock().reserve(1, GFP_KERNEL)?;
         let slots = Calls::slots(self.portal.terms.window.calls())?;
-        let (side, id) = (offer.from.clone(), offer.channel);
-        let wake = side.waiters(id).ok_or(ENOENT)?;
-        let end = End { side, id, wake };
+        let end = offer.end();
         let table = end.call_table()?;
         let owner = Arc::new(HostListener(self.clone()), GFP_KERNEL)?;
         let context = self.channels.context;
         let opened = Opened::new(&self.hub, end.clone(), context, receiver, Some(owner))?;
-        if !end.accept(data, slots, table) {
+        if !end.accept(data, slots, Some(table)) {
             return Err(ENOENT);
         }
         // Before it can end, so that it is found then.

@@ -439,10 +439,10 @@ impl Side {
             terms.limits,
             FIRST,
         );
-        let mut chan = Chan::new(proto, name, terms, wake, Some(charge));
+        let mut chan = Chan::new(proto, name, terms, wake.clone(), Some(charge));
         chan.peer = Some(open.window);
         Self::insert(state, seat, chan);
-        portal.offer(self, open).map_err(|error| {
+        portal.offer(self, open, wake).map_err(|error| {
             // Nobody has heard of it, and its charge is not kept.
             if let Some(chan) = state.chans.remove(&open.channel) {
                 state.len -= 1;

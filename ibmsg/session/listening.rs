@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What other modules do with the channels of a session.
+//! What other modules do with the channels of a session, and the answers of all owners of portals.
 
 use core::mem::MaybeUninit;
+use ibtrs_core::convert;
 use kernel::{
     alloc::Flags,
     prelude::*,
@@ -22,6 +23,7 @@ use crate::{
         Taken,
         Ticket, //
     },
+    portal::Offer,
     types::{
         now,
         Body,
@@ -36,6 +38,17 @@ pub(crate) struct End {
     pub(crate) id: u32,
     /// No other channel has it.
     pub(crate) wake: Arc<WaitQueue>,
+}
+
+impl Offer<Side> {
+    /// The channel that is offered. If it was withdrawn, answers do nothing.
+    pub(crate) fn end(&self) -> End {
+        End {
+            side: self.from.clone(),
+            id: self.channel,
+            wake: self.wake.clone(),
+        }
+    }
 }
 
 /// A message that was not queued.
@@ -78,20 +91,34 @@ impl End {
     }
 
     /// The owner of the portal accepts the channel. Returns whether it still can. `slots` is for requests, `table` for
-    /// calls.
+    /// calls, unless that grows later.
     ///
     /// # Context
     ///
     /// *may sleep*, for what is left in `table`.
-    pub(crate) fn accept(&self, data: KVec<u8>, slots: KVec<Slot>, mut table: CallTable) -> bool {
+    pub(crate) fn accept(
+        &self,
+        data: KVec<u8>,
+        slots: KVec<Slot>,
+        mut table: Option<CallTable>,
+    ) -> bool {
         let accepted = self.side.change(self.id, |chan| {
             let is_accepted = self.is(chan) && chan.accept(data, slots);
-            if is_accepted {
-                chan.extend_calls(&mut table);
+            if let Some(table) = table.as_mut().filter(|_| is_accepted) {
+                chan.extend_calls(table);
             }
             is_accepted
         });
         accepted.unwrap_or(false)
+    }
+
+    /// It refuses. Returns whether it still can.
+    pub(crate) fn reject(&self, reason: Error, data: KVec<u8>) -> bool {
+        let reason = convert::errno(reason);
+        let rejected = self
+            .side
+            .change(self.id, |chan| self.is(chan) && chan.reject(reason, data));
+        rejected.unwrap_or(false)
     }
 
     /// The channel, which this end has opened, uses this table for calls.

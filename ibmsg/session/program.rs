@@ -10,7 +10,6 @@ use ibmsg_proto::{
     },
     limits::FIRST, //
 };
-use ibtrs_core::convert;
 use ibtrs_proto::Errno;
 use kernel::{
     prelude::*,
@@ -38,7 +37,6 @@ use crate::{
         Chan,
         Reserved,
         Sent,
-        Slot,
         Take,
         Taken, //
     },
@@ -204,17 +202,6 @@ impl Side {
         let _ = self.with(id, Chan::forget_answer);
     }
 
-    /// The tasks that wait for a channel.
-    pub(crate) fn waiters(&self, id: u32) -> Option<Arc<WaitQueue>> {
-        self.with(id, |chan| chan.waiters().clone())
-    }
-
-    /// The program at a portal accepts a channel. Returns whether it still can.
-    pub(crate) fn accept(&self, id: u32, data: KVec<u8>, slots: KVec<Slot>) -> bool {
-        self.change(id, |chan| chan.accept(data, slots))
-            .unwrap_or(false)
-    }
-
     /// Allocates what the next message of a channel's program needs.
     ///
     /// # Context
@@ -234,13 +221,6 @@ impl Side {
             chan.extend_calls(&mut table);
         });
         grown.ok_or(EPIPE)
-    }
-
-    /// It refuses. Returns whether it still can.
-    pub(crate) fn reject(&self, id: u32, reason: Error, data: KVec<u8>) -> bool {
-        let reason = convert::errno(reason);
-        self.change(id, |chan| chan.reject(reason, data))
-            .unwrap_or(false)
     }
 
     /// What `poll` says about a channel.

@@ -253,7 +253,7 @@ fn life(left: u32, queue: &Arc<Queue>) -> Result<u32> {
     let seen = portal.read(100, Reader::current()).ok_or(ENOENT)??;
     let offer = portal.remove(seen.id).ok_or(ENOENT)?;
     ensure!(offer.from == world.sides[1] && offer.channel == 1);
-    ensure!(world.sides[1].accept(1, KVec::new(), Calls::slots(4)?));
+    ensure!(offer.end().accept(KVec::new(), Calls::slots(4)?, None));
     world.run()?;
     ensure!(world.sides[0]
         .answer(1)
@@ -318,7 +318,7 @@ fn opened(queue: &Arc<Queue>) -> Result<(World, Arc<crate::portal::Portal<Side>>
     world.run()?;
     let seen = portal.read(100, Reader::current());
     let offer = portal.remove(seen.ok_or(ENOENT)??.id).ok_or(ENOENT)?;
-    ensure!(offer.from.accept(1, KVec::new(), Calls::slots(4)?));
+    ensure!(offer.end().accept(KVec::new(), Calls::slots(4)?, None));
     world.run()?;
     Ok((world, portal))
 }
@@ -569,7 +569,7 @@ fn hunger(queue: &Arc<Queue>) -> Result {
     world.run()?;
     let seen = portal.read(100, Reader::current());
     let offer = portal.remove(seen.ok_or(ENOENT)??.id).ok_or(ENOENT)?;
-    ensure!(offer.from.accept(2, KVec::new(), Calls::slots(4)?));
+    ensure!(offer.end().accept(KVec::new(), Calls::slots(4)?, None));
     world.run()?;
     // In three frames, of which the second one has no memory.
     for round in 0..3 {
@@ -638,7 +638,7 @@ fn crowd(queue: &Arc<Queue>) -> Result {
         world.run()?;
         let seen = portal.read(100, Reader::current());
         let offer = portal.remove(seen.ok_or(ENOENT)??.id).ok_or(ENOENT)?;
-        ensure!(offer.from.accept(id, KVec::new(), Calls::slots(4)?));
+        ensure!(offer.end().accept(KVec::new(), Calls::slots(4)?, None));
         world.run()?;
         world.sides[0].release(id);
         world.run()?;
@@ -766,6 +766,55 @@ fn number_in_doubt(queue: &Arc<Queue>) -> Result {
     Ok(())
 }
 
+/// The owner of a portal has an offer, but has not answered it. The client withdraws it, and offers another channel with
+/// the same number to another portal.
+fn number_of_another(queue: &Arc<Queue>) -> Result {
+    let mut world = World::new(0, queue)?;
+    let names = [Name::new(b"kv")?, Name::new(b"kv2")?];
+    let mut offers = KVec::new();
+    let mut portals = KVec::new();
+    for name in names {
+        let charge = world.sides[0].0.limits.charge_portal(0, 0)?;
+        let portal = world.portals.bind(name, terms()?, 0, 4, false, charge)?;
+        world.sides[0].0.state.lock().last = 0;
+        world.sides[0].open(0, &[None, None], name, terms()?, KVec::new(), false)?;
+        world.run()?;
+        offers.push(portal.remove_any().ok_or(ENOENT)?, GFP_KERNEL)?;
+        portals.push(portal, GFP_KERNEL)?;
+        if name == names[0] {
+            world.sides[0].release(1);
+            world.run()?;
+            ensure!((world.len(0), world.len(1)) == (0, 0));
+        }
+    }
+    let [former, offer] = offers.as_slice() else {
+        return Err(EINVAL);
+    };
+    ensure!((former.channel, offer.channel) == (1, 1));
+    ensure!(!former.end().accept(KVec::new(), Calls::slots(4)?, None));
+    ensure!(!former.end().reject(EPERM, KVec::new()));
+    former.end().release();
+    world.run()?;
+    ensure!(world.sides[0].answer(1).is_none());
+    ensure!(offer.end().accept(KVec::new(), Calls::slots(4)?, None));
+    former.end().release();
+    world.run()?;
+    let answer = world.sides[0].answer(1).ok_or(ENOENT)?;
+    ensure!(answer.refused.is_none());
+    world.send(0, Kind::Msg, 0, 5, 5)?;
+    world.run()?;
+    ensure!(world.take(1).map(|(header, _)| header.tag) == Some(5));
+    for side in [0, 1] {
+        world.sides[side].release(1);
+    }
+    world.run()?;
+    ensure!((world.len(0), world.len(1)) == (0, 0));
+    for portal in &portals {
+        world.portals.unbind(portal);
+    }
+    Ok(())
+}
+
 #[kernel::macros::kunit_tests(ibmsg_session)]
 mod suite {
     use super::*;
@@ -849,6 +898,11 @@ mod suite {
     #[test]
     fn a_number_in_doubt() -> Result {
         number_in_doubt(&Queue::new(Options::unbound(), fmt!("ibmsg-test"))?)
+    }
+
+    #[test]
+    fn an_offer_that_was_withdrawn_is_not_another_one() -> Result {
+        number_of_another(&Queue::new(Options::unbound(), fmt!("ibmsg-test"))?)
     }
 
     #[test]

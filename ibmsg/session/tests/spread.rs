@@ -104,7 +104,7 @@ impl Paths {
         self.run()?;
         let seen = portal.read(100, Reader::current());
         let offer = portal.remove(seen.ok_or(ENOENT)??.id).ok_or(ENOENT)?;
-        ensure!(offer.from.accept(id, KVec::new(), Calls::slots(4)?));
+        ensure!(offer.end().accept(KVec::new(), Calls::slots(4)?, None));
         self.run()?;
         Ok(id)
     }
