@@ -6,6 +6,7 @@ mod deliver;
 pub(super) mod receiver;
 
 use ibtrs_core::convert;
+use ibtrs_proto::Errno;
 use kernel::{
     prelude::*,
     sync::Arc, //
@@ -207,11 +208,11 @@ fn number(error: Error) -> u16 {
     u16::try_from(convert::errno(error).get()).unwrap_or(0)
 }
 
-/// The error of an errno in a message.
+/// The error of an errno in a message, which the peer may have chosen: [`EIO`] for what no system call returns.
 fn error(number: u16) -> Result {
     match number {
         0 => Ok(()),
-        number => Err(Error::from_errno(-c_int::from(number))),
+        number => Err(convert::error(Errno::from_peer(number))),
     }
 }
 
@@ -377,5 +378,22 @@ impl Opened {
         let Self { ticket, channel } = self;
         channel.0.end().listen(ticket);
         channel
+    }
+}
+
+#[cfg(IBTRS_KUNIT)]
+#[kernel::macros::kunit_tests(ibmsg_status)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peer_cannot_choose_an_errno_of_the_kernel() {
+        assert_eq!(error(0), Ok(()));
+        for known in [EPERM, ENOTTY, ECANCELED, ECONNABORTED] {
+            assert_eq!(error(number(known)), Err(known));
+        }
+        for unknown in [512, 4095, 4096, u16::MAX] {
+            assert_eq!(error(unknown), Err(EIO));
+        }
     }
 }
