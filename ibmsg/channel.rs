@@ -765,6 +765,11 @@ impl Chan {
         is_due.then(|| self.ticket.take()).flatten()
     }
 
+    #[cfg(IBTRS_KUNIT)]
+    pub(crate) fn has_ticket(&self) -> bool {
+        self.ticket.is_some()
+    }
+
     /// The ticket, if it is not in use. Nothing is delivered any more.
     pub(crate) fn leave(&mut self) -> Option<KBox<Ticket>> {
         self.ticket.take()

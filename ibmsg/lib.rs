@@ -26,10 +26,10 @@
 //!
 //! # Lock order
 //!
-//! `ChannelFile::reading`, `Host::open`; `Peers::list`; `Session::state`, under which no other session is locked; then
+//! `ChannelFile::reading`, `Host::open`, `Handlers::portals`; `Peers::list`; `Session::state`, under which no other session is locked; then
 //! `Portals::bound`, `Portal::offers`, `Access::rules`, `Account::used`, `Limits::used`, `LogLimits::proved`, `LogLimits::others`, `Local::state` and the locks of message connections
-//! ([`ibtrs_core::messages`]), one at a time, and the locks of wait queues and work items. `Local::changing` comes before `Session::state`. All but `reading`, `open` and `changing`
-//! are spinlocks that may be taken in any context.
+//! ([`ibtrs_core::messages`]), one at a time, and the locks of wait queues and work items. `Local::changing` comes before `Session::state`. All but `reading`, `open`, `portals`
+//! and `changing` are spinlocks that may be taken in any context.
 
 #![deny(unsafe_code)]
 
@@ -153,7 +153,7 @@ struct Sessions {
     sides: [session::Side; 2],
     peers: Arc<peers::Peers>,
     queue: Arc<Queue>,
-    handlers: Arc<Queue>,
+    handlers: Arc<hub::Handlers>,
 }
 
 impl Drop for Sessions {
@@ -179,7 +179,7 @@ impl kernel::Module for Module {
         let portals = portal::Portals::new()?;
         let access = access::Access::new()?;
         let queue = Queue::new(Options::unbound(), fmt!("ibmsg"))?;
-        let handlers = Queue::new(Options::unbound(), fmt!("ibmsg-handlers"))?;
+        let handlers = hub::Handlers::new(Options::unbound())?;
         let name = types::Name::new(LOCAL)?;
         let shared = session::Shared {
             portals,

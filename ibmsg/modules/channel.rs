@@ -15,12 +15,16 @@ use kx::{
     sync::{
         atomic::{
             AtomicFlag,
+            Full,
             Relaxed, //
         },
         Completion,
         TakeCell, //
     },
-    work::Work, //
+    work::{
+        Queue,
+        Work, //
+    }, //
 };
 use receiver::Receiver;
 
@@ -87,6 +91,8 @@ struct Inner {
     callee: TakeCell<Callee>,
     /// The ticket, while the work item has it.
     waiting: TakeCell<KBox<Ticket>>,
+    /// The owner has gone: the work item gets no ticket any more.
+    is_left: AtomicFlag,
     #[pin]
     work: Work<Self>,
     /// The ticket was dropped: no handler runs any more.
@@ -118,6 +124,10 @@ impl Held for Inner {
 
     fn leave(&self) {
         self.end.release();
+        // ORDERING: Pairs with `Inner::later`: either this takes the ticket, or that sees the flag.
+        self.is_left.xchg(true, Full);
+        // A work item that waits for a worker is not waited for, as other handlers may have all of them.
+        drop(self.waiting.take());
         self.is_silent.wait();
         // The receiver may have a reference to the channel.
         drop(self.callee.take());
@@ -283,7 +293,8 @@ impl Channel {
         let (id, wake) = side.open(KERNEL, &accounts, portal, terms, data, false)?;
         let end = End { side, id, wake };
         let context = options.channel.context;
-        let opened = Opened::new(hub, end.clone(), context, receiver, None);
+        let queue = hub.handlers.connected();
+        let opened = Opened::new(queue, end.clone(), context, receiver, None);
         // From now on, dropping it closes the channel.
         let mut opened = opened.inspect_err(|_| end.release())?;
         opened.channel.data = opened.channel.answer(options.timeout_ms)?;
@@ -334,7 +345,7 @@ pub(super) struct Opened {
 }
 
 impl Opened {
-    /// For this end of a channel. If that is not the caller's yet, dropping this changes nothing.
+    /// For this end of a channel, with handlers on `queue`. If that is not the caller's yet, dropping this changes nothing.
     ///
     /// # Context
     ///
@@ -344,13 +355,12 @@ impl Opened {
     ///
     /// [`ENOMEM`]
     pub(super) fn new(
-        hub: &Hub,
+        queue: Arc<Queue>,
         end: End,
         context: HandlerContext,
         receiver: Arc<dyn Receiver>,
         owner: Option<Arc<dyn Owner>>,
     ) -> Result<Self> {
-        let handlers = hub.handlers.clone();
         let callee = Callee { receiver, owner };
         let inner = Arc::pin_init(
             pin_init!(Inner {
@@ -358,7 +368,8 @@ impl Opened {
                 context,
                 callee: TakeCell::new(callee),
                 waiting: TakeCell::empty(),
-                work <- kx::new_work!(handlers, "Channel::work"),
+                is_left: AtomicFlag::new(false),
+                work <- kx::new_work!(queue, "Channel::work"),
                 is_silent <- Completion::new(),
                 has_ended: AtomicFlag::new(false),
             }),

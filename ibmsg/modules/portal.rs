@@ -12,6 +12,7 @@ use kernel::{
     }, //
 };
 use kx::work::{
+    Queue,
     Work,
     WorkItem, //
 };
@@ -142,6 +143,8 @@ struct Host {
     portal: Arc<portal::Portal<Side>>,
     channels: ChannelOptions,
     service: Arc<dyn Service>,
+    /// For the handlers of its channels, and for `work`.
+    queue: Arc<Queue>,
     /// Channels that were accepted.
     #[pin]
     open: Mutex<KVVec<Channel>>,
@@ -189,20 +192,27 @@ impl Portal {
         let unauthenticated = options.takes_unauthenticated;
         let portals = hub.shared.portals.clone();
         let portal = portals.bind(name, terms, KERNEL, backlog, unauthenticated, charge)?;
+        // Until the portal has a listener, only this function has offers to reject.
+        let give_up = |_: &Error| close(&portals, &portal);
+        let queue = hub.handlers.of_portal().inspect_err(give_up)?;
         let (own, handlers) = (portal.clone(), hub.handlers.clone());
+        let (for_host, for_work) = (queue.clone(), queue.clone());
         let host = Arc::pin_init(
             pin_init!(Host {
                 hub,
                 portal: own,
                 channels: options.channels,
                 service,
+                queue: for_host,
                 open <- new_mutex!(KVVec::new(), "Host::open"),
-                work <- kx::new_work!(handlers, "Host::work"),
+                work <- kx::new_work!(for_work, "Host::work"),
             }),
             GFP_KERNEL,
         );
-        // Until now, only this function has offers to reject.
-        let host = host.inspect_err(|_| close(&portals, &portal))?;
+        let host = host.inspect_err(|error| {
+            give_up(error);
+            handlers.put_back(queue);
+        })?;
         let this = Self(host.clone());
         let listener = Arc::new(HostListener(host), GFP_KERNEL)?;
         portal.listen(listener);
@@ -235,6 +245,7 @@ impl Bound for Host {
         }
         // Each refers to the host. When they are gone, the portal has the last reference.
         drop(open);
+        self.hub.handlers.put_back(self.queue.clone());
     }
 }
 
@@ -304,7 +315,8 @@ impl Host {
         let table = end.call_table()?;
         let owner = Arc::new(HostListener(self.clone()), GFP_KERNEL)?;
         let context = self.channels.context;
-        let opened = Opened::new(&self.hub, end.clone(), context, receiver, Some(owner))?;
+        let queue = self.queue.clone();
+        let opened = Opened::new(queue, end.clone(), context, receiver, Some(owner))?;
         if !end.accept(data, slots, Some(table)) {
             return Err(ENOENT);
         }

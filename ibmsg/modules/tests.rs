@@ -5,7 +5,10 @@
 use super::*;
 use crate::{
     access::Access,
-    hub::Hub,
+    hub::{
+        Handlers,
+        Hub, //
+    },
     limits::Limits,
     link::Local,
     peers::Peers,
@@ -60,8 +63,13 @@ struct World {
 impl World {
     /// `loss`: see [`Local::new`].
     fn new(loss: u32) -> Result<Self> {
+        Self::with_handlers(loss, Options::unbound())
+    }
+
+    /// `handlers`: the kind of queues for those.
+    fn with_handlers(loss: u32, handlers: Options) -> Result<Self> {
         let queue = Queue::new(Options::unbound(), fmt!("ibmsg-test"))?;
-        let handlers = Queue::new(Options::unbound(), fmt!("ibmsg-test-h"))?;
+        let handlers = Handlers::new(handlers)?;
         let shared = Shared {
             portals: Portals::new()?,
             access: Access::new()?,
@@ -391,6 +399,15 @@ impl Receiver for Doubles {
     }
 }
 
+/// Accepts each channel with [`Doubles`].
+struct Doubling;
+
+impl Service for Doubling {
+    fn offered(&self, _offer: &Offer<'_>) -> Result<Answer> {
+        Ok(Answer::accept(Arc::new(Doubles, GFP_KERNEL)?))
+    }
+}
+
 /// Drops something in another task. Returns what happens then.
 fn drop_elsewhere<T: Send + 'static>(queue: &Queue, what: T) -> Result<Arc<Completion>> {
     let is_dropped = Arc::pin_init(Completion::new(), GFP_KERNEL)?;
@@ -513,6 +530,28 @@ mod suite {
             assert!(comes(|| own.closed.load(Relaxed) == 1));
             assert!(!log.is_wrong.load(Relaxed));
         }
+        Ok(())
+    }
+
+    #[test]
+    fn dropping_a_channel_needs_no_worker() -> Result {
+        // One handler has the only worker of each queue.
+        let world = World::with_handlers(0, Options::ordered())?;
+        let portal = world.bind(ChannelOptions::default(), Arc::new(Doubling, GFP_KERNEL)?)?;
+        let (log, other) = (Log::new(true)?, Log::new(false)?);
+        let channel = world.connect(ChannelOptions::default(), hears(&log)?.0)?;
+        let (receiver, is_gone) = hears(&other)?;
+        let second = world.connect(ChannelOptions::default(), receiver)?;
+        // The portal's handlers answer, as they have another queue.
+        send(&channel, 0, b"abc")?;
+        log.has_begun.wait_timeout(LIMIT_MS)?;
+        send(&second, 0, b"abc")?;
+        assert!(comes(|| second.end().is_due()));
+        let is_dropped = drop_elsewhere(&world.hub.shared.queue, second)?;
+        assert_eq!(is_dropped.wait_timeout(LIMIT_MS), Ok(()));
+        assert!(is_gone.is_done() && other.messages.load(Relaxed) == 0);
+        log.may_go_on.complete_all();
+        drop((channel, portal));
         Ok(())
     }
 

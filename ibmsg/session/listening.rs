@@ -145,6 +145,12 @@ impl End {
         self.with(|chan| chan.extend(&mut spares)).ok_or(EPIPE)
     }
 
+    /// Whether the listener has the ticket.
+    #[cfg(IBTRS_KUNIT)]
+    pub(crate) fn is_due(&self) -> bool {
+        self.with(|chan| !chan.has_ticket()).unwrap_or(false)
+    }
+
     /// Calls for which there is memory.
     #[cfg(IBTRS_KUNIT)]
     pub(crate) fn room_for_calls(&self) -> usize {

@@ -11,7 +11,10 @@ use kernel::{
     sync::Arc, //
 };
 use kx::{
-    sync::atomic::Relaxed,
+    sync::atomic::{
+        Full,
+        Relaxed, //
+    },
     work::WorkItem, //
 };
 
@@ -87,7 +90,13 @@ impl Inner {
     fn later(this: &Arc<Self>, ticket: KBox<Ticket>) {
         // There is one ticket, and so a place for it.
         let _ = this.waiting.put(ticket);
-        this.work.enqueue(this.clone());
+        // ORDERING: Pairs with `Held::leave`: either this sees the flag, or that takes the ticket.
+        match this.is_left.cmpxchg(false, false, Full) {
+            Ok(_) => {
+                this.work.enqueue(this.clone());
+            }
+            Err(_) => drop(this.waiting.take()),
+        }
     }
 
     /// Calls handlers until the channel has nothing more, or others are to get their turn.
