@@ -11,10 +11,17 @@ use kernel::{
         Mutex, //
     }, //
 };
-use kx::work::{
-    Queue,
-    Work,
-    WorkItem, //
+use kx::{
+    sync::atomic::{
+        AtomicFlag,
+        Full,
+        Release, //
+    },
+    work::{
+        Queue,
+        Work,
+        WorkItem, //
+    }, //
 };
 
 use super::{
@@ -43,6 +50,9 @@ use crate::{
         MAX_DATA, //
     }, //
 };
+
+/// Offers that are answered before other work items get their turn.
+const BATCH: u32 = 32;
 
 /// An offer: the other end of a channel that a portal may accept.
 pub struct Offer<'a> {
@@ -148,6 +158,8 @@ struct Host {
     /// Channels that were accepted.
     #[pin]
     open: Mutex<KVVec<Channel>>,
+    /// One of them has ended.
+    has_ended: AtomicFlag,
     /// Answers offers, and drops channels that have ended.
     #[pin]
     work: Work<Self>,
@@ -205,6 +217,7 @@ impl Portal {
                 service,
                 queue: for_host,
                 open <- new_mutex!(KVVec::new(), "Host::open"),
+                has_ended: AtomicFlag::new(false),
                 work <- kx::new_work!(for_work, "Host::work"),
             }),
             GFP_KERNEL,
@@ -260,6 +273,8 @@ impl portal::Listener for HostListener {
 
 impl Owner for HostListener {
     fn ended(&self) {
+        // ORDERING: Pairs with the work item, which looks at the channels afterwards.
+        self.0.has_ended.store(true, Release);
         self.0.work.enqueue(self.0.clone());
     }
 }
@@ -268,16 +283,31 @@ impl WorkItem for Host {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
-        // Their last handlers have returned, or are about to.
-        this.open.lock().retain(|channel| !channel.has_ended());
-        while let Some(offer) = this.portal.remove_any() {
+        for _ in 0..BATCH {
+            this.drop_ended();
+            let Some(offer) = this.portal.remove_any() else {
+                return;
+            };
             let answer = this.ask(&offer).unwrap_or_else(Answer::reject);
             this.answer(&offer, answer);
         }
+        this.work.enqueue(this.clone());
     }
 }
 
 impl Host {
+    /// Drops channels that have ended: their last handlers have returned, or are about to.
+    fn drop_ended(&self) {
+        if !self.has_ended.xchg(false, Full) {
+            return;
+        }
+        // Dropping one waits for its handler, and drops the module's receiver: not under the lock. Only the work item
+        // changes the list, until it is disabled.
+        let mut open = core::mem::replace(&mut *self.open.lock(), KVVec::new());
+        open.retain(|channel| !channel.has_ended());
+        *self.open.lock() = open;
+    }
+
     fn ask(&self, offer: &portal::Offer<Side>) -> Result<Answer> {
         self.service.offered(&Offer {
             session: offer.from.name(),
@@ -320,9 +350,9 @@ impl Host {
         if !end.accept(data, slots, Some(table)) {
             return Err(ENOENT);
         }
-        // Before it can end, so that it is found then.
-        let mut open = self.open.lock();
-        open.push_within_capacity(opened.listen())?;
+        // If it ends at once, the work item runs again. There is room.
+        let channel = opened.listen();
+        let _ = self.open.lock().push_within_capacity(channel);
         Ok(())
     }
 }
