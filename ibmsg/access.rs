@@ -326,6 +326,7 @@ impl Access {
         [
             rule.map(|rule| (rule.account.clone(), Denied::Session)),
             None,
+            None,
         ]
     }
 
@@ -360,6 +361,6 @@ impl Access {
             Peer::Local | Peer::Authenticated => rules.hosts.get(session),
         };
         let host = host.map(|account| (account.clone(), Denied::Host));
-        Ok([portal, host])
+        Ok([portal, host, None])
     }
 }

@@ -32,6 +32,8 @@ pub(crate) enum Denied {
     Portal,
     Session,
     Host,
+    /// The portal has as many as the module allows that has bound it.
+    Owner,
     NoMemory,
 }
 
@@ -44,6 +46,7 @@ impl Denied {
             Self::Portal => "limit of the portal",
             Self::Session => "limit of the session",
             Self::Host => "limit of the host",
+            Self::Owner => "limit max_channels of the module that has bound it",
             Self::NoMemory => "out of memory",
         }
     }
@@ -52,7 +55,9 @@ impl Denied {
 impl From<Denied> for Error {
     fn from(denied: Denied) -> Self {
         match denied {
-            Denied::User | Denied::Portal | Denied::Session | Denied::Host => EDQUOT,
+            Denied::User | Denied::Portal | Denied::Session | Denied::Host | Denied::Owner => {
+                EDQUOT
+            }
             Denied::All => ENOBUFS,
             Denied::NoMemory => ENOMEM,
         }
@@ -73,9 +78,19 @@ impl Account {
     ///
     /// [`ENOMEM`]
     pub(crate) fn new() -> Result<Arc<Self>> {
+        Self::with_limit(0)
+    }
+
+    /// An account of at most that many channels; 0: any number.
+    ///
+    /// # Errors
+    ///
+    /// [`ENOMEM`]
+    pub(crate) fn with_limit(max_channels: u32) -> Result<Arc<Self>> {
+        let account = ibmsg_proto::access::Account::new(max_channels, 0);
         Arc::pin_init(
             pin_init!(Self {
-                used <- new_spinlock_irq!(ibmsg_proto::access::Account::new(0, 0), "Account::used"),
+                used <- new_spinlock_irq!(account, "Account::used"),
             }),
             GFP_KERNEL,
         )
@@ -93,7 +108,10 @@ impl Account {
 }
 
 /// Accounts that a channel counts for, and why it is denied if one of them is full.
-pub(crate) type Accounts = [Option<(Arc<Account>, Denied)>; 2];
+pub(crate) type Accounts = [Option<(Arc<Account>, Denied)>; 3];
+
+/// No accounts.
+pub(crate) const NONE: Accounts = [None, None, None];
 
 /// A channel in an account, until this is dropped.
 struct Counted {
@@ -163,7 +181,7 @@ impl Limits {
         accounts: &Accounts,
     ) -> Result<Charge, Denied> {
         let bytes = memory + OBJECT;
-        let mut counted = [None, None];
+        let mut counted = [None, None, None];
         for (place, account) in counted.iter_mut().zip(accounts) {
             if let Some((account, denied)) = account {
                 *place = Some(Counted::new(account, bytes).ok_or(*denied)?);
@@ -201,7 +219,7 @@ impl Limits {
     ///
     /// As [`Limits::charge`].
     pub(crate) fn charge_portal(self: &Arc<Self>, uid: u32, memory: u64) -> Result<Charge, Denied> {
-        self.charge(uid, memory, &[None, None])
+        self.charge(uid, memory, &NONE)
     }
 }
 
@@ -210,7 +228,7 @@ pub(crate) struct Charge {
     limits: Arc<Limits>,
     uid: u32,
     bytes: u64,
-    _counted: [Option<Counted>; 2],
+    _counted: [Option<Counted>; 3],
 }
 
 impl Drop for Charge {
@@ -259,6 +277,7 @@ mod tests {
         let both = [
             Some((portal.clone(), Denied::Portal)),
             Some((host.clone(), Denied::Host)),
+            None,
         ];
         portal.change(|account| account.max_channels = 2);
         host.change(|account| account.max_bytes = 4 * OBJECT);

@@ -25,7 +25,10 @@ use kx::{
 };
 
 use crate::{
-    limits::Charge,
+    limits::{
+        Account,
+        Charge, //
+    },
     types::{
         copy,
         Name,
@@ -59,6 +62,8 @@ pub(crate) struct Portal<S> {
     pub(crate) uid: u32,
     /// It takes programs of machines that have not proved that they have a key.
     pub(crate) takes_unauthenticated: bool,
+    /// Its channels, if its owner limits them.
+    pub(crate) account: Option<Arc<Account>>,
     /// The most offers that may wait.
     pub(crate) backlog: usize,
     #[pin]
@@ -66,6 +71,15 @@ pub(crate) struct Portal<S> {
     #[pin]
     offers: SpinLockIrq<Offers<S>>,
     _charge: Charge,
+}
+
+/// Who binds a portal, and for whom.
+pub(crate) struct Owner {
+    pub(crate) uid: u32,
+    /// See [`Portal::takes_unauthenticated`].
+    pub(crate) takes_unauthenticated: bool,
+    /// The most channels; 0: any number.
+    pub(crate) max_channels: u32,
 }
 
 /// Is notified of offers at a portal that another module has bound.
@@ -145,17 +159,21 @@ impl<S: Clone + PartialEq> Portals<S> {
         &self,
         name: Name,
         terms: Terms,
-        uid: u32,
+        owner: &Owner,
         backlog: usize,
-        takes_unauthenticated: bool,
         charge: Charge,
     ) -> Result<Arc<Portal<S>>> {
+        let account = match owner.max_channels {
+            0 => None,
+            max => Some(Account::with_limit(max)?),
+        };
         let portal = Arc::pin_init(
             pin_init!(Portal {
                 name,
                 terms,
-                uid,
-                takes_unauthenticated,
+                uid: owner.uid,
+                takes_unauthenticated: owner.takes_unauthenticated,
+                account,
                 backlog,
                 waiters <- kx::new_wait_queue!("Portal::waiters"),
                 offers <- new_spinlock_irq!(

@@ -124,8 +124,12 @@ impl Context {
             limits, portals, ..
         } = &self.hub.shared;
         let charge = limits.charge_portal(uid, memory)?;
-        let takes_unauthenticated = flags & UNAUTHENTICATED != 0;
-        let portal = portals.bind(name, terms, uid, backlog, takes_unauthenticated, charge)?;
+        let owner = portal::Owner {
+            uid,
+            takes_unauthenticated: flags & UNAUTHENTICATED != 0,
+            max_channels: 0,
+        };
+        let portal = portals.bind(name, terms, &owner, backlog, charge)?;
         let file = PortalFile::new(portals.clone(), portal)?;
         Ok(NewFile::new(c"[ibmsg-portal]", file, flags & NONBLOCK != 0)?.install())
     }

@@ -82,8 +82,23 @@ pub struct PortalOptions {
     pub channels: ChannelOptions,
     /// The most offers that may wait; 0: 128; at most 4096.
     pub backlog: u32,
+    /// The most channels at a time, also of those that are offered; 0: 256. More are refused with [`EDQUOT`] before the
+    /// service is asked. All modules share one budget of memory, so that this is what keeps the clients of one portal from
+    /// using up that of the others; each channel is charged for what its terms allow to wait. One host can still have all
+    /// channels of the portal, unless the operator limits the channels of a host.
+    pub max_channels: u32,
     /// The portal takes programs of machines that have not proved that they have a key, if the operator's rule allows it.
     pub takes_unauthenticated: bool,
+}
+
+impl PortalOptions {
+    /// The most channels at a time.
+    pub(super) fn most_channels(&self) -> u32 {
+        match self.max_channels {
+            0 => 256,
+            max => max,
+        }
+    }
 }
 
 /// What a module says when it opens a channel.

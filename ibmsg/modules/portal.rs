@@ -201,9 +201,13 @@ impl Portal {
         let backlog = portal::Portal::<Side>::backlog(options.backlog)?;
         let memory = portal::memory(backlog);
         let charge = hub.shared.limits.charge_portal(KERNEL, memory)?;
-        let unauthenticated = options.takes_unauthenticated;
+        let owner = portal::Owner {
+            uid: KERNEL,
+            takes_unauthenticated: options.takes_unauthenticated,
+            max_channels: options.most_channels(),
+        };
         let portals = hub.shared.portals.clone();
-        let portal = portals.bind(name, terms, KERNEL, backlog, unauthenticated, charge)?;
+        let portal = portals.bind(name, terms, &owner, backlog, charge)?;
         // Until the portal has a listener, only this function has offers to reject.
         let give_up = |_: &Error| close(&portals, &portal);
         let queue = hub.handlers.of_portal().inspect_err(give_up)?;

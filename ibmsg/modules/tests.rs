@@ -650,6 +650,31 @@ mod suite {
     }
 
     #[test]
+    fn a_portal_has_no_more_channels_than_its_module_allows() -> Result {
+        let world = World::new(0)?;
+        let log = Log::new(false)?;
+        let options = PortalOptions {
+            max_channels: 1,
+            ..PortalOptions::default()
+        };
+        let service = Arc::new(Doubling, GFP_KERNEL)?;
+        let portal = Portal::bind_at(world.hub.clone(), PORTAL, &options, service)?;
+        let connect = || world.connect(ChannelOptions::default(), hears(&log)?.0);
+        let first = connect()?;
+        assert_eq!(connect().err(), Some(EDQUOT));
+        drop(first);
+        // The other end goes when it knows.
+        let mut second = Err(EDQUOT);
+        assert!(comes(|| {
+            second = connect();
+            second.as_ref().err() != Some(&EDQUOT)
+        }));
+        assert!(second.is_ok());
+        drop((second, portal));
+        Ok(())
+    }
+
+    #[test]
     fn names_and_refusals() -> Result {
         let world = World::new(0)?;
         let (log, own) = (Log::new(false)?, Log::new(false)?);

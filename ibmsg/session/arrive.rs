@@ -45,6 +45,7 @@ use crate::{
         Incoming,
         Stack, //
     },
+    limits::Denied,
     link::Arrived,
     types::{
         now,
@@ -417,6 +418,9 @@ impl Side {
             .access
             .check_peer(&name, session.peer, &session.name, asks)?;
         let portal = portal.ok_or(Why::NoPortal)?;
+        let [of_rule, of_host, _] = accounts;
+        let of_owner = portal.account.clone().map(|own| (own, Denied::Owner));
+        let accounts = [of_rule, of_host, of_owner];
         // What the portal promises to take must be there.
         let terms = portal.terms;
         let charge = session

@@ -10,8 +10,12 @@ use crate::{
         Take,
         Taken, //
     },
+    limits::NONE,
     link::Arrived,
-    portal::Reader,
+    portal::{
+        Owner,
+        Reader, //
+    },
     types::{
         Body,
         Event,
@@ -29,6 +33,12 @@ use ibmsg_proto::{
 };
 use ibtrs_proto::Errno;
 use kx::work::Options;
+
+const OWNER: Owner = Owner {
+    uid: 0,
+    takes_unauthenticated: false,
+    max_channels: 0,
+};
 
 /// Outside of the function of a test, `assert!` would end the kernel.
 macro_rules! ensure {
@@ -246,8 +256,8 @@ fn life(left: u32, queue: &Arc<Queue>) -> Result<u32> {
     let mut world = World::new(left, queue)?;
     let (name, uid) = (Name::new(b"kv")?, 0);
     let charge = world.sides[0].0.limits.charge_portal(uid, 0)?;
-    let portal = world.portals.bind(name, terms()?, uid, 4, false, charge)?;
-    let (id, _) = world.sides[0].open(uid, &[None, None], name, terms()?, KVec::new(), false)?;
+    let portal = world.portals.bind(name, terms()?, &OWNER, 4, charge)?;
+    let (id, _) = world.sides[0].open(uid, &NONE, name, terms()?, KVec::new(), false)?;
     ensure!(id == 1);
     world.run()?;
     let seen = portal.read(100, Reader::current()).ok_or(ENOENT)??;
@@ -313,8 +323,8 @@ fn opened(queue: &Arc<Queue>) -> Result<(World, Arc<crate::portal::Portal<Side>>
     let mut world = World::new(0, queue)?;
     let (name, uid) = (Name::new(b"kv")?, 0);
     let charge = world.sides[0].0.limits.charge_portal(uid, 0)?;
-    let portal = world.portals.bind(name, terms()?, uid, 4, false, charge)?;
-    world.sides[0].open(uid, &[None, None], name, terms()?, KVec::new(), false)?;
+    let portal = world.portals.bind(name, terms()?, &OWNER, 4, charge)?;
+    world.sides[0].open(uid, &NONE, name, terms()?, KVec::new(), false)?;
     world.run()?;
     let seen = portal.read(100, Reader::current());
     let offer = portal.remove(seen.ok_or(ENOENT)??.id).ok_or(ENOENT)?;
@@ -450,7 +460,7 @@ fn finished(queue: &Arc<Queue>) -> Result {
     world.run()?;
     world.sides[0].finish(0);
     ensure!(world.send(0, Kind::Msg, 0, 3, 10) == Err(EPIPE));
-    let again = world.sides[0].open(0, &[None, None], portal.name, terms()?, KVec::new(), false);
+    let again = world.sides[0].open(0, &NONE, portal.name, terms()?, KVec::new(), false);
     ensure!(again.is_err_and(|error| error == ENODEV));
     world.run()?;
     for side in [0, 1] {
@@ -565,7 +575,7 @@ fn starve(world: &mut World, side: usize) -> Result {
 fn hunger(queue: &Arc<Queue>) -> Result {
     let (mut world, portal) = opened(queue)?;
     let name = Name::new(b"kv")?;
-    world.sides[0].open(0, &[None, None], name, terms()?, KVec::new(), false)?;
+    world.sides[0].open(0, &NONE, name, terms()?, KVec::new(), false)?;
     world.run()?;
     let seen = portal.read(100, Reader::current());
     let offer = portal.remove(seen.ok_or(ENOENT)??.id).ok_or(ENOENT)?;
@@ -634,7 +644,7 @@ fn crowd(queue: &Arc<Queue>) -> Result {
     world.sides[0].release(1);
     // CAST: Few.
     for id in 2..MAX_CHANNELS as u32 + 1 {
-        world.sides[0].open(0, &[None, None], name, terms()?, KVec::new(), false)?;
+        world.sides[0].open(0, &NONE, name, terms()?, KVec::new(), false)?;
         world.run()?;
         let seen = portal.read(100, Reader::current());
         let offer = portal.remove(seen.ok_or(ENOENT)??.id).ok_or(ENOENT)?;
@@ -644,7 +654,7 @@ fn crowd(queue: &Arc<Queue>) -> Result {
         world.run()?;
     }
     ensure!((world.len(0), world.len(1)) == (0, MAX_CHANNELS));
-    let (id, _) = world.sides[0].open(0, &[None, None], name, terms()?, KVec::new(), false)?;
+    let (id, _) = world.sides[0].open(0, &NONE, name, terms()?, KVec::new(), false)?;
     world.run()?;
     let refused = world.sides[0].answer(id).and_then(|answer| answer.refused);
     ensure!(refused == u16::try_from(ENOBUFS.to_errno().unsigned_abs()).ok());
@@ -653,7 +663,7 @@ fn crowd(queue: &Arc<Queue>) -> Result {
     ensure!(world.len(0) == 0);
     // One that ends makes room for another one.
     world.sides[1].release(5);
-    let (id, _) = world.sides[0].open(0, &[None, None], name, terms()?, KVec::new(), false)?;
+    let (id, _) = world.sides[0].open(0, &NONE, name, terms()?, KVec::new(), false)?;
     world.run()?;
     ensure!(world.sides[0].answer(id).is_none());
     world.sides[0].release(id);
@@ -673,7 +683,7 @@ fn numbers(queue: &Arc<Queue>) -> Result {
     world.sides[0].0.state.lock().last = u32::MAX - 1;
     let mut open = || {
         let name = Name::new(b"kv")?;
-        let (id, _) = world.sides[0].open(0, &[None, None], name, terms()?, KVec::new(), false)?;
+        let (id, _) = world.sides[0].open(0, &NONE, name, terms()?, KVec::new(), false)?;
         world.run()?;
         Ok::<_, Error>(id)
     };
@@ -686,7 +696,7 @@ fn numbers(queue: &Arc<Queue>) -> Result {
     ensure!((world.len(0), world.len(1)) == (2, 3));
     world.sides[0].0.state.lock().last = 0;
     let name = Name::new(b"kv")?;
-    let (id, _) = world.sides[0].open(0, &[None, None], name, terms()?, KVec::new(), false)?;
+    let (id, _) = world.sides[0].open(0, &NONE, name, terms()?, KVec::new(), false)?;
     world.run()?;
     ensure!(id == 1);
     let refused = world.sides[0].answer(1).and_then(|answer| answer.refused);
@@ -697,7 +707,7 @@ fn numbers(queue: &Arc<Queue>) -> Result {
     ensure!((world.len(0), world.len(1)) == (2, 3));
     world.sides[1].release(1);
     world.run()?;
-    let (id, _) = world.sides[0].open(0, &[None, None], name, terms()?, KVec::new(), false)?;
+    let (id, _) = world.sides[0].open(0, &NONE, name, terms()?, KVec::new(), false)?;
     world.run()?;
     ensure!(id == 3 && world.sides[0].answer(3).is_none());
     for id in [u32::MAX, 2, 3] {
@@ -741,14 +751,7 @@ fn number_in_doubt(queue: &Arc<Queue>) -> Result {
     world.run()?;
     ensure!((world.len(0), world.len(1)) == (0, 1));
     world.sides[0].0.state.lock().last = 0;
-    world.sides[0].open(
-        0,
-        &[None, None],
-        Name::new(b"kv")?,
-        terms()?,
-        KVec::new(),
-        false,
-    )?;
+    world.sides[0].open(0, &NONE, Name::new(b"kv")?, terms()?, KVec::new(), false)?;
     world.sides[0].release(1);
     for _ in 0..3 {
         for to in [0, 1] {
@@ -775,9 +778,9 @@ fn number_of_another(queue: &Arc<Queue>) -> Result {
     let mut portals = KVec::new();
     for name in names {
         let charge = world.sides[0].0.limits.charge_portal(0, 0)?;
-        let portal = world.portals.bind(name, terms()?, 0, 4, false, charge)?;
+        let portal = world.portals.bind(name, terms()?, &OWNER, 4, charge)?;
         world.sides[0].0.state.lock().last = 0;
-        world.sides[0].open(0, &[None, None], name, terms()?, KVec::new(), false)?;
+        world.sides[0].open(0, &NONE, name, terms()?, KVec::new(), false)?;
         world.run()?;
         offers.push(portal.remove_any().ok_or(ENOENT)?, GFP_KERNEL)?;
         portals.push(portal, GFP_KERNEL)?;

@@ -100,7 +100,7 @@ impl Paths {
         let (name, mut terms) = (Name::new(b"kv")?, terms()?);
         terms.wants.paths = true;
         let client = &self.world.sides[0];
-        let (id, _) = client.open(0, &[None, None], name, terms, KVec::new(), false)?;
+        let (id, _) = client.open(0, &NONE, name, terms, KVec::new(), false)?;
         self.run()?;
         let seen = portal.read(100, Reader::current());
         let offer = portal.remove(seen.ok_or(ENOENT)??.id).ok_or(ENOENT)?;
