@@ -52,12 +52,14 @@ pub(crate) use out::{
     Sent, //
 };
 pub(crate) use serve::Served;
+pub(crate) use spare::Stock;
 pub(crate) use ticket::{
     Listener,
     Ticket,
     Tickets, //
 };
 
+use core::mem::MaybeUninit;
 use ibmsg_proto::{
     channel::{
         Channel,
@@ -183,8 +185,12 @@ pub(crate) struct Chan {
     pub(crate) entry: u32,
     /// The connection among whose channels it counts.
     pub(crate) counts_on: Option<Conn>,
-    /// When to look for memory for messages that were dropped.
+    /// When to look for memory for messages that were dropped, or refused.
     hungry_at: Option<u64>,
+    /// A message of another module was refused for want of memory, or `reply_place` is empty.
+    wants_memory: bool,
+    /// For the reply of another module if there is no memory when it replies.
+    reply_place: Option<KBox<MaybeUninit<Sent>>>,
     /// It is in the list of those that wait for a time, and of those that need memory.
     pub(crate) is_timed: bool,
     pub(crate) is_listed_hungry: bool,
@@ -263,6 +269,8 @@ impl Chan {
             entry: 0,
             counts_on: None,
             hungry_at: None,
+            wants_memory: false,
+            reply_place: None,
             is_timed: false,
             is_listed_hungry: false,
             has_program: false,
@@ -375,7 +383,7 @@ impl Chan {
         self.inbox.lost();
         self.is_front = false;
         self.ready_on = None;
-        self.hungry_at = None;
+        self.comes_again();
         self.deficit.clear();
     }
 
@@ -677,7 +685,7 @@ impl Chan {
     /// The program writes no more. `front` is the number of the first message that it has not read.
     fn shut(&mut self, front: Option<Seq>) {
         self.is_shut = true;
-        self.hungry_at = None;
+        (self.hungry_at, self.wants_memory) = (None, false);
         // What a task or command is copying, it has: the final state must say so.
         let (counts, rx) = (&mut self.counts, &mut self.proto.rx);
         self.calls.takes_replies(|len| {

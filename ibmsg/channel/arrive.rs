@@ -287,7 +287,7 @@ impl Chan {
         self.out.lost();
         self.inbox.drop_pieces();
         self.is_front = false;
-        self.hungry_at = None;
+        self.comes_again();
         self.owes_closed = false;
     }
 

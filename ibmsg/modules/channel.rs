@@ -158,7 +158,8 @@ impl ChannelRef {
     /// - [`EAGAIN`]: no room; [`Receiver::room`] is called when there is some,
     /// - [`EMSGSIZE`]: the other end takes no messages of that length,
     /// - [`EPIPE`]: the channel is closed,
-    /// - [`ENOMEM`].
+    /// - [`ENOMEM`]: no memory that can be had at once, as no function here sleeps; [`Receiver::room`] is called when there
+    ///   is some, usually within a few tens of milliseconds. The message should be kept until then.
     pub fn send(&self, body: Body, options: SendOptions) -> Result<(), Unsent> {
         let header = Header {
             flags: if options.wants_outcome { F_RECEIPT } else { 0 },
@@ -190,7 +191,8 @@ impl ChannelRef {
     ///
     /// # Errors
     ///
-    /// As [`Self::send`]; [`ENOENT`]: there is no such request, or it has an answer.
+    /// As [`Self::send`]; [`ENOENT`]: there is no such request, or it has an answer. [`ENOMEM`] is rare, as the channel keeps
+    /// memory for one more reply; this may then be called again with the content that has come back.
     pub fn reply(&self, request: u64, status: Result, body: Body) -> Result<(), Unsent> {
         let header = Header {
             id: request,
@@ -198,6 +200,11 @@ impl ChannelRef {
             ..Header::new(Kind::Reply)
         };
         self.post(header, body)
+    }
+
+    #[cfg(IBTRS_KUNIT)]
+    pub(super) fn end(&self) -> &End {
+        self.0.end()
     }
 
     fn post(&self, mut header: Header, body: Body) -> Result<(), Unsent> {
@@ -299,7 +306,7 @@ impl Channel {
         let mut opened = opened.inspect_err(|_| end.release())?;
         opened.channel.data = opened.channel.answer(options.timeout_ms)?;
         // The portal's terms are known now. Calls are made where nothing that large can be allocated.
-        end.extend_calls(end.call_table()?);
+        end.stock(end.new_stock()?);
         Ok(opened.listen())
     }
 
@@ -318,11 +325,6 @@ impl Channel {
     /// portal of this module has accepted.
     pub fn data(&self) -> &[u8] {
         &self.data
-    }
-
-    #[cfg(IBTRS_KUNIT)]
-    pub(super) fn end(&self) -> &End {
-        self.0.end()
     }
 
     /// Whether [`Receiver::closed`] was called.
@@ -385,8 +387,14 @@ impl Opened {
     }
 
     /// Handlers are called from now on.
+    ///
+    /// # Context
+    ///
+    /// *may sleep*
     pub(super) fn listen(self) -> Channel {
         let Self { ticket, channel } = self;
+        // The first messages need no memory for lists then; later ones are not refused if there is none now.
+        let _ = channel.0.end().grow(GFP_KERNEL_ACCOUNT);
         channel.0.end().listen(ticket);
         channel
     }

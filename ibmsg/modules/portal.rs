@@ -346,12 +346,12 @@ impl Host {
         self.open.lock().reserve(1, GFP_KERNEL)?;
         let slots = Calls::slots(self.portal.terms.window.calls())?;
         let end = offer.end();
-        let table = end.call_table()?;
+        let stock = end.new_stock()?;
         let owner = Arc::new(HostListener(self.clone()), GFP_KERNEL)?;
         let context = self.channels.context;
         let queue = self.queue.clone();
         let opened = Opened::new(queue, end.clone(), context, receiver, Some(owner))?;
-        if !end.accept(data, slots, Some(table)) {
+        if !end.accept(data, slots, Some(stock)) {
             return Err(ENOENT);
         }
         // If it ends at once, the work item runs again. There is room.

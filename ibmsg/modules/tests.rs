@@ -20,6 +20,8 @@ use crate::{
     },
     types::{
         Body,
+        Header,
+        Kind,
         Name, //
     }, //
 };
@@ -399,6 +401,22 @@ impl Receiver for Doubles {
     }
 }
 
+/// Replies as if there were no memory, until that succeeds.
+struct Starved;
+
+impl Receiver for Starved {
+    fn request(&self, channel: &ChannelRef, request: Request) {
+        let header = Header {
+            id: request.id,
+            ..Header::new(Kind::Reply)
+        };
+        let mut reply = || channel.end().post_starved(&header, Body::new()).is_ok();
+        if !comes(&mut reply) {
+            channel.close();
+        }
+    }
+}
+
 /// Accepts each channel with [`Doubles`].
 struct Doubling;
 
@@ -511,6 +529,49 @@ mod suite {
             assert!(!log.is_wrong.load(Relaxed) && !own.is_wrong.load(Relaxed));
             drop((portal, channel));
         }
+        Ok(())
+    }
+
+    #[test]
+    fn a_sender_is_notified_of_memory() -> Result {
+        for context in [HandlerContext::WorkItem, HandlerContext::Arrival] {
+            let world = World::new(0)?;
+            let (log, own) = (Log::new(false)?, Log::new(false)?);
+            let portal = world.bind(in_context(context), accepts(hears(&log)?.0)?)?;
+            let channel = world.connect(in_context(context), hears(&own)?.0)?;
+            let body = Body::copied(b"abc", GFP_KERNEL)?;
+            let header = Header {
+                len: body.len(),
+                ..Header::new(Kind::Msg)
+            };
+            let Err((error, body)) = channel.end().post_starved(&header, body) else {
+                return Err(EINVAL);
+            };
+            assert_eq!(error, ENOMEM);
+            assert!(comes(|| own.rooms.load(Relaxed) == 1));
+            assert!(channel.send(body, SendOptions::default()).is_ok());
+            assert!(comes(|| log.messages.load(Relaxed) == 1));
+            assert_eq!(own.rooms.load(Relaxed), 1);
+            drop((portal, channel));
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn a_reply_needs_no_memory() -> Result {
+        let world = World::new(0)?;
+        let own = Log::new(false)?;
+        let service = accepts(Arc::new(Starved, GFP_KERNEL)?)?;
+        let portal = world.bind(ChannelOptions::default(), service)?;
+        let channel = world.connect(ChannelOptions::default(), hears(&own)?.0)?;
+        // The second one is answered by memory that was allocated after the first one.
+        for _ in 0..2 {
+            own.reply.store(0, Relaxed);
+            channel.call(Body::new(), 0, 0)?;
+            assert!(comes(|| own.reply.load(Relaxed) == 1));
+            fsleep(Delta::from_millis(100));
+        }
+        drop((portal, channel));
         Ok(())
     }
 

@@ -14,12 +14,12 @@ use kx::file::WaitQueue;
 use super::Side;
 use crate::{
     channel::{
-        CallTable,
         Caller,
         Chan,
         Delivery,
         Sent,
         Slot,
+        Stock,
         Taken,
         Ticket, //
     },
@@ -27,7 +27,8 @@ use crate::{
     types::{
         now,
         Body,
-        Header, //
+        Header,
+        Kind, //
     },
 };
 
@@ -76,7 +77,7 @@ impl End {
         result.flatten()
     }
 
-    /// A table for all calls that may be unanswered. With it, [`End::post`] needs no other one.
+    /// What the channel needs before [`End::post`], in particular a table for all calls that may be unanswered.
     ///
     /// # Context
     ///
@@ -85,27 +86,27 @@ impl End {
     /// # Errors
     ///
     /// [`ENOMEM`]; [`ENOENT`] if the channel has gone.
-    pub(crate) fn call_table(&self) -> Result<CallTable> {
+    pub(crate) fn new_stock(&self) -> Result<Stock> {
         let most = self.with(|chan| chan.most_calls()).ok_or(ENOENT)?;
-        CallTable::new(usize::from(most))
+        Stock::new(most)
     }
 
-    /// The owner of the portal accepts the channel. Returns whether it still can. `slots` is for requests, `table` for
-    /// calls, unless that grows later.
+    /// The owner of the portal accepts the channel. Returns whether it still can. `slots` is for requests,
+    /// `stock` for another module.
     ///
     /// # Context
     ///
-    /// *may sleep*, for what is left in `table`.
+    /// *may sleep*, for what is left in `stock`.
     pub(crate) fn accept(
         &self,
         data: KVec<u8>,
         slots: KVec<Slot>,
-        mut table: Option<CallTable>,
+        mut stock: Option<Stock>,
     ) -> bool {
         let accepted = self.side.change(self.id, |chan| {
             let is_accepted = self.is(chan) && chan.accept(data, slots);
-            if let Some(table) = table.as_mut().filter(|_| is_accepted) {
-                chan.extend_calls(table);
+            if let Some(stock) = stock.as_mut().filter(|_| is_accepted) {
+                chan.stock(stock);
             }
             is_accepted
         });
@@ -121,13 +122,13 @@ impl End {
         rejected.unwrap_or(false)
     }
 
-    /// The channel, which this end has opened, uses this table for calls.
+    /// The channel, which another module has opened, takes this.
     ///
     /// # Context
     ///
-    /// *may sleep*, for what is left in `table`.
-    pub(crate) fn extend_calls(&self, mut table: CallTable) {
-        let _ = self.with(|chan| chan.extend_calls(&mut table));
+    /// *may sleep*, for what is left in `stock`.
+    pub(crate) fn stock(&self, mut stock: Stock) {
+        let _ = self.with(|chan| chan.stock(&mut stock));
     }
 
     /// Allocates what the lists need for the next message. The table of calls does not grow here.
@@ -139,7 +140,7 @@ impl End {
     /// # Errors
     ///
     /// [`ENOMEM`], [`EPIPE`]
-    fn grow(&self, flags: Flags) -> Result {
+    pub(crate) fn grow(&self, flags: Flags) -> Result {
         let needs = self.with(|chan| chan.needs()).ok_or(EPIPE)?;
         let mut spares = needs.allocate(flags)?;
         self.with(|chan| chan.extend(&mut spares)).ok_or(EPIPE)
@@ -196,19 +197,40 @@ impl End {
     ///
     /// # Errors
     ///
-    /// As [`Chan::reserve`], with the message. After [`EAGAIN`], [`Delivery::Room`] follows when there is room.
+    /// As [`Chan::reserve`], with the message. After [`EAGAIN`] and [`ENOMEM`], [`Delivery::Room`] follows when there is
+    /// room.
     pub(crate) fn post(&self, header: &Header, body: Body) -> Result<(), Unqueued> {
-        let mut message = match KBox::new_uninit(GFP_ATOMIC | __GFP_NOWARN) {
-            Ok(place) => Some((body, place)),
-            Err(_) => return Err((ENOMEM, body)),
+        let place = KBox::new_uninit(GFP_ATOMIC | __GFP_NOWARN).ok();
+        self.post_in(place, header, body)
+    }
+
+    /// The same, as if there were no memory.
+    #[cfg(IBTRS_KUNIT)]
+    pub(crate) fn post_starved(&self, header: &Header, body: Body) -> Result<(), Unqueued> {
+        self.post_in(None, header, body)
+    }
+
+    fn post_in(
+        &self,
+        place: Option<KBox<MaybeUninit<Sent>>>,
+        header: &Header,
+        body: Body,
+    ) -> Result<(), Unqueued> {
+        let from_stock = || match header.kind {
+            Kind::Reply => self.change(|chan| chan.take_reply_place(now())).flatten(),
+            _ => None,
         };
+        let Some(place) = place.or_else(from_stock) else {
+            return Err((self.refused_for_memory(), body));
+        };
+        let mut message = Some((body, place));
         let result = loop {
             let result = self.change(|chan| post(chan, header, &mut message));
             match result.unwrap_or(Err(EPIPE)) {
                 // Lists grow when no lock is held. Others may use up what was allocated.
                 Err(ENOMEM) if message.is_some() => {
-                    if let Err(error) = self.grow(GFP_ATOMIC | __GFP_NOWARN) {
-                        break Err(error);
+                    if self.grow(GFP_ATOMIC | __GFP_NOWARN).is_err() {
+                        break Err(self.refused_for_memory());
                     }
                 }
                 result => break result,
@@ -216,6 +238,14 @@ impl End {
         };
         let unqueued = |error| (error, message.map(|(body, _)| body).unwrap_or_default());
         result.map_err(unqueued)
+    }
+
+    /// There was no memory for a message. Returns the error.
+    fn refused_for_memory(&self) -> Error {
+        match self.change(|chan| chan.refused_for_memory(now())) {
+            Some(()) => ENOMEM,
+            None => EPIPE,
+        }
     }
 
     /// The owner writes no more and takes no more.

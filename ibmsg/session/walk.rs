@@ -203,7 +203,7 @@ impl Side {
     fn feed_one(&self, id: u32) {
         let needs = self.with(id, |chan| {
             chan.is_listed_hungry = false;
-            chan.needs_for_arrival()
+            chan.needs_of_hungry()
         });
         let Some(needs) = needs else {
             return;

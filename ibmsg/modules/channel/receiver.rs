@@ -88,7 +88,7 @@ pub trait Receiver: Send + Sync {
         let _ = (channel, tag, outcome);
     }
 
-    /// There is room again after [`EAGAIN`], perhaps not enough for the longest message.
+    /// There is room again after [`EAGAIN`], perhaps not enough for the longest message, or memory after [`ENOMEM`].
     fn room(&self, channel: &ChannelRef) {
         let _ = channel;
     }
