@@ -23,7 +23,8 @@ use ibmsg::{
     Receiver,
     Reply,
     Request,
-    Service, //
+    Service,
+    Unsent, //
 };
 use kernel::{
     prelude::*,
@@ -31,7 +32,8 @@ use kernel::{
 };
 use kx::sync::{
     Completion,
-    SetOnce, //
+    SetOnce,
+    TakeCell, //
 };
 
 const MESSAGE: &[u8] = b"hello";
@@ -87,7 +89,7 @@ struct Echo;
 
 impl Receiver for Echo {
     fn request(&self, channel: &ChannelRef, request: Request) {
-        // There is room for the answer, see `terms`; but the channel may have been closed.
+        // There is room for the answer, see `terms`, and memory for one; but the channel may have been closed.
         if channel.reply(request.id, Ok(()), request.body).is_err() {
             channel.close();
         }
@@ -120,13 +122,22 @@ struct Caller {
     failed: SetOnce<Error>,
     #[pin]
     is_done: Completion,
+    /// A call that is to be made when there is room or memory: its number, and the message.
+    delayed: TakeCell<(u64, Body)>,
 }
 
 impl Caller {
-    /// Makes the call with a number; those with lower numbers follow.
-    fn call(channel: &ChannelRef, number: u64) -> Result {
-        let message = Body::copied(MESSAGE, GFP_ATOMIC)?;
-        Ok(channel.call(message, number, LIMIT_MS)?)
+    /// Makes the call with a number, in a handler; those with lower numbers follow.
+    fn call(&self, channel: &ChannelRef, number: u64, message: Body) {
+        match channel.call(message, number, LIMIT_MS) {
+            Ok(()) => {}
+            // `room` is called after this handler.
+            Err(Unsent {
+                error: EAGAIN | ENOMEM,
+                body,
+            }) => drop(self.delayed.put((number, body))),
+            Err(unsent) => self.ends(Err(unsent.error)),
+        }
     }
 
     fn ends(&self, result: Result) {
@@ -135,6 +146,11 @@ impl Caller {
         }
         self.is_done.complete_all();
     }
+}
+
+/// A message of the client, whose handlers may sleep.
+fn message() -> Result<Body> {
+    Body::copied(MESSAGE, GFP_KERNEL)
 }
 
 /// Whether the other end has sent the message back.
@@ -152,11 +168,17 @@ impl Receiver for Caller {
     fn reply(&self, channel: &ChannelRef, number: u64, reply: Result<Reply>) {
         let result = reply.and_then(|reply| check(&reply));
         match (result, number) {
-            (Ok(()), 2..) => {
-                let next = Self::call(channel, number - 1);
-                let _ = next.inspect_err(|error| self.ends(Err(*error)));
-            }
+            (Ok(()), 2..) => match message() {
+                Ok(message) => self.call(channel, number - 1, message),
+                Err(error) => self.ends(Err(error)),
+            },
             (result, _) => self.ends(result),
+        }
+    }
+
+    fn room(&self, channel: &ChannelRef) {
+        if let Some((number, message)) = self.delayed.take() {
+            self.call(channel, number, message);
         }
     }
 
@@ -171,6 +193,7 @@ fn call_all() -> Result {
         pin_init!(Caller {
             failed: SetOnce::new(),
             is_done <- Completion::new(),
+            delayed: TakeCell::empty(),
         }),
         GFP_KERNEL,
     )?;
@@ -181,7 +204,7 @@ fn call_all() -> Result {
     let (session, portal) = (param::session.get(), param::connect.get());
     let channel = Channel::connect(session, portal, &options, caller.clone())?;
     let calls = param::calls.get();
-    Caller::call(&channel, u64::from(calls))?;
+    channel.call(message()?, u64::from(calls), LIMIT_MS)?;
     caller.is_done.wait_killable()?;
     caller.failed.copy().map_or(Ok(()), Err)?;
     pr_info!("{} calls were answered\n", calls);
