@@ -55,11 +55,11 @@ impl Hub {
     }
 }
 
-/// Queues for the handlers of other modules, which may sleep: one for each portal, and one for all channels that modules
-/// have connected. So handlers that wait, and occupy all workers of a queue, stop only their own portal.
+/// Queues for the handlers of other modules, which may sleep: one for each portal, and one for all channels that
+/// modules have connected. So handlers that wait, and occupy all workers of a queue, stop only their own portal.
 ///
-/// A queue lives until this is dropped, and serves the next portal when its portal has gone: the last reference to a channel
-/// may be dropped in any context, where no queue can be destroyed.
+/// A queue lives until this is dropped, and serves the next portal when its portal has gone: the last reference to a
+/// channel may be dropped in any context, where no queue can be destroyed.
 #[pin_data]
 pub(crate) struct Handlers {
     options: Options,

@@ -26,10 +26,12 @@
 //!
 //! # Lock order
 //!
-//! `ChannelFile::reading`, `Host::open`, `Handlers::portals`; `Peers::list`; `Session::state`, under which no other session is locked; then
-//! `Portals::bound`, `Portal::offers`, `Access::rules`, `Account::used`, `Limits::used`, `LogLimits::proved`, `LogLimits::others`, `Local::state` and the locks of message connections
-//! ([`ibtrs_core::messages`]), one at a time, and the locks of wait queues and work items. `Local::changing` comes before `Session::state`. All but `reading`, `open`, `portals`
-//! and `changing` are spinlocks that may be taken in any context.
+//! `ChannelFile::reading`, `Host::open`, `Handlers::portals`; `Peers::list`; `Session::state`, under which no other
+//! session is locked; then `Portals::bound`, `Portal::offers`, `Access::rules`, `Account::used`, `Limits::used`,
+//! `LogLimits::proved`, `LogLimits::others`, `Local::state` and the locks of message connections
+//! ([`ibtrs_core::messages`]), one at a time, and the locks of wait queues and work items. `Local::changing` comes
+//! before `Session::state`. All but `reading`, `open`, `portals` and `changing` are spinlocks that may be taken in any
+//! context.
 
 #![deny(unsafe_code)]
 

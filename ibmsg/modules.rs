@@ -20,12 +20,38 @@
 //! | [`Portal::bind`], [`Channel::connect`], dropping a [`Portal`] or a [`Channel`] | may sleep |
 //! | all of [`ChannelRef`] and [`Body`] | any, also in a handler and under locks of the module |
 //! | [`Service::offered`] | may sleep; one at a time for a portal |
-//! | handlers of a [`Receiver`] | as [`ChannelOptions::context`] says; one at a time for a channel, in the order in which things arrive |
+//! | handlers of a [`Receiver`] | as [`ChannelOptions::context`] says; one at a time for a channel |
 //!
 //! No handler is called from within a function of this interface: what a handler causes on its own channel is delivered
 //! when it has returned, and on another one by a work item. So a handler may send, and a lock that the module holds when
-//! it sends may also be taken by a handler. A lock that a handler in [`HandlerContext::Arrival`] takes needs
-//! interrupts, or softirqs, off elsewhere ([`kernel::sync::SpinLockIrq`]).
+//! it sends may also be taken by a handler.
+//!
+//! Handlers in [`HandlerContext::Arrival`] run in softirqs, and in process context with softirqs enabled. A spinlock
+//! that such a handler takes is therefore taken with interrupts disabled everywhere, also in the handler:
+//! [`kernel::sync::SpinLockIrq`].
+//!
+//! Handlers that may sleep run on a workqueue: one for each portal, and one for all channels that modules have
+//! connected. A workqueue runs at most 1024 of them at a time. Handlers that wait for other handlers of the same
+//! workqueue deadlock when all 1024 wait. The workqueues have no rescuer (`WQ_MEM_RECLAIM`), so writing back memory
+//! must not depend on them.
+//!
+//! # Order
+//!
+//! Messages, requests and replies are delivered in the order in which the other end has sent them. [`Receiver::room`],
+//! [`Receiver::outcome`], [`Receiver::path`], [`Receiver::draining`], and [`Receiver::reply`] for a call without a
+//! reply, overtake messages that wait. [`Receiver::closed`] is the last call.
+//!
+//! # Memory
+//!
+//! [`ChannelRef`] allocates what a message needs without sleeping. If that fails, the message comes back with `ENOMEM`,
+//! and [`Receiver::room`] is called when there is memory. A channel keeps memory for one more reply, so that replies
+//! hardly ever fail for that.
+//!
+//! # Reference cycles
+//!
+//! A [`Channel`] has its [`Receiver`], and a [`Portal`] has its [`Service`], and the receivers of the channels that it
+//! has accepted. A receiver or service that owns its own channel or portal keeps itself: neither is dropped when the
+//! module is unloaded, and its code is called afterwards. A receiver keeps a [`ChannelRef`] if it has to send.
 //!
 //! # Rules and limits
 //!

@@ -228,8 +228,8 @@ impl<S: Clone + PartialEq> Portal<S> {
         }
     }
 
-    /// A program asks for a channel, whose tasks wait in `wake`. Returns why not: [`EAGAIN`] if too many ask, [`ENOENT`] if the portal
-    /// is being closed, or [`ENOMEM`].
+    /// A program asks for a channel, whose tasks wait in `wake`. Returns why not: [`EAGAIN`] if too many ask,
+    /// [`ENOENT`] if the portal is being closed, or [`ENOMEM`].
     pub(crate) fn offer(&self, from: &S, open: &Open<'_>, wake: Arc<WaitQueue>) -> Result {
         let data = copy(open.data, GFP_ATOMIC | __GFP_NOWARN)?;
         let mut offers = self.offers.lock();

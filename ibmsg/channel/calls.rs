@@ -148,9 +148,9 @@ pub(crate) struct Slot {
 
 /// Memory for calls that are made.
 ///
-/// It is one piece of up to a few hundred KiB, which comes from `vmalloc` if the pages are scattered. Neither `vmalloc` nor
-/// `vfree` may be called in atomic context, whatever the flags of the allocation, so this has none: only callers that may
-/// sleep make or drop one.
+/// It is one piece of up to a few hundred KiB, which comes from `vmalloc` if the pages are scattered. Neither `vmalloc`
+/// nor `vfree` may be called in atomic context, whatever the flags of the allocation, so this has none: only callers
+/// that may sleep make or drop one.
 pub(crate) struct CallTable(KVVec<Call>);
 
 impl CallTable {

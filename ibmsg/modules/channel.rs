@@ -158,8 +158,8 @@ impl ChannelRef {
     /// - [`EAGAIN`]: no room; [`Receiver::room`] is called when there is some,
     /// - [`EMSGSIZE`]: the other end takes no messages of that length,
     /// - [`EPIPE`]: the channel is closed,
-    /// - [`ENOMEM`]: no memory that can be had at once, as no function here sleeps; [`Receiver::room`] is called when there
-    ///   is some, usually within a few tens of milliseconds. The message should be kept until then.
+    /// - [`ENOMEM`]: no memory that can be had at once, as no function here sleeps; [`Receiver::room`] is called when
+    ///   there is some, usually within a few tens of milliseconds. The message should be kept until then.
     pub fn send(&self, body: Body, options: SendOptions) -> Result<(), Unsent> {
         let header = Header {
             flags: if options.wants_outcome { F_RECEIPT } else { 0 },
@@ -191,8 +191,8 @@ impl ChannelRef {
     ///
     /// # Errors
     ///
-    /// As [`Self::send`]; [`ENOENT`]: there is no such request, or it has an answer. [`ENOMEM`] is rare, as the channel keeps
-    /// memory for one more reply; this may then be called again with the content that has come back.
+    /// As [`Self::send`]; [`ENOENT`]: there is no such request, or it has an answer. [`ENOMEM`] is rare, as the channel
+    /// keeps memory for one more reply; this may then be called again with the content that has come back.
     pub fn reply(&self, request: u64, status: Result, body: Body) -> Result<(), Unsent> {
         let header = Header {
             id: request,
@@ -239,7 +239,8 @@ fn error(number: u16) -> Result {
 ///
 /// # Context
 ///
-/// Dropping it *may sleep*, and must not be done by a handler of the channel.
+/// Dropping it *may sleep*, and must not be done by a handler of the channel, nor by one that a handler of the channel
+/// waits for. The receiver must not own it: neither would ever be dropped.
 pub struct Channel {
     channel: ChannelRef,
     data: KVec<u8>,
@@ -347,7 +348,8 @@ pub(super) struct Opened {
 }
 
 impl Opened {
-    /// For this end of a channel, with handlers on `queue`. If that is not the caller's yet, dropping this changes nothing.
+    /// For this end of a channel, with handlers on `queue`. If that is not the caller's yet, dropping this changes
+    /// nothing.
     ///
     /// # Context
     ///

@@ -15,9 +15,10 @@ pub enum HandlerContext {
     /// In a work item: handlers may sleep. While they do, messages wait, and then the sender.
     #[default]
     WorkItem,
-    /// Where the frame arrives, which is a softirq for channels of other machines: handlers must not sleep, and should
-    /// be short, as all channels of the connection wait for them. What does not arrive in a frame, such as a time that is
-    /// over, comes by a work item, and so does the rest of a long batch; handlers must not rely on either.
+    /// Where the frame arrives, which is a softirq for channels of other machines, and a work item for those of this
+    /// one: handlers must not sleep, and should be short, as all channels of the connection wait for them. What does
+    /// not arrive in a frame, such as a time that is over, comes by a work item, and so does the rest of a long batch;
+    /// handlers must not rely on either.
     Arrival,
 }
 
@@ -83,9 +84,9 @@ pub struct PortalOptions {
     /// The most offers that may wait; 0: 128; at most 4096.
     pub backlog: u32,
     /// The most channels at a time, also of those that are offered; 0: 256. More are refused with [`EDQUOT`] before the
-    /// service is asked. All modules share one budget of memory, so that this is what keeps the clients of one portal from
-    /// using up that of the others; each channel is charged for what its terms allow to wait. One host can still have all
-    /// channels of the portal, unless the operator limits the channels of a host.
+    /// service is asked. All modules share one budget of memory, so that this is what keeps the clients of one portal
+    /// from using up that of the others; each channel is charged for what its terms allow to wait. One host can still
+    /// have all channels of the portal, unless the operator limits the channels of a host.
     pub max_channels: u32,
     /// The portal takes programs of machines that have not proved that they have a key, if the operator's rule allows it.
     pub takes_unauthenticated: bool,

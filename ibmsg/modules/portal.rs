@@ -117,7 +117,7 @@ impl Answer {
     }
 }
 
-/// What a module has at a portal.
+/// What a module has at a portal. It must not own the [`Portal`]: neither would ever be dropped.
 pub trait Service: Send + Sync {
     /// Another end offers a channel. The portal has the channel that is accepted, until it ends.
     ///
@@ -137,7 +137,8 @@ pub trait Service: Send + Sync {
 ///
 /// # Context
 ///
-/// Dropping it *may sleep*, and must not be done by a handler of one of its channels, or by its service.
+/// Dropping it *may sleep*, and must not be done by its service, by a handler of one of its channels, or by one that
+/// such a handler waits for.
 pub struct Portal(Arc<dyn Bound>);
 
 /// A portal, to other modules: they contain no code for [`Host`], not even to drop it.

@@ -197,8 +197,8 @@ impl End {
     ///
     /// # Errors
     ///
-    /// As [`Chan::reserve`], with the message. After [`EAGAIN`] and [`ENOMEM`], [`Delivery::Room`] follows when there is
-    /// room.
+    /// As [`Chan::reserve`], with the message. After [`EAGAIN`] and [`ENOMEM`], [`Delivery::Room`] follows when there
+    /// is room.
     pub(crate) fn post(&self, header: &Header, body: Body) -> Result<(), Unqueued> {
         let place = KBox::new_uninit(GFP_ATOMIC | __GFP_NOWARN).ok();
         self.post_in(place, header, body)

@@ -769,8 +769,8 @@ fn number_in_doubt(queue: &Arc<Queue>) -> Result {
     Ok(())
 }
 
-/// The owner of a portal has an offer, but has not answered it. The client withdraws it, and offers another channel with
-/// the same number to another portal.
+/// The owner of a portal has an offer, but has not answered it. The client withdraws it, and offers another channel
+/// with the same number to another portal.
 fn number_of_another(queue: &Arc<Queue>) -> Result {
     let mut world = World::new(0, queue)?;
     let names = [Name::new(b"kv")?, Name::new(b"kv2")?];

@@ -300,7 +300,8 @@ impl Body {
 impl TryFrom<KVec<u8>> for Body {
     type Error = KVec<u8>;
 
-    /// Takes memory as content without copying it. If it has more than 65536 bytes, it comes back.
+    /// Takes memory as content without copying it. If it has more than 65536 bytes, it comes back. Limits count the
+    /// bytes of content: a vector with a much greater capacity takes more memory than it is charged for.
     fn try_from(content: KVec<u8>) -> Result<Self, KVec<u8>> {
         let mut body = Self::new();
         match content.len() {

@@ -48,8 +48,12 @@ pub struct Closed {
 /// [`HandlerContext::Arrival`](crate::HandlerContext::Arrival) they must not. For one channel, no two handlers
 /// run at a time. No lock of `ibmsg` is held: handlers may call everything of [`ChannelRef`].
 ///
-/// A handler must not drop the [`Channel`](crate::Channel) or the [`Portal`](crate::Portal) that calls it, as that waits for
-/// the handler; [`ChannelRef::close`] is for handlers.
+/// A handler must not drop the [`Channel`](crate::Channel) or the [`Portal`](crate::Portal) that calls it, as that
+/// waits for the handler; [`ChannelRef::close`] is for handlers. Nor may two handlers drop the channels of each other:
+/// both would wait.
+///
+/// A receiver must not own its channel, or the portal that has accepted it: that is a reference cycle, and the handlers
+/// would be called after the module was unloaded.
 ///
 /// # Flow control
 ///
@@ -62,7 +66,8 @@ pub trait Receiver: Send + Sync {
     }
 
     /// A request has arrived. It is to be answered by [`ChannelRef::reply`], now or later. Without a handler, the answer
-    /// is [`EOPNOTSUPP`].
+    /// is [`EOPNOTSUPP`]. If that cannot be sent, which the terms of the channel can rule out
+    /// ([`ChannelOptions::send_msgs`](crate::ChannelOptions::send_msgs)), the channel is closed.
     fn request(&self, channel: &ChannelRef, request: Request) {
         if channel
             .reply(request.id, Err(EOPNOTSUPP), Body::new())
