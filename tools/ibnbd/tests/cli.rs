@@ -525,13 +525,63 @@ fn a_path_is_found_however_its_address_is_written() {
     ] {
         let file = "/sys/class/ibtrs-client/s/paths/ip:fe80::2%7@ip:fe80::1%7/remove_path";
         tree.file(file, "");
-        good(&tree, &["path", "remove", "s", name]);
+        good(&tree, &["path", "remove", "s", name, "--force"]);
         assert_eq!(tree.text(file), "1", "{name}");
     }
     for name in ["fe80::1%eth1", "fe80::1", "s", "10.0.1.1", "localhost", ""] {
         let ran = run(&tree, &["path", "remove", "s", name]);
         assert_eq!(ran.code, 3, "{name}: {}", ran.err);
     }
+}
+
+/// I/O stops without the last path, so that the user has to insist.
+#[test]
+fn the_last_path_is_kept_unless_the_user_insists() {
+    let tree = Tree::new();
+    tree.usual_client()
+        .session("u", &[("10.0.1.2", "10.0.4.1", "disconnected")])
+        .file("/sys/class/ibtrs-client/u/queue_timeout_s", "0\n");
+    let (last, only) = ("ip:10.0.1.2@ip:10.0.3.1", "ip:10.0.1.2@ip:10.0.4.1");
+    for (verb, file, back) in [
+        ("remove", "remove_path", "add"),
+        ("disconnect", "disconnect", "reconnect"),
+    ] {
+        for (session, path, stops) in [
+            ("t", last, "I/O waits for a path, and fails after 600 s"),
+            ("u", only, "I/O fails without it"),
+        ] {
+            let file = format!("/sys/class/ibtrs-client/{session}/paths/{path}/{file}");
+            tree.file(&file, "");
+            let ran = run(&tree, &["path", verb, session, path]);
+            assert_eq!(
+                (ran.code, ran.err),
+                (
+                    1,
+                    format!("ibnbd: cannot {verb} the path {path} of session {session}: no other path is connected: {stops}\n  remedy: connect another path first, or take --force; `ibnbd path {back} {session} {path}` brings it back\n")
+                )
+            );
+            assert_eq!(tree.text(&file), "");
+            good(&tree, &["path", verb, session, path, "--force"]);
+            assert_eq!(tree.text(&file), "1");
+        }
+        // One of two that are connected, and one that is lost anyway.
+        good(&tree, &["path", verb, "s", "10.0.1.1"]);
+        good(&tree, &["path", verb, "t", "10.0.3.2"]);
+    }
+}
+
+#[test]
+fn check_says_how_a_session_without_paths_gets_one() {
+    let tree = Tree::new();
+    tree.client()
+        .session("s", &[])
+        .session("t", &[("10.0.1.2", "10.0.3.1", "disconnected")]);
+    let out = run(&tree, &["check"]).out;
+    assert!(
+        out.contains("ibnbd path add s ADDRESS: all of its paths were removed\n"),
+        "{out}"
+    );
+    assert!(out.contains("ibnbd path reconnect t PATH\n"), "{out}");
 }
 
 /// A wrong address of a server must not cost a session the path that works.

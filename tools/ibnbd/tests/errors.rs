@@ -153,6 +153,7 @@ fn other_errors_have_their_entries() {
         "set s speed=1",
         "resize ibnbd0 large",
         "resize ibnbd0 100",
+        "path remove t 10.0.3.1",
         "stats sda",
         "top",
         "apply",

@@ -55,11 +55,11 @@ fn of_session(root: &Root, session: &Session) -> Vec<Finding> {
         ));
     } else if session.state == SessionState::Disconnected {
         let what = format!("session {name} has no path to its server: I/O waits or fails");
-        found.push(Finding::new(
-            Severity::Error,
-            what,
-            "check server and network; paths come back by themselves",
-        ));
+        let remedy = match session.paths.is_empty() {
+            true => format!("ibnbd path add {name} ADDRESS: all of its paths were removed"),
+            false => format!("check server and network; lost paths come back by themselves, and those that `ibnbd path disconnect` has ended after: ibnbd path reconnect {name} PATH"),
+        };
+        found.push(Finding::new(Severity::Error, what, remedy));
     }
     if session.paths.len() == 1 {
         let what = format!("session {name} has one path: nothing takes over when it is lost");

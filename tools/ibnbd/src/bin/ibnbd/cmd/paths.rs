@@ -25,16 +25,18 @@ Examples:
   ibnbd path add s 10.0.2.2,10.0.2.1          from that address of this machine";
 
 const REMOVE_EXAMPLES: &str = "\
-Example:
-  ibnbd path remove s 10.0.2.1";
+Examples:
+  ibnbd path remove s 10.0.2.1
+  ibnbd path remove s 10.0.2.1 --force        also if no other path is connected: I/O stops";
 
 const RECONNECT_EXAMPLES: &str = "\
 Example:
   ibnbd path reconnect s 10.0.2.1";
 
 const DISCONNECT_EXAMPLES: &str = "\
-Example:
-  ibnbd path disconnect s 10.0.2.1";
+Examples:
+  ibnbd path disconnect s 10.0.2.1
+  ibnbd path disconnect s 10.0.2.1 --force    also if no other path is connected: I/O stops";
 
 const DRAIN_EXAMPLES: &str = "\
 Examples:
@@ -58,13 +60,13 @@ pub(crate) enum PathCommand {
     },
     /// Removes a path
     #[command(after_help = REMOVE_EXAMPLES)]
-    Remove(PathOf),
+    Remove(LastToo),
     /// Connects a path again, and waits until it is
     #[command(after_help = RECONNECT_EXAMPLES)]
     Reconnect(PathOf),
     /// Disconnects a path, until it is reconnected
     #[command(after_help = DISCONNECT_EXAMPLES)]
-    Disconnect(PathOf),
+    Disconnect(LastToo),
     /// Moves the requests of a path to the others, and waits until none is in flight on it
     #[command(after_help = DRAIN_EXAMPLES)]
     Drain {
@@ -91,13 +93,22 @@ pub(crate) struct PathOf {
     pub(crate) path: String,
 }
 
+#[derive(Args, Debug)]
+pub(crate) struct LastToo {
+    #[command(flatten)]
+    pub(crate) of: PathOf,
+    /// Also if no other path of the session is connected, so that its I/O stops
+    #[arg(short, long)]
+    pub(crate) force: bool,
+}
+
 pub(super) fn run(context: &Context, command: &PathCommand) -> Done {
     context.need(Side::Client)?;
     match command {
         PathCommand::Add { session, path } => add(context, session, path),
-        PathCommand::Remove(of) => write(context, of, "remove_path", "remove", "1"),
+        PathCommand::Remove(words) => stop(context, words, "remove_path", "remove"),
         PathCommand::Reconnect(of) => write(context, of, "reconnect", "connect", "1"),
-        PathCommand::Disconnect(of) => write(context, of, "disconnect", "disconnect", "1"),
+        PathCommand::Disconnect(words) => stop(context, words, "disconnect", "disconnect"),
         PathCommand::Drain { of, undo: true } => {
             write(context, of, "drain", "let requests take", "0")
         }
@@ -139,6 +150,45 @@ pub(super) fn add_line(context: &Context, session: &Session, line: &str) -> Resu
 /// Removes a path.
 pub(super) fn remove(context: &Context, path: &Path) -> Result<(), Failure> {
     set(context, path, "remove_path", "remove", "1")
+}
+
+/// Removes or disconnects a path, but the last one only if the user insists: I/O stops without it.
+fn stop(context: &Context, words: &LastToo, file: &str, verb: &str) -> Done {
+    let machine = context.machine();
+    let (session, path) = path_of(context, &machine, &words.of)?;
+    if !words.force && is_last(session, path) {
+        let (name, ends) = (&session.name, &path.name);
+        let why = format!("no other path is connected: {}", without_paths(session));
+        let back = match file {
+            "remove_path" => "add",
+            _ => "reconnect",
+        };
+        let what = format!("cannot {verb} the path {ends} of session {name}");
+        let todo = format!(
+            "connect another path first, or take --force; `ibnbd path {back} {name} {ends}` brings it back"
+        );
+        return Err(Failure::new(REFUSED, what, why).todo(todo));
+    }
+    set(context, path, file, verb, "1")?;
+    Ok(0)
+}
+
+/// Whether nothing would be left that carries requests, or could do so by itself.
+fn is_last(session: &Session, path: &Path) -> bool {
+    let mut others = session.paths.iter().filter(|other| other.name != path.name);
+    let is_only = others.clone().next().is_none();
+    let has_connected = others.any(|other| other.state == PathState::Connected);
+    is_only || path.state == PathState::Connected && !has_connected
+}
+
+/// What happens to the I/O of a session that has no path.
+fn without_paths(session: &Session) -> String {
+    match session.settings.queue_timeout_s {
+        Some(0) => "I/O fails without it".to_owned(),
+        Some(-1) => "I/O waits until a path is connected".to_owned(),
+        Some(limit) => format!("I/O waits for a path, and fails after {limit} s"),
+        None => "I/O waits for a path, or fails".to_owned(),
+    }
 }
 
 /// Interval at which the command checks whether requests are in flight.
