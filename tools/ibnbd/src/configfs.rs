@@ -325,6 +325,31 @@ impl Export {
                 .is_some_and(Vec::is_empty)
     }
 
+    /// Whether a setting with that value allows less than it does now.
+    pub fn is_narrowed(&self, key: &str, value: &str) -> bool {
+        match key {
+            "access_mode" => {
+                let width = |mode: &str| ACCESS.iter().position(|known| *known == mode);
+                width(value) < self.access_mode.as_deref().and_then(width)
+            }
+            "allow_any_host" => self.allow_any_host == Some(true) && value == "0",
+            "allow_unauthenticated" => {
+                let new = prefix::list(value).unwrap_or_default();
+                let now = self.allow_unauthenticated.as_deref().unwrap_or_default();
+                let is_kept = |prefix| new.iter().any(|other: &Prefix| other.covers(prefix));
+                !now.iter().all(is_kept)
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether the server may close it for a session when these settings allow less.
+    pub fn may_close(&self, session: &str, narrowed: &[&str]) -> bool {
+        let is_named = self.allowed_hosts.iter().any(|host| host == session);
+        let mut narrowed = narrowed.iter();
+        narrowed.any(|key| *key == "access_mode" || !is_named)
+    }
+
     /// The value of a setting, as its file has it.
     pub fn setting(&self, key: &str) -> Option<String> {
         let flag = |value: Option<bool>| value.map(|yes| change::flag(yes).to_owned());

@@ -43,6 +43,21 @@ impl Prefix {
         use proto::Prefix::{Any, V4, V6};
         matches!(self.0, Any | V4(_, 0) | V6(_, 0))
     }
+
+    /// Whether it has all addresses that the other one has.
+    pub fn covers(&self, other: &Self) -> bool {
+        use proto::Prefix::{Any, V4, V6};
+        match (self.0, other.0) {
+            (Any, _) => true,
+            (V4(own, bits), V4(first, length)) => {
+                bits <= length && (own ^ first).leading_zeros() >= u32::from(bits)
+            }
+            (V6(own, bits), V6(first, length)) => {
+                bits <= length && (own ^ first).leading_zeros() >= u32::from(bits)
+            }
+            _ => false,
+        }
+    }
 }
 
 impl fmt::Display for Prefix {
@@ -102,6 +117,31 @@ mod tests {
         );
         assert_eq!(list("\n"), Some(Vec::new()));
         assert_eq!(list("10.0.1.0/24 x"), None);
+    }
+
+    #[test]
+    fn a_prefix_covers_those_that_begin_with_it() {
+        for (wide, narrow) in [
+            ("any", "10.0.0.0/8"),
+            ("any", "any"),
+            ("0.0.0.0/0", "10.0.1.2"),
+            ("10.0.0.0/16", "10.0.1.0/24"),
+            ("10.0.1.2", "10.0.1.2/32"),
+            ("::/0", "fe80::1"),
+            ("fe80::/10", "fe80::/64"),
+        ] {
+            let [wide, narrow] = [wide, narrow].map(|text| Prefix::parse(text).unwrap());
+            assert!(wide.covers(&narrow), "{wide} {narrow}");
+            assert_eq!(narrow.covers(&wide), narrow == wide, "{wide} {narrow}");
+        }
+        for (one, other) in [
+            ("10.0.0.0/16", "10.1.0.0/24"),
+            ("0.0.0.0/0", "fe80::1"),
+            ("::/0", "any"),
+        ] {
+            let [one, other] = [one, other].map(|text| Prefix::parse(text).unwrap());
+            assert!(!one.covers(&other), "{one} {other}");
+        }
     }
 
     #[test]

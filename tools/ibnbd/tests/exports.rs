@@ -431,7 +431,11 @@ fn hosts_are_listed() {
 fn commands_write_to_their_files() {
     let tree = server();
     for (words, file, text) in [
-        (&["export", "disable", "disk1"][..], "disk1/enable", "0\n"),
+        (
+            &["export", "disable", "disk1", "-f"][..],
+            "disk1/enable",
+            "0\n",
+        ),
         (&["export", "enable", "disk1"], "disk1/enable", "1\n"),
         (
             &["export", "set", "disk1", "access_mode=migration"],
@@ -487,6 +491,91 @@ fn commands_write_to_their_files() {
         assert_eq!(good(&tree, words), "", "{words:?}");
         assert_eq!(tree.text(&file), text, "{words:?}");
     }
+}
+
+/// Commands that close an export for those who have it open want `--force`; others do not ask.
+#[test]
+fn an_export_in_use_is_closed_only_if_the_user_insists() {
+    let tree = server();
+    let rules = format!("{EXPORTS}/disk1");
+    tree.opened("vda", "any1", "disk1")
+        .file(&format!("{rules}/allow_any_host"), "1\n")
+        .file(&format!("{rules}/allow_unauthenticated"), "10.0.1.0/24\n");
+    let state = |tree: &Tree| configured(tree).export("disk1").cloned();
+    let before = state(&tree);
+    let cannot = |what: &str, who: &str| {
+        format!("ibnbd: cannot {what} export disk1: clients have it open: {who}\n  remedy: unmap it there, or take --force: their I/O fails\n")
+    };
+    for (words, what, who) in [
+        (&["disable", "disk1"][..], "disable", "any1 web1"),
+        (
+            &["set", "disk1", "access_mode=ro"],
+            "set access_mode=ro of",
+            "any1 web1",
+        ),
+        // The others are named by the export.
+        (
+            &["set", "disk1", "allow_any_host=0"],
+            "set allow_any_host=0 of",
+            "any1",
+        ),
+        (
+            &[
+                "set",
+                "disk1",
+                "allow_realtime=1",
+                "allow_unauthenticated=10.0.2.0/24",
+            ],
+            "set allow_realtime=1 allow_unauthenticated=10.0.2.0/24 of",
+            "any1",
+        ),
+    ] {
+        let ran = run(&tree, &[&["export"], words].concat());
+        assert_eq!((ran.code, ran.err), (1, cannot(what, who)), "{words:?}");
+        assert_eq!(state(&tree), before, "{words:?}");
+        good(&tree, &[&["export"], words, &["--force"]].concat());
+        assert_ne!(state(&tree), before, "{words:?}");
+        tree.file(&format!("{rules}/enable"), "1\n")
+            .file(&format!("{rules}/access_mode"), "rw\n")
+            .file(&format!("{rules}/allow_any_host"), "1\n")
+            .file(&format!("{rules}/allow_realtime"), "0\n")
+            .file(&format!("{rules}/allow_unauthenticated"), "10.0.1.0/24\n");
+    }
+    // A fault of the words is said first.
+    assert_eq!(
+        run(&tree, &["export", "set", "disk1", "access_mode=ro", "x=1"]).code,
+        2
+    );
+    for words in [
+        "set disk1 access_mode=migration",
+        "set disk1 allow_realtime=1",
+        "set disk1 allow_any_host=1",
+        "set disk1 allow_unauthenticated=10.0.0.0/16,fe80::/10",
+        "set disk1 allow_unauthenticated=any",
+        "disable disk2",
+        "set disk2 access_mode=ro",
+    ] {
+        let words: Vec<&str> = words.split(' ').collect();
+        good(&tree, &[&["export"], &words[..]].concat());
+    }
+    // Every host may open it, so nobody loses it.
+    let ran = run(&tree, &["export", "deny", "disk1", "web1"]);
+    assert!(
+        ran.code == 0 && ran.err.contains("every host may"),
+        "{}",
+        ran.err
+    );
+    good(&tree, &["export", "allow", "disk1", "web1", "web2"]);
+    good(
+        &tree,
+        &["export", "set", "disk1", "allow_any_host=0", "--force"],
+    );
+    let ran = run(&tree, &["export", "deny", "disk1", "web2", "web1"]);
+    assert_eq!((ran.code, ran.err), (1, cannot("keep hosts from", "web1")));
+    assert_eq!(links(&tree, "disk1"), ["web1", "web2"]);
+    good(&tree, &["export", "deny", "disk1", "web2"]);
+    good(&tree, &["export", "deny", "disk1", "web1", "-f"]);
+    assert_eq!(links(&tree, "disk1"), [""; 0]);
 }
 
 fn links(tree: &Tree, export: &str) -> Vec<String> {
@@ -629,7 +718,7 @@ impl Waiting {
             .arg(env!("CARGO_BIN_EXE_ibnbd"))
             .arg("--root")
             .arg(tree.base())
-            .args(["export", "set", "disk1"])
+            .args(["export", "set", "--force", "disk1"])
             .args(["access_mode=ro", "allow_any_host=1"])
             .stderr(said)
             .spawn()
@@ -911,7 +1000,7 @@ fn what_is_in_use_stays() {
             ran.err
         );
     }
-    good(&tree, &["export", "deny", "disk1", "web1"]);
+    good(&tree, &["export", "deny", "disk1", "web1", "--force"]);
     let ran = run(&tree, &["host", "remove", "web1"]);
     assert!(
         ran.code == 1 && ran.err.contains("it is connected"),

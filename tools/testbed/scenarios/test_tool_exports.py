@@ -70,15 +70,18 @@ def test_a_host_from_its_key_to_its_removal(pair, tools):
     assert "exports allow it: disk1" in server_tool.refused("host remove web1")
     assert "the export is enabled" in server_tool.refused("export set disk1 device_path=/dev/other")
 
+    for words in ("export deny disk1 web1", "export disable disk1", "export set disk1 access_mode=ro"):
+        assert "clients have it open: web1" in server_tool.refused(words)
+
     # A host that is denied loses the disk, and has it again once it is allowed.
-    server_tool("export deny disk1 web1")
+    server_tool("export deny disk1 web1 --force")
     pair.client.wait_until(f"{PROGRAM} list | grep -q closed")
     assert "EACCES" in client_tool.refused("remap ibnbd0")
     server_tool("export allow disk1 web1 web2")
     client_tool("remap ibnbd0")
     assert state(client_tool) == "open"
     # So does everybody while it is disabled.
-    server_tool("export disable disk1")
+    server_tool("export disable disk1 --force")
     pair.client.wait_until(f"{PROGRAM} list | grep -q closed")
     assert "export disk1 is disabled" in server_tool("check")
     server_tool("export enable disk1")
@@ -115,13 +118,13 @@ def test_clients_without_a_key_by_their_addresses(pair, tools):
     server_tool(f"export add {pair.server.null_blk()} disk1 --from 10.0.1.0/24 --from 10.0.2.0/24")
     assert export_of(server_tool, "disk1")["allow_unauthenticated"] == ["10.0.1.0/24", "10.0.2.0/24"]
     client_tool(f"map 10.0.1.1 disk1 --session s {TWO_PATHS}")
-    server_tool("export set disk1 allow_unauthenticated=10.9.0.0/16,fe80::/10")
+    server_tool("export set disk1 allow_unauthenticated=10.9.0.0/16,fe80::/10 --force")
     pair.client.wait_until(f"{PROGRAM} list | grep -q closed")
     assert "EACCES" in client_tool.refused("remap ibnbd0")
     server_tool("export set disk1 allow_unauthenticated=any")
     assert "any machine that reaches the port may open it" in server_tool("check")
     client_tool("remap ibnbd0")
-    server_tool("export set disk1 allow_unauthenticated=")
+    server_tool("export set disk1 allow_unauthenticated= --force")
     assert "nobody may open it" in server_tool("check")
     client_tool("unmap ibnbd0 --force")
 

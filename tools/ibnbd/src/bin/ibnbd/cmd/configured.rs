@@ -122,6 +122,20 @@ pub(super) fn check_prefixes(prefixes: &[Prefix]) -> Result<(), Failure> {
     Err(Failure::usage("addresses", why))
 }
 
+/// Names and values of settings that can be set.
+pub(super) fn settings<'a>(
+    words: &'a SetOf,
+    known: &[&str],
+) -> Result<Vec<(&'a str, &'a str)>, Failure> {
+    let mut found = Vec::new();
+    for setting in &words.settings {
+        let (key, value) = super::setting(setting, known, "there is no such setting")?;
+        check_value(key, value)?;
+        found.push((key, value));
+    }
+    Ok(found)
+}
+
 /// Sets settings of an export or a host: all of them, or none.
 pub(super) fn set(
     context: &Context,
@@ -131,12 +145,11 @@ pub(super) fn set(
     folder: &str,
     now: impl Fn(&str) -> Option<String>,
 ) -> Done {
-    let mut changes = Vec::new();
-    for setting in &words.settings {
-        let (key, value) = super::setting(setting, known, "there is no such setting")?;
-        check_value(key, value)?;
-        changes.push(change::write(folder, key, value, now(key)));
-    }
+    let settings = settings(words, known)?;
+    let changes: Vec<Change> = settings
+        .into_iter()
+        .map(|(key, value)| change::write(folder, key, value, now(key)))
+        .collect();
     let what = format!("set {} of {}", words.settings.join(" "), words.name);
     act::changes(context, task, &what, &changes)?;
     Ok(0)

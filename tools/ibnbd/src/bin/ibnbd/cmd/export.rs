@@ -33,8 +33,9 @@ const SET_HELP: &str = "\
 Settings: access_mode (ro, rw, migration), allow_realtime and allow_any_host (0, 1),
 allow_unauthenticated (prefixes, or nothing), device_path (of a disabled export).
 
-Example:
-  ibnbd export set disk1 access_mode=ro allow_unauthenticated=10.0.1.0/24,fe80::/10";
+Examples:
+  ibnbd export set disk1 access_mode=ro allow_unauthenticated=10.0.1.0/24,fe80::/10
+  ibnbd export set disk1 access_mode=ro --force     also if clients write: their I/O fails";
 
 const LIST_EXAMPLES: &str = "\
 Examples:
@@ -52,16 +53,18 @@ Example:
   ibnbd export allow disk1 web1 web2";
 
 const DENY_EXAMPLES: &str = "\
-Example:
-  ibnbd export deny disk1 web2";
+Examples:
+  ibnbd export deny disk1 web2
+  ibnbd export deny disk1 web2 --force        also if web2 has it open: its I/O fails";
 
 const ENABLE_EXAMPLES: &str = "\
 Example:
   ibnbd export enable disk1";
 
 const DISABLE_EXAMPLES: &str = "\
-Example:
-  ibnbd export disable disk1";
+Examples:
+  ibnbd export disable disk1
+  ibnbd export disable disk1 --force          also if clients have it open: their I/O fails";
 
 #[derive(Subcommand, Debug)]
 pub(crate) enum ExportCommand {
@@ -91,7 +94,13 @@ pub(crate) enum ExportCommand {
     Allow(HostsOf),
     /// Lets hosts open an export no longer, and closes it for them
     #[command(after_help = DENY_EXAMPLES)]
-    Deny(HostsOf),
+    Deny {
+        #[command(flatten)]
+        of: HostsOf,
+        /// Also if they have it open; from then on their I/O to it fails
+        #[arg(short, long)]
+        force: bool,
+    },
     /// Lets clients open an export that was disabled
     #[command(after_help = ENABLE_EXAMPLES)]
     Enable {
@@ -103,10 +112,19 @@ pub(crate) enum ExportCommand {
     Disable {
         /// An export
         name: String,
+        /// Also if clients have it open; from then on their I/O to it fails
+        #[arg(short, long)]
+        force: bool,
     },
     /// Changes settings of an export
     #[command(after_help = SET_HELP)]
-    Set(SetOf),
+    Set {
+        #[command(flatten)]
+        of: SetOf,
+        /// Also if that closes it for clients that have it open; from then on their I/O to it fails
+        #[arg(short, long)]
+        force: bool,
+    },
 }
 
 #[derive(Args, Debug)]
@@ -181,10 +199,10 @@ pub(super) fn run(context: &Context, command: &ExportCommand) -> Done {
             directory,
         ),
         ExportCommand::Allow(words) => allow(context, words),
-        ExportCommand::Deny(words) => deny(context, words),
-        ExportCommand::Enable { name } => enable(context, name, true),
-        ExportCommand::Disable { name } => enable(context, name, false),
-        ExportCommand::Set(words) => set(context, words),
+        ExportCommand::Deny { of, force } => deny(context, of, *force),
+        ExportCommand::Enable { name } => enable(context, name),
+        ExportCommand::Disable { name, force } => disable(context, name, *force),
+        ExportCommand::Set { of, force } => set(context, of, *force),
     }
 }
 
@@ -446,16 +464,28 @@ fn remove(context: &Context, name: &str, force: bool, of: &Directory) -> Done {
     Ok(0)
 }
 
-fn remove_configured(context: &Context, export: &Export, force: bool) -> Done {
-    if !export.sessions.is_empty() && !force {
-        let why = format!("clients have it open: {}", export.sessions.join(" "));
-        let failure = Failure::new(
-            REFUSED,
-            format!("cannot remove export {}", export.name),
-            why,
-        );
-        return Err(failure.todo("unmap it there, or take --force: their I/O fails"));
+/// Fails if the user does not insist, and sessions have an export open that is to be taken from them.
+fn need_unused<'a>(
+    what: &str,
+    export: &Export,
+    sessions: impl Iterator<Item = &'a String>,
+    force: bool,
+) -> Result<(), Failure> {
+    let sessions: Vec<&str> = sessions.map(String::as_str).collect();
+    if sessions.is_empty() || force {
+        return Ok(());
     }
+    let why = format!("clients have it open: {}", sessions.join(" "));
+    let failure = Failure::new(
+        REFUSED,
+        format!("cannot {what} export {}", export.name),
+        why,
+    );
+    Err(failure.todo("unmap it there, or take --force: their I/O fails"))
+}
+
+fn remove_configured(context: &Context, export: &Export, force: bool) -> Done {
+    need_unused("remove", export, export.sessions.iter(), force)?;
     configured::remove_export(context, export)?;
     Ok(0)
 }
@@ -476,7 +506,7 @@ fn allow(context: &Context, words: &HostsOf) -> Done {
     Ok(0)
 }
 
-fn deny(context: &Context, words: &HostsOf) -> Done {
+fn deny(context: &Context, words: &HostsOf, force: bool) -> Done {
     configured::need(context)?;
     let configured = configured::read(context);
     let export = configured::export(&configured, &words.name)?;
@@ -493,6 +523,11 @@ fn deny(context: &Context, words: &HostsOf) -> Done {
             changes.extend(own);
         }
     }
+    // Where every host may open it, it stays open for these.
+    let stays = export.allow_any_host == Some(true);
+    let is_denied = |session: &&String| !stays && words.hosts.contains(session);
+    let closed = export.sessions.iter().filter(is_denied);
+    need_unused("keep hosts from", export, closed, force)?;
     configured::change_export(context, &export.name, "keep hosts from", &changes)?;
     if export.allow_any_host == Some(true) {
         let name = &export.name;
@@ -501,11 +536,22 @@ fn deny(context: &Context, words: &HostsOf) -> Done {
     Ok(0)
 }
 
-fn enable(context: &Context, name: &str, enable: bool) -> Done {
+fn enable(context: &Context, name: &str) -> Done {
+    configured::need(context)?;
+    let configured = configured::read(context);
+    set_enable(context, configured::export(&configured, name)?, true)
+}
+
+fn disable(context: &Context, name: &str, force: bool) -> Done {
     configured::need(context)?;
     let configured = configured::read(context);
     let export = configured::export(&configured, name)?;
-    let folder = configfs::export_folder(name);
+    need_unused("disable", export, export.sessions.iter(), force)?;
+    set_enable(context, export, false)
+}
+
+fn set_enable(context: &Context, export: &Export, enable: bool) -> Done {
+    let folder = configfs::export_folder(&export.name);
     let text = change::flag(enable);
     let changes = [change::write(
         &folder,
@@ -514,14 +560,30 @@ fn enable(context: &Context, name: &str, enable: bool) -> Done {
         export.setting("enable"),
     )];
     let what = if enable { "enable" } else { "disable" };
-    configured::change_export(context, name, what, &changes)?;
+    configured::change_export(context, &export.name, what, &changes)?;
     Ok(0)
 }
 
-fn set(context: &Context, words: &SetOf) -> Done {
+fn set(context: &Context, words: &SetOf, force: bool) -> Done {
     configured::need(context)?;
     let configured = configured::read(context);
     let export = configured::export(&configured, &words.name)?;
+    let settings = configured::settings(words, &configfs::OF_EXPORT)?;
+    let narrower: Vec<&str> = settings
+        .iter()
+        .filter(|(key, value)| export.is_narrowed(key, value))
+        .map(|(key, _)| *key)
+        .collect();
+    let closed = export
+        .sessions
+        .iter()
+        .filter(|session| export.may_close(session, &narrower));
+    need_unused(
+        &format!("set {} of", words.settings.join(" ")),
+        export,
+        closed,
+        force,
+    )?;
     let folder = configfs::export_folder(&export.name);
     let now = |key: &str| export.setting(key);
     configured::set(
