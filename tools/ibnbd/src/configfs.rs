@@ -11,6 +11,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::family::{Family, Side};
+use crate::folder;
 use crate::host;
 use crate::model::{Machine, Note, Reader};
 use crate::prefix::{self, Prefix};
@@ -260,6 +261,15 @@ impl Configured {
     /// An export by its name.
     pub fn export(&self, name: &str) -> Option<&Export> {
         self.exports.iter().find(|export| export.name == name)
+    }
+
+    /// Exports of a block device, by whatever path.
+    pub fn of_device(&self, root: &Root, device: &str) -> Vec<&Export> {
+        let is_it = |path: &str| path == device || folder::is_same(root, path, device);
+        let exports = self.exports.iter();
+        exports
+            .filter(|export| export.device_path.as_deref().is_some_and(is_it))
+            .collect()
     }
 
     /// A host by its name.

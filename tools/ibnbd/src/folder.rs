@@ -222,6 +222,23 @@ pub fn is_same(root: &Root, one: &str, other: &str) -> bool {
     there.is_some() && there == number(&root.real(other))
 }
 
+/// Names in the folder other than `name` that stand for that device.
+pub fn other_names(
+    root: &Root,
+    machine: &Machine,
+    folder: &str,
+    device: &str,
+    name: &str,
+) -> Vec<String> {
+    // A folder that is not there yet has none.
+    let all = list(root, machine, folder).unwrap_or_default();
+    let own = plain(None, name);
+    let names = all.into_iter().map(|exported| exported.name);
+    names
+        .filter(|other| *other != own && same(root, folder, device, other))
+        .collect()
+}
+
 /// Takes a device file, or a link to one, out of the folder. The device stays.
 ///
 /// # Errors

@@ -179,6 +179,7 @@ fn other_errors_have_their_entries() {
         "export allow disk1 web2",
         "export deny disk1 web2",
         "export remove disk1",
+        "export add /dev/vda disk2",
         "export add /dev/vdb a/b",
         "export set disk1 colour=1",
         "export set disk1 allow_unauthenticated=10.0.0.1/24",

@@ -555,8 +555,10 @@ fn an_export_in_use_is_closed_only_if_the_user_insists() {
         "disable disk2",
         "set disk2 access_mode=ro",
     ] {
+        tree.file(&format!("{rules}/allow_unauthenticated"), "10.0.1.0/24");
         let words: Vec<&str> = words.split(' ').collect();
         good(&tree, &[&["export"], &words[..]].concat());
+        tree.file(&format!("{rules}/allow_unauthenticated"), "10.0.1.0/24");
     }
     // Every host may open it, so nobody loses it.
     let ran = run(&tree, &["export", "deny", "disk1", "web1"]);
@@ -623,6 +625,84 @@ fn hosts_are_allowed_and_denied() {
         ran.code == 0 && ran.err.contains("every host may open disk2"),
         "{}",
         ran.err
+    );
+}
+
+/// A block device of the kernel's that every machine may have; only root can make it.
+fn block_device(tree: &Tree, file: &str, minor: u32) -> bool {
+    let (real, mode) = (tree.real(file), Mode::from_raw_mode(0o600));
+    fs::create_dir_all(real.parent().unwrap()).unwrap();
+    let number = rustix::fs::makedev(7, minor);
+    rustix::fs::mknodat(rustix::fs::CWD, &real, FileType::BlockDevice, mode, number).is_ok()
+}
+
+#[test]
+fn a_device_has_one_export_unless_the_user_insists() {
+    let tree = server();
+    let add = |device: &str, more: &[&str]| {
+        let words = ["export", "add", device, "disk3", "--any-host"];
+        run(&tree, &[&words, more].concat())
+    };
+    let refused = |device: &str| {
+        format!("ibnbd: cannot export {device}: the device is exported already, as disk1\n  remedy: let clients open that export, or take --force: they see one disk by two names\n")
+    };
+    let ran = add("/dev/vda", &[]);
+    assert_eq!((ran.code, ran.err), (1, refused("/dev/vda")));
+    // With it, only what made-up directories lack is missed.
+    let ran = add("/dev/vda", &["--force"]);
+    assert!(
+        ran.err
+            .contains("cannot add export disk3 (device_path=/dev/vda)"),
+        "{}",
+        ran.err
+    );
+    // By another path it is the same device.
+    if block_device(&tree, "/dev/vda", 0) && block_device(&tree, "/dev/vg/data", 0) {
+        let ran = add("/dev/vg/data", &[]);
+        assert_eq!((ran.code, ran.err), (1, refused("/dev/vg/data")));
+        assert!(block_device(&tree, "/dev/vdc", 1));
+        assert!(add("/dev/vdc", &[]).err.contains("(device_path=/dev/vdc)"));
+    }
+    let out = run(&tree, &["check"]).out;
+    assert!(!out.contains("are one device"), "{out}");
+    tree.export("disk2", "/dev/vda", &[])
+        .export("disk4", "/dev/vda", &[]);
+    let out = run(&tree, &["check"]).out;
+    let found = "warning: exports disk1 and disk2 disk4 are one device, /dev/vda: a client that one of them refuses may open another, and a client that maps both has one disk by two names\n  remedy: ibnbd export remove disk2 disk4, or disk1\n";
+    assert_eq!(out.matches("are one device").count(), 1, "{out}");
+    assert!(out.contains(found), "{out}");
+}
+
+#[test]
+fn a_device_has_one_file_unless_the_user_insists() {
+    let tree = Tree::new();
+    tree.server("/e")
+        .link("/sys/dev/block/7:0", "../../devices/virtual/block/loop0");
+    if !block_device(&tree, "/dev/loop0", 0) {
+        return;
+    }
+    let add = |name: &str, more: &[&str]| {
+        run(
+            &tree,
+            &[&["export", "add", "/dev/loop0", name], more].concat(),
+        )
+    };
+    assert_eq!(add("disk1", &[]).code, 0);
+    // What is so already is no fault.
+    assert_eq!(add("/disk1", &[]).code, 0);
+    let ran = add("disk2", &[]);
+    assert_eq!(ran.code, 1);
+    assert!(
+        ran.err.contains("exported already, as disk1\n"),
+        "{}",
+        ran.err
+    );
+    assert!(!run(&tree, &["check"]).out.contains("are one device"));
+    assert_eq!(add("disk2", &["--force"]).code, 0);
+    let out = run(&tree, &["check"]).out;
+    assert!(
+        out.contains("warning: exports disk1 and disk2 are one device, loop0: "),
+        "{out}"
     );
 }
 

@@ -20,11 +20,41 @@ pub(super) fn all(root: &Root, machine: &Machine, configured: &Configured) -> Ve
     let refusal = refusal(root, keys.as_deref().unwrap_or_default());
     let exports = configured.exports.iter();
     let mut found: Vec<Finding> = exports.flat_map(|e| of_export(e, refusal)).collect();
+    found.extend(shared(root, configured));
     if let Some(keys) = keys {
         found.extend(of_keys(machine, configured, &keys));
     }
     found.extend(configured.notes.iter().map(super::of_note));
     found
+}
+
+/// Devices that have several exports.
+fn shared(root: &Root, configured: &Configured) -> Vec<Finding> {
+    let mut found = Vec::new();
+    for export in &configured.exports {
+        let Some(device) = &export.device_path else {
+            continue;
+        };
+        let names: Vec<&str> = configured
+            .of_device(root, device)
+            .iter()
+            .map(|export| export.name.as_str())
+            .collect();
+        // One finding for all of them.
+        if names.len() > 1 && names.first() == Some(&export.name.as_str()) {
+            found.push(one_device(device, &names));
+        }
+    }
+    found
+}
+
+/// A device that clients may open by several names.
+pub(super) fn one_device(device: &str, names: &[&str]) -> Finding {
+    let (first, others) = names.split_first().map_or(("", names), |(a, b)| (*a, b));
+    let others = others.join(" ");
+    let what = format!("exports {first} and {others} are one device, {device}: a client that one of them refuses may open another, and a client that maps both has one disk by two names");
+    let remedy = format!("ibnbd export remove {others}, or {first}");
+    Finding::new(Severity::Warning, what, remedy)
 }
 
 /// The parameter of the server, where exports make it of no use.

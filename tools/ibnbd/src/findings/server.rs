@@ -2,6 +2,8 @@
 
 //! Faults of a server.
 
+use std::collections::BTreeMap;
+
 use ibnbd_proto::path::holds_every_device;
 
 use super::{exports, ports, Finding, Severity};
@@ -94,12 +96,27 @@ fn of_folder(root: &Root, machine: &Machine, path: &str) -> Vec<Finding> {
                 "ibnbd export add DEVICE",
             )]
         }
-        Ok(list) => list
-            .iter()
-            .filter(|e| e.device.is_none())
-            .map(|e| stale(e, path))
-            .collect(),
+        Ok(list) => {
+            let stale = list.iter().filter(|e| e.device.is_none());
+            let mut found: Vec<Finding> = stale.map(|e| self::stale(e, path)).collect();
+            found.extend(shared(&list));
+            found
+        }
     }
+}
+
+/// Devices that have several files.
+fn shared(list: &[folder::Exported]) -> Vec<Finding> {
+    let mut names: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for exported in list {
+        if let Some(device) = &exported.device {
+            names.entry(device).or_default().push(&exported.name);
+        }
+    }
+    let shared = names.iter().filter(|(_, names)| names.len() > 1);
+    shared
+        .map(|(device, names)| exports::one_device(device, names))
+        .collect()
 }
 
 fn stale(export: &folder::Exported, path: &str) -> Finding {

@@ -134,6 +134,9 @@ pub(crate) struct AddExport {
     pub(crate) device: String,
     /// The name that clients give; that of the device without it
     pub(crate) name: Option<String>,
+    /// Also if another export has the device
+    #[arg(short, long)]
+    pub(crate) force: bool,
     #[command(flatten)]
     pub(crate) rules: ExportRules,
     #[command(flatten)]
@@ -323,7 +326,7 @@ fn add(context: &Context, words: &AddExport) -> Done {
     if !is_given(&words.directory) {
         let configured = configured::read(context);
         if words.rules.is_given() || is_configured(context, &configured) {
-            return add_configured(context, &configured, device, name, &words.rules);
+            return add_configured(context, &configured, device, name, words);
         }
     }
     let directory = directory(context, &words.directory)?;
@@ -335,8 +338,21 @@ fn add(context: &Context, words: &AddExport) -> Done {
             ),
         );
     }
+    let others = folder::other_names(&context.root, &context.machine(), &directory, device, name);
+    need_unexported(device, others, words.force)?;
     export(context, &directory, device, name)?;
     Ok(0)
+}
+
+/// Fails if the user does not insist, and a device has exports already.
+fn need_unexported(device: &str, others: Vec<String>, force: bool) -> Result<(), Failure> {
+    if others.is_empty() || force {
+        return Ok(());
+    }
+    let why = format!("the device is exported already, as {}", others.join(" "));
+    let failure = Failure::new(REFUSED, format!("cannot export {device}"), why);
+    Err(failure
+        .todo("let clients open that export, or take --force: they see one disk by two names"))
 }
 
 /// The device is the one that begins with a slash, as the name of an export does not.
@@ -384,15 +400,22 @@ fn add_configured(
     configured: &Configured,
     device: &str,
     name: &str,
-    words: &ExportRules,
+    words: &AddExport,
 ) -> Done {
     configured::need(context)?;
     configured::check_export_name(name)?;
-    configured::check_prefixes(&words.from)?;
-    let rules = words.rules();
+    configured::check_prefixes(&words.rules.from)?;
+    let rules = words.rules.rules();
     for host in &rules.hosts {
         configured::host(configured, host)?;
     }
+    // Of its own name, the kernel says that it is there.
+    let others = configured.of_device(&context.root, device).into_iter();
+    let others = others
+        .map(|export| export.name.clone())
+        .filter(|other| other != name)
+        .collect();
+    need_unexported(device, others, words.force)?;
     make(context, name, device, &rules)?;
     if rules.is_for_nobody() {
         note!("nobody may open {name} yet: ibnbd export allow {name} HOST");
