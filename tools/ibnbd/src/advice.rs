@@ -43,6 +43,8 @@ pub struct Advice {
     pub task: Task,
     /// Which error.
     pub errno: Errno,
+    /// Words of the kernel's line for it, if only that tells it from others of the number.
+    pub line: Option<&'static str>,
     /// The reason, in words.
     pub why: &'static str,
     /// The remedy.
@@ -53,10 +55,27 @@ const fn advice(task: Task, errno: Errno, why: &'static str, todo: &'static str)
     Advice {
         task,
         errno,
+        line: None,
         why,
         todo,
     }
 }
+
+impl Advice {
+    /// The same for the case that the kernel's line has these words.
+    const fn with_line(mut self, line: &'static str) -> Self {
+        self.line = Some(line);
+        self
+    }
+}
+
+/// The kernel's words when a mapping has failed before the server was asked for the device.
+const NO_SESSION: &str = "the session cannot be opened";
+/// Its words when the server has refused the device.
+const NOT_OPENED: &str = "cannot open the device on the server";
+/// Where an address leads, and whose silence it may be.
+const SILENCE: &str = "check that the server is up and its address right, that ibnbd_server is loaded there and `rdma link` shows its RDMA device, and that RoCE's UDP port 4791 passes firewalls";
+const KEYS: &str = "load the same key on both: `ibnbd key load SESSION`; see `ibnbd key list`; the session's name (--session) must be that of a host of the server: see `ibnbd host list` there";
 
 /// Errors that have advice of their own; `Documentation/troubleshooting.md` has the same words.
 pub const TABLE: &[Advice] = &[
@@ -64,9 +83,11 @@ pub const TABLE: &[Advice] = &[
     advice(Task::Map, Errno::ENXIO, "the session does not exist, and no path is given", "give the server's address"),
     advice(Task::Map, Errno::ENETUNREACH, "no route leads to the address", "check routes and the address"),
     advice(Task::Map, Errno::EHOSTUNREACH, "no route leads to the address", "check routes and the address"),
+    advice(Task::Map, Errno::ENODEV, "no RDMA device leads to the address", "see `rdma link`; make one with `rdma link add rxe0 type rxe netdev INTERFACE`").with_line(NO_SESSION),
+    advice(Task::Map, Errno::ENODEV, "the export is disabled on the server", "`ibnbd export enable` on the server").with_line(NOT_OPENED),
     advice(Task::Map, Errno::ENODEV, "no RDMA device leads to the address, or the export is disabled", "see `rdma link`; make one with `rdma link add rxe0 type rxe netdev INTERFACE`; `ibnbd export enable` on the server"),
     advice(Task::Map, Errno::EADDRNOTAVAIL, "the source address does not belong to this machine", "check --path; see `ip address`"),
-    advice(Task::Map, Errno::ETIMEDOUT, "the server did not answer within 30 s", "check that the server is up and its address right, and that RoCE's UDP port 4791 passes firewalls"),
+    advice(Task::Map, Errno::ETIMEDOUT, "the server did not answer within 30 s", SILENCE),
     advice(Task::Map, Errno::ECONNREFUSED, "nobody listens on the server's port", "load ibnbd_server there; check --port, and `ibnbd port list` there"),
     advice(Task::Map, Errno::ECONNRESET, "the server ended the connection while it was set up", "the server's log has the reason; `ibnbd report` there shows it"),
     advice(Task::Map, Errno::ECONNABORTED, "the connection ended while it was set up", "the log of this machine and the server's have the reason"),
@@ -89,7 +110,7 @@ pub const TABLE: &[Advice] = &[
     advice(Task::Map, Errno::EFBIG, "the device is larger than a disk can be", "export a part of it"),
     advice(Task::Map, Errno::EDQUOT, "the paths of the host would exceed a limit on the server, whose log says which", "`ibnbd host set` there, with a larger max_paths, max_connections or max_memory_mib"),
     advice(Task::Map, Errno::ENOKEY, "authentication is required, and this machine or the server has no key", "load it there: `ibnbd key load SESSION`; see `ibnbd key list`"),
-    advice(Task::Map, Errno::EKEYREJECTED, "the keys of this machine and the server differ, or only one of them authenticates", "load the same key on both: `ibnbd key load SESSION`; see `ibnbd key list`"),
+    advice(Task::Map, Errno::EKEYREJECTED, "the keys of this machine and the server differ, or only one of them authenticates", KEYS),
     advice(Task::Map, Errno::EPROTONOSUPPORT, "the server takes none of the suites of authentication that this machine offers", "compare the parameter `auth_suites` of ibtrs_client here and of ibtrs_server there"),
     advice(Task::Discover, Errno::EOPNOTSUPP, "the server does not list its exports: it is the kernel's own, or older", "see `ibnbd export list` on the server, and map by name and address"),
     advice(Task::Discover, Errno::EEXIST, "a session with this name exists, and has no path to these addresses or is that of another network namespace", "see `ibnbd paths`; ask at an address of the session's server, or take another --session"),
@@ -97,7 +118,7 @@ pub const TABLE: &[Advice] = &[
     advice(Task::Discover, Errno::EINVAL, "a value makes no sense, or the session has another key", "see the kernel's line"),
     advice(Task::Discover, Errno::EACCES, "the server does not let the session connect from this address, or not without a key", "its log has the reason; `ibnbd host list` there shows the addresses"),
     advice(Task::Discover, Errno::ENOTCONN, "the session has lost its server", "see `ibnbd paths`; try it again when a path is connected"),
-    advice(Task::Discover, Errno::ETIMEDOUT, "the server did not answer within 30 s, or list all within 60 s", "check that the server is up and its address right, and that RoCE's UDP port 4791 passes firewalls"),
+    advice(Task::Discover, Errno::ETIMEDOUT, "the server did not answer within 30 s, or list all within 60 s", SILENCE),
     advice(Task::Discover, Errno::EFBIG, "the server lists more than 1 MiB of names, or in more than 512 answers", "see `ibnbd export list` on the server, and map by name"),
     advice(Task::Unmap, Errno::EBUSY, "the disk is in use", "see `fuser -v` and `findmnt`; end what uses it, or take --force"),
     advice(Task::Unmap, Errno::EALREADY, "it is being unmapped, or its mapping is not complete yet", "wait for that"),
@@ -105,6 +126,9 @@ pub const TABLE: &[Advice] = &[
     advice(Task::Remap, Errno::ESTALE, "the server still has another disk under the name", "correct the names on the server, or unmap and map to use the other disk"),
     advice(Task::Remap, Errno::ENOTCONN, "the server cannot be reached", "see `ibnbd paths`"),
     advice(Task::Remap, Errno::ENOENT, "the server has no such export", "export it again: `ibnbd export add` on the server"),
+    advice(Task::Remap, Errno::ENODEV, "the export is disabled on the server, or the disk is being unmapped here", "`ibnbd export enable` on the server, then `ibnbd remap` again"),
+    advice(Task::Remap, Errno::EBUSY, "the disk is being opened already, or its device is in use on the server or by a client that uses it exclusively", "see `ibnbd show` of the disk; unmount it on the server"),
+    advice(Task::Remap, Errno::ETIMEDOUT, "the server did not answer within 30 s", "see `ibnbd paths`; the server's log says whether its disk hangs"),
     advice(Task::Resize, Errno::EINVAL, "the size is zero, or not a whole number of blocks", "give a multiple of the disk's block size"),
     advice(Task::Resize, Errno::EFBIG, "the size is more than a disk can have", "give the size of the server's device"),
     advice(Task::Resize, Errno::ENOENT, "the disk is not open", "see `ibnbd show` of the disk"),
@@ -112,7 +136,7 @@ pub const TABLE: &[Advice] = &[
     advice(Task::Path, Errno::ENOSPC, "the session has 128 paths", "remove one first"),
     advice(Task::Path, Errno::ESTALE, "another server answers at that address", "give an address of the session's server"),
     advice(Task::Path, Errno::EBUSY, "the path is being connected or closed", "wait for that"),
-    advice(Task::Path, Errno::ETIMEDOUT, "the server did not answer in time", "check that the address is right, and that RoCE's UDP port 4791 passes firewalls"),
+    advice(Task::Path, Errno::ETIMEDOUT, "the server did not answer in time", SILENCE),
     advice(Task::Path, Errno::ECONNREFUSED, "nobody listens on the server's port there", "check the address"),
     advice(Task::Path, Errno::ECONNRESET, "the server ended the connection while it was set up", "the server's log has the reason"),
     advice(Task::Path, Errno::ENODEV, "no RDMA device leads to the address, or the path is being removed", "see `rdma link`"),
@@ -121,7 +145,7 @@ pub const TABLE: &[Advice] = &[
     advice(Task::Path, Errno::EACCES, "the server does not let the session connect from this address", "`ibnbd host list` there shows the addresses, `ibnbd host set` changes them"),
     advice(Task::Path, Errno::EDQUOT, "the paths of the host would exceed a limit on the server, whose log says which", "`ibnbd host set` there, with a larger max_paths, max_connections or max_memory_mib"),
     advice(Task::Path, Errno::ENOKEY, "authentication is required, and this machine or the server has no key", "load it there: `ibnbd key load SESSION`; see `ibnbd key list`"),
-    advice(Task::Path, Errno::EKEYREJECTED, "the keys of this machine and the server differ, or only one of them authenticates", "load the same key on both: `ibnbd key load SESSION`; see `ibnbd key list`"),
+    advice(Task::Path, Errno::EKEYREJECTED, "the keys of this machine and the server differ, or only one of them authenticates", KEYS),
     advice(Task::Path, Errno::EPROTONOSUPPORT, "the server takes none of the suites of authentication that this machine offers", "compare the parameter `auth_suites` of ibtrs_client here and of ibtrs_server there"),
     advice(Task::Set, Errno::ERANGE, "the number is out of range", "see Documentation/reference.md for the ranges"),
     advice(Task::Set, Errno::EINVAL, "the value is none that can be set", "see Documentation/reference.md for the values"),
@@ -161,7 +185,7 @@ pub const TABLE: &[Advice] = &[
 pub const LINES: [(&str, &str); 5] = [
     (AuthError::NoKey.as_str(), "load it on the machine that says so: `ibnbd key load SESSION`"),
     (AuthError::Required.as_str(), "load it on the other machine: `ibnbd key load SESSION`"),
-    (AuthError::Proof.as_str(), "load the same key on both machines: `ibnbd key load SESSION`; `ibnbd key list` shows their ids, `ibnbd show SESSION` the client's key_id"),
+    (AuthError::Proof.as_str(), "load the same key on both machines: `ibnbd key load SESSION`; `ibnbd key list` shows their ids, `ibnbd show SESSION` the client's key_id; the session's name must be that of a host of the server: see `ibnbd host list` there"),
     (AuthError::NoSuite.as_str(), "set the parameter `auth_suites` of ibtrs_client and ibtrs_server to any on both machines, or to the same suite"),
     (AuthError::Mixed.as_str(), "unmap all disks of the session, then map them again"),
 ];
@@ -177,14 +201,17 @@ pub fn of_lines(lines: &[String]) -> Option<&'static str> {
     lines.iter().rev().find_map(|line| of_line(line))
 }
 
-/// The explanation of an error of a task: one for this task, or the general one of the number.
-pub fn find(task: Task, errno: i32) -> (String, Option<&'static str>) {
+/// The explanation of an error of a task, of which the kernel has printed these lines: one for this
+/// task, or the general one of the number.
+pub fn find(task: Task, errno: i32, lines: &[String]) -> (String, Option<&'static str>) {
     let errno = Errno(errno);
     let name = errno.as_str();
-    let of = |task| TABLE.iter().find(|a| a.task == task && a.errno == errno);
     let known = match task {
-        Task::Discover => of(task).or_else(|| of(Task::Map)),
-        task => of(task),
+        // Their servers refuse what that of a mapping does.
+        Task::Discover | Task::Remap => {
+            of(task, errno, lines).or_else(|| of(Task::Map, errno, lines))
+        }
+        task => of(task, errno, lines),
     };
     match known {
         Some(advice) => (format!("{} ({name})", advice.why), Some(advice.todo)),
@@ -194,6 +221,14 @@ pub fn find(task: Task, errno: i32) -> (String, Option<&'static str>) {
         ),
         None => (format!("{} ({name})", general(errno)), None),
     }
+}
+
+/// The advice for which the last line speaks that speaks for any, or the one without a line.
+fn of(task: Task, errno: Errno, lines: &[String]) -> Option<&'static Advice> {
+    let own = || TABLE.iter().filter(|a| a.task == task && a.errno == errno);
+    let of_line = |line: &String| own().find(|a| a.line.is_some_and(|words| line.contains(words)));
+    let exact = lines.iter().rev().find_map(of_line);
+    exact.or_else(|| own().find(|a| a.line.is_none()))
 }
 
 fn general(errno: Errno) -> String {

@@ -62,8 +62,20 @@ fn ends(root: &Root, resolve: Resolve<'_>, text: &str) -> Result<Vec<String>, St
         .collect())
 }
 
+/// The parts of `SERVER:REST`; none of a server without a rest. Addresses of IPv6 have colons, but
+/// in brackets only if one follows.
+pub fn split_server(text: &str) -> Option<(&str, &str)> {
+    if let Some(below) = text.strip_prefix('[') {
+        let (address, rest) = below.split_once("]:")?;
+        return Some((address, rest));
+    }
+    let (server, rest) = text.split_once(':')?;
+    let is_kind = matches!(server, "ip" | "gid");
+    (!is_kind && !server.is_empty() && !rest.contains(':')).then_some((server, rest))
+}
+
 /// Whether an end of a path is an address, and no name that has to be looked up.
-pub(crate) fn is_address(end: &str) -> bool {
+pub fn is_address(end: &str) -> bool {
     let plain = end.strip_prefix("ip:").unwrap_or(end);
     let plain = plain.trim_start_matches('[').trim_end_matches(']');
     let (address, _) = plain.split_once('%').unwrap_or((plain, ""));

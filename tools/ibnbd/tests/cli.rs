@@ -534,6 +534,40 @@ fn a_path_is_found_however_its_address_is_written() {
     }
 }
 
+/// As other programs take them, or in the other order.
+#[test]
+fn wrong_arguments_of_map_are_named() {
+    let tree = Tree::new();
+    tree.client();
+    for (words, said) in [
+        ("map 10.0.1.1:disk1", "  tip: the export is an argument of its own: ibnbd map 10.0.1.1 disk1\n"),
+        ("map [fe80::1]:/dev/x", "the export is an argument of its own: ibnbd map fe80::1 /dev/x\n"),
+        ("map storage1,storage2:disk1 disk1", "invalid value 'storage2:disk1' for '<SERVER[,SERVER...]>...': the export is an argument of its own: ibnbd map storage2 disk1\n"),
+        ("discover storage1:1235", "a server has no port here: storage1 ... --port 1235\n"),
+        ("map disk1.invalid 10.0.1.1", "ibnbd: server disk1.invalid: no address is known for it, but 10.0.1.1 in the place of the device is one\n  remedy: ibnbd map 10.0.1.1 disk1.invalid\n"),
+        // The order is right, and the name is not.
+        ("map disk1.invalid disk1", "ibnbd: path disk1.invalid: disk1.invalid: no address is known for it: "),
+    ] {
+        let words: Vec<&str> = words.split(' ').collect();
+        let ran = run(&tree, &words);
+        assert_eq!(ran.code, 2, "{words:?}");
+        assert!(ran.err.contains(said), "{words:?}: {}", ran.err);
+    }
+    let file = "/sys/class/ibnbd-client/ctl/map_device";
+    for server in [
+        "fe80::1%7",
+        "[fe80::1%7]",
+        "ip:10.0.1.1",
+        "ip:fe80::1%7",
+        "10.0.1.1",
+    ] {
+        tree.file(file, "");
+        // The disk does not come in a made-up machine.
+        run(&tree, &["map", server, "disk1"]);
+        assert!(tree.text(file).contains(" device_path=disk1 "), "{server}");
+    }
+}
+
 /// I/O stops without the last path, so that the user has to insist.
 #[test]
 fn the_last_path_is_kept_unless_the_user_insists() {

@@ -10,6 +10,7 @@ use std::os::unix::net::UnixStream;
 use std::process::Command;
 
 use ibnbd_host::advice::{self, Task, LINES, TABLE};
+use ibtrs_proto::Errno;
 use tree::Tree;
 
 const PAGE: &str = include_str!("../../../Documentation/troubleshooting.md");
@@ -68,6 +69,62 @@ fn the_last_line_with_advice_counts() {
     assert_eq!(advice::of_lines(&lines), Some(LINES[1].1));
     lines.drain(..2);
     assert_eq!(advice::of_lines(&lines), None);
+}
+
+/// A route that is missing and an export that is disabled have one number.
+#[test]
+fn a_line_tells_errors_of_one_number_apart() {
+    let line =
+        |text: &str| format!("ibnbd_client: map_device: disk1 of session s: {text}: ENODEV (-19)");
+    let (route, export) = (
+        line("the session cannot be opened"),
+        line("cannot open the device on the server"),
+    );
+    let why = |lines: &[&String]| {
+        let lines: Vec<String> = lines.iter().copied().cloned().collect();
+        advice::find(Task::Map, Errno::ENODEV.get(), &lines).0
+    };
+    let no_device = "no RDMA device leads to the address (ENODEV)";
+    assert_eq!(why(&[&route]), no_device);
+    assert_eq!(
+        why(&[&export]),
+        "the export is disabled on the server (ENODEV)"
+    );
+    // Another mapping may have failed just before.
+    assert_eq!(why(&[&export, &route]), no_device);
+    // Not everybody may read the log.
+    let either = "no RDMA device leads to the address, or the export is disabled (ENODEV)";
+    assert_eq!(why(&[]), either);
+}
+
+/// The server refuses to open a disk again as it refuses to map it.
+#[test]
+fn remap_has_the_words_of_map() {
+    let find = |task, errno: Errno| advice::find(task, errno.get(), &[]);
+    for errno in [Errno::EACCES, Errno::EPERM, Errno::ENOTBLK] {
+        assert_eq!(find(Task::Remap, errno), find(Task::Map, errno));
+    }
+    assert_eq!(
+        find(Task::Remap, Errno::ENODEV).0,
+        "the export is disabled on the server, or the disk is being unmapped here (ENODEV)"
+    );
+}
+
+/// What a silent server or a key that differs may be due to.
+#[test]
+fn remedies_name_all_that_may_help() {
+    for task in [Task::Map, Task::Discover, Task::Path] {
+        for (errno, words) in [
+            (Errno::ETIMEDOUT, "ibnbd_server is loaded there"),
+            (
+                Errno::EKEYREJECTED,
+                "the session's name (--session) must be that of a host of the server",
+            ),
+        ] {
+            let remedy = advice::find(task, errno.get(), &[]).1.unwrap();
+            assert!(remedy.contains(words), "{task:?}: {remedy}");
+        }
+    }
 }
 
 /// A machine where all of the commands below fail.
@@ -148,6 +205,7 @@ fn other_errors_have_their_entries() {
         "show /dev/nullb0",
         "list --columns colour",
         "unmap rnbd0",
+        "map disk1.invalid 10.0.1.1",
         "map 10.0.1.1 disk1 --session a.b",
         "set s speed",
         "set s speed=1",

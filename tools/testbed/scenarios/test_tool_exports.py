@@ -84,6 +84,8 @@ def test_a_host_from_its_key_to_its_removal(pair, tools):
     server_tool("export disable disk1 --force")
     pair.client.wait_until(f"{PROGRAM} list | grep -q closed")
     assert "export disk1 is disabled" in server_tool("check")
+    assert "the export is disabled on the server, or" in client_tool.refused("remap ibnbd0")
+    assert "the export is disabled on the server (ENODEV)" in client_tool.refused("map 10.0.1.1 disk1 --session web1 --ro")
     server_tool("export enable disk1")
     client_tool("remap ibnbd0")
 

@@ -78,10 +78,11 @@ pub(crate) fn failure(task: Task, what: &str, error: &io::Error, mark: Option<Ma
     let Some(errno) = error.raw_os_error() else {
         return Failure::system(what, error);
     };
-    let (why, todo) = advice::find(task, errno);
+    let kernel = mark.map(Mark::lines).unwrap_or_default();
+    let (why, todo) = advice::find(task, errno, &kernel);
     let mut failure = Failure::new(REFUSED, what, why);
     failure.errno = Some(errno);
-    failure.kernel = mark.map(Mark::lines).unwrap_or_default();
+    failure.kernel = kernel;
     let exact = advice::of_lines(&failure.kernel);
     failure.todo = exact.or(todo).map(String::from);
     failure

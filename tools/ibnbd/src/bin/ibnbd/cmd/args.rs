@@ -3,6 +3,7 @@
 //! Arguments that several commands have.
 
 use clap::Args;
+use ibnbd_host::mapping;
 use ibnbd_host::prefix::Prefix;
 use ibtrs_proto::auth::{KeyError, KeyId};
 
@@ -22,7 +23,8 @@ pub(crate) struct Server {
         value_delimiter = ',',
         required = true,
         num_args = 1,
-        value_name = "SERVER[,SERVER...]"
+        value_name = "SERVER[,SERVER...]",
+        value_parser = server
     )]
     pub(crate) servers: Vec<String>,
     /// Name of the session
@@ -46,6 +48,21 @@ pub(crate) struct SetOf {
     /// Settings
     #[arg(required = true, value_name = "SETTING=VALUE")]
     pub(crate) settings: Vec<String>,
+}
+
+/// What is wrong with a server that is written together with something of it, as other programs
+/// take it: `SERVER:EXPORT`.
+pub(crate) fn more_than_server(text: &str) -> Option<String> {
+    let (server, rest) = mapping::split_server(text)?;
+    let is_port = !rest.is_empty() && rest.bytes().all(|b| b.is_ascii_digit());
+    Some(match is_port {
+        true => format!("a server has no port here: {server} ... --port {rest}"),
+        false => format!("the export is an argument of its own: ibnbd map {server} {rest}"),
+    })
+}
+
+fn server(text: &str) -> Result<String, String> {
+    more_than_server(text).map_or_else(|| Ok(text.to_owned()), Err)
 }
 
 pub(crate) fn prefix(text: &str) -> Result<Prefix, String> {

@@ -5,6 +5,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{ArgGroup, Args};
 use ibnbd_host::advice::Task;
 use ibnbd_host::family::{Family, Side};
@@ -15,7 +16,7 @@ use ibnbd_proto::checksum::DataChecksum;
 use ibnbd_proto::identity::IdentityCheck;
 use ibtrs_proto::Errno;
 
-use super::args::Server;
+use super::args::{self, Server};
 use super::{discover, save, Done};
 use crate::act;
 use crate::context::Context;
@@ -105,7 +106,7 @@ pub(crate) struct ResizeArgs {
 pub(super) const MAP_FILE: &str = "/sys/class/ibnbd-client/ctl/map_device";
 
 pub(super) fn map(context: &Context, map: &Map) -> Done {
-    let wanted = wanted(context, map)?;
+    let wanted = wanted(context, map).map_err(|failure| swapped(map).unwrap_or(failure))?;
     let line = wanted.line().map_err(|why| Failure::usage("map", why))?;
     context.need(Side::Client)?;
     let first = context
@@ -129,6 +130,36 @@ pub(super) fn map(context: &Context, map: &Map) -> Done {
         wait_for_paths(context, &wanted.session);
     }
     Ok(0)
+}
+
+/// An error of the command line: where the server is missing as it is written together with the
+/// device, it is said how to write both.
+pub(crate) fn explained(
+    mut error: clap::Error,
+    words: impl Iterator<Item = String>,
+) -> clap::Error {
+    if error.kind() == ErrorKind::MissingRequiredArgument {
+        let mut words = words.skip_while(|word| word != "map").skip(1);
+        if let Some(tip) = words.find_map(|word| args::more_than_server(&word)) {
+            let tip = ContextValue::StyledStrs(vec![tip.into()]);
+            error.insert(ContextKind::Suggested, tip);
+        }
+    }
+    error
+}
+
+/// The failure to say if the user has given the device before the server.
+fn swapped(map: &Map) -> Option<Failure> {
+    let [server] = map.server.servers.as_slice() else {
+        return None;
+    };
+    let device = &map.device;
+    if mapping::is_address(server) || !mapping::is_address(device) {
+        return None;
+    }
+    let what = format!("server {server}");
+    let why = format!("no address is known for it, but {device} in the place of the device is one");
+    Some(Failure::usage(what, why).todo(format!("ibnbd map {device} {server}")))
 }
 
 /// How long a new session's further paths may take: the kernel waits for the first one only.
