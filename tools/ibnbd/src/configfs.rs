@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::family::{Family, Side};
 use crate::folder;
 use crate::host;
-use crate::model::{Machine, Note, Reader};
+use crate::model::{Machine, Note, Opened, Reader};
 use crate::prefix::{self, Prefix};
 use crate::root::Root;
 use crate::value;
@@ -453,13 +453,17 @@ fn access_mode(text: &str) -> Option<String> {
     value::word(text).filter(|word| ACCESS.contains(&word.as_str()))
 }
 
-/// Sessions that have opened a device by that name. A slash at its beginning does not count.
+/// Sessions that have opened a device by that name.
 fn users(machine: &Machine, name: &str) -> Vec<String> {
-    let by_name = |path: &str| path.strip_prefix('/').unwrap_or(path) == name;
-    let opened = machine.opened.iter().filter(|opened| {
-        opened.family == Family::Ibnbd && opened.mapping_path.as_deref().is_some_and(by_name)
-    });
+    let opened = machine.opened.iter().filter(|o| is_opened_as(o, name));
     opened.map(|opened| opened.session.clone()).collect()
+}
+
+/// Whether a client has opened a device by the name of that export. A slash at its beginning does
+/// not count.
+pub(crate) fn is_opened_as(opened: &Opened, name: &str) -> bool {
+    let by_name = |path: &str| path.strip_prefix('/').unwrap_or(path) == name;
+    opened.family == Family::Ibnbd && opened.mapping_path.as_deref().is_some_and(by_name)
 }
 
 /// A port, unless it goes just now.

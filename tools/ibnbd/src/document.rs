@@ -15,6 +15,7 @@ use crate::folder::Exported;
 use crate::health::Health;
 use crate::keyring::LoadedKey;
 use crate::model::{Disk, Note, Opened, Path, Session};
+use crate::topology::{DiskNode, ExportNode, SessionNode};
 use crate::trace::Traced;
 use crate::uevent::Event;
 
@@ -72,6 +73,19 @@ documents! {
         path: Option<Path>,
         /// A device that a client has open.
         opened: Option<Opened>,
+    }
+    /// `tree`.
+    Tree {
+        /// Disks that are mapped here, each with its session and the paths of that.
+        disks: Vec<DiskNode>,
+        /// Sessions of clients here that have no disk.
+        sessions: Vec<SessionNode>,
+        /// Addresses on which the server listens; if there are none, all. Each leads to all exports.
+        ports: Vec<Port>,
+        /// Devices that clients may open, or have open, each with its hosts and their clients.
+        exports: Vec<ExportNode>,
+        /// Clients of this server that have nothing open, and are no host of an export.
+        clients: Vec<SessionNode>,
     }
     /// `clients`.
     Clients {
@@ -148,6 +162,7 @@ pub struct Documents {
     list: List,
     show: Show,
     sessions: Sessions,
+    tree: Tree,
     paths: Paths,
     stats: Stats,
     clients: Clients,

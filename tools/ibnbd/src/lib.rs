@@ -28,6 +28,7 @@
 //! | [`program`] | other programs, and what they print |
 //! | [`probe`] | measures which sizes of packets pass between the ends of paths |
 //! | [`firewall`] | the rules of nftables |
+//! | [`topology`] | disks, sessions and paths, exports and clients, and what hangs on what |
 //! | [`trace`] | latency of each part of a request |
 //! | [`uevent`] | uevents of the kernel |
 //! | [`keyring`] | shared keys that the kernel has |
@@ -62,6 +63,7 @@ pub mod prefix;
 pub mod probe;
 mod program;
 pub mod root;
+pub mod topology;
 pub mod trace;
 #[cfg(test)]
 #[path = "../tests/tree/mod.rs"]

@@ -177,6 +177,7 @@ fn each_document_is_as_the_schema_says() {
         ("list", "list"),
         ("sessions", "sessions"),
         ("paths", "paths"),
+        ("tree", "tree"),
         ("stats", "stats"),
         ("show", "show ibnbd0"),
         ("show", "show ibnbd1"),
@@ -214,7 +215,7 @@ fn each_document_is_as_the_schema_says() {
 fn a_machine_without_anything_is_as_the_schema_says() {
     let (validator, tree) = (Validator::new(), Tree::new());
     for command in [
-        "list", "sessions", "paths", "stats", "clients", "check", "status",
+        "list", "sessions", "paths", "tree", "stats", "clients", "check", "status",
     ] {
         let document = printed(&tree, command);
         assert_eq!(validator.faults(command, &document), [""; 0], "{command}");

@@ -8,7 +8,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::cmd::{
     apply, args, change, discover, export, host, key, map, metrics, observe, paths, port, print,
-    save, serve, show, stats, top, trace, unmap, watch,
+    save, serve, show, stats, top, trace, tree, unmap, watch,
 };
 
 const EXAMPLES: &str = "\
@@ -72,6 +72,9 @@ pub(crate) enum Command {
     /// Lists paths, at either end
     #[command(after_help = show::PATHS_EXAMPLES)]
     Paths(show::PathsArgs),
+    /// Shows which disks, sessions and paths, or exports, hosts and clients hang on each other
+    #[command(after_help = tree::HELP)]
+    Tree,
     /// Shows what disks and paths have counted
     #[command(after_help = stats::EXAMPLES)]
     Stats(stats::StatsArgs),

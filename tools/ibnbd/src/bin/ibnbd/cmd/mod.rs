@@ -22,6 +22,7 @@ pub(crate) mod show;
 pub(crate) mod stats;
 pub(crate) mod top;
 pub(crate) mod trace;
+pub(crate) mod tree;
 pub(crate) mod unmap;
 pub(crate) mod watch;
 
@@ -54,6 +55,7 @@ pub(crate) fn run(context: &Context, command: Command) -> Done {
         Command::Show(words) => show::show(context, &words.name),
         Command::Sessions => show::sessions(context),
         Command::Paths(words) => show::paths(context, words.session.as_deref()),
+        Command::Tree => tree::tree(context),
         Command::Stats(words) => stats::stats(context, &words),
         Command::Map(map) => map::map(context, &map),
         Command::Discover(server) => discover::run(context, &server),
