@@ -25,6 +25,8 @@ html_show_copyright = False
 html_copy_source = False
 html_show_sourcelink = False
 highlight_language = "none"
+# Options such as --force keep their two dashes.
+smartquotes = False
 """
 
 
@@ -33,11 +35,11 @@ def moved_links(text: str) -> str:
     text = re.sub(r"\]\(\.\./README\.md", "](README.md", text)
     text = re.sub(r"\]\(Documentation/", "](", text)
     text = re.sub(r"\]\(ABI/testing\)", "](ABI/testing/index.md)", text)
-    return re.sub(r"\]\((ABI/testing/sysfs-[\w-]+)\)", r"](\1.md)", text)
+    return re.sub(r"\]\((ABI/testing/(?:configfs|sysfs)-[\w-]+)\)", r"](\1.md)", text)
 
 
 def contents(index: str) -> str:
-    """A table of contents with the pages that the index links to, in its order."""
+    """A table of contents with the pages and the entries of the ABI that the index links to, in its order."""
     pages = dict.fromkeys(re.findall(r"^\| \[[^\]]*\]\(([^)]+)\.md\)", index, re.M))
     pages.setdefault("ABI/testing/index")
     return "\n```{toctree}\n:hidden:\n\n" + "\n".join(pages) + "\n```\n"
@@ -60,7 +62,7 @@ def stage(folder: Path) -> None:
     for name in names:
         text = (source / "ABI/testing" / name).read_text()
         (entries / f"{name}.md").write_text(f"# {name}\n\n```text\n{text}```\n")
-    listing = "# Files in sysfs\n\n```{toctree}\n" + "\n".join(names) + "\n```\n"
+    listing = "# Files in configfs and sysfs\n\n" + "".join(f"- [{name}]({name}.md)\n" for name in names)
     (entries / "index.md").write_text(listing)
     (folder / "conf.py").write_text(CONFIGURATION)
 

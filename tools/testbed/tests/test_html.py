@@ -60,7 +60,14 @@ def test_each_page_is_in_the_book(book):
     assert [name for name in pages + entries if not (book / f"{name}.html").exists()] == []
     # Each is in the table of contents, which all pages show.
     contents = Page(book / "index.html").links
-    assert [name for name in pages if name != "index" and f"{name}.html" not in contents] == []
+    assert [name for name in pages + entries if name != "index" and f"{name}.html" not in contents] == []
+
+
+def test_options_keep_their_dashes(book):
+    """A reader copies `--force` from the text."""
+    texts = {page.name: page.read_text() for page in book.glob("*.html")}
+    assert [name for name, text in texts.items() if "–" in text or "’" in text] == []
+    assert "--force" in texts["tool.html"]
 
 
 def test_a_dead_link_is_found(tmp_path):
