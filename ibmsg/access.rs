@@ -131,6 +131,14 @@ struct SessionRule {
     account: Arc<Account>,
 }
 
+impl SessionRule {
+    /// The accounts of a channel over a session with this rule.
+    fn accounts(rule: Option<&KBox<Self>>) -> Accounts {
+        let account = rule.map(|rule| (rule.account.clone(), Denied::Session));
+        [account, None, None]
+    }
+}
+
 struct Rules {
     portals: RBTree<Name, KBox<PortalRule>>,
     sessions: RBTree<Name, KBox<SessionRule>>,
@@ -303,10 +311,13 @@ impl Access {
     pub(crate) fn check_connect(&self, session: &Name) -> Result<Accounts> {
         let rules = self.rules.lock();
         let rule = rules.sessions.get(session);
-        let users = rule.map(|rule| rule.users.clone());
+        let (users, accounts) = (
+            rule.map(|rule| rule.users.clone()),
+            SessionRule::accounts(rule),
+        );
         drop(rules);
         if users.is_some_and(|users| users.have_current()) || is_net_admin() {
-            return Ok(self.accounts_over(session));
+            return Ok(accounts);
         }
         kx::pr_warn_ratelimited!(
             "session {}: no channel: uid {} has no CAP_NET_ADMIN, and is not in allowed_uids or allowed_gids of sessions/{} (EACCES)\n",
@@ -321,13 +332,7 @@ impl Access {
     ///
     /// *any*
     pub(crate) fn accounts_over(&self, session: &Name) -> Accounts {
-        let rules = self.rules.lock();
-        let rule = rules.sessions.get(session);
-        [
-            rule.map(|rule| (rule.account.clone(), Denied::Session)),
-            None,
-            None,
-        ]
+        SessionRule::accounts(self.rules.lock().sessions.get(session))
     }
 
     /// Whether a peer's program may open a channel to a portal. `asks`: its program asks for peers that have

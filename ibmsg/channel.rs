@@ -396,10 +396,7 @@ impl Chan {
     fn is_gone(&mut self) {
         if self.begun == Begun::Open && !self.is_away {
             self.is_away = true;
-            if self.terms.wants.paths && self.has_program && self.end.is_none() {
-                self.inbox.path_lost();
-                self.wake.wake(Ready::IN | Ready::PRI);
-            }
+            self.tell_event(self.terms.wants.paths, Inbox::path_lost);
         }
     }
 
@@ -431,9 +428,14 @@ impl Chan {
 
     /// The server, which one end of the channel is on, is about to be stopped.
     pub(crate) fn draining(&mut self, seconds: u32) {
-        let is_open = self.begun == Begun::Open && self.has_program && self.end.is_none();
-        if self.terms.wants.drain && is_open {
-            self.inbox.draining(seconds);
+        let is_wanted = self.terms.wants.drain && self.begun == Begun::Open;
+        self.tell_event(is_wanted, |inbox| inbox.draining(seconds));
+    }
+
+    /// Tells the program of an event, if it wants that and can still read.
+    fn tell_event(&mut self, is_wanted: bool, event: impl FnOnce(&mut Inbox)) {
+        if is_wanted && self.has_program && self.end.is_none() {
+            event(&mut self.inbox);
             self.wake.wake(Ready::IN | Ready::PRI);
         }
     }
@@ -443,10 +445,7 @@ impl Chan {
         if self.is_away {
             self.is_away = false;
             self.counts.moves = self.counts.moves.saturating_add(1);
-            if self.terms.wants.paths && self.has_program && self.end.is_none() {
-                self.inbox.path_back();
-                self.wake.wake(Ready::IN | Ready::PRI);
-            }
+            self.tell_event(self.terms.wants.paths, Inbox::path_back);
         }
     }
 

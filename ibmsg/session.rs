@@ -259,12 +259,7 @@ impl WorkItem<MORE> for Session {
 
     fn run(this: Arc<Self>) {
         let side = Side(this);
-        let garbage;
-        let mut state = side.0.state.lock();
-        side.step(&mut state, now());
-        garbage = core::mem::take(&mut state.garbage);
-        drop(state);
-        drop(garbage);
+        side.locked(|state| side.step(state, now()));
     }
 }
 
@@ -407,18 +402,25 @@ impl Side {
         });
     }
 
-    /// Times are over.
-    fn timer(&self) {
-        let garbage;
+    /// Calls a function under the lock. What is not needed any more is dropped afterwards.
+    fn locked<R>(&self, f: impl FnOnce(&mut State) -> R) -> R {
         let mut state = self.0.state.lock();
-        state.timer_at = None;
-        state.timed_left = state.timed.len();
-        let now = now();
-        self.begin_spread(&mut state, now);
-        self.step(&mut state, now);
-        garbage = core::mem::take(&mut state.garbage);
+        let result = f(&mut state);
+        let garbage = core::mem::take(&mut state.garbage);
         drop(state);
         drop(garbage);
+        result
+    }
+
+    /// Times are over.
+    fn timer(&self) {
+        self.locked(|state| {
+            let now = now();
+            state.timer_at = None;
+            state.timed_left = state.timed.len();
+            self.begin_spread(state, now);
+            self.step(state, now);
+        });
     }
 
     /// Looks after a channel that has changed: puts it into the list of its connection, or of those that

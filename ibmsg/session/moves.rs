@@ -100,31 +100,25 @@ impl Upper for Side {
 
     fn draining(&self, seconds: u32) {
         let drain = Drain { seconds };
-        let garbage;
-        let mut state = self.0.state.lock();
-        for conn in &mut state.conns {
-            conn.drain = Some(drain);
-        }
-        state.tell_draining(drain);
-        self.step(&mut state, now());
-        garbage = core::mem::take(&mut state.garbage);
-        drop(state);
-        drop(garbage);
+        self.locked(|state| {
+            for conn in &mut state.conns {
+                conn.drain = Some(drain);
+            }
+            state.tell_draining(drain);
+            self.step(state, now());
+        });
     }
 
     fn lost(&self, id: Conn) {
-        let garbage;
-        let mut state = self.0.state.lock();
-        state.begun.retain(|epoch| *epoch != id.epoch);
-        if state.conns.iter().all(|conn| conn.id != id) {
-            // It was lost before, or never made.
-            return;
-        }
-        self.forget(&mut state, id);
-        self.step(&mut state, now());
-        garbage = core::mem::take(&mut state.garbage);
-        drop(state);
-        drop(garbage);
+        self.locked(|state| {
+            state.begun.retain(|epoch| *epoch != id.epoch);
+            if state.conns.iter().all(|conn| conn.id != id) {
+                // It was lost before, or never made.
+                return;
+            }
+            self.forget(state, id);
+            self.step(state, now());
+        });
     }
 }
 

@@ -164,14 +164,11 @@ impl Side {
 
     /// The same, and looks after the channel.
     pub(super) fn change<R>(&self, id: u32, f: impl FnOnce(&mut Chan) -> R) -> Option<R> {
-        let garbage;
-        let mut state = self.0.state.lock();
-        let result = state.chans.get_mut(&id).map(|chan| f(chan))?;
-        self.done(&mut state, id);
-        garbage = core::mem::take(&mut state.garbage);
-        drop(state);
-        drop(garbage);
-        Some(result)
+        self.locked(|state| {
+            let result = state.chans.get_mut(&id).map(|chan| f(chan))?;
+            self.done(state, id);
+            Some(result)
+        })
     }
 
     /// How the portal has answered; none if it has not.

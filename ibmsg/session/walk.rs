@@ -55,15 +55,11 @@ impl Side {
     pub(super) fn each_chan<T>(&self, mut f: impl FnMut(&mut State, u32) -> Option<T>) {
         let mut next = Some(0);
         while let Some(from) = next {
-            let mut state = self.0.state.lock();
-            let Some(id) = state.next_chan(from) else {
-                return;
-            };
-            let result = f(&mut state, id);
-            let garbage = core::mem::take(&mut state.garbage);
-            drop(state);
-            drop(garbage);
-            next = result.and_then(|_| id.checked_add(1));
+            let result = self.locked(|state| {
+                let id = state.next_chan(from)?;
+                Some((id, f(state, id)?))
+            });
+            next = result.and_then(|(id, _)| id.checked_add(1));
         }
     }
 
