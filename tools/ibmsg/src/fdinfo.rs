@@ -3,6 +3,7 @@
 //! The portals and channels of all processes, from `/proc/PID/fdinfo`.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::fs;
 use std::io;
 use std::path::Path;
@@ -30,6 +31,13 @@ pub struct Owner {
     pub fd: u32,
     /// The name of its program.
     pub program: String,
+}
+
+/// The program and the process: `server (12)`. Any user can choose the name, so it is escaped.
+impl fmt::Display for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.program.escape_debug(), self.pid)
+    }
 }
 
 /// The lines of a file in fdinfo that are about a portal or a channel, by their names.

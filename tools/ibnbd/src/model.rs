@@ -128,7 +128,13 @@ impl Machine {
 
     /// The one of that name.
     pub fn our(&self, side: Side, name: &str) -> Option<&Session> {
-        self.ours(side).find(|session| session.name == name)
+        self.session(Family::Ibnbd, side, name)
+    }
+
+    /// The session of that name, of either family.
+    pub fn session(&self, family: Family, side: Side, name: &str) -> Option<&Session> {
+        let is_it = |s: &&Session| s.family == family && s.side == side && s.name == name;
+        self.sessions.iter().find(is_it)
     }
 
     /// Disks of our modules.

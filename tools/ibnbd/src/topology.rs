@@ -174,13 +174,10 @@ fn disk(machine: &Machine, disk: &Disk) -> DiskNode {
         state: disk.state.clone(),
         access_mode: disk.access_mode.clone(),
         size_bytes: disk.size_bytes,
-        session: find(machine, disk.family, Side::Client, name).map(session),
+        session: machine
+            .session(disk.family, Side::Client, name)
+            .map(session),
     }
-}
-
-fn find<'a>(machine: &'a Machine, family: Family, side: Side, name: &str) -> Option<&'a Session> {
-    let is_it = |s: &&Session| s.family == family && s.side == side && s.name == name;
-    machine.sessions.iter().find(is_it)
 }
 
 fn session(session: &Session) -> SessionNode {
@@ -307,7 +304,9 @@ fn host_clients(machine: &Machine, open: &[&Opened], host: &str) -> Vec<ClientNo
 fn client(machine: &Machine, open: &Opened) -> ClientNode {
     ClientNode {
         access_mode: open.access_mode.clone(),
-        session: find(machine, open.family, Side::Server, &open.session).map(session),
+        session: machine
+            .session(open.family, Side::Server, &open.session)
+            .map(session),
         name: open.session.clone(),
     }
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::io;
 use std::time::Duration;
 
-use ibmsg::fdinfo::Open;
+use ibmsg::fdinfo::{Open, Owner};
 use ibmsg::rules::{self, Change, Of, Place, Rules, State, CONFIGFS, FILE};
 
 use super::{Finding, Severity};
@@ -52,12 +52,9 @@ pub(super) fn all(root: &Root, machine: &Machine) -> Vec<Finding> {
     found
 }
 
-/// The name of a program: any user can choose one.
 fn programs(open: &Open) -> String {
     let owners = open.owners.iter().take(NAMED);
-    let names: Vec<String> = owners
-        .map(|owner| format!("{} ({})", owner.program.escape_debug(), owner.pid))
-        .collect();
+    let names: Vec<String> = owners.map(Owner::to_string).collect();
     match names.is_empty() {
         true => "no program".to_owned(),
         false => names.join(", "),

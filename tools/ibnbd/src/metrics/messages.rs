@@ -2,7 +2,7 @@
 
 //! Metrics of messages between programs.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use ibmsg::fdinfo::Open;
 
@@ -67,7 +67,7 @@ impl Totals {
         }
         self.last = present;
         if self.all.len() > MAX_IDLE {
-            let used: Vec<Series> = messages.found.channels().map(series).collect();
+            let used: BTreeSet<Series> = messages.found.channels().map(series).collect();
             self.all.retain(|series, _| used.contains(series));
         }
     }

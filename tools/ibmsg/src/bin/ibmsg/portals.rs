@@ -183,8 +183,7 @@ fn lines(open: &Open, rules: &InForce) -> (Vec<String>, Value) {
         line(name, value);
     }
     for owner in &open.owners {
-        let (program, pid, fd) = (owner.program.escape_debug(), owner.pid, owner.fd);
-        line("program", format!("{program} ({pid}), descriptor {fd}"));
+        line("program", format!("{owner}, descriptor {}", owner.fd));
     }
     (lines, all)
 }

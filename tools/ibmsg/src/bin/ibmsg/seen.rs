@@ -46,13 +46,9 @@ fn warning(out: Out, unseen: usize) -> String {
     }
 }
 
-fn program(owner: &Owner) -> String {
-    format!("{} ({})", owner.program.escape_debug(), owner.pid)
-}
-
 /// The programs that have it: `server (12)`.
 pub(crate) fn programs(open: &Open) -> String {
-    let mut owners: Vec<String> = open.owners.iter().map(program).collect();
+    let mut owners: Vec<String> = open.owners.iter().map(Owner::to_string).collect();
     // Of a process that has several descriptors.
     owners.dedup();
     let more = owners.len().saturating_sub(NAMED);

@@ -269,7 +269,7 @@ fn messages(messages: &Messages) -> String {
     for open in &messages.found.all {
         text += "  ";
         for owner in &open.owners {
-            text += &format!("{} ({}) ", owner.program.escape_debug(), owner.pid);
+            text += &format!("{owner} ");
         }
         for (name, value) in open.fields.iter().flatten() {
             text += &format!(" {name}={value}");
