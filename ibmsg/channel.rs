@@ -432,6 +432,12 @@ impl Chan {
         self.tell_event(is_wanted, |inbox| inbox.draining(seconds));
     }
 
+    /// The key of the session is of no use any more.
+    pub(crate) fn key_revoked(&mut self, why: Errno) {
+        let is_wanted = self.terms.wants.key && self.begun == Begun::Open;
+        self.tell_event(is_wanted, |inbox| inbox.key_revoked(why));
+    }
+
     /// Tells the program of an event, if it wants that and can still read.
     fn tell_event(&mut self, is_wanted: bool, event: impl FnOnce(&mut Inbox)) {
         if is_wanted && self.has_program && self.end.is_none() {

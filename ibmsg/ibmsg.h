@@ -83,6 +83,12 @@ enum ibmsg_event {
 	 * are written from now on may wait until it is back.  tag is how many seconds that will take; 0: not known.
 	 */
 	IBMSG_EV_DRAINING	= 5,
+	/*
+	 * The key by which the two machines of the session know each other is of no use any more.  Messages wait
+	 * until a path connects with another key.  status is why: ENOKEY, EKEYEXPIRED or EKEYREVOKED: one of
+	 * the machines no longer has it; EKEYREJECTED: they have different ones.
+	 */
+	IBMSG_EV_KEY_REVOKED	= 6,
 };
 
 /*
@@ -112,6 +118,7 @@ struct ibmsg_opts {
 
 #define IBMSG_WANT_PATHS	0x01	/* PATH_LOST and PATH_BACK */
 #define IBMSG_WANT_DRAIN	0x02	/* DRAINING */
+#define IBMSG_WANT_KEY		0x04	/* KEY_REVOKED */
 
 /*
  * The structures of ioctls begin with their size, so that later versions can have more fields: a kernel

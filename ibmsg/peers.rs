@@ -368,6 +368,10 @@ impl Upper for End {
         self.side.draining(seconds);
     }
 
+    fn key_revoked(&self, why: Error) {
+        self.side.key_revoked(why);
+    }
+
     fn drain(&self, limit_ms: u32) {
         self.side.drain(limit_ms.min(stop_ms()));
     }

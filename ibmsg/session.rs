@@ -15,6 +15,7 @@
 //! | [`moves`] | connections come and go |
 //! | [`ready`] | channels with something to send |
 //! | [`spread`] | which connection a channel is on |
+//! | [`news`] | what all programs are told |
 //! | [`walk`] | what concerns many channels, in portions |
 //! | [`refusals`] | channels that clients were refused |
 //! | [`revoke`] | channels that clients may not have any more |
@@ -29,6 +30,7 @@ mod finish;
 mod garbage;
 mod listening;
 mod moves;
+mod news;
 mod program;
 mod ready;
 mod refusals;
@@ -78,6 +80,7 @@ use kx::{
         WorkItem, //
     }, //
 };
+use news::News;
 use ready::Ready;
 use refusals::Refusals;
 
@@ -182,10 +185,8 @@ pub(crate) struct State {
     walk: Option<u32>,
     /// Of the server: what the client has said last, for that.
     live: Option<LiveCopy>,
-    /// The server is about to be stopped, of which programs are told in the same course.
-    drain: Option<Drain>,
-    /// What was said last about that, by whichever connection, since a connection came.
-    known_drain: Option<Drain>,
+    /// Of which programs are told in the same course.
+    news: News,
     /// Of the client: for how long channels do not move to a new connection from one that works.
     spread_after: u64,
     /// The present walk moves them.
@@ -308,8 +309,7 @@ impl Side {
             timer_at: None,
             walk: None,
             live: None,
-            drain: None,
-            known_drain: None,
+            news: News::new(),
             spread_after: spread::MIN_AFTER_US,
             is_spreading: false,
             live_due: None,

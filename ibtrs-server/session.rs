@@ -296,6 +296,10 @@ impl Parent for Session {
         self.wake.enqueue(self.clone());
     }
 
+    fn key_revoked(&self, why: Error) {
+        Session::key_revoked(self, why);
+    }
+
     fn supersede(&self, tag: PathTag, waiting: Option<u16>) {
         self.close_superseded(tag, waiting);
     }

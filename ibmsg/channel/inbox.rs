@@ -230,6 +230,8 @@ pub(crate) struct Inbox {
     is_back: bool,
     /// Seconds for which the server will be away, of which the program has not read yet.
     draining: Option<u32>,
+    /// Why the key of the session is of no use, of which the program has not read yet.
+    key_revoked: Option<u16>,
     is_closed: bool,
 }
 
@@ -245,6 +247,7 @@ impl Inbox {
             is_lost: false,
             is_back: false,
             draining: None,
+            key_revoked: None,
             is_closed: false,
         }
     }
@@ -382,12 +385,18 @@ impl Inbox {
         self.draining = Some(seconds);
     }
 
+    /// The key of the session is of no use any more. The program reads of the latest reason.
+    pub(crate) fn key_revoked(&mut self, why: Errno) {
+        self.key_revoked = Some(status(why));
+    }
+
     /// Whether there is something else than messages.
     pub(crate) fn has_notice(&self) -> bool {
         self.is_connected
             || self.is_lost
             || self.is_back
             || self.draining.is_some()
+            || self.key_revoked.is_some()
             || !self.notices.is_empty()
     }
 
@@ -432,6 +441,13 @@ impl Inbox {
             let header = Header {
                 tag: u64::from(seconds),
                 ..event(Event::Draining)
+            };
+            return Take::Item(Taken::Event(header, Body::new()));
+        }
+        if let Some(status) = self.key_revoked.take() {
+            let header = Header {
+                status,
+                ..event(Event::KeyRevoked)
             };
             return Take::Item(Taken::Event(header, Body::new()));
         }
@@ -484,7 +500,10 @@ impl Inbox {
                 Some(Event::Draining) if self.draining.is_none() => {
                     self.draining = u32::try_from(header.tag).ok();
                 }
-                Some(Event::Draining) => {}
+                Some(Event::KeyRevoked) if self.key_revoked.is_none() => {
+                    self.key_revoked = Some(header.status);
+                }
+                Some(Event::Draining | Event::KeyRevoked) => {}
                 None => {}
             },
         }

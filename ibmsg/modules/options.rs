@@ -46,6 +46,8 @@ pub struct ChannelOptions {
     pub wants_paths: bool,
     /// [`Receiver::draining`](super::Receiver::draining) is called.
     pub wants_drain: bool,
+    /// [`Receiver::key_revoked`](super::Receiver::key_revoked) is called.
+    pub wants_key: bool,
     /// Where the handlers run.
     pub context: HandlerContext,
 }
@@ -71,6 +73,7 @@ impl ChannelOptions {
             Wants {
                 paths: self.wants_paths,
                 drain: self.wants_drain,
+                key: self.wants_key,
             },
         )
     }

@@ -8,6 +8,7 @@ use ibmsg_proto::{
     link::Link,
     wire::Drain, //
 };
+use ibtrs_core::convert;
 use kernel::{
     prelude::*,
     sync::Arc, //
@@ -84,7 +85,7 @@ impl Upper for Side {
         state.newest = state.newest.max(id.epoch);
         state.begun.retain(|epoch| *epoch != id.epoch);
         state.is_supported = true;
-        state.known_drain = None;
+        state.news.forget();
         state.walk_again(self.0.role);
         self.begin_spread(&mut state, now);
         self.step(&mut state, now);
@@ -105,6 +106,14 @@ impl Upper for Side {
                 conn.drain = Some(drain);
             }
             state.tell_draining(drain);
+            self.step(state, now());
+        });
+    }
+
+    fn key_revoked(&self, why: Error) {
+        let why = convert::errno(why);
+        self.locked(|state| {
+            state.tell_key_revoked(why);
             self.step(state, now());
         });
     }

@@ -129,6 +129,7 @@ fn terms() -> Result<Terms> {
         wants: Wants {
             paths: false,
             drain: true,
+            key: true,
         },
     })
 }
@@ -515,6 +516,40 @@ fn announced(queue: &Arc<Queue>) -> Result {
     Ok(())
 }
 
+/// The key is of no use any more: the program of that side is told, once until there is a new connection.
+fn key_is_told(queue: &Arc<Queue>) -> Result {
+    let (mut world, portal) = opened(queue)?;
+    let told = |world: &mut World| {
+        world
+            .take(1)
+            .map(|(header, _)| (header.event, i32::from(header.status)))
+    };
+    let expected = |errno: Errno| Some((Some(Event::KeyRevoked), errno.get()));
+    for why in [EKEYEXPIRED, EKEYEXPIRED, ENOKEY] {
+        world.sides[1].key_revoked(why);
+        world.run()?;
+    }
+    // Of the latest reason, once.
+    ensure!(told(&mut world) == expected(Errno::ENOKEY));
+    ensure!(world.take(0).is_none() && world.take(1).is_none());
+    world.sides[1].key_revoked(ENOKEY);
+    world.run()?;
+    ensure!(world.take(1).is_none());
+    for side in &world.sides {
+        side.lost(world.id);
+    }
+    world.connect()?;
+    world.run()?;
+    world.sides[1].key_revoked(ENOKEY);
+    world.run()?;
+    ensure!(told(&mut world) == expected(Errno::ENOKEY));
+    world.sides[0].release(1);
+    world.sides[1].release(1);
+    world.run()?;
+    world.portals.unbind(&portal);
+    Ok(())
+}
+
 fn late_reply(queue: &Arc<Queue>) -> Result {
     let (mut world, portal) = opened(queue)?;
     let header = Header {
@@ -843,6 +878,11 @@ mod suite {
     fn a_planned_stop_is_announced() -> Result {
         let queue = Queue::new(Options::unbound(), fmt!("ibmsg-drain"))?;
         announced(&queue)
+    }
+
+    #[test]
+    fn a_key_of_no_use_is_told() -> Result {
+        key_is_told(&Queue::new(Options::unbound(), fmt!("ibmsg-key"))?)
     }
 
     #[test]

@@ -5,7 +5,6 @@
 //! Whatever is left when a portion is done goes on in a work item. Until then, a channel that was not looked
 //! at is as it was: it sends nothing by a connection that is not there, and gets nothing from it.
 
-use ibmsg_proto::wire::Drain;
 use kernel::prelude::*;
 
 use super::{
@@ -31,14 +30,6 @@ impl State {
                 conn.live = conn.live.filter(|ends| !ends);
                 conn.is_announced = false;
             }
-        }
-    }
-
-    /// All programs that want to know are to be told that the server is about to be stopped.
-    pub(super) fn tell_draining(&mut self, drain: Drain) {
-        if self.known_drain.replace(drain) != Some(drain) {
-            self.drain = Some(drain);
-            self.walk = Some(0);
         }
     }
 
@@ -85,7 +76,8 @@ impl Side {
                 self.settle_one(state, id, now);
             }
             let Some(after) = next.and_then(|id| id.checked_add(1)) else {
-                (state.walk, state.live, state.drain) = (None, None, None);
+                (state.walk, state.live) = (None, None);
+                state.news.told();
                 state.is_spreading = false;
                 return true;
             };
@@ -100,7 +92,7 @@ impl Side {
             conns,
             chans,
             live,
-            drain,
+            news,
             ..
         } = &mut *state;
         let Some(chan) = chans.get_mut(&id) else {
@@ -112,9 +104,7 @@ impl Side {
                 chan.lost();
             }
         }
-        if let Some(drain) = drain {
-            chan.draining(drain.seconds);
-        }
+        news.tell(chan);
         match self.0.role {
             Role::Client => state.place(id),
             Role::Server => {

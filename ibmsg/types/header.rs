@@ -50,6 +50,7 @@ pub(crate) enum Event {
     PathLost,
     PathBack,
     Draining,
+    KeyRevoked,
 }
 
 impl Event {
@@ -60,6 +61,7 @@ impl Event {
             Self::PathLost => 3,
             Self::PathBack => 4,
             Self::Draining => 5,
+            Self::KeyRevoked => 6,
         }
     }
 }

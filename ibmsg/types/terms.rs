@@ -32,6 +32,8 @@ const CALL: u64 = 24;
 const WANT_PATHS: u32 = 1;
 /// The event of a planned stop is wanted.
 const WANT_DRAIN: u32 = 2;
+/// The event of a key that is of no use any more is wanted.
+const WANT_KEY: u32 = 4;
 
 /// What a program has said about one end of a channel.
 #[derive(Clone, Copy)]
@@ -53,6 +55,8 @@ pub(crate) struct Wants {
     pub(crate) paths: bool,
     /// The server is about to be stopped.
     pub(crate) drain: bool,
+    /// The key of the session is of no use any more.
+    pub(crate) key: bool,
 }
 
 impl Terms {
@@ -66,10 +70,11 @@ impl Terms {
         for place in &mut said {
             *place = fields.u32()?;
         }
-        let events = fields.flags(WANT_PATHS | WANT_DRAIN)?;
+        let events = fields.flags(WANT_PATHS | WANT_DRAIN | WANT_KEY)?;
         let wants = Wants {
             paths: events & WANT_PATHS != 0,
             drain: events & WANT_DRAIN != 0,
+            key: events & WANT_KEY != 0,
         };
         Self::new(said, wants)
     }
@@ -113,7 +118,9 @@ impl Terms {
             self.limits.messages,
             self.limits.bytes,
             self.timeout_ms,
-            wants(self.wants.paths, WANT_PATHS) | wants(self.wants.drain, WANT_DRAIN),
+            wants(self.wants.paths, WANT_PATHS)
+                | wants(self.wants.drain, WANT_DRAIN)
+                | wants(self.wants.key, WANT_KEY),
         ]
     }
 

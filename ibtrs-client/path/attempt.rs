@@ -342,6 +342,17 @@ impl Attempt {
         }
     }
 
+    /// Tells programs that the attempt has failed for want of a key that both sides have.
+    ///
+    /// # Context
+    ///
+    /// Any.
+    pub(crate) fn key_revoked(&self, why: Error) {
+        if let Some(upper) = &self.messages {
+            upper.key_revoked(why);
+        }
+    }
+
     /// Makes the attempt end early.
     pub(crate) fn abort(&self) {
         self.setup.lock().abort = Some(ECONNABORTED);

@@ -215,6 +215,7 @@ impl Path {
             return true;
         };
         drop(auth);
+        self.parent.key_revoked(error);
         self.error(fmt!(
             "its key {} is no longer loaded ({}); the path is closed: load a key if the client may come back",
             id.as_str(),

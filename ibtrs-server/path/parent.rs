@@ -35,6 +35,13 @@ pub(crate) trait Parent: Send + Sync {
     /// The client has acknowledged the downtime that a drain has announced.
     fn downtime_seen(&self);
 
+    /// The key with which a path of the session has authenticated is no longer loaded; the path is about to be closed.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    fn key_revoked(&self, why: Error);
+
     /// Returns whether the session is the one in the list under its UUID.
     ///
     /// # Context

@@ -53,6 +53,14 @@ impl Session {
         }
     }
 
+    /// See [`Parent::key_revoked`](crate::path::parent::Parent::key_revoked).
+    pub(crate) fn key_revoked(&self, why: Error) {
+        let attached = self.messages.lock().clone();
+        if let Some(attached) = attached {
+            attached.key_revoked(why);
+        }
+    }
+
     /// Waits until the client has what programs of this machine have written, until `limit` at most.
     ///
     /// # Context

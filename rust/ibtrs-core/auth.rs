@@ -84,6 +84,9 @@ pub fn had_keys() -> bool {
     keyring().is_some_and(|keyring| keyring.had_keys())
 }
 
+/// The errors that say that a key is of no use: it is not loaded, has expired, was revoked, or is not the one of the peer.
+pub const KEY_ERRORS: [Error; 4] = [ENOKEY, EKEYEXPIRED, EKEYREVOKED, EKEYREJECTED];
+
 /// Returns the key `id` of `session`.
 ///
 /// # Context
@@ -118,8 +121,7 @@ pub fn key_has_gone(
         Ok(_) => EKEYREJECTED,
         Err(error) => error,
     };
-    let gone = [ENOKEY, EKEYEXPIRED, EKEYREVOKED, EKEYREJECTED];
-    gone.contains(&error).then_some(error)
+    KEY_ERRORS.contains(&error).then_some(error)
 }
 
 /// The kernel's HMAC-SHA256, and its X25519, which is for contexts that may sleep.

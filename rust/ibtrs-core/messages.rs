@@ -133,6 +133,13 @@ pub trait Upper: Send + Sync {
         let _ = seconds;
     }
 
+    /// The key of the session is of no use any more: on a server, because a path was closed for it; on a client, because
+    /// an attempt to connect has failed for it. `why` is one of [`KEY_ERRORS`](crate::auth::KEY_ERRORS). Called again
+    /// for each path and attempt.
+    fn key_revoked(&self, why: Error) {
+        let _ = why;
+    }
+
     /// The connections of the server's session are about to be closed on purpose: waits until the client has what
     /// programs have written, for at most `limit_ms` milliseconds.
     fn drain(&self, limit_ms: u32) {

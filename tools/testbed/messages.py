@@ -22,11 +22,12 @@ import time
 DEVICE = "/dev/ibmsg"
 BIND, CONNECT, ACCEPT, INFO, SHUTDOWN, CALL = (0xB900 + number for number in range(6))
 MSG, REQUEST, REPLY, RECEIPT, EVENT, OFFER = range(1, 7)
-CONNECTED, CLOSED, PATH_LOST, PATH_BACK, DRAINING = range(1, 6)
+CONNECTED, CLOSED, PATH_LOST, PATH_BACK, DRAINING, KEY_REVOKED = range(1, 7)
 F_RECEIPT, F_NOWAIT, F_AUTHENTICATED, F_KERNEL = 1, 2, 0x40, 0x80
 NONBLOCK, REJECT, UNAUTHENTICATED = 1, 2, 4
 WANT_PATHS = 1
 WANT_DRAIN = 2
+WANT_KEY = 4
 MAX = 65536
 HEADER = struct.Struct("=BBHIQQiI")
 OPTS = struct.Struct("=8I")
@@ -489,18 +490,19 @@ def wait_for_end(fd: int) -> None:
         if message.kind == EVENT and message.event == CLOSED:
             print("closed", errno.errorcode.get(message.status, message.status), flush=True)
             return
-        word = {PATH_LOST: "lost", PATH_BACK: "back", DRAINING: f"draining {message.tag}"}
+        word = {PATH_LOST: "lost", PATH_BACK: "back", DRAINING: f"draining {message.tag}",
+                KEY_REVOKED: f"revoked {errno.errorcode.get(message.status, message.status)}"}
         print(word.get(message.event, message), flush=True)
 
 
 def hold(session: str, name: str) -> None:
     """Opens a channel and waits until it ends."""
-    wait_for_end(connect(name, session=session, timeout=60000, options=opts(events=WANT_PATHS | WANT_DRAIN)))
+    wait_for_end(connect(name, session=session, timeout=60000, options=opts(events=WANT_PATHS | WANT_DRAIN | WANT_KEY)))
 
 
 def hold_accepted(name: str) -> None:
     """Accepts a channel and waits until it ends."""
-    portal = bind(name, flags=UNAUTHENTICATED, options=opts(events=WANT_DRAIN))
+    portal = bind(name, flags=UNAUTHENTICATED, options=opts(events=WANT_DRAIN | WANT_KEY))
     (offer,) = read(portal, 1024)
     wait_for_end(accept(portal, offer.id))
 

@@ -193,6 +193,10 @@ impl Callee {
                 let seconds = u32::try_from(header.tag).unwrap_or(0);
                 self.receiver.draining(channel, seconds);
             }
+            Some(Event::KeyRevoked) => {
+                let why = error(header.status).err().unwrap_or(ENOKEY);
+                self.receiver.key_revoked(channel, why);
+            }
             // The owner has waited for that.
             Some(Event::Connected) | None => {}
         }

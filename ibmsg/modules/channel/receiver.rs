@@ -110,6 +110,14 @@ pub trait Receiver: Send + Sync {
         let _ = (channel, seconds);
     }
 
+    /// The key by which the machines of the session know each other is of no use any more, if
+    /// [`ChannelOptions::wants_key`](crate::ChannelOptions::wants_key): [`ENOKEY`], [`EKEYEXPIRED`] or [`EKEYREVOKED`]: one
+    /// of the machines no longer has it; [`EKEYREJECTED`]: they have different ones. Messages wait until a path connects
+    /// with another key.
+    fn key_revoked(&self, channel: &ChannelRef, why: Error) {
+        let _ = (channel, why);
+    }
+
     /// The channel has ended. It is the last call; all others for messages that had arrived, and for outcomes, came before.
     /// It is not called for a channel that this module drops before.
     fn closed(&self, channel: &ChannelRef, closed: Closed) {

@@ -36,7 +36,10 @@ use crate::{
     }, //
 };
 use ibtrs_core::{
-    auth::Crypto,
+    auth::{
+        Crypto,
+        KEY_ERRORS, //
+    },
     convert,
     messages::con::MessageConn, //
 };
@@ -290,6 +293,9 @@ pub(crate) fn run(attempt: &Arc<Attempt>) {
             // Logged only if no more specific error was.
             attempt.error(fmt!("cannot connect: {}", convert::errno(error).as_str()));
             attempt.failed(error);
+            if KEY_ERRORS.contains(&error) {
+                attempt.key_revoked(error);
+            }
         }
     }
     attempt.set_ended();

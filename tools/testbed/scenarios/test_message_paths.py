@@ -378,6 +378,26 @@ def test_a_machine_that_has_proved_a_key(pair, stack):
     assert "authenticated=True" in finish(client, server)
 
 
+def test_a_key_that_is_removed(pair, stack):
+    """Programs of both machines are told why, and go on with another key."""
+    for guest in pair:
+        keyring.load(guest)
+    load(pair)
+    mishaps.make_ready(pair)
+    blockdev.map_two_paths(pair, stack)
+    client, server = held(pair)
+    keyring.remove(pair.server)
+    for program in (server, client):
+        wait_for(lambda program=program: "revoked ENOKEY" in program.text, 60, "the program is told")
+    keyring.load(pair.server, "wrong")
+    wait_for(lambda: "revoked EKEYREJECTED" in client.text, 90, "the client's program is told")
+    keyring.load(pair.server)
+    wait_for(lambda: blockdev.connected(pair.client) == 2, 90, "both paths are connected")
+    wait_for(lambda: client.text.rstrip().endswith("back"), 30, "the channel goes on")
+    assert client.running and server.running, client.text + server.text
+    assert client.text.count("revoked") == 2 and server.text.count("revoked") == 1, client.text + server.text
+
+
 def test_a_server_without_messages(pair, stack):
     pair.client.run("modprobe ibmsg")
     push(pair.client)
