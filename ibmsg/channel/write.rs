@@ -23,6 +23,9 @@ use crate::types::{
     F_RECEIPT, //
 };
 
+/// Messages of a channel that wait for others; with more, they are sent at once.
+const GATHERED: usize = 32;
+
 impl Chan {
     /// Reserves a place for a message before its content is copied. `caller` gets the reply if the message is a
     /// request.
@@ -196,5 +199,18 @@ impl Chan {
             return Err(ENOMEM);
         }
         Ok(())
+    }
+
+    /// Whether a message that was just written may wait for others, to share their frame.
+    ///
+    /// A request or a reply may if there are others on their way, as a program that has several in flight is about to
+    /// write more: after an answer that it has read, or for a request that it has. One that is alone goes at once. So do
+    /// messages of one way, which fill frames when the peer's credits are used up; a wake-up for each of them would cost
+    /// more than the frames that it saves.
+    pub(crate) fn gathers(&self, kind: Kind) -> bool {
+        let on_their_way = self.proto.tx.high().since(self.proto.tx.acked());
+        let on_their_way = usize::try_from(on_their_way).unwrap_or(0);
+        let unsent = self.out.len().saturating_sub(on_their_way);
+        matches!(kind, Kind::Request | Kind::Reply) && on_their_way > 0 && unsent < GATHERED
     }
 }

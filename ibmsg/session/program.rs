@@ -290,7 +290,8 @@ impl Side {
         let _ = self.with(id, |chan| chan.cancel(reserved));
     }
 
-    /// Sends a message.
+    /// Sends a message, at once unless it is [gathered](Chan::gathers): then a work item sends it soon, with what was
+    /// written until then, or what is sent next does.
     ///
     /// # Errors
     ///
@@ -302,8 +303,21 @@ impl Side {
         body: Body,
         place: KBox<MaybeUninit<Sent>>,
     ) -> Result {
-        self.change(id, |chan| chan.commit(reserved, body, place))
-            .ok_or(EPIPE)?
+        let kind = reserved.about.kind;
+        self.locked(|state| {
+            let chan = state.chans.get_mut(&id).ok_or(EPIPE)?;
+            let result = chan.commit(reserved, body, place);
+            let is_gathered = result.is_ok() && chan.gathers(kind);
+            let now = now();
+            self.attend(state, id, now);
+            match is_gathered {
+                true => {
+                    self.0.more.enqueue(self.0.clone());
+                }
+                false => self.step(state, now),
+            }
+            result
+        })
     }
 
     /// The program writes no more and takes no more.

@@ -170,6 +170,7 @@ impl World {
     /// Delivers frames until there are none. The link is lost once, with all that are on their way.
     fn run(&mut self) -> Result {
         loop {
+            self.flush();
             let mut is_idle = true;
             for to in [0, 1] {
                 let frame = self.wire.lanes.lock()[to].pop_front();
@@ -194,6 +195,13 @@ impl World {
             if is_idle {
                 return Ok(());
             }
+        }
+    }
+
+    /// Sends what was gathered.
+    fn flush(&self) {
+        for side in &self.sides {
+            side.locked(|state| side.step(state, now()));
         }
     }
 

@@ -1491,7 +1491,7 @@ def limits() -> None:
     with fails(errno.EDQUOT):
         connect("limits", flags=NONBLOCK, options=opts(recv_bytes=1 << 30, send_bytes=1 << 26))
     for options in (opts(recv_msgs=65537), opts(recv_bytes=(1 << 30) + 1), opts(recv_bytes=100), opts(max_message=MAX + 1),
-                    opts(calls=4097), opts(send_msgs=4097), opts(send_bytes=(1 << 30) + 1), opts(events=4)):
+                    opts(calls=4097), opts(send_msgs=4097), opts(send_bytes=(1 << 30) + 1), opts(events=8)):
         with fails(errno.EINVAL):
             connect("limits", flags=NONBLOCK, options=options)
     for name in ("", "-x", ".x", "a b", "a/b", "\x01"):

@@ -51,6 +51,7 @@ impl Paths {
     /// Delivers frames until there are none, those of later connections first.
     fn run(&mut self) -> Result {
         loop {
+            self.world.flush();
             let mut is_idle = true;
             for at in (0..self.wires.len()).rev() {
                 for to in [0, 1] {
