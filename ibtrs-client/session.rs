@@ -66,6 +66,7 @@ mod admin;
 mod downtime;
 mod events;
 mod failovers;
+mod history;
 mod messages;
 mod multipath;
 mod parent;
@@ -75,6 +76,7 @@ mod reauth;
 mod requeue;
 mod requeue_list;
 mod settings;
+mod stall;
 mod submit;
 mod timeout;
 
@@ -82,6 +84,7 @@ use admin::Admin;
 use events::Notices;
 use failovers::FailoverRecord;
 pub(crate) use failovers::Told;
+use history::History;
 use multipath::Multipath;
 use paths::Paths;
 pub(crate) use paths::ShownPath;
@@ -214,6 +217,8 @@ pub struct Session {
     hook: Mutex<Option<KBox<dyn SessionDir>>>,
     #[pin]
     record: FailoverRecord,
+    #[pin]
+    history: History,
     /// Connects and disconnects without a uevent yet.
     #[pin]
     pending_uevents: SpinLockIrq<Steps<bool>>,
@@ -291,6 +296,7 @@ impl Session {
                 notices <- Notices::new(),
                 hook <- new_mutex!(None, "Session::hook"),
                 record <- FailoverRecord::new(),
+                history <- History::new()?,
                 pending_uevents <- new_spinlock_irq!(Steps::default(), "Session::pending_uevents"),
                 uevents <- kx::new_work!(env.uevent_queue(), "Session::uevents"),
                 requeue_work <- kx::new_work!(requeue_queue.clone(), "Session::requeue_work"),

@@ -233,6 +233,14 @@ impl Request {
         self.inner.lock().in_flight.is_some()
     }
 
+    /// Returns when the request in flight was submitted, if it is unanswered.
+    pub(crate) fn unanswered_since(&self) -> Option<Instant<Monotonic>> {
+        let inner = self.inner.lock();
+        let in_flight = inner.in_flight.as_ref();
+        let unanswered = in_flight.filter(|in_flight| in_flight.unanswered);
+        unanswered.map(|in_flight| in_flight.timer.began())
+    }
+
     /// Returns whether an unanswered request is in flight that its users no longer want.
     pub(crate) fn is_unwanted(&self) -> bool {
         let inner = self.inner.lock();

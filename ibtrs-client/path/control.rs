@@ -161,6 +161,8 @@ impl Path {
             return;
         }
         self.parent.drained_changed();
+        let what = if on { "drained" } else { "undrained" };
+        self.parent.record(self.name(), what, "by a user");
         pr_info!(
             "{}: {}\n",
             self.log(),

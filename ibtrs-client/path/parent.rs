@@ -121,6 +121,13 @@ pub(crate) trait Parent: Send + Sync {
     /// May sleep.
     fn offer(self: Arc<Self>, offer: &Offer, conn: &Arc<PathConn>) -> Result<OfferResult>;
 
+    /// Adds a change of `path` to the history of the session.
+    ///
+    /// # Context
+    ///
+    /// Any.
+    fn record(&self, path: &CStr, what: &'static str, cause: &str);
+
     /// Rebuilds the multipath after a path was drained or taken into use again.
     ///
     /// # Context

@@ -121,6 +121,7 @@ impl Path {
         drop(fsm);
         if moved {
             self.uevents.enqueue(self.clone());
+            self.record_step(event, step.next);
             let (from, to) = (from.to_u8(), step.next.to_u8());
             trace::client_path_state(|| (self.env.name(), self.name(), from, to));
         }
@@ -132,6 +133,21 @@ impl Path {
         (step.reply, outcomes)
     }
 
+    /// Adds a step to the history of the session. [`Path::error`] adds a loss, with its cause.
+    fn record_step(&self, event: Event, next: State) {
+        let (what, cause) = match (next, event) {
+            (State::Connected, _) => ("connected", ""),
+            (State::Closing | State::Closed, Event::UserDisconnect) => ("closed", "by a user"),
+            (State::Closing | State::Closed, Event::UserRemove) => ("closed", "to be removed"),
+            (State::Closing | State::Closed, Event::LimitSet | Event::ConnectFailed) => {
+                ("closed", "max_reconnect_attempts is reached")
+            }
+            (State::Dead, _) => ("removed", ""),
+            _ => return,
+        };
+        self.parent.record(self.name(), what, cause);
+    }
+
     /// Fails the path if attempt `epoch` is the current one; the path then reconnects. `what` is
     /// logged as the reason.
     ///
@@ -141,12 +157,15 @@ impl Path {
     pub(crate) fn error(self: &Arc<Self>, epoch: u32, what: fmt::Arguments<'_>) {
         // The task that adds a path waits for its first attempt and reports the error itself, so no
         // warning is due.
-        let awaited = self.nr_attempts() <= 1 && self.state() != State::Connected;
+        let was_connected = self.state() == State::Connected;
+        let awaited = self.nr_attempts() <= 1 && !was_connected;
         if !self.attempt_event(epoch, Event::Error) {
             return;
         }
         let text = Text::new(what);
         *self.last_error.lock() = (text, epoch);
+        let what = if was_connected { "lost" } else { "failed" };
+        self.parent.record(self.name(), what, text.as_str());
         if awaited {
             kx::pr_info_ratelimited!("{}: {}\n", self.log(), text.as_str());
         } else {

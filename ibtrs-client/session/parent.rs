@@ -110,6 +110,10 @@ impl Parent for Session {
         Session::offer(&self, offer, conn)
     }
 
+    fn record(&self, path: &CStr, what: &'static str, cause: &str) {
+        self.history.record(path, what, cause);
+    }
+
     fn drained_changed(&self) {
         self.swap_and_wait(&mut self.paths.lock(), |_| ());
     }

@@ -16,8 +16,12 @@ use crate::{
         Path, //
     },
     session::{
+        history,
         multipath::Multipath,
-        requeue_list::RequeueList, //
+        requeue_list::{
+            Away,
+            RequeueList, //
+        }, //
     }, //
 };
 use ibtrs_proto::{
@@ -247,6 +251,7 @@ impl Session {
             failover.set_list(list);
         }
         failover.outage = None;
+        failover.away = None;
         if !was_connected {
             // The server is back.
             failover.announcement = None;
@@ -305,6 +310,10 @@ impl Session {
         if let Some(outage) = outage {
             let now = Instant::now();
             failover.outage = Some((outage, now));
+            failover.away = Some(Away {
+                since_ms: history::now_ms(),
+                failing_since_ms: None,
+            });
             // What the server wrote back before it went does not count as time away.
             if let Some(announcement) = &mut failover.announcement {
                 announcement.at = now;

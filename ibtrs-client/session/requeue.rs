@@ -8,6 +8,7 @@
 
 use crate::{
     session::{
+        history,
         multipath::Multipath,
         requeue_list::{
             Header,
@@ -284,8 +285,12 @@ impl Session {
         }
         failover.outage = None;
         let over = failover.logic.queue_timeout(outage) && !failover.logic.is_closed();
+        if let Some(away) = failover.away.as_mut().filter(|_| over) {
+            away.failing_since_ms = Some(history::now_ms());
+        }
         drop(failover);
         if over {
+            self.record_session("failing", fmt!("no path for {} s", waited_ms / 1000));
             pr_warn!(
                 "{}: no path for {} s: requests fail from now on\n",
                 self.name(),
@@ -302,7 +307,10 @@ impl Session {
             let Some(call) = call else {
                 break;
             };
-            self.queue_uevent(matches!(call, Call::Up { .. }));
+            let is_up = matches!(call, Call::Up { .. });
+            self.queue_uevent(is_up);
+            let state = if is_up { "connected" } else { "disconnected" };
+            self.record_session(state, fmt!(""));
             match call {
                 Call::Down => self.session_events.down(),
                 Call::Up { session_lost } => self.session_events.up(session_lost),

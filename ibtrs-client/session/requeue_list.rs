@@ -70,10 +70,21 @@ pub(crate) struct FailoverState {
     list: RequeueList,
     /// The outage and its start, while requests wait for a path.
     pub(crate) outage: Option<(Outage, Instant<Monotonic>)>,
+    /// When the last path was lost, while no path is connected.
+    pub(crate) away: Option<Away>,
     /// Epoch of a fence that the server has answered, until the requeue handles the answer.
     pub(crate) answered: Option<u32>,
     /// What the server has announced about a planned stop.
     pub(crate) announcement: Option<Announcement>,
+}
+
+/// The time for which a session has been without a path, in milliseconds since 1970.
+#[derive(Clone, Copy)]
+pub(crate) struct Away {
+    /// When the last path was lost.
+    pub(crate) since_ms: i64,
+    /// When requests began to fail, if they do.
+    pub(crate) failing_since_ms: Option<i64>,
 }
 
 /// A copy of a user header.
@@ -144,6 +155,7 @@ impl FailoverState {
             logic: Failover::new(),
             list: RequeueList::EMPTY,
             outage: None,
+            away: None,
             answered: None,
             announcement: None,
         }

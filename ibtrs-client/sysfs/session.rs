@@ -39,7 +39,7 @@ use kx::sysfs::{
 
 type Ctx<'a> = StoreCtx<'a, Arc<Session>>;
 
-pub(super) static FILES: [Attr<Arc<Session>>; 15] = [
+pub(super) static FILES: [Attr<Arc<Session>>; 18] = [
     Attr::rw(c"add_path", show_add_path, store_add_path),
     Attr::rw(
         c"max_reconnect_attempts",
@@ -81,6 +81,13 @@ pub(super) static FILES: [Attr<Arc<Session>>; 15] = [
             Some(told) => buf.write(fmt!("{}", told)),
             None => Ok(()),
         }
+    }),
+    Attr::ro(c"events", |session: &Session, buf| {
+        session.show_history(buf)
+    }),
+    Attr::ro(c"outage", show_outage),
+    Attr::ro(c"oldest_request_ms", |session: &Session, buf| {
+        buf.line(fmt!("{}", session.oldest_request_ms()))
     }),
     Attr::rw(
         c"failover_times_ms",
@@ -185,6 +192,23 @@ fn show_plan(session: &Session, buf: &mut Buf<'_>) -> Result {
     buf.line(fmt!("hb_missed_max {}", plan.hb_missed_max))?;
     buf.line(fmt!("ack_timeout {}", ack_timeout))?;
     buf.line(fmt!("retry_count {}", RETRY_COUNT))
+}
+
+fn show_outage(session: &Session, buf: &mut Buf<'_>) -> Result {
+    let Some(outage) = session.outage() else {
+        return Ok(());
+    };
+    let seconds = |ms: i64| (ms / 1000, ms % 1000);
+    let (s, ms) = seconds(outage.since_ms);
+    buf.line(fmt!("since {s}.{ms:03}"))?;
+    match (outage.failing_since_ms, outage.left_ms) {
+        (Some(at_ms), _) => {
+            let (s, ms) = seconds(at_ms);
+            buf.line(fmt!("fails_since {s}.{ms:03}"))
+        }
+        (None, Some(left_ms)) => buf.line(fmt!("fails_in_s {}", left_ms.div_ceil(1000))),
+        (None, None) => Ok(()),
+    }
 }
 
 fn show_policy(session: &Session, buf: &mut Buf<'_>) -> Result {

@@ -97,6 +97,9 @@ CLIENT = {
                           r"ack_timeout \d+\nretry_count \d+\n"),
     "last_failover": File(0o444, r"(time \d+\.\d{3}\npath [^\n]+\ncause [^\n]+\nrequests \d+\n"
                           r"(total_ms \d+\ndetect_ms \d+\nmove_ms \d+\n)?)?"),
+    "events": File(0o444, r"(\d+\.\d{3} \S+ [a-z]+ [^\n]*\n)*[^\n]*"),
+    "outage": File(0o444, r"(since \d+\.\d{3}\n((fails_in_s \d+|fails_since \d+\.\d{3})\n)?)?"),
+    "oldest_request_ms": File(0o444, r"\d+\n"),
     "failover_times_ms": _latency("ms", 17, 1),
     "server_back_in_s": File(0o444, r"\d*\n"),
     "key_id": File(0o644, r"[\w.@-]{1,32}\n", ("default", "default\n"), tuple(

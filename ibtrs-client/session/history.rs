@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The last changes of a session and its paths, for operators who were not there.
+//!
+//! The history is a ring of a fixed size. It is allocated with the session: a path may be lost while memory is
+//! short.
+
+use super::Session;
+use crate::text::Text;
+use kernel::{
+    fmt,
+    new_spinlock_irq,
+    prelude::*,
+    sync::SpinLockIrq,
+    time::{
+        ClockSource,
+        RealTime, //
+    }, //
+};
+use kx::sysfs::Buf;
+
+/// Number of changes that are kept.
+const MAX: usize = 64;
+
+/// Stands for the session in place of a path.
+const SESSION: &CStr = c"-";
+
+/// Returns the milliseconds since 1970.
+///
+/// # Context
+///
+/// Any.
+pub(super) fn now_ms() -> i64 {
+    RealTime::ktime_get() / 1_000_000
+}
+
+/// A change of a path, or of the session.
+#[derive(Clone, Copy)]
+struct Change {
+    at_ms: i64,
+    path: Text,
+    what: &'static str,
+    cause: Text,
+}
+
+impl Change {
+    /// Returns whether both tell the same of the same path.
+    fn repeats(&self, former: &Self) -> bool {
+        self.what == former.what && self.cause.as_str() == former.cause.as_str()
+    }
+}
+
+struct Ring {
+    /// Has room for [`MAX`] changes; change `n` is at `n % MAX`.
+    changes: KVVec<Change>,
+    /// Number of changes so far.
+    total: usize,
+}
+
+impl Ring {
+    /// Returns change `number`, unless a later one has taken its place.
+    fn get(&self, number: usize) -> Option<&Change> {
+        if number >= self.total || self.total - number > MAX {
+            return None;
+        }
+        self.changes.get(number % MAX)
+    }
+
+    /// Returns whether the last change of the same path tells the same: a path that cannot be connected
+    /// for hours must not push out everything else.
+    fn has_just(&self, change: &Change) -> bool {
+        let oldest = self.total.saturating_sub(MAX);
+        let mut known = (oldest..self.total).rev().filter_map(|n| self.get(n));
+        let former = known.find(|former| former.path.as_str() == change.path.as_str());
+        former.is_some_and(|former| change.repeats(former))
+    }
+
+    fn push(&mut self, change: Change) {
+        if self.has_just(&change) {
+            return;
+        }
+        match self.changes.get_mut(self.total % MAX) {
+            Some(place) => *place = change,
+            // There is room for it.
+            None => drop(self.changes.push_within_capacity(change)),
+        }
+        self.total += 1;
+    }
+}
+
+/// The history of a session.
+#[pin_data]
+pub(super) struct History {
+    #[pin]
+    ring: SpinLockIrq<Ring>,
+}
+
+impl History {
+    /// Allocates a history.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub(super) fn new() -> Result<impl PinInit<Self>> {
+        let ring = Ring {
+            changes: KVVec::with_capacity(MAX, GFP_KERNEL)?,
+            total: 0,
+        };
+        Ok(pin_init!(Self {
+            ring <- new_spinlock_irq!(ring, "History::ring"),
+        }))
+    }
+
+    /// Adds a change.
+    ///
+    /// # Context
+    ///
+    /// Any.
+    pub(super) fn record(&self, path: &CStr, what: &'static str, cause: &str) {
+        let change = Change {
+            at_ms: now_ms(),
+            path: Text::new(fmt!("{path}")),
+            what,
+            cause: Text::new(fmt!("{cause}")),
+        };
+        self.ring.lock().push(change);
+    }
+}
+
+impl Session {
+    /// Adds a change of the session itself to its history.
+    ///
+    /// # Context
+    ///
+    /// Any.
+    pub(super) fn record_session(&self, what: &'static str, cause: fmt::Arguments<'_>) {
+        let cause = Text::new(cause);
+        self.history.record(SESSION, what, cause.as_str());
+    }
+
+    /// Writes the last changes, the latest first, as many as there is room for.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    pub(crate) fn show_history(&self, buf: &mut Buf<'_>) -> Result {
+        let total = self.history.ring.lock().total;
+        for number in (total.saturating_sub(MAX)..total).rev() {
+            let Some(change) = self.history.ring.lock().get(number).copied() else {
+                break;
+            };
+            let (s, ms) = (change.at_ms / 1000, change.at_ms % 1000);
+            let (path, cause) = (change.path.as_str(), change.cause.as_str());
+            let line = fmt!("{s}.{ms:03} {path} {} {cause}", change.what);
+            if buf.line(line).is_err() {
+                // The last line is cut off, and has no newline.
+                break;
+            }
+        }
+        Ok(())
+    }
+}

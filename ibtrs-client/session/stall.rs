@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What an operator sees of requests that wait: for an answer, or for a path.
+
+use super::{
+    requeue_list::Away,
+    Session, //
+};
+use ibtrs_proto::downtime;
+
+/// The time for which the session has been without a path.
+pub(crate) struct Outage {
+    /// When the last path was lost, in milliseconds since 1970.
+    pub(crate) since_ms: i64,
+    /// When requests began to fail, if they do.
+    pub(crate) failing_since_ms: Option<i64>,
+    /// Milliseconds until requests fail; `None` if they wait without limit, or fail already.
+    pub(crate) left_ms: Option<u64>,
+}
+
+impl Session {
+    /// Returns since when no path is connected.
+    ///
+    /// # Context
+    ///
+    /// Any.
+    pub(crate) fn outage(&self) -> Option<Outage> {
+        let limit_s = self.settings().queue_timeout_s.get();
+        let failover = self.failover.lock();
+        let Away {
+            since_ms,
+            failing_since_ms,
+        } = failover.away?;
+        let planned = failover.announcement.map(|planned| planned.now());
+        let left_ms = failover.outage.and_then(|(_, since)| {
+            let waited_ms = u64::try_from(since.elapsed().as_millis()).unwrap_or(0);
+            downtime::left_ms(limit_s, waited_ms, planned)
+        });
+        Some(Outage {
+            since_ms,
+            failing_since_ms,
+            left_ms,
+        })
+    }
+
+    /// Returns for how many milliseconds the oldest unanswered I/O request has been on its path; 0
+    /// without one.
+    ///
+    /// # Context
+    ///
+    /// Any but hardirq. Visits the slots of all tags: not for the data path.
+    pub(crate) fn oldest_request_ms(&self) -> u64 {
+        let io = usize::from(self.depth_split().io());
+        let oldest = self.with_multipath(|multipath| {
+            let paths = multipath.paths.iter();
+            let slots = paths.flat_map(|path| path.io.slots.iter().take(io));
+            let ages = slots.filter_map(|slot| slot.unanswered_since());
+            ages.map(|since| since.elapsed().as_millis()).max()
+        });
+        u64::try_from(oldest.flatten().unwrap_or(0)).unwrap_or(0)
+    }
+}
