@@ -57,6 +57,12 @@ pub const LIMITS: [(&str, u64); 6] = [
 /// The least `max_iops` other than 0.
 const LEAST_IOPS: u64 = throttle::MIN_IOPS as u64;
 
+/// The number of exports, without what is in them.
+pub fn count_exports(root: &Root) -> usize {
+    let names = root.list_if_any(&format!("{FOLDER}/exports"));
+    names.map_or(0, |names| names.len())
+}
+
 /// Reads the value of one of [`LIMITS`].
 ///
 /// # Errors

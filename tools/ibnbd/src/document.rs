@@ -13,6 +13,7 @@ use crate::discovery::{Offered, Portal};
 use crate::findings::Finding;
 use crate::folder::Exported;
 use crate::health::Health;
+use crate::history::Change;
 use crate::keyring::LoadedKey;
 use crate::model::{Disk, Note, Opened, Path, Session};
 use crate::topology::{DiskNode, ExportNode, SessionNode};
@@ -127,6 +128,11 @@ documents! {
         /// Shared keys that the kernel has.
         keys: Vec<LoadedKey>,
     }
+    /// `events`.
+    Events {
+        /// The last changes of sessions and their paths, the earliest first.
+        events: Vec<Change>,
+    }
     /// `check`.
     Check {
         /// Faults, the worst first.
@@ -178,6 +184,7 @@ pub struct Documents {
     discovered: Discovered,
     check: Check,
     status: Status,
+    events: Events,
     watch: Event,
     trace: Traced,
 }

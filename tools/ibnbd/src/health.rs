@@ -5,9 +5,11 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::clock;
+use crate::configfs;
 use crate::family::Side;
 use crate::host;
-use crate::model::{Machine, SessionState};
+use crate::model::{Machine, Session, SessionState};
 use crate::planned;
 use crate::root::Root;
 
@@ -67,12 +69,35 @@ pub struct Health {
     pub paths_connected: usize,
     /// Sessions of clients that use this server.
     pub clients: usize,
+    /// Paths of these sessions, while the server's module is loaded.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub client_paths: Option<usize>,
+    /// Exports in configfs, if there are any.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub exports: Option<usize>,
     /// Message portals of programs, while the module ibmsg is loaded.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub portals: Option<usize>,
     /// Channels of programs, while the module ibmsg is loaded.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub channels: Option<usize>,
+}
+
+/// What is said of a session without a path.
+fn without_path(session: &Session, text: String) -> String {
+    match session.outage {
+        Some(outage) => format!("{text} since {}: I/O {}", outage.since(), outage.words()),
+        None => text,
+    }
+}
+
+/// What is said of requests that have had no answer for that time.
+pub(crate) fn stalled(ms: u64) -> String {
+    let since = clock::text(clock::now_ms().saturating_sub(ms));
+    format!(
+        "a request has waited for its answer for {} s, since {since}",
+        ms / 1000
+    )
 }
 
 impl Health {
@@ -89,6 +114,9 @@ impl Health {
             paths: ours().map(|s| s.paths.len()).sum(),
             paths_connected: ours().map(|s| s.connected()).sum(),
             clients: machine.ours(Side::Server).count(),
+            client_paths: host::has(root, Side::Server)
+                .then(|| machine.ours(Side::Server).map(|s| s.paths.len()).sum()),
+            exports: Some(configfs::count_exports(root)).filter(|count| *count > 0),
             portals: loaded.then(|| messages.found.portals().count()),
             channels: loaded.then(|| messages.found.channels().count()),
         };
@@ -100,7 +128,7 @@ impl Health {
         }
         for disk in disks() {
             // What its session says below is the cause.
-            if !disk.is_open() && disk.server_back_in_s.is_none() {
+            if !disk.is_open() && disk.server_back_in_s.is_none() && disk.outage.is_none() {
                 let state = disk.state.as_deref().unwrap_or("of unknown state");
                 health.add(Level::Critical, format!("{} is {state}", disk.name));
             }
@@ -142,8 +170,23 @@ impl Health {
                         let text = format!("session {}: planned stop, server {back}", session.name);
                         health.add(Level::Warning, text);
                     }
-                    None => health.add(Level::Critical, text),
+                    None => health.add(Level::Critical, without_path(session, text)),
                 },
+            }
+        }
+        for session in ours() {
+            if let Some(ms) = session.stalled_ms() {
+                let text = format!("session {}: {}", session.name, stalled(ms));
+                health.add(Level::Warning, text);
+            }
+            let drained = session.drained();
+            if drained > 0 {
+                let text = format!(
+                    "session {}: {drained} of {} paths drained",
+                    session.name,
+                    session.paths.len()
+                );
+                health.add(Level::Warning, text);
             }
         }
         for session in machine.sessions.iter().filter(|s| s.connected() > 0) {
@@ -160,12 +203,24 @@ impl Health {
         self.problems.push(problem);
     }
 
-    /// One line.
-    pub fn line(&self) -> String {
+    /// The disks and paths of a client, and the clients of a server.
+    fn counts(&self) -> String {
         let mut counts = format!(
             "{} of {} disks open, {} of {} paths connected, {} clients",
             self.disks_open, self.disks, self.paths_connected, self.paths, self.clients
         );
+        if let Some(paths) = self.client_paths.filter(|_| self.clients > 0) {
+            counts += &format!(" over {paths} paths");
+        }
+        if let Some(exports) = self.exports {
+            counts += &format!(", {exports} exports");
+        }
+        counts
+    }
+
+    /// One line.
+    pub fn line(&self) -> String {
+        let mut counts = self.counts();
         if let Some((portals, channels)) = self.portals.zip(self.channels) {
             counts += &format!(", {portals} portals, {channels} channels");
         }

@@ -32,6 +32,9 @@
 //! | [`trace`] | latency of each part of a request |
 //! | [`uevent`] | uevents of the kernel |
 //! | [`keyring`] | shared keys that the kernel has |
+//! | [`outage`] | what is said of a session without a path |
+//! | [`history`] | the last changes of sessions and paths |
+//! | [`clock`] | times, as people read them |
 //! | [`planned`] | what is said of a server that was stopped as planned |
 //! | [`kmsg`] | log lines of our modules |
 //! | [`advice`] | explanations of error numbers, and advice |
@@ -41,6 +44,7 @@
 #![warn(missing_docs, rust_2018_idioms, unreachable_pub)]
 
 pub mod advice;
+pub mod clock;
 pub mod config;
 pub mod configfs;
 pub mod discovery;
@@ -52,12 +56,14 @@ pub mod findings;
 pub mod firewall;
 pub mod folder;
 pub mod health;
+pub mod history;
 pub mod host;
 pub mod keyring;
 pub mod kmsg;
 pub mod mapping;
 pub mod metrics;
 pub mod model;
+pub mod outage;
 pub mod planned;
 pub mod prefix;
 pub mod probe;

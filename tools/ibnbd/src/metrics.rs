@@ -229,6 +229,7 @@ fn sessions(out: &mut Out, machine: &Machine) {
         "Paths that are connected.",
         all(|s| s.connected()),
     );
+    stalls(out, machine);
     let planned = machine.sessions.iter().map(|s| {
         let left = s.server_back_in_s.filter(|_| s.is_planned_stop());
         (of_session(s), left)
@@ -238,6 +239,34 @@ fn sessions(out: &mut Out, machine: &Machine) {
         "gauge",
         "Time until the server expects to be back after a planned stop, 0 if it is late; only while it is away.",
         planned,
+    );
+}
+
+/// Requests that wait, and paths that they avoid.
+fn stalls(out: &mut Out, machine: &Machine) {
+    let clients = || machine.ours(Side::Client);
+    out.metric(
+        "ibtrs_session_paths_drained",
+        "gauge",
+        "Paths that requests take only if no other path does.",
+        clients().map(|s| (of_session(s), Some(s.drained()))),
+    );
+    out.metric(
+        "ibtrs_session_oldest_request_seconds",
+        "gauge",
+        "Time for which the oldest request has been without an answer, 0 without one.",
+        clients().map(|s| (of_session(s), s.oldest_request_ms.map(seconds))),
+    );
+    out.metric(
+        "ibtrs_session_outage_start_timestamp_seconds",
+        "gauge",
+        "When the last path of the session was lost; only while it has none.",
+        clients().map(|s| {
+            (
+                of_session(s),
+                s.outage.map(|outage| seconds(outage.since_ms)),
+            )
+        }),
     );
 }
 

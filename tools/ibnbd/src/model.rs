@@ -175,5 +175,6 @@ fn count_paths(reader: &mut Reader<'_>, disks: &mut [Disk]) {
             .or_insert_with(|| session::brief(reader, disk.family, session));
         (disk.paths, disk.paths_connected) = (counts.paths, counts.connected);
         disk.server_back_in_s = counts.server_back_in_s;
+        disk.outage = counts.outage;
     }
 }

@@ -346,12 +346,14 @@ fn strings<'a>(value: &'a serde_json::Value, keys: &[&str], found: &mut Vec<&'a 
     }
 }
 
-/// The dashboard asks for metrics and labels that there are, and shows each metric that changes.
-#[test]
-fn the_dashboard_asks_for_what_there_is() {
-    let dashboard = include_str!("../../grafana/ibnbd.json");
-    let dashboard: serde_json::Value = serde_json::from_str(dashboard).unwrap();
-    let all = parsed(&printed(&full()));
+/// The metrics that there are, each with its labels.
+fn known() -> BTreeMap<String, BTreeSet<String>> {
+    let tree = full();
+    let away = "/sys/class/ibtrs-client/away";
+    tree.session("away", &[("10.0.1.2", "10.0.4.1", "disconnected")])
+        .file(&format!("{away}/server_back_in_s"), "60\n")
+        .file(&format!("{away}/outage"), "since 1764376027.042\n");
+    let all = parsed(&printed(&tree));
     let mut known: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for (_, samples) in all.values() {
         for (name, labels, _) in samples {
@@ -359,6 +361,15 @@ fn the_dashboard_asks_for_what_there_is() {
             known.entry(name.clone()).or_default().extend(labels);
         }
     }
+    known
+}
+
+/// The dashboard asks for metrics and labels that there are, and shows each metric that changes.
+#[test]
+fn the_dashboard_asks_for_what_there_is() {
+    let dashboard = include_str!("../../grafana/ibnbd.json");
+    let dashboard: serde_json::Value = serde_json::from_str(dashboard).unwrap();
+    let known = known();
     let mut expressions = Vec::new();
     strings(&dashboard, &["expr", "query"], &mut expressions);
     assert!(expressions.len() > 15);
@@ -394,8 +405,35 @@ fn the_dashboard_asks_for_what_there_is() {
         "ibtrs_path_requests_in_flight",
         "ibtrs_path_requests_total",
         "ibtrs_session_failover_duration_seconds_count",
+        "ibtrs_session_server_back_in_seconds",
     ];
     assert_eq!(unused, expected);
+}
+
+/// Rules that ask for a metric or a label that is not there would never fire.
+#[test]
+fn the_alert_rules_ask_for_what_there_is() {
+    let rules: serde_yaml_ng::Value =
+        serde_yaml_ng::from_str(include_str!("../../grafana/alerts.yml")).unwrap();
+    let known = known();
+    let rules = rules["groups"][0]["rules"].as_sequence().unwrap();
+    assert_eq!(rules.len(), 5);
+    for rule in rules {
+        let expression = rule["expr"].as_str().unwrap();
+        let asked = asked(expression);
+        assert!(!asked.is_empty(), "{expression}");
+        for (name, labels) in asked {
+            let has = known.get(&name);
+            let has = has.unwrap_or_else(|| panic!("no metric {name}: {expression}"));
+            assert!(
+                labels.iter().all(|label| has.contains(label)),
+                "{expression}"
+            );
+        }
+        assert!(
+            rule["labels"]["severity"].is_string() && rule["annotations"]["summary"].is_string()
+        );
+    }
 }
 
 /// The unit's words are known, and lead to the documented address.
@@ -420,7 +458,11 @@ fn the_table_of_metrics_is_the_one_in_the_documentation() {
     let tree = full();
     // One that is only there while a server is away.
     tree.session("away", &[("10.0.1.2", "10.0.9.1", "disconnected")])
-        .file("/sys/class/ibtrs-client/away/server_back_in_s", "60\n");
+        .file("/sys/class/ibtrs-client/away/server_back_in_s", "60\n")
+        .file(
+            "/sys/class/ibtrs-client/away/outage",
+            "since 1764376027.042\n",
+        );
     let text = printed(&tree);
     let all = parsed(&text);
     let table: String = text

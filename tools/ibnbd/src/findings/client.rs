@@ -6,6 +6,7 @@ use ibtrs_proto::settings::{Setting, QUEUE_TIMEOUT_S};
 
 use super::{Finding, Severity};
 use crate::family::Side;
+use crate::health;
 use crate::host;
 use crate::model::{Disk, Machine, Path, Session, SessionState};
 use crate::planned;
@@ -54,12 +55,40 @@ fn of_session(root: &Root, session: &Session) -> Vec<Finding> {
             "wait for the server; paths come back by themselves",
         ));
     } else if session.state == SessionState::Disconnected {
-        let what = format!("session {name} has no path to its server: I/O waits or fails");
+        let does = match session.outage {
+            Some(outage) => format!(
+                "I/O {}; the last path was lost at {}",
+                outage.words(),
+                outage.since()
+            ),
+            None => "I/O waits or fails".to_owned(),
+        };
+        let what = format!("session {name} has no path to its server: {does}");
         let remedy = match session.paths.is_empty() {
             true => format!("ibnbd path add {name} ADDRESS: all of its paths were removed"),
             false => format!("check server and network; lost paths come back by themselves, and those that `ibnbd path disconnect` has ended after: ibnbd path reconnect {name} PATH"),
         };
         found.push(Finding::new(Severity::Error, what, remedy));
+    }
+    if let Some(ms) = session.stalled_ms() {
+        let what = format!("session {name}: {}", health::stalled(ms));
+        let remedy = format!("look at the server's disk and log; `ibnbd events {name}` has the last changes of paths, and another path takes over after: ibnbd path disconnect {name} PATH");
+        found.push(Finding::new(Severity::Warning, what, remedy));
+    }
+    for path in session
+        .paths
+        .iter()
+        .filter(|path| path.drained == Some(true))
+    {
+        let what = format!(
+            "session {name}: path {} is drained: requests take it only if no other path does",
+            path.name
+        );
+        let remedy = format!(
+            "after the work on the link: ibnbd path drain {name} {} --undo",
+            path.name
+        );
+        found.push(Finding::new(Severity::Hint, what, remedy));
     }
     if session.paths.len() == 1 {
         let what = format!("session {name} has one path: nothing takes over when it is lost");
@@ -123,7 +152,10 @@ fn of_disk(disk: &Disk) -> Vec<Finding> {
             what,
             format!("ibnbd remap {name}"),
         ));
-    } else if disk.state.as_deref() == Some("closed") && disk.server_back_in_s.is_none() {
+    } else if disk.state.as_deref() == Some("closed")
+        && disk.server_back_in_s.is_none()
+        && disk.outage.is_none()
+    {
         let what = format!("{name} is closed: its server is out of reach");
         found.push(Finding::new(
             Severity::Error,

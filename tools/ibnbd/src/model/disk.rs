@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::reader::Reader;
 use super::session::Session;
 use crate::family::{Family, Side};
+use crate::outage::Outage;
 use crate::root::Folder;
 use crate::value::{self, ChecksumErrors, DiskStat, Latency};
 
@@ -65,6 +66,9 @@ pub struct Disk {
     /// stopped as planned; 0 if the server is late.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub server_back_in_s: Option<u64>,
+    /// Since when its session has no path, and what its requests do.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub outage: Option<Outage>,
     /// The disk's counters, where they were asked for.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub stat: Option<DiskStat>,
@@ -113,6 +117,7 @@ impl Disk {
             self.server_back_in_s = session
                 .server_back_in_s
                 .filter(|_| session.is_planned_stop());
+            self.outage = session.outage;
         }
     }
 
@@ -183,6 +188,7 @@ fn disk(
         paths: 0,
         paths_connected: 0,
         server_back_in_s: None,
+        outage: None,
         stat: None,
         latency: None,
     })

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::counters::Counters;
 use super::reader::Reader;
 use crate::family::{Family, Side};
+use crate::outage::Outage;
 use crate::value::{self, Failover, Latency, Times, Traffic};
 
 /// How many of its paths a session has.
@@ -76,6 +77,12 @@ pub struct Session {
     /// it is late. Clients only.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub server_back_in_s: Option<u64>,
+    /// Since when it has no path, and what requests do; clients only.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub outage: Option<Outage>,
+    /// Milliseconds for which the oldest request has been without an answer; 0 without one. Clients only.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub oldest_request_ms: Option<u64>,
     /// The last failover, if there was one; clients only.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub last_failover: Option<Failover>,
@@ -241,6 +248,18 @@ impl Session {
         Some((self.messages_blocked_by.as_deref()?, channels))
     }
 
+    /// Milliseconds for which the oldest request has had no answer, if that is longer than any disk should take.
+    pub fn stalled_ms(&self) -> Option<u64> {
+        const LONG_MS: u64 = 5_000;
+        self.oldest_request_ms.filter(|ms| *ms > LONG_MS)
+    }
+
+    /// Paths that requests avoid.
+    pub fn drained(&self) -> usize {
+        let drained = |path: &&Path| path.drained == Some(true);
+        self.paths.iter().filter(drained).count()
+    }
+
     /// Paths that are connected.
     pub fn connected(&self) -> usize {
         let connected = |path: &&Path| path.state == PathState::Connected;
@@ -331,6 +350,8 @@ fn session(reader: &mut Reader<'_>, family: Family, side: Side, name: String) ->
         state: SessionState::Connected,
         settings,
         server_back_in_s: None,
+        outage: None,
+        oldest_request_ms: None,
         last_failover: None,
         failover_times: None,
         kept_open: None,
@@ -341,6 +362,11 @@ fn session(reader: &mut Reader<'_>, family: Family, side: Side, name: String) ->
     if side == Side::Client && family == Family::Ibnbd {
         let file = |name: &str| format!("{folder}/{name}");
         session.server_back_in_s = back_in_s(reader, &folder);
+        // With a path it is empty.
+        session.outage = (session.connected() == 0)
+            .then(|| outage(reader, &folder))
+            .flatten();
+        session.oldest_request_ms = reader.get(&file("oldest_request_ms"), value::number);
         session.last_failover = reader
             .get(&file("last_failover"), value::failover)
             .flatten();
@@ -368,12 +394,19 @@ fn back_in_s(reader: &mut Reader<'_>, folder: &str) -> Option<u64> {
     reader.get(&file, value::optional).flatten()
 }
 
+/// Since when the session in `folder` has no path.
+fn outage(reader: &mut Reader<'_>, folder: &str) -> Option<Outage> {
+    let file = format!("{folder}/outage");
+    reader.get(&file, Outage::parse).flatten()
+}
+
 /// What a list shows of a session of a client.
 #[derive(Clone, Copy)]
 pub(super) struct Brief {
     pub(super) paths: usize,
     pub(super) connected: usize,
     pub(super) server_back_in_s: Option<u64>,
+    pub(super) outage: Option<Outage>,
 }
 
 /// Counts the paths of a session of a client, and those of them that are connected; one file is read
@@ -396,6 +429,7 @@ pub(super) fn brief(reader: &mut Reader<'_>, family: Family, session: &str) -> B
         paths,
         connected,
         server_back_in_s: may_be_stopped.then(|| back_in_s(reader, &own)).flatten(),
+        outage: may_be_stopped.then(|| outage(reader, &own)).flatten(),
     }
 }
 

@@ -30,6 +30,12 @@ pub const FAILOVER: &str = "time 1764376027.042\npath ip:10.0.1.2@ip:10.0.1.1\n\
     cause no heartbeat from the server (ETIMEDOUT)\nrequests 16\n\
     total_ms 3700\ndetect_ms 3500\nmove_ms 200\n";
 
+/// The last changes of a session.
+pub const EVENTS: &str = "\
+1764376031.210 - connected \n\
+1764376031.200 ip:10.0.1.2@ip:10.0.1.1 connected \n\
+1764376027.042 ip:10.0.1.2@ip:10.0.1.1 lost no heartbeat from the server (ETIMEDOUT)\n";
+
 /// The times of all its failovers.
 pub const FAILOVER_TIMES: &str =
     "1 ms: 0\n2 ms: 0\n4 ms: 1\n8 ms: 0\n>= 8 ms: 2\nmaximum ms: 3700\n";
@@ -190,6 +196,9 @@ impl Tree {
                 ("mp_policy", "min-inflight (MI: 1)\n"),
                 ("mpath_policy", "min-inflight (MI: 1)\n"),
                 ("last_failover", FAILOVER),
+                ("events", EVENTS),
+                ("outage", ""),
+                ("oldest_request_ms", "0\n"),
                 ("failover_times_ms", FAILOVER_TIMES),
                 ("server_back_in_s", "\n"),
                 ("key_id", "default\n"),

@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::cmd::{
-    apply, args, change, discover, export, host, key, map, metrics, observe, paths, port, print,
-    save, serve, show, stats, top, trace, tree, unmap, watch,
+    apply, args, change, discover, events, export, host, key, map, metrics, observe, paths, port,
+    print, save, serve, show, stats, top, trace, tree, unmap, watch,
 };
 
 const EXAMPLES: &str = "\
@@ -138,6 +138,9 @@ pub(crate) enum Command {
     /// Prints metrics for Prometheus, or serves them
     #[command(after_help = metrics::HELP)]
     Metrics(metrics::Metrics),
+    /// Shows the last changes of sessions and their paths, with times and causes
+    #[command(after_help = events::HELP)]
+    Events(events::EventsArgs),
     /// Prints events as they come; with --output json a document a line
     #[command(after_help = watch::EXAMPLES)]
     Watch(watch::WatchArgs),

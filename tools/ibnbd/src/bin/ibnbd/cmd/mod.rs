@@ -7,6 +7,7 @@ pub(crate) mod args;
 pub(crate) mod change;
 mod configured;
 pub(crate) mod discover;
+pub(crate) mod events;
 pub(crate) mod export;
 pub(crate) mod host;
 pub(crate) mod key;
@@ -83,6 +84,7 @@ pub(crate) fn run(context: &Context, command: Command) -> Done {
         Command::Top(words) => top::top(context, &words),
         Command::Apply(words) => apply::apply(context, &words),
         Command::Save(words) => save::save(context, &words),
+        Command::Events(words) => events::events(context, words.session.as_deref()),
         Command::Watch(words) => watch::watch(context, words.count),
         Command::Completions(words) => print::completions(context, words.shell),
         Command::Manpages(words) => print::manpages(&words.folder),

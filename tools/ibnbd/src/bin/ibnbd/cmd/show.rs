@@ -5,7 +5,8 @@
 use clap::Args;
 use ibnbd_host::document::{List, Paths, Sessions, Show, FORMAT};
 use ibnbd_host::find::{self, Found};
-use ibnbd_host::model::{Disk, Machine, Opened, Path, Session};
+use ibnbd_host::model::{Disk, Machine, Opened, Path, PathState, Session};
+use ibnbd_host::outage::Outage;
 use ibnbd_host::planned;
 use serde_json::Value;
 
@@ -92,14 +93,27 @@ fn is_listed(context: &Context, field: &str) -> bool {
         .any(|(column, shows)| *shows == field && wanted(column))
 }
 
-/// A state, and what a server that was stopped as planned has said. Programs that read CSV get the
-/// state alone.
-fn state(context: &Context, state: &str, left_s: Option<u64>) -> String {
-    match left_s {
-        Some(left) if context.format == Format::Table => {
-            format!("{state}: planned stop, {}", planned::back(left))
+/// A state, and what a server that was stopped as planned has said; or what requests do without a path.
+/// Programs that read CSV get the state alone.
+fn state(context: &Context, state: &str, left_s: Option<u64>, outage: Option<Outage>) -> String {
+    if context.format != Format::Table {
+        return state.to_owned();
+    }
+    match (left_s, outage) {
+        (Some(left), _) => format!("{state}: planned stop, {}", planned::back(left)),
+        (None, Some(outage)) => outage.words(),
+        (None, None) => state.to_owned(),
+    }
+}
+
+/// Connected paths of all, and those that requests avoid. Programs that read CSV get the numbers alone.
+fn paths_of(context: &Context, session: &Session) -> String {
+    let counts = format!("{}/{}", session.connected(), session.paths.len());
+    match session.drained() {
+        drained if drained > 0 && context.format == Format::Table => {
+            format!("{counts}, {drained} drained")
         }
-        _ => state.to_owned(),
+        _ => counts,
     }
 }
 
@@ -110,7 +124,12 @@ fn disks(context: &Context, disks: &[Disk]) -> Table {
     for disk in disks {
         table.row([
             disk.name.clone(),
-            state(context, &cell(&disk.state), disk.server_back_in_s),
+            state(
+                context,
+                &cell(&disk.state),
+                disk.server_back_in_s,
+                disk.outage,
+            ),
             out::size(disk.size_bytes),
             cell(&disk.access_mode),
             cell(&disk.session),
@@ -166,8 +185,9 @@ pub(super) fn sessions(context: &Context) -> Done {
                 session
                     .server_back_in_s
                     .filter(|_| session.is_planned_stop()),
+                session.outage,
             ),
-            format!("{}/{}", session.connected(), session.paths.len()),
+            paths_of(context, session),
             cell(&session.settings.mp_policy),
             cell(&session.channels),
             used.join(" "),
@@ -223,12 +243,27 @@ fn path_row(path: &Path) -> [String; 8] {
         path.session.clone(),
         path.name.clone(),
         path.side.as_str().to_owned(),
-        path.state.as_str().to_owned(),
+        path_state(path),
         rdma,
         cell(&path.key_id),
         out::time(path.latency_ns),
-        cell(&path.last_error),
+        // That of a path which is connected is history: `ibnbd events` has it, with its time.
+        cell(
+            &path
+                .last_error
+                .as_ref()
+                .filter(|_| path.state != PathState::Connected),
+        ),
     ]
+}
+
+/// The state, and whether requests avoid the path.
+fn path_state(path: &Path) -> String {
+    let state = path.state.as_str();
+    match path.drained {
+        Some(true) => format!("{state}, drained"),
+        _ => state.to_owned(),
+    }
 }
 
 pub(super) fn show(context: &Context, name: &str) -> Done {

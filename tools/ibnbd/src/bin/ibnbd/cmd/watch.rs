@@ -5,6 +5,7 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::Args;
+use ibnbd_host::clock;
 use ibnbd_host::uevent::{Event, Socket};
 
 use super::Done;
@@ -54,7 +55,8 @@ fn now() -> u64 {
 
 fn print(context: &Context, event: &Event) -> Result<(), Failure> {
     if context.format != Format::Json {
-        return context.say(&event.text());
+        let time = clock::text(event.time.saturating_mul(1000));
+        return context.say(&format!("{time}  {}", event.text()));
     }
     let line =
         serde_json::to_string(event).map_err(|e| Failure::new(REFUSED, "json", e.to_string()))?;

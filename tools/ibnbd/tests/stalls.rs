@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Requests that wait for a path or an answer, drained paths, and `ibnbd events`.
+
+mod tree;
+
+use ibnbd_host::document::{Events, List, Sessions};
+use tree::ran::{document, good, run};
+use tree::Tree;
+
+const SESSION: &str = "/sys/class/ibtrs-client/s";
+
+fn client(state: &str) -> Tree {
+    let tree = Tree::new();
+    tree.client()
+        .session(
+            "s",
+            &[
+                ("10.0.1.2", "10.0.1.1", state),
+                ("10.0.2.2", "10.0.2.1", state),
+            ],
+        )
+        .disk(0, "s", "disk1");
+    tree
+}
+
+/// In place of states, what requests do; programs get states as they were.
+#[test]
+fn a_session_without_a_path_says_since_when() {
+    let tree = client("disconnected");
+    tree.file("/sys/block/ibnbd0/ibnbd/state", "closed\n");
+    for (left, words) in [
+        ("fails_in_s 37\n", "waits for its server, fails in 37 s"),
+        ("", "waits for its server"),
+        ("fails_since 1764376027.500\n", "fails since 2025-11-"),
+    ] {
+        tree.file(
+            &format!("{SESSION}/outage"),
+            format!("since 1764376027.042\n{left}"),
+        );
+        for command in ["list", "sessions"] {
+            let shown = good(&tree, &[command]);
+            assert!(shown.contains(words), "{shown}");
+            let csv = good(&tree, &[command, "-o", "csv"]);
+            assert!(!csv.contains(words), "{csv}");
+        }
+        let ran = run(&tree, &["status"]);
+        let said = "CRITICAL: session s: 0 of 2 paths connected since 2025-11-";
+        assert!(ran.code == 2 && ran.out.starts_with(said), "{}", ran.out);
+        assert!(ran.out.contains(&format!("I/O {words}")), "{}", ran.out);
+        let found = run(&tree, &["check"]).out;
+        let said = format!("error: session s has no path to its server: I/O {words}");
+        assert!(found.contains(&said), "{found}");
+        assert!(found.contains("the last path was lost at 2025-11-"));
+        // The session is the cause.
+        assert!(!found.contains("ibnbd0 is closed"), "{found}");
+    }
+    let list: List = document(&tree, &["list"]);
+    let outage = list.disks[0].outage.unwrap();
+    assert_eq!(outage.since_ms, 1_764_376_027_042);
+    assert_eq!(outage.fails_since_ms, Some(1_764_376_027_500));
+    let sessions: Sessions = document(&tree, &["sessions"]);
+    assert_eq!(sessions.sessions[0].outage, Some(outage));
+    let metric = "ibtrs_session_outage_start_timestamp_seconds{session=\"s\",side=\"client\"} 1764376027.042\n";
+    assert!(good(&tree, &["metrics"]).contains(metric));
+}
+
+#[test]
+fn a_request_without_an_answer_is_a_warning() {
+    let tree = client("connected");
+    let file = format!("{SESSION}/oldest_request_ms");
+    tree.file(&file, "5000\n");
+    assert_eq!(run(&tree, &["status"]).code, 0);
+    tree.file(&file, "20999\n");
+    let ran = run(&tree, &["status"]);
+    let said = "WARNING: session s: a request has waited for its answer for 20 s, since ";
+    assert!(ran.code == 1 && ran.out.starts_with(said), "{}", ran.out);
+    let found = run(&tree, &["check"]).out;
+    let said = "warning: session s: a request has waited for its answer for 20 s, since ";
+    assert!(found.contains(said), "{found}");
+    let metric = "ibtrs_session_oldest_request_seconds{session=\"s\",side=\"client\"} 20.999\n";
+    assert!(good(&tree, &["metrics"]).contains(metric));
+}
+
+#[test]
+fn a_drained_path_is_seen_everywhere() {
+    let tree = client("connected");
+    let path = format!("{SESSION}/paths/ip:10.0.2.2@ip:10.0.2.1");
+    tree.file(&format!("{path}/drain"), "1\n")
+        .file(&format!("{path}/last_error"), "old\n");
+    let paths = good(&tree, &["paths"]);
+    assert!(paths.contains("connected, drained"), "{paths}");
+    // The error of a path that is connected is history.
+    assert!(!paths.contains("old"), "{paths}");
+    assert!(good(&tree, &["paths", "-o", "json"]).contains("\"last_error\": \"old\""));
+    assert!(good(&tree, &["sessions"]).contains("2/2, 1 drained"));
+    assert!(!good(&tree, &["sessions", "-o", "csv"]).contains("drained"));
+    let ran = run(&tree, &["status"]);
+    let said = "WARNING: session s: 1 of 2 paths drained (";
+    assert!(ran.code == 1 && ran.out.starts_with(said), "{}", ran.out);
+    let found = run(&tree, &["check"]).out;
+    let said = "hint: session s: path ip:10.0.2.2@ip:10.0.2.1 is drained";
+    assert!(found.contains(said), "{found}");
+    let metric = "ibtrs_session_paths_drained{session=\"s\",side=\"client\"} 1\n";
+    assert!(good(&tree, &["metrics"]).contains(metric));
+}
+
+#[test]
+fn events_have_times_and_causes() {
+    let tree = client("connected");
+    tree.session("t", &[("10.0.1.2", "10.0.3.1", "connected")]);
+    tree.file(
+        "/sys/class/ibtrs-client/t/events",
+        "1764376029.000 ip:10.0.1.2@ip:10.0.3.1 drained by a user\n1764376",
+    );
+    let all: Events = document(&tree, &["events"]);
+    let shown: Vec<_> = all
+        .events
+        .iter()
+        .map(|e| (e.session.as_str(), e.event.as_str(), e.path.is_some()))
+        .collect();
+    // By their times, of all sessions.
+    let expected = [
+        ("s", "lost", true),
+        ("t", "drained", true),
+        ("s", "connected", true),
+        ("s", "connected", false),
+    ];
+    assert_eq!(shown, expected);
+    let cause = "no heartbeat from the server (ETIMEDOUT)";
+    assert_eq!(all.events[0].cause.as_deref(), Some(cause));
+    let one: Events = document(&tree, &["events", "t"]);
+    assert_eq!(one.events.len(), 1);
+    let csv = good(&tree, &["events", "t", "-o", "csv"]);
+    let line = "2025-11-29T00:27:09Z,t,ip:10.0.1.2@ip:10.0.3.1,drained,by a user\n";
+    assert!(csv.ends_with(line), "{csv}");
+    assert!(good(&tree, &["events"]).contains("2025-11-2"));
+    assert_eq!(run(&tree, &["events", "none"]).code, 3);
+    // A module that has no such file.
+    std::fs::remove_file(tree.real("/sys/class/ibtrs-client/t/events")).unwrap();
+    let none: Events = document(&tree, &["events", "t"]);
+    assert!(none.events.is_empty() && none.notes.is_empty());
+}
+
+/// What a monitoring system reads of a server.
+#[test]
+fn a_server_speaks_of_its_clients_and_exports() {
+    let tree = Tree::new();
+    tree.server("")
+        .export("disk1", "/dev/sdb", &[])
+        .served("web1", "10.0.1.2", "10.0.1.1");
+    let ran = run(&tree, &["status"]);
+    let said = "OK: 0 of 0 disks open, 0 of 0 paths connected, 1 clients over 1 paths, 1 exports\n";
+    assert_eq!((ran.code, ran.out.as_str()), (0, said));
+}
