@@ -251,7 +251,9 @@ fn remedy(cause: Cause, path: &Path, measured: Option<&Measured>) -> Option<Stri
             if measured.roce_is_closed {
                 return Some(format!("{to} has no RoCE, or its firewall rejects it: UDP port 4791 is closed there; load the driver of the RDMA device there, or: rdma link add rxe0 type rxe netdev INTERFACE"));
             }
+            let is_soft = path.hca.as_deref().is_some_and(|hca| hca.starts_with("rxe"));
             match measured.reach {
+                Reach::Passes if is_soft => Some(soft_roce(path, to, &again)),
                 Reach::Passes => Some(format!("{to} is up, but its RDMA is silent: let UDP port 4791 (RoCE) or the server's TCP port (iWARP) pass in both directions, then: {again}; `ibnbd check` there sees its own rules")),
                 Reach::Silent => Some(format!("nothing answers at {to}: check that the server is up, and cables, switches and firewalls between, then: {again}")),
                 // That is a finding of its own.
@@ -260,6 +262,12 @@ fn remedy(cause: Cause, path: &Path, measured: Option<&Measured>) -> Option<Stri
         }
         Cause::Other => None,
     }
+}
+
+/// Soft-RoCE that does not answer, though packets reach the other end.
+fn soft_roce(path: &Path, to: &str, again: &str) -> String {
+    let hca = path.hca.as_deref().unwrap_or("rxe0");
+    format!("{to} is up, but its RDMA is silent: after a pulled cable or a change of addresses soft-RoCE may have lost its address; make it anew at both ends: rdma link del {hca}, rdma link add {hca} type rxe netdev INTERFACE, then: {again}; else let UDP port 4791 pass in both directions")
 }
 
 fn of_firewall(root: &Root, machine: &Machine, ports: &[Port]) -> Vec<Finding> {
@@ -613,7 +621,7 @@ mod tests {
                 "connection 0: unreachable",
                 Reach::Passes,
                 false,
-                "10.0.2.1 is up, but its RDMA is silent: let UDP port 4791",
+                "10.0.2.1 is up, but its RDMA is silent: after a pulled cable or a change of addresses soft-RoCE may have lost its address; make it anew at both ends: rdma link del rxe0, rdma link add rxe0 type rxe netdev INTERFACE",
             ),
             (
                 "connection 0: unreachable",
