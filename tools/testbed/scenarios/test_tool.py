@@ -43,6 +43,17 @@ def map_by_two_paths(tool: Tool) -> None:
     assert tool.json("sessions")["sessions"][0]["state"] == "connected"
 
 
+def test_two_commands_map_a_disk(pair):
+    """As README has it: each loads the module that it needs."""
+    server, client = pair
+    device = server.null_blk()
+    for guest, module in ((server, "ibnbd_server"), (client, "ibnbd_client")):
+        assert not guest.ok(f"[ -e /sys/module/{module} ]")
+    Tool(server)(f"export add {device} disk1 --from 10.0.0.0/16")
+    assert Tool(client)("map 10.0.1.1 disk1") == "/dev/ibnbd0"
+    assert client.run("blockdev --getsize64 /dev/ibnbd0") == server.run(f"blockdev --getsize64 {device}")
+
+
 def test_a_path_that_does_not_connect_is_named(pair):
     _, tool = ready(pair)
     said = tool.guest.run(f"{PROGRAM} map 10.0.1.1 nullb0 --session s "
@@ -61,9 +72,8 @@ def test_the_tasks_of_the_guide(pair):
     server_tool, client_tool = serve(server, server.null_blk()), Tool(client)
     assert [export["device"] for export in server_tool.json("export list")["exports"]] == ["nullb0"]
 
-    # Without the client's module each command says what is missing.
-    assert "remedy: modprobe ibnbd_client" in client_tool.refused("map 10.0.1.1 nullb0", code=4)
-    client.run("modprobe ibnbd_client")
+    # Without the client's module each command says what is missing; `map` loads it.
+    assert "remedy: modprobe ibnbd_client" in client_tool.refused("unmap ibnbd0", code=4)
 
     # Two paths, a name for the session that nobody has given, a disk that works.
     assert client_tool(f"map 10.0.1.1 nullb0 {TWO_PATHS}") == "/dev/ibnbd0"

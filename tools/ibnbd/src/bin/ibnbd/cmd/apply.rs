@@ -3,7 +3,6 @@
 //! `apply`.
 
 use std::collections::HashSet;
-use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
@@ -14,11 +13,11 @@ use ibnbd_host::config::{self, Config};
 use ibnbd_host::disk_name::DiskName;
 use ibnbd_host::family::{Family, Side};
 use ibnbd_host::mapping::Mapping;
-use ibnbd_host::{configfs, find, folder, host, mapping, Machine};
+use ibnbd_host::{configfs, find, folder, mapping, Machine};
 use ibtrs_proto::Errno;
 
 use super::args::Files;
-use super::{change, configured, export, map, paths, unmap, Done};
+use super::{change, configured, export, map, modules, paths, unmap, Done};
 use crate::act;
 use crate::context::Context;
 use crate::fail::{Failure, CONFIGURATION, NOT_FOUND, REFUSED};
@@ -378,7 +377,7 @@ fn one(context: &Context, step: Step) -> Result<bool, Failure> {
         }
         // It was shown, and counted.
         Step::Cannot { .. } => return Ok(false),
-        Step::Load { module, parameters } => load(context, module, &parameters),
+        Step::Load { module, parameters } => modules::load(context, module, &parameters),
         Step::Export {
             directory,
             name,
@@ -460,37 +459,4 @@ fn open(context: &Context, wanted: &Mapping) -> Result<(), Failure> {
         }
         result => result,
     }
-}
-
-fn load(context: &Context, module: &str, parameters: &[String]) -> Result<(), Failure> {
-    let what = format!("cannot load {module}");
-    if !context.root.is_machine() {
-        return Err(Failure::new(
-            REFUSED,
-            what,
-            "this is not a machine, but a folder that looks like one",
-        ));
-    }
-    let mark = ibnbd_host::kmsg::Mark::now(&context.root);
-    let run = || {
-        Command::new("modprobe")
-            .arg(module)
-            .args(parameters)
-            .output()
-    };
-    let output = act::with_progress(&format!("load {module}"), run)
-        .map_err(|error| Failure::system(&*what, &error))?;
-    // modprobe takes a refusal with EEXIST for a module that is loaded already.
-    let why = match (
-        output.status.success(),
-        host::is_live(&context.root, module),
-    ) {
-        (true, true) => return Ok(()),
-        (true, false) => "modprobe has found no fault, but the module is not loaded".to_owned(),
-        (false, _) => String::from_utf8_lossy(&output.stderr).trim().to_owned(),
-    };
-    let mut failure = Failure::new(REFUSED, what, why)
-        .todo("see Documentation/troubleshooting.md, \"Loading the server\"");
-    failure.kernel = mark.map(ibnbd_host::kmsg::Mark::lines).unwrap_or_default();
-    Err(failure)
 }

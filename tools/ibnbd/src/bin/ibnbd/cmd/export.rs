@@ -7,13 +7,14 @@ use ibnbd_host::advice::Task;
 use ibnbd_host::configfs::change::{self, Rules};
 use ibnbd_host::configfs::{self, Configured, Export};
 use ibnbd_host::document::{Exports, FORMAT};
+use ibnbd_host::family::Side;
 use ibnbd_host::folder::{self, Exported};
 use ibnbd_host::host;
 use ibnbd_host::prefix::{self, Prefix};
 use ibnbd_proto::path::holds_every_device;
 
 use super::args::{prefix, SetOf};
-use super::{configured, Done};
+use super::{configured, modules, Done};
 use crate::context::Context;
 use crate::fail::{Failure, NOT_FOUND, NO_MODULE, REFUSED};
 use crate::out::{self, cell, Table};
@@ -324,6 +325,9 @@ fn of_directory(exports: &[Exported]) -> Table {
 fn add(context: &Context, words: &AddExport) -> Done {
     let (device, name) = device_and_name(words);
     if !is_given(&words.directory) {
+        if context.root.is_machine() {
+            modules::ready(context, Side::Server)?;
+        }
         let configured = configured::read(context);
         if words.rules.is_given() || is_configured(context, &configured) {
             return add_configured(context, &configured, device, name, words);

@@ -17,7 +17,7 @@ use ibnbd_proto::identity::IdentityCheck;
 use ibtrs_proto::Errno;
 
 use super::args::{self, Server};
-use super::{discover, save, Done};
+use super::{discover, modules, save, Done};
 use crate::act;
 use crate::context::Context;
 use crate::fail::{even_unread, Failure, NOT_FOUND};
@@ -108,7 +108,7 @@ pub(super) const MAP_FILE: &str = "/sys/class/ibnbd-client/ctl/map_device";
 pub(super) fn map(context: &Context, map: &Map) -> Done {
     let wanted = wanted(context, map).map_err(|failure| swapped(map).unwrap_or(failure))?;
     let line = wanted.line().map_err(|why| Failure::usage("map", why))?;
-    context.need(Side::Client)?;
+    modules::ready(context, Side::Client)?;
     let first = context
         .machine()
         .our(Side::Client, &wanted.session)

@@ -13,6 +13,7 @@ pub(crate) mod host;
 pub(crate) mod key;
 pub(crate) mod map;
 pub(crate) mod metrics;
+mod modules;
 pub(crate) mod observe;
 pub(crate) mod paths;
 pub(crate) mod port;
