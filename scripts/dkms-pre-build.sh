@@ -12,6 +12,9 @@
 # missing, or the modules cannot be built for the newer kernel.
 set -u
 
+# Those of whoever upgrades a package lead bindgen and the compilers elsewhere; dkms.conf unsets them as well.
+unset LIBCLANG_PATH LLVM_CONFIG_PATH CLANG_PATH BINDGEN_EXTRA_CLANG_ARGS RUSTFLAGS
+
 build=1
 if [ "${1:-}" = --no-build ]; then
 	build=

@@ -160,7 +160,14 @@ configure() {
 	changed=$(diff <(options "$headers/.config") <(options "$work/build/.config") | sed -n 's/^[<>] //p') || true
 	# Not remembered: any tool may be the cause.
 	[ -z "$changed" ] || status=77 \
-		die "the source does not take the configuration of kernel $release: $(head -n 3 <<<"$changed" | tr '\n' ' ')come out otherwise"
+		die "the source does not take the configuration of kernel $release: $(head -n 3 <<<"$changed" | tr '\n' ' ')come out otherwise$(toolchain_fault)"
+}
+
+# toolchain_fault: what the kernel's own check of the Rust toolchain finds wrong, if anything.
+toolchain_fault() {
+	local said
+	said=$(kmake rustavailable 2>&1 | sed -n 's/^\*\*\* *\(.\)/\1/p' | head -n 4 | tr '\n' ' ') || true
+	[ -z "$said" ] || printf "; the kernel's check of the Rust toolchain says: %s" "${said% }"
 }
 
 kmake() {

@@ -43,6 +43,8 @@ MAKEFILE = """\
 olddefconfig:
 	@sed -i '/OPENSSL_SUPPORTS/d' $(O)/.config
 	@cat extra-config >> $(O)/.config
+rustavailable:
+	@[ ! -e toolchain-fault ] || { cat toolchain-fault >&2; false; }
 modules_prepare:
 	@echo built >> $(COUNT)
 	@mkdir -p $(O)/rust $(O)/include/generated $(O)/include/config
@@ -101,13 +103,15 @@ class Machine:
                 f"case $* in *linux-headers-*) v={headers} ;; *linux-source-7.3) v={source} ;; esac\n"
                 f'[ -n "$v" ] && echo "{status} $v"\n')
 
-    def pack(self, symbols, extra_config=""):
+    def pack(self, symbols, extra_config="", toolchain_fault=""):
         source = self.root / "linux-source-7.3"
         program(source / "scripts/config", SET_CONFIG)
         (source / "Makefile").write_text(MAKEFILE)
         (source / "exports.h").write_text("".join(f"EXPORT_SYMBOL_RUST_GPL({name});\n" for name in symbols))
         program(source / "rust/bindgen_parameters", "")
         (source / "extra-config").write_text(extra_config)
+        if toolchain_fault:
+            (source / "toolchain-fault").write_text(toolchain_fault)
         for name in ("drivers/net/one.c", "rust/helpers/net/genetlink.c", "fs/two.c", "drivers/base/base.h"):
             program(source / name, "")
         subprocess.run(["tar", "-C", self.root, "-cJf", self.root / "linux-source-7.3.tar.xz", source.name],
@@ -361,6 +365,25 @@ def test_another_configuration_is_refused(machine):
     machine.pack(SYMBOLS, extra_config="CONFIG_STRANGE=y\n")
     assert "CONFIG_STRANGE=y" in machine.refused(status=77)
     assert machine.builds() == 0
+
+
+def test_the_kernels_check_of_the_toolchain_is_told(machine):
+    """A tool that the kernel does not take, as with a stray LIBCLANG_PATH, turns CONFIG_RUST off."""
+    fault = "***\n*** Running 'bindgen' to check the libclang version failed.\n***\n"
+    machine.pack(SYMBOLS, extra_config="CONFIG_STRANGE=y\n", toolchain_fault=fault)
+    said = machine.refused(status=77)
+    assert said.endswith("come out otherwise; the kernel's check of the Rust toolchain says: "
+                         "Running 'bindgen' to check the libclang version failed."), said
+
+
+def test_dkms_ignores_variables_of_the_user(machine):
+    shown = f"check-kdir:\n\t@echo libclang=$(LIBCLANG_PATH)= > {machine.root}/shown\n"
+    modules = machine.root / "modules"
+    modules.mkdir()
+    (modules / "Makefile").write_text(shown)
+    result = machine.run(machine.headers, script="dkms-pre-build.sh", cwd=modules, LIBCLANG_PATH="/elsewhere")
+    assert result.returncode == 0, result.stderr
+    assert (machine.root / "shown").read_text() == "libclang==\n"
 
 
 def test_a_revision_of_the_same_compiler_will_do(machine):
