@@ -194,6 +194,7 @@ fn each_document_is_as_the_schema_says() {
         ("key list", "key list"),
         ("discover", "discover 10.0.1.1 --session s"),
         ("check", "check"),
+        ("events", "events"),
         ("status", "status"),
     ] {
         tree.folder("/exports");
