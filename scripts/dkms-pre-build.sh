@@ -12,7 +12,7 @@
 # missing, or the modules cannot be built for the newer kernel.
 set -u
 
-# Those of whoever upgrades a package lead bindgen and the compilers elsewhere; dkms.conf unsets them as well.
+# Variables of the user who upgrades a package lead bindgen and the compilers elsewhere; dkms.conf unsets them, too.
 unset LIBCLANG_PATH LLVM_CONFIG_PATH CLANG_PATH BINDGEN_EXTRA_CLANG_ARGS RUSTFLAGS
 
 build=1

@@ -267,7 +267,7 @@ fn remedy(cause: Cause, path: &Path, measured: Option<&Measured>) -> Option<Stri
 /// Soft-RoCE that does not answer, though packets reach the other end.
 fn soft_roce(path: &Path, to: &str, again: &str) -> String {
     let hca = path.hca.as_deref().unwrap_or("rxe0");
-    format!("{to} is up, but its RDMA is silent: after a pulled cable or a change of addresses soft-RoCE may have lost its address; make it anew at both ends: rdma link del {hca}, rdma link add {hca} type rxe netdev INTERFACE, then: {again}; else let UDP port 4791 pass in both directions")
+    format!("{to} is up, but its RDMA is silent: after a pulled cable or a change of addresses soft-RoCE may have lost its address; create the device again at both ends: rdma link del {hca}, rdma link add {hca} type rxe netdev INTERFACE, then: {again}; else let UDP port 4791 pass in both directions")
 }
 
 fn of_firewall(root: &Root, machine: &Machine, ports: &[Port]) -> Vec<Finding> {
@@ -621,7 +621,7 @@ mod tests {
                 "connection 0: unreachable",
                 Reach::Passes,
                 false,
-                "10.0.2.1 is up, but its RDMA is silent: after a pulled cable or a change of addresses soft-RoCE may have lost its address; make it anew at both ends: rdma link del rxe0, rdma link add rxe0 type rxe netdev INTERFACE",
+                "10.0.2.1 is up, but its RDMA is silent: after a pulled cable or a change of addresses soft-RoCE may have lost its address; create the device again at both ends: rdma link del rxe0, rdma link add rxe0 type rxe netdev INTERFACE",
             ),
             (
                 "connection 0: unreachable",
