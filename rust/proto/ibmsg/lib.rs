@@ -24,6 +24,7 @@
 //! | [`call`] | requests and their replies |
 //! | [`link`] | flow control of a connection, in frames |
 //! | [`fair`] | fair queueing of channels on a connection |
+//! | [`memory`] | memory that the peer's program reads and writes (protocol only: no kernel module speaks it yet) |
 //! | [`access`] | the operator's rules and limits |
 //!
 //! A channel uses one connection at a time. When that is lost, the client's side moves the channel to
@@ -47,6 +48,7 @@ pub mod channel;
 pub mod fair;
 pub mod limits;
 pub mod link;
+pub mod memory;
 pub mod outcome;
 pub mod receive;
 pub mod send;

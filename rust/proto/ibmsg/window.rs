@@ -3,6 +3,7 @@
 //! The terms on which one side of a channel receives.
 
 use crate::limits::{cost, MAX_CALLS, MAX_MESSAGE, MAX_WINDOW_BYTES, MAX_WINDOW_MESSAGES};
+use crate::memory::MemoryTerms;
 
 /// What a side is ready to receive on a channel. OPEN has the terms of the opener, ACCEPT those of the
 /// acceptor; they stay as they are while the channel exists.
@@ -12,6 +13,7 @@ pub struct Window {
     bytes: u32,
     max_message: u32,
     calls: u16,
+    memory: Option<MemoryTerms>,
 }
 
 /// Why terms were refused.
@@ -26,6 +28,8 @@ pub enum WindowError {
     MaxMessage(u32),
     /// More calls than [`MAX_CALLS`].
     Calls(u16),
+    /// Memory with no keys or pushes, or with too many.
+    Memory,
 }
 
 impl WindowError {
@@ -36,6 +40,7 @@ impl WindowError {
             Self::Bytes(_) => "window of too many bytes, or too few for the longest message",
             Self::MaxMessage(_) => "longest message is longer than the protocol allows",
             Self::Calls(_) => "more calls than the protocol allows",
+            Self::Memory => "memory with no keys or with too many",
         }
     }
 }
@@ -70,7 +75,19 @@ impl Window {
             bytes,
             max_message,
             calls,
+            memory: None,
         })
+    }
+
+    /// The same terms, and memory.
+    #[must_use]
+    pub const fn with_memory(self, memory: Option<MemoryTerms>) -> Self {
+        Self { memory, ..self }
+    }
+
+    /// The terms of memory; `None`: this side has none. A channel has memory if both sides do.
+    pub const fn memory(&self) -> Option<MemoryTerms> {
+        self.memory
     }
 
     /// Messages that may wait for the program: 1 to [`MAX_WINDOW_MESSAGES`].

@@ -27,7 +27,7 @@ pub(crate) fn frames(bytes: &[u8]) {
     let Ok((limit, records)) = Records::parse(bytes) else {
         return;
     };
-    for record in records.map_while(Result::ok) {
+    for record in records.with_memory().map_while(Result::ok) {
         let mut buf = [0; 1024];
         let mut frame = FrameWriter::new(&mut buf, limit).expect("space for the header");
         let written = frame.record(|out| match &record {
@@ -50,10 +50,12 @@ pub(crate) fn frames(bytes: &[u8]) {
                 Live::encode(out, r.ends, r.newest, &epochs)
             }
             Record::Drain(r) => r.encode(out),
+            Record::Memory(r) => r.encode(out),
         });
         written.expect("no longer than it was");
         let len = frame.finish();
-        let (again, mut records) = Records::parse(&buf[..len]).expect("a frame");
+        let (again, records) = Records::parse(&buf[..len]).expect("a frame");
+        let mut records = records.with_memory();
         assert_eq!((again, records.next()), (limit, Some(Ok(record))));
     }
 }

@@ -70,6 +70,10 @@ pub enum WireError {
     Attempts(usize),
     /// An acknowledgement whose message that the program has taken comes after those that have arrived.
     Taken,
+    /// A handle that no kernel makes.
+    Handle(u64),
+    /// A range of memory that is empty or wraps around, or rights that do not exist.
+    Memory,
 }
 
 impl WireError {
@@ -95,6 +99,8 @@ impl WireError {
             Self::Address => "redirection to an impossible address",
             Self::Attempts(_) => "list of no connection attempts or of too many",
             Self::Taken => "acknowledgement of a message taken before it arrived",
+            Self::Handle(_) => "handle of memory that no kernel makes",
+            Self::Memory => "empty or impossible range of memory",
         }
     }
 

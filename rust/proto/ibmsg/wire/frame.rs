@@ -49,13 +49,16 @@ pub enum Record<'a> {
     Live(Live<'a>),
     /// DRAIN: the server is about to be stopped.
     Drain(Drain),
+    /// A record of memory; only from [`Records::with_memory`].
+    Memory(MemoryRecord),
 }
 
 impl<'a> Record<'a> {
-    fn decode(head: &Head, body: &'a [u8]) -> Result<Self, WireError> {
+    fn decode(head: &Head, body: &'a [u8], memory: bool) -> Result<Self, WireError> {
         let concerns_channel =
             !matches!(head.ty, TYPE_RESUME | TYPE_RESUMED | TYPE_LIVE | TYPE_DRAIN);
-        if !matches!(head.ty, TYPE_MESSAGE..=TYPE_DRAIN) {
+        let is_memory = memory && matches!(head.ty, TYPE_NOTE..=TYPE_GOT);
+        if !is_memory && !matches!(head.ty, TYPE_MESSAGE..=TYPE_DRAIN) {
             return Err(WireError::Type(head.ty));
         }
         if concerns_channel != (head.channel != 0) {
@@ -74,7 +77,8 @@ impl<'a> Record<'a> {
             TYPE_RESUME => Self::Resume(Resume::decode(head, body)?),
             TYPE_RESUMED => Self::Resumed(Resume::decode(head, body)?),
             TYPE_LIVE => Self::Live(Live::decode(head, body)?),
-            _ => Self::Drain(Drain::decode(head, body)?),
+            TYPE_DRAIN => Self::Drain(Drain::decode(head, body)?),
+            _ => Self::Memory(MemoryRecord::decode(head, body)?),
         })
     }
 }
@@ -85,6 +89,7 @@ impl<'a> Record<'a> {
 #[derive(Clone, Debug)]
 pub struct Records<'a> {
     rest: Reader<'a>,
+    memory: bool,
 }
 
 impl<'a> Records<'a> {
@@ -99,7 +104,13 @@ impl<'a> Records<'a> {
         let header: [u8; 4] = rest.array().ok_or(WireError::Frame)?;
         let limit = rest.u32().ok_or(WireError::Frame)?;
         match header {
-            [FORMAT, ..] => Ok((Seq::new(limit), Self { rest })),
+            [FORMAT, ..] => Ok((
+                Seq::new(limit),
+                Self {
+                    rest,
+                    memory: false,
+                },
+            )),
             [format, ..] => Err(WireError::Format(format)),
         }
     }
@@ -108,6 +119,16 @@ impl<'a> Records<'a> {
     pub const fn of(records: &'a [u8]) -> Self {
         Self {
             rest: Reader::new(records),
+            memory: false,
+        }
+    }
+
+    /// The records of a kernel that has memory: without this, those of memory are of an unknown type.
+    #[must_use]
+    pub const fn with_memory(self) -> Self {
+        Self {
+            memory: true,
+            ..self
         }
     }
 
@@ -131,7 +152,7 @@ impl<'a> Records<'a> {
             .ok_or(wrong)?;
         // The last record may come without padding.
         let _ = r.skip(padding(whole).min(r.rest().len()));
-        Record::decode(&head, body)
+        Record::decode(&head, body, self.memory)
     }
 }
 

@@ -13,6 +13,7 @@ mod close;
 mod drain;
 mod error;
 mod frame;
+mod memory;
 mod message;
 mod offer;
 mod redirect;
@@ -23,6 +24,9 @@ pub use close::{Close, Closed, CLOSED_LEN, CLOSE_LEN};
 pub use drain::{Drain, DRAIN_LEN};
 pub use error::WireError;
 pub use frame::{FrameWriter, Record, Records, FRAME_HDR_LEN, RECORD_HDR_LEN};
+pub use memory::{
+    Ask, Get, Got, KeyRecord, MemoryRecord, Note, NoteKind, Return, Revoke, NOTE_LEN,
+};
 pub use message::{Kind, Message, MessageHdr, Skip, MESSAGE_HDR_LEN, SKIP_LEN};
 pub use offer::{Accept, Open, PortalName, Reject, MAX_OPEN_LEN};
 pub use redirect::{Address, Redirect, ADDRESS_LEN};
@@ -45,6 +49,13 @@ pub(crate) const TYPE_RESUME: u8 = 10;
 pub(crate) const TYPE_RESUMED: u8 = 11;
 pub(crate) const TYPE_LIVE: u8 = 12;
 pub(crate) const TYPE_DRAIN: u8 = 13;
+pub(crate) const TYPE_NOTE: u8 = 14;
+pub(crate) const TYPE_ASK: u8 = 15;
+pub(crate) const TYPE_KEY: u8 = 16;
+pub(crate) const TYPE_RETURN: u8 = 17;
+pub(crate) const TYPE_REVOKE: u8 = 18;
+pub(crate) const TYPE_GET: u8 = 19;
+pub(crate) const TYPE_GOT: u8 = 20;
 
 /// The header of a record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

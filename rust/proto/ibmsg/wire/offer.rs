@@ -7,7 +7,8 @@ use ibtrs_proto::Errno;
 
 use super::*;
 use crate::limits::{MAX_PORTAL_NAME, MAX_PRIVATE_DATA};
-use crate::window::Window;
+use crate::memory::MemoryTerms;
+use crate::window::{Window, WindowError};
 
 /// Bytes of OPEN before the name.
 const OPEN_LEN: usize = 40;
@@ -59,6 +60,36 @@ fn read_window(head: &Head, r: &mut Reader<'_>) -> Result<Window, WireError> {
     Window::new(messages, bytes, max_message, calls).map_err(WireError::Window)
 }
 
+/// The terms of memory follow: a side that has it.
+const MEMORY: u8 = 1;
+
+/// Seven bytes that a peer without memory ignores, and sends as zeroes.
+fn write_memory(window: &Window, w: &mut Writer<'_>) {
+    match window.memory() {
+        Some(memory) => {
+            w.u8(MEMORY);
+            w.u16(memory.keys());
+            w.u16(memory.pushes());
+            w.zeros(2);
+        }
+        None => w.zeros(7),
+    }
+}
+
+fn read_memory(head: &Head, r: &mut Reader<'_>) -> Result<Option<MemoryTerms>, WireError> {
+    let features = r.u8().ok_or(head.short())?;
+    let keys = r.u16().ok_or(head.short())?;
+    let pushes = r.u16().ok_or(head.short())?;
+    r.skip(2).ok_or(head.short())?;
+    if features & MEMORY == 0 {
+        return Ok(None);
+    }
+    let terms = MemoryTerms::new(keys, pushes);
+    terms
+        .map(Some)
+        .ok_or(WireError::Window(WindowError::Memory))
+}
+
 /// The length of private data for the wire; `None` if it is too long.
 fn private_len(data: &[u8]) -> Option<u16> {
     let len = u16::try_from(data.len()).ok()?;
@@ -104,7 +135,7 @@ impl<'a> Open<'a> {
         write_window(&self.window, &mut w);
         w.u16(data_len);
         w.u8(u8::try_from(name.len()).ok()?);
-        w.zeros(7);
+        write_memory(&self.window, &mut w);
         w.put(name);
         w.put(self.data);
         w.finish()
@@ -116,7 +147,8 @@ impl<'a> Open<'a> {
         let window = read_window(head, &mut r)?;
         let data_len = r.u16().ok_or(head.short())?;
         let name_len = r.u8().ok_or(head.short())?;
-        r.skip(7).ok_or(head.short())?;
+        let memory = read_memory(head, &mut r)?;
+        let window = window.with_memory(memory);
         let name = r.take(usize::from(name_len)).ok_or(head.short())?;
         Ok(Self {
             channel: head.channel,
@@ -151,7 +183,8 @@ impl<'a> Accept<'a> {
         Head::new(TYPE_ACCEPT, self.channel, self.moves).write(&mut w, len);
         write_window(&self.window, &mut w);
         w.u16(data_len);
-        w.zeros(8);
+        w.zeros(1);
+        write_memory(&self.window, &mut w);
         w.put(self.data);
         w.finish()
     }
@@ -161,11 +194,12 @@ impl<'a> Accept<'a> {
         let mut r = Reader::new(body);
         let window = read_window(head, &mut r)?;
         let data_len = r.u16().ok_or(head.short())?;
-        r.skip(8).ok_or(head.short())?;
+        r.skip(1).ok_or(head.short())?;
+        let memory = read_memory(head, &mut r)?;
         Ok(Self {
             channel: head.channel,
             moves: Seq::new(head.number),
-            window,
+            window: window.with_memory(memory),
             data: private(head, &mut r, data_len)?,
         })
     }

@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! GET: by RDMA READ, or as a push of the peer's kernel.
+//!
+//! A GET changes nothing at the peer, so it is repeated from its beginning after a move. What lands in the
+//! asker's own memory is fenced by the asker alone: its queue pair is drained, or the landing key is
+//! invalidated, before the GET is repeated or ends. So its outcome is always certain.
+
+use super::range::{Handle, Range, Refusal, Rights, PIECE};
+use super::{Keys, KeysError, Want};
+
+/// How the bytes move.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Way {
+    /// RDMA READs by this kernel.
+    Read,
+    /// WRITEs by the peer's kernel: for devices whose READ may lose bytes, at either end.
+    Push,
+}
+
+/// What to do next for a GET.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum GetStep {
+    /// Send ASK for this piece.
+    Ask(u64),
+    /// Send RETURN for this piece of this handle, and ask again.
+    Return(Handle, u64),
+    /// Post a READ: [`Get::completed`] with `place` when it has completed.
+    Read {
+        /// Offsets of the memory.
+        part: Range,
+        /// The first byte's place in the program's buffer.
+        to: u64,
+        /// The key.
+        rkey: u32,
+        /// The address for it.
+        addr: u64,
+        /// For [`Keys::done`].
+        place: usize,
+    },
+    /// Register the landing zone and send the record GET with these offsets and this number.
+    Request {
+        /// Offsets of the memory.
+        part: Range,
+        /// The first byte's place in the program's buffer.
+        to: u64,
+        /// The number.
+        id: u32,
+    },
+    /// Invalidate the landing key; [`Get::invalidated`] when that has completed.
+    Invalidate,
+    /// Nothing now.
+    Wait,
+    /// It has ended, and nothing lands any more.
+    Ended(Option<Refusal>),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Landing {
+    None,
+    /// GET was sent.
+    Open(u32),
+    /// GOT has arrived, and the key is still valid.
+    Landed,
+    /// LOCAL_INV was posted.
+    Closing,
+}
+
+/// A GET.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Get {
+    handle: Handle,
+    range: Range,
+    way: Way,
+    at: u64,
+    posted: u32,
+    landing: Landing,
+    refused: Option<Refusal>,
+}
+
+impl Get {
+    /// A GET from these offsets.
+    pub const fn new(handle: Handle, range: Range, way: Way) -> Self {
+        Self {
+            handle,
+            range,
+            way,
+            at: 0,
+            posted: 0,
+            landing: Landing::None,
+            refused: None,
+        }
+    }
+
+    /// The memory.
+    pub const fn handle(&self) -> Handle {
+        self.handle
+    }
+
+    /// Whether a record GET is unanswered; it counts against [`super::MemoryTerms::pushes`].
+    pub const fn is_requested(&self) -> bool {
+        matches!(self.landing, Landing::Open(_))
+    }
+
+    /// Whether bytes may be on their way. A channel may leave a connection that works only if no GET of it says so.
+    pub const fn is_posted(&self) -> bool {
+        self.posted > 0 || !matches!(self.landing, Landing::None)
+    }
+
+    /// What to do next, while the channel's [`crate::channel::Channel::conn`] has a connection. `id`: a number for the
+    /// record that no other has on this connection; `None` while the peer executes as many GETs as it may.
+    pub fn step<const N: usize>(&mut self, keys: &mut Keys<N>, id: Option<u32>) -> GetStep {
+        match self.landing {
+            Landing::Open(_) | Landing::Closing => return GetStep::Wait,
+            Landing::Landed => {
+                self.landing = Landing::Closing;
+                return GetStep::Invalidate;
+            }
+            Landing::None => {}
+        }
+        let ends = self.refused.is_some();
+        let Some((piece, part)) = self.range.work(self.at).filter(|_| !ends) else {
+            return match self.posted {
+                0 => GetStep::Ended(self.refused),
+                _ => GetStep::Wait,
+            };
+        };
+        match self.way {
+            Way::Read => self.read(keys, piece, part),
+            Way::Push => self.request(part, id),
+        }
+    }
+
+    fn read<const N: usize>(&mut self, keys: &mut Keys<N>, piece: u64, part: Range) -> GetStep {
+        let (key, place) = match keys.want(self.handle, piece) {
+            Want::Use(key, place) => (key, place),
+            Want::Ask => return GetStep::Ask(piece),
+            Want::Replace(handle, piece) => return GetStep::Return(handle, piece),
+            Want::Wait => return GetStep::Wait,
+            Want::Refused(refusal) => return self.refuse(refusal),
+        };
+        let read = Rights {
+            read: true,
+            write: false,
+        };
+        match key.address(piece, &self.range, &part, read) {
+            Ok(addr) => {
+                let to = self.at;
+                self.at = self.at.saturating_add(part.len());
+                self.posted = self.posted.saturating_add(1);
+                GetStep::Read {
+                    part,
+                    to,
+                    rkey: key.rkey,
+                    addr,
+                    place,
+                }
+            }
+            Err(refusal) => {
+                keys.done(place);
+                self.refuse(refusal)
+            }
+        }
+    }
+
+    fn request(&mut self, first: Range, id: Option<u32>) -> GetStep {
+        let Some(id) = id else {
+            return GetStep::Wait;
+        };
+        let left = self.range.end().saturating_sub(first.start());
+        let part = Range::new(first.start(), left.min(u64::from(PIECE))).unwrap_or(first);
+        let to = self.at;
+        self.at = self.at.saturating_add(part.len());
+        self.landing = Landing::Open(id);
+        GetStep::Request { part, to, id }
+    }
+
+    fn refuse(&mut self, refusal: Refusal) -> GetStep {
+        self.refused = Some(refusal);
+        match self.posted {
+            0 => GetStep::Ended(self.refused),
+            _ => GetStep::Wait,
+        }
+    }
+
+    /// A READ has completed.
+    pub fn completed<const N: usize>(&mut self, keys: &mut Keys<N>, place: usize) {
+        self.posted = self.posted.saturating_sub(1);
+        keys.done(place);
+    }
+
+    /// GOT has arrived with the number `id`. Returns `false` if it is for another GET; a GOT for none is
+    /// [`KeysError::NoGet`].
+    ///
+    /// # Errors
+    ///
+    /// None of its own: the type says what the caller returns when no GET takes it.
+    pub fn got(&mut self, id: u32, refused: Option<Refusal>) -> Result<bool, KeysError> {
+        if self.landing != Landing::Open(id) {
+            return Ok(false);
+        }
+        self.landing = Landing::Landed;
+        self.refused = self.refused.or(refused);
+        Ok(true)
+    }
+
+    /// The landing key is invalid.
+    pub fn invalidated(&mut self) {
+        if self.landing == Landing::Closing {
+            self.landing = Landing::None;
+        }
+    }
+
+    /// The connection is lost, and its queue pair drained, so the landing key is invalid. All of it is read again.
+    pub fn lost(&mut self) {
+        (self.at, self.posted) = (0, 0);
+        self.landing = Landing::None;
+    }
+}

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The keys of the peer's memory that this side has, on the connection that a channel is on.
+
+use super::range::{Handle, Key, Refusal};
+
+/// What an operation does to get a key.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Want {
+    /// Use it; [`Keys::done`] with this place when the work request has completed.
+    Use(Key, usize),
+    /// Send ASK.
+    Ask,
+    /// Send RETURN for this piece, then ASK: the peer gives no more keys at once.
+    Replace(Handle, u64),
+    /// Wait: for KEY, or for work requests that use keys.
+    Wait,
+    /// The peer refuses.
+    Refused(Refusal),
+}
+
+/// What the peer must not do. The receiver fails the path that the record came by.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum KeysError {
+    /// KEY without ASK.
+    NotAsked,
+    /// GOT without GET.
+    NoGet(u32),
+}
+
+impl KeysError {
+    /// One line for the log.
+    pub const fn as_str(&self) -> &'static str {
+        match self {
+            Self::NotAsked => "key that was not asked for",
+            Self::NoGet(_) => "answer to no GET",
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    Asked,
+    Has(Key),
+    /// KEY said so; kept until the operation that asked has seen it.
+    Refused(Refusal),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Entry {
+    handle: Handle,
+    piece: u64,
+    state: State,
+    /// Work requests that use the key.
+    uses: u32,
+    /// When it was used last, in calls.
+    used: u64,
+    /// REVOKE has arrived.
+    revoked: bool,
+}
+
+/// Up to `N` keys, of which the peer gives at most [`super::MemoryTerms::keys`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Keys<const N: usize> {
+    entries: [Option<Entry>; N],
+    limit: usize,
+    clock: u64,
+}
+
+impl<const N: usize> Keys<N> {
+    /// No keys yet of a peer whose terms have this number.
+    pub const fn new(limit: u16) -> Self {
+        Self {
+            entries: [None; N],
+            // Lossless: u16 to usize.
+            limit: limit as usize,
+            clock: 0,
+        }
+    }
+
+    fn entry(&mut self, handle: Handle, piece: u64) -> Option<(usize, &mut Entry)> {
+        let mut all = self.entries.iter_mut().enumerate();
+        all.find_map(|(at, e)| match e {
+            Some(e) if e.handle == handle && e.piece == piece => Some((at, e)),
+            _ => None,
+        })
+    }
+
+    /// An operation wants the key of a piece.
+    pub fn want(&mut self, handle: Handle, piece: u64) -> Want {
+        self.clock = self.clock.saturating_add(1);
+        let clock = self.clock;
+        if let Some((at, entry)) = self.entry(handle, piece) {
+            let refusal = match entry.state {
+                State::Asked => return Want::Wait,
+                State::Has(key) if !entry.revoked => {
+                    entry.uses = entry.uses.saturating_add(1);
+                    entry.used = clock;
+                    return Want::Use(key, at);
+                }
+                State::Has(_) => return Want::Refused(Refusal::Stale),
+                State::Refused(refusal) => refusal,
+            };
+            if let Some(place) = self.entries.get_mut(at) {
+                *place = None;
+            }
+            return Want::Refused(refusal);
+        }
+        if self.is_revoked(handle) {
+            return Want::Refused(Refusal::Stale);
+        }
+        let count = self.entries.iter().flatten().count();
+        let free = self.entries.iter_mut().find(|e| e.is_none());
+        match free.filter(|_| count < self.limit) {
+            Some(place) => {
+                *place = Some(Entry {
+                    handle,
+                    piece,
+                    state: State::Asked,
+                    uses: 0,
+                    used: clock,
+                    revoked: false,
+                });
+                Want::Ask
+            }
+            None => self.replace(handle, piece),
+        }
+    }
+
+    /// Makes room: the key that was used least recently, and is not in use.
+    fn replace(&mut self, handle: Handle, piece: u64) -> Want {
+        let idle = |e: &&mut Option<Entry>| matches!(e, Some(e) if e.uses == 0 && !e.revoked && !matches!(e.state, State::Asked));
+        let all = self.entries.iter_mut().filter(idle);
+        let oldest = all.min_by_key(|e| e.map_or(0, |e| e.used));
+        match oldest.and_then(Option::take) {
+            Some(e) if matches!(e.state, State::Has(_)) => Want::Replace(e.handle, e.piece),
+            // A refusal that nobody waits for: there is room now.
+            Some(_) => self.want(handle, piece),
+            None => Want::Wait,
+        }
+    }
+
+    /// KEY has arrived.
+    ///
+    /// # Errors
+    ///
+    /// When it was not asked for.
+    pub fn answered(
+        &mut self,
+        handle: Handle,
+        piece: u64,
+        key: Result<Key, Refusal>,
+    ) -> Result<(), KeysError> {
+        match self.entry(handle, piece) {
+            Some((_, entry)) if entry.state == State::Asked => {
+                entry.state = match key {
+                    Ok(key) => State::Has(key),
+                    Err(refusal) => State::Refused(refusal),
+                };
+                Ok(())
+            }
+            _ => Err(KeysError::NotAsked),
+        }
+    }
+
+    /// A work request that used the key at the place has completed.
+    pub fn done(&mut self, at: usize) {
+        if let Some(Some(entry)) = self.entries.get_mut(at) {
+            entry.uses = entry.uses.saturating_sub(1);
+        }
+    }
+
+    fn is_revoked(&self, handle: Handle) -> bool {
+        let mut all = self.entries.iter().flatten();
+        all.any(|e| e.handle == handle && e.revoked)
+    }
+
+    /// REVOKE has arrived. Send RETURN for all of the handle if [`Keys::may_return`], else when it may.
+    pub fn revoked(&mut self, handle: Handle) {
+        for entry in self.entries.iter_mut().flatten() {
+            // What was asked for will be refused: the peer grants nothing after REVOKE.
+            if entry.handle == handle && matches!(entry.state, State::Has(_)) {
+                entry.revoked = true;
+            }
+        }
+    }
+
+    /// Whether no work request uses a key of the handle. Then its keys are forgotten: RETURN must follow.
+    #[must_use]
+    pub fn may_return(&mut self, handle: Handle) -> bool {
+        let of = |e: &Entry| e.handle == handle && matches!(e.state, State::Has(_));
+        let mut all = self.entries.iter().flatten();
+        if all.any(|e| of(e) && e.uses > 0) {
+            return false;
+        }
+        for place in &mut self.entries {
+            if matches!(place, Some(e) if of(e)) {
+                *place = None;
+            }
+        }
+        true
+    }
+
+    /// The connection is lost, and its queue pair drained: there are no keys, and no work requests.
+    pub fn lost(&mut self) {
+        self.entries = [None; N];
+    }
+}
