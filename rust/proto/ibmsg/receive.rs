@@ -240,6 +240,19 @@ impl Receiver {
         Ok(Arrival::Skipped)
     }
 
+    /// NOTE arrives: it takes the place of a message for the program, which has no content.
+    /// [`Arrival::Skipped`]: it is the one that comes next, and counts.
+    ///
+    /// # Errors
+    ///
+    /// As [`Receiver::message`].
+    pub fn note(&mut self, number: Seq) -> Result<Arrival, ArrivalError> {
+        let arrival = self.skip(number, 0)?;
+        // The sender waits for it: a PUT is done when this is acknowledged.
+        self.prompt |= arrival == Arrival::Skipped;
+        Ok(arrival)
+    }
+
     /// What a message and SKIP have in common; `None` for one that comes next.
     fn arrival(&self, number: Seq, total: u32) -> Result<Option<Arrival>, ArrivalError> {
         if self.closed {

@@ -15,7 +15,7 @@ mod parsers;
 mod wire;
 
 /// The target that takes the bytes.
-const TARGETS: [fn(&[u8]); 23] = [
+const TARGETS: [fn(&[u8]); 24] = [
     wire::handshake,
     wire::messages,
     wire::requests,
@@ -39,6 +39,7 @@ const TARGETS: [fn(&[u8]); 23] = [
     messages::frames,
     messages::halves,
     messages::channel,
+    messages::memory,
 ];
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {

@@ -7,6 +7,8 @@ use std::collections::VecDeque;
 use ibmsg_proto::channel::{Channel, Conn};
 use ibmsg_proto::limits::{cost, FIRST};
 use ibmsg_proto::link::Link;
+use ibmsg_proto::memory::export::Unmapping;
+use ibmsg_proto::memory::{Export, Granted, Handle, Key, Keys, Range, Rights, Unmap, Want, PIECE};
 use ibmsg_proto::receive::{Arrival, Receiver};
 use ibmsg_proto::send::{SendLimits, Sender};
 use ibmsg_proto::window::Window;
@@ -212,5 +214,102 @@ pub(crate) fn channel(bytes: &[u8]) {
         }
         assert!(!was_over || ch.is_over());
         assert!(!(ch.is_over() && ch.is_open()));
+    }
+}
+
+/// An owner never frees memory while the peer has a key of it, and never gives more keys than agreed; an asker
+/// never has more.
+pub(crate) fn memory(bytes: &[u8]) {
+    let ([start, cells, rights], mut rest) = head(bytes);
+    let piece = u64::from(PIECE);
+    let range = Range::new(
+        u64::from(start) * piece / 4,
+        (u64::from(cells) + 1) * piece / 4,
+    );
+    let range = range.expect("a range");
+    let rights = Rights {
+        read: rights & 1 != 0,
+        write: rights & 2 != 0,
+    };
+    let (mut export, mut granted, mut keys) =
+        (Export::new(1), Granted::<4>::new(), Keys::<4>::new(3));
+    let (mut valid, mut pushes, mut freed) = (0u32, 0u32, 0u64);
+    while !rest.is_empty() {
+        let ([what, a], next) = head(rest);
+        rest = next;
+        let generation = freed + u64::from(a / 128);
+        let handle = Handle::from_wire((generation + 1) << 16 | 1).expect("a handle");
+        let at = u64::from(a % 128);
+        match what % 12 {
+            0 => ignore(export.publish(range, rights)),
+            1 => {
+                if export.key(handle, at).is_ok() {
+                    if let Ok(Some(_)) = granted.grant(handle, at) {
+                        export.granted();
+                        valid += 1;
+                    }
+                }
+            }
+            2 => ignore(granted.returned(handle, at, false)),
+            3 => {
+                if let Some(handle) = granted.invalidated(usize::from(a % 5)) {
+                    assert_eq!(handle, export.handle());
+                    export.invalidated();
+                    valid -= 1;
+                }
+            }
+            4 => {
+                if Range::new(at, 5).is_some_and(|part| export.check(handle, &part, rights).is_ok())
+                {
+                    export.push_begins();
+                    pushes += 1;
+                }
+            }
+            5 if pushes > 0 => {
+                export.push_ended();
+                pushes -= 1;
+            }
+            6 => {
+                let how = if a & 1 == 0 {
+                    Unmap::Gently
+                } else {
+                    Unmap::Now
+                };
+                if export.revoke(how) == Unmapping::Invalidate {
+                    while granted.end_next(export.handle()).is_some() {}
+                }
+            }
+            7 => ignore(export.returned(handle)),
+            8 => {
+                if export.free() {
+                    assert_eq!((valid, pushes), (0, 0));
+                    freed += 1;
+                }
+            }
+            9 => {
+                while granted.fence().is_some() {
+                    export.invalidated();
+                    valid -= 1;
+                }
+                assert_eq!(valid, 0);
+            }
+            10 => {
+                let key = Key {
+                    rkey: 1,
+                    addr: 0,
+                    range,
+                    rights,
+                };
+                ignore(keys.answered(handle, at, Ok(key)));
+            }
+            _ => match (keys.want(handle, at), a % 4) {
+                (Want::Use(_, place), 3) => keys.done(place),
+                (_, 0) => keys.revoked(handle),
+                (_, 1) => ignore(keys.may_return(handle)),
+                _ => {}
+            },
+        }
+        assert!(valid <= 4 && granted.live() <= 4);
+        assert!(export.live(export.handle()).is_err() || !export.is_revoked());
     }
 }

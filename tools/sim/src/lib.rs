@@ -13,6 +13,7 @@
 mod client;
 mod driver;
 pub mod history;
+pub mod mem;
 pub mod msg;
 mod net;
 pub mod schedule;

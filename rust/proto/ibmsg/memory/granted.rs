@@ -152,6 +152,11 @@ impl<const N: usize> Granted<N> {
             .map(|e| e.handle)
     }
 
+    /// Keys that the peer may use.
+    pub fn live(&self) -> usize {
+        self.entries.iter().flatten().filter(|e| !e.ending).count()
+    }
+
     /// Whether the peer has no keys. A channel may leave a connection that works only then.
     pub fn is_empty(&self) -> bool {
         self.entries.iter().all(Option::is_none)

@@ -559,7 +559,7 @@ impl World<'_> {
             }
             Wire::Live(live) => self.live_arrives(live),
             // It changes nothing but what programs know, and is not simulated.
-            Wire::Drain(_) => {}
+            Wire::Drain(_) | Wire::Memory(_) => {}
         }
         Ok(())
     }

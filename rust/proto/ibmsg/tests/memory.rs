@@ -1,0 +1,408 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Memory: golden bytes, and each rule by itself. `tools/sim` has them together.
+
+use ibmsg_proto::limits::FIRST;
+use ibmsg_proto::memory::export::Unmapping;
+use ibmsg_proto::memory::{
+    range, Bodies, Export, GetStep, GrantError, Granted, Handle, Key, Keys, MemoryTerms, OpOutcome,
+    Put, PutStep, Range, Refusal, Rights, Unmap, Want, Way, MAX_KEYS, PIECE,
+};
+use ibmsg_proto::receive::Receiver;
+use ibmsg_proto::send::{Next, SendLimits, Sender};
+use ibmsg_proto::window::Window;
+use ibmsg_proto::wire::*;
+use ibmsg_proto::Seq;
+
+const RW: Rights = Rights {
+    read: true,
+    write: true,
+};
+const RO: Rights = Rights {
+    read: true,
+    write: false,
+};
+const P: u64 = PIECE as u64;
+
+fn hex(text: &str) -> Vec<u8> {
+    let digits: String = text.split_whitespace().collect();
+    let byte = |i| u8::from_str_radix(&digits[i..i + 2], 16).unwrap();
+    (0..digits.len()).step_by(2).map(byte).collect()
+}
+
+fn handle() -> Handle {
+    Handle::from_wire(0x0807_0605_0403_0201).unwrap()
+}
+
+fn golden(record: MemoryRecord, bytes: &str) {
+    let want = hex(bytes);
+    let mut buf = [0xEE; 128];
+    let len = record.encode(&mut buf).unwrap();
+    assert_eq!(&buf[..len], want);
+    for short in 0..len {
+        assert_eq!(record.encode(&mut [0; 128][..short]), None);
+    }
+    let mut read = Records::of(&want).with_memory();
+    assert_eq!(read.next(), Some(Ok(Record::Memory(record))));
+    // Without memory it is a record that does not exist.
+    let ty = want[0];
+    let plain = Records::of(&want).next();
+    assert_eq!(plain, Some(Err(WireError::Type(ty))));
+    // Shorter, or longer.
+    for len in [len - 1, len + 8] {
+        let mut other = want.clone();
+        other.resize(len, 0);
+        other[4] = len as u8;
+        let read = Records::of(&other).with_memory().next();
+        assert!(matches!(read, Some(Err(_))), "{len}");
+    }
+}
+
+#[test]
+fn records_are_those_of_the_page() {
+    let handle = handle();
+    let ack = Ack {
+        next: Seq::new(0x0403_0201),
+        taken: Seq::new(0x0403_0200),
+        msg_limit: Seq::new(0x0807_0605),
+        byte_limit: Seq::new(0x0C0B_0A09),
+    };
+    let note = Note {
+        channel: 7,
+        number: Seq::new(0x14),
+        kind: NoteKind::Body,
+        ack,
+        handle,
+        len: 0x0102,
+    };
+    golden(
+        MemoryRecord::Note(note),
+        "0e000100 30000000 07000000 14000000 01020304 00020304 05060708 090a0b0c
+         01020304 05060708 02010000 00000000",
+    );
+    let (channel, piece) = (7, 0x0102);
+    golden(
+        MemoryRecord::Ask(Ask {
+            channel,
+            handle,
+            piece,
+        }),
+        "0f000000 20000000 07000000 00000000 01020304 05060708 02010000 00000000",
+    );
+    let key = Key {
+        rkey: 0x0403_0201,
+        addr: 0x1817_1615_1413_1211,
+        range: Range::new(0x1000, 0x0010_0000).unwrap(),
+        rights: RW,
+    };
+    golden(
+        MemoryRecord::Key(KeyRecord {
+            channel,
+            handle,
+            piece,
+            key: Ok(key),
+        }),
+        "10000000 40000000 07000000 01020304 01020304 05060708 02010000 00000000
+         11121314 15161718 00100000 00000000 00001000 00000000 03000000 00000000",
+    );
+    golden(
+        MemoryRecord::Key(KeyRecord {
+            channel,
+            handle,
+            piece,
+            key: Err(Refusal::Stale),
+        }),
+        "10007400 40000000 07000000 00000000 01020304 05060708 02010000 00000000
+         00000000 00000000 00000000 00000000 00000000 00000000 00000000 00000000",
+    );
+    golden(
+        MemoryRecord::Return(Return {
+            channel,
+            handle,
+            piece: None,
+        }),
+        "11010000 20000000 07000000 00000000 01020304 05060708 00000000 00000000",
+    );
+    golden(
+        MemoryRecord::Revoke(Revoke { channel, handle }),
+        "12000000 18000000 07000000 00000000 01020304 05060708",
+    );
+    golden(
+        MemoryRecord::Get(Get {
+            channel,
+            id: 5,
+            handle,
+            offset: 0x0102,
+            len: 0x1000,
+            rkey: 0x0403_0201,
+            addr: 0x1817_1615_1413_1211,
+        }),
+        "13000000 38000000 07000000 05000000 01020304 05060708 02010000 00000000
+         11121314 15161718 00100000 01020304 00000000 00000000",
+    );
+    golden(
+        MemoryRecord::Got(Got {
+            channel,
+            id: 5,
+            refused: Some(Refusal::Range),
+        }),
+        "14002200 18000000 07000000 05000000 00000000 00000000",
+    );
+}
+
+#[test]
+fn terms_travel_in_bytes_that_others_ignore() {
+    let plain = Window::new(0x1000, 0x2_0000, 0x1_0000, 0x0102).unwrap();
+    let window = plain.with_memory(MemoryTerms::new(0x0201, 0x03));
+    let portal = PortalName::new(b"kv").unwrap();
+    let open = |window| Open {
+        channel: 7,
+        moves: Seq::new(2),
+        window,
+        portal,
+        data: b"xyz",
+    };
+    let mut with = [0; 64];
+    let len = open(window).encode(&mut with).unwrap();
+    assert_eq!(&with[32..40], hex("02 01 0102 0300 0000"));
+    assert_eq!(
+        Records::of(&with[..len]).next(),
+        Some(Ok(Record::Open(open(window))))
+    );
+    let mut without = [0; 64];
+    open(plain).encode(&mut without).unwrap();
+    with[33..40].fill(0);
+    assert_eq!(with, without);
+    for (keys, pushes) in [(0, 1), (1, 0), (MAX_KEYS + 1, 1), (1, MAX_KEYS + 1)] {
+        assert_eq!(MemoryTerms::new(keys, pushes), None);
+    }
+}
+
+#[test]
+fn ranges_do_not_wrap() {
+    assert_eq!(Range::new(0, 0), None);
+    assert_eq!(Range::new(u64::MAX, 1), None);
+    assert!(Range::new(u64::MAX - 1, 1).is_some());
+    let range = Range::new(P - 5, P + 10).unwrap();
+    assert_eq!(range.piece(0), Range::new(P - 5, 5));
+    assert_eq!(range.piece(1), Range::new(P, P));
+    assert_eq!(range.piece(2), Range::new(2 * P, 5));
+    assert_eq!(range.piece(3), None);
+    assert_eq!(range.piece(u64::MAX), None);
+    let mut at = 0;
+    while let Some((piece, part)) = range.work(at) {
+        assert_eq!(part.start(), range.start() + at);
+        assert!(range.piece(piece).unwrap().contains(&part));
+        assert!(part.len() <= u64::from(range::MAX_WORK));
+        at += part.len();
+    }
+    assert_eq!(at, range.len());
+}
+
+#[test]
+fn a_handle_is_used_once() {
+    let mut export = Export::new(3);
+    let range = Range::new(100, 50).unwrap();
+    let old = export.publish(range, RO).unwrap();
+    assert_eq!((old.slot(), export.publish(range, RO)), (3, None));
+    let part = |start, len| Range::new(start, len).unwrap();
+    assert_eq!(export.check(old, &part(100, 50), RO), Ok(()));
+    assert_eq!(export.check(old, &part(99, 2), RO), Err(Refusal::Range));
+    assert_eq!(export.check(old, &part(149, 2), RO), Err(Refusal::Range));
+    assert_eq!(export.check(old, &part(100, 1), RW), Err(Refusal::Access));
+    export.granted();
+    export.push_begins();
+    assert_eq!(export.revoke(Unmap::Gently), Unmapping::Tell);
+    assert_eq!(export.check(old, &range, RO), Err(Refusal::Stale));
+    assert!(!export.free());
+    assert_eq!(export.returned(old), Unmapping::Invalidate);
+    export.invalidated();
+    assert_eq!(export.unmapping(), Unmapping::Wait);
+    assert!(!export.free());
+    export.push_ended();
+    assert!(export.free());
+    let new = export.publish(range, RO).unwrap();
+    assert_ne!(old, new);
+    assert_eq!(export.live(old), Err(Refusal::Stale));
+    // The answer to a former REVOKE ends nothing.
+    export.returned(old);
+    assert_eq!(export.live(new), Ok(range));
+}
+
+#[test]
+fn no_rights_are_no_key() {
+    let mut export = Export::new(0);
+    let range = Range::new(0, 50).unwrap();
+    let handle = export.publish(range, Rights::default()).unwrap();
+    assert_eq!(export.key(handle, 0), Err(Refusal::Access));
+}
+
+#[test]
+fn keys_are_limited_and_returned_once() {
+    let mut granted = Granted::<2>::new();
+    let handle = handle();
+    assert_eq!(granted.grant(handle, 0), Ok(Some(0)));
+    assert_eq!(granted.grant(handle, 0), Err(GrantError::Twice));
+    assert_eq!(granted.grant(handle, 1), Ok(Some(1)));
+    assert_eq!(granted.grant(handle, 2), Err(GrantError::TooMany));
+    assert_eq!(
+        granted.returned(handle, 2, true),
+        Err(GrantError::NotGranted)
+    );
+    assert_eq!(granted.returned(handle, 0, true), Ok(Some(0)));
+    assert_eq!(granted.grant(handle, 2), Ok(None));
+    assert_eq!(granted.invalidated(1), None);
+    assert_eq!(granted.invalidated(0), Some(handle));
+    assert_eq!(granted.grant(handle, 2), Ok(Some(0)));
+    // The owner has invalidated it by itself: the peer could not know.
+    assert!(granted.end_next(handle).is_some() && granted.end_next(handle).is_some());
+    assert_eq!(granted.returned(handle, 2, false), Ok(None));
+    assert_eq!(granted.fence(), Some(handle));
+    assert_eq!(granted.fence(), Some(handle));
+    assert_eq!((granted.fence(), granted.is_empty()), (None, true));
+}
+
+fn key(range: Range, rights: Rights) -> Key {
+    Key {
+        rkey: 9,
+        addr: 0x5000,
+        range,
+        rights,
+    }
+}
+
+#[test]
+fn a_put_is_repeated_until_its_note_has_arrived() {
+    let limits = SendLimits {
+        messages: 4,
+        bytes: 1000,
+    };
+    let window = Window::new(4, 1000, 100, 0).unwrap();
+    let (mut tx, mut rx) = (Sender::new(limits, FIRST), Receiver::new(window, FIRST));
+    tx.open(&window);
+    let mut keys = Keys::<4>::new(4);
+    let range = Range::new(0, u64::from(range::MAX_WORK) + 1).unwrap();
+    let mut put = Put::new(handle(), range);
+    let mut item = tx.queue(0).unwrap();
+    for round in 0..2 {
+        assert_eq!(put.step(&mut keys), PutStep::Ask(0));
+        assert_eq!(put.step(&mut keys), PutStep::Wait);
+        assert_eq!(keys.answered(handle(), 0, Ok(key(range, RW))), Ok(()));
+        assert!(keys.answered(handle(), 0, Ok(key(range, RW))).is_err());
+        let PutStep::Write { addr, .. } = put.step(&mut keys) else {
+            panic!("a write");
+        };
+        assert_eq!(addr, 0x5000);
+        let PutStep::Write { addr, part, .. } = put.step(&mut keys) else {
+            panic!("a write");
+        };
+        assert_eq!((addr, part.len()), (0x5000 + u64::from(range::MAX_WORK), 1));
+        assert_eq!(put.step(&mut keys), PutStep::Note);
+        assert_eq!(tx.next(&mut item), Next::Message(FIRST));
+        if round == 0 {
+            assert!(put.is_posted());
+            assert_eq!(put.end(tx.progress(&item), false), OpOutcome::Unknown);
+            assert_eq!(put.end(tx.progress(&item), true), OpOutcome::Torn);
+            put.lost();
+            keys.lost();
+            tx.lost();
+            tx.resumed(&rx.announce()).unwrap();
+        }
+    }
+    rx.note(FIRST).unwrap();
+    tx.acknowledged(&rx.announce()).unwrap();
+    assert_eq!(put.end(tx.progress(&item), false), OpOutcome::Done);
+}
+
+#[test]
+fn a_put_that_fails_says_how_far_it_came() {
+    let limits = SendLimits {
+        messages: 4,
+        bytes: 1000,
+    };
+    let mut tx = Sender::new(limits, FIRST);
+    let range = Range::new(P - 10, 20).unwrap();
+    for (second, outcome) in [
+        (Err(Refusal::Stale), OpOutcome::Torn),
+        (Ok(key(range, RO)), OpOutcome::Torn),
+    ] {
+        let mut keys = Keys::<4>::new(4);
+        let mut put = Put::new(handle(), range);
+        let mut item = tx.queue(0).unwrap();
+        put.step(&mut keys);
+        keys.answered(handle(), 0, Ok(key(range, RW))).unwrap();
+        let PutStep::Write { place, .. } = put.step(&mut keys) else {
+            panic!("a write");
+        };
+        assert_eq!(put.step(&mut keys), PutStep::Ask(1));
+        keys.answered(handle(), 1, second).unwrap();
+        assert_eq!(put.step(&mut keys), PutStep::Wait);
+        put.completed(&mut keys, place);
+        assert!(matches!(put.step(&mut keys), PutStep::Failed(_)));
+        assert_eq!(put.failed(&tx, &mut item), outcome);
+        tx.release(item);
+    }
+    let mut keys = Keys::<4>::new(4);
+    let outside = Range::new(P - 10, 30).unwrap();
+    let mut put = Put::new(handle(), outside);
+    put.step(&mut keys);
+    keys.answered(handle(), 0, Ok(key(range, RW))).unwrap();
+    // All of it is checked before the first byte is written.
+    assert_eq!(put.step(&mut keys), PutStep::Failed(Refusal::Range));
+    let mut item = tx.queue(0).unwrap();
+    assert_eq!(put.failed(&tx, &mut item), OpOutcome::NotDone);
+}
+
+#[test]
+fn revoked_keys_are_returned_when_nothing_uses_them() {
+    let mut keys = Keys::<4>::new(1);
+    let range = Range::new(0, 3 * P).unwrap();
+    assert_eq!(keys.want(handle(), 0), Want::Ask);
+    assert_eq!(keys.want(handle(), 1), Want::Wait);
+    keys.answered(handle(), 0, Ok(key(range, RW))).unwrap();
+    let Want::Use(_, place) = keys.want(handle(), 0) else {
+        panic!("a key");
+    };
+    assert_eq!(keys.want(handle(), 1), Want::Wait);
+    keys.revoked(handle());
+    assert_eq!(keys.want(handle(), 0), Want::Refused(Refusal::Stale));
+    assert!(!keys.may_return(handle()));
+    keys.done(place);
+    assert!(keys.may_return(handle()));
+    assert_eq!(keys.want(handle(), 1), Want::Ask);
+    keys.answered(handle(), 1, Ok(key(range, RW))).unwrap();
+    assert_eq!(keys.want(handle(), 2), Want::Replace(handle(), 1));
+}
+
+#[test]
+fn a_push_ends_when_its_landing_key_is_invalid() {
+    let mut keys = Keys::<4>::new(1);
+    let range = Range::new(0, P).unwrap();
+    let mut get = memory_get(range, Way::Push);
+    assert_eq!(get.step(&mut keys, None), GetStep::Wait);
+    assert!(matches!(
+        get.step(&mut keys, Some(5)),
+        GetStep::Request { id: 5, .. }
+    ));
+    assert_eq!(get.got(6, None), Ok(false));
+    assert_eq!(get.got(5, None), Ok(true));
+    assert_eq!(get.got(5, None), Ok(false));
+    assert_eq!(get.step(&mut keys, Some(6)), GetStep::Invalidate);
+    assert_eq!(get.step(&mut keys, Some(6)), GetStep::Wait);
+    get.invalidated();
+    assert_eq!(get.step(&mut keys, Some(6)), GetStep::Ended(None));
+}
+
+fn memory_get(range: Range, way: Way) -> ibmsg_proto::memory::Get {
+    ibmsg_proto::memory::Get::new(handle(), range, way)
+}
+
+#[test]
+fn a_body_belongs_to_the_next_message() {
+    let mut bodies = Bodies::default();
+    assert_eq!(bodies.message(), None);
+    bodies.note(handle(), 9).unwrap();
+    assert!(bodies.note(handle(), 9).is_err());
+    assert_eq!(bodies.message(), Some((handle(), 9)));
+    assert_eq!(bodies.skipped(), None);
+}

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A simulator of memory between programs: GET, PUT, revocation, and the fence.
+//!
+//! Two kernels run the decisions of [`ibmsg_proto::memory`] and of a channel over connections whose
+//! RDMA WRITEs may land long after their sender has gone, as long as the receiver's queue pair takes them.
+//! Memory is cells, each with the operation that wrote it last. Nothing here decides anything that the
+//! modules will decide as well.
+
+mod bug;
+mod check;
+mod fabric;
+mod host;
+mod ops;
+pub mod schedule;
+mod world;
+
+pub use bug::Bug;
+pub use check::Violation;
+pub use schedule::Schedule;
+pub use world::{run, trace, Outcome};
+
+/// Drops operations and faults from a schedule as long as it fails with any of the rest.
+pub fn shrink(sch: &Schedule, bug: Option<Bug>) -> Schedule {
+    let mut best = sch.clone();
+    while let Some(less) = smaller(&best, bug) {
+        best = less;
+    }
+    best
+}
+
+fn smaller(sch: &Schedule, bug: Option<Bug>) -> Option<Schedule> {
+    let fails = |less: &Schedule| run(less, bug).violation.is_some();
+    let fault = (0..sch.faults.len()).map(|at| {
+        let mut less = sch.clone();
+        less.faults.remove(at);
+        less
+    });
+    let op = (0..sch.ops.len()).map(|at| {
+        let mut less = sch.clone();
+        less.ops.remove(at);
+        less
+    });
+    fault.chain(op).find(fails)
+}
