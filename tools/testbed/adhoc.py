@@ -8,7 +8,7 @@ from pathlib import Path
 
 from . import klog, leaks, paths, terminal
 from .channel import CommandFailed
-from .lab import Pair, Solo
+from .lab import RDMA_MODULES, Pair, Solo
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -19,7 +19,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--kernel", choices=paths.FLAVOURS, default="fast")
     parser.add_argument("--solo", action="store_true", help="one guest that is server and client")
     parser.add_argument("--links", type=int, default=1)
-    parser.add_argument("--rdma", choices=("rxe", "siw"), default="rxe")
+    parser.add_argument("--rdma", choices=tuple(RDMA_MODULES), default="rxe")
     parser.add_argument("--cpus", type=int, default=2)
     parser.add_argument("--append", default="", metavar="ARGUMENTS",
                         help="more arguments for the guests' kernel")

@@ -9,7 +9,7 @@ import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from . import accel, boots, modules, paths
+from . import accel, boots, card, modules, paths
 from .accel import Accel
 from .channel import CommandFailed
 # The last one for those who have a lab.
@@ -19,7 +19,7 @@ SERVER_ADDRESS = "10.0.{link}.1"
 CLIENT_ADDRESS = "10.0.{link}.2"
 MTU = 9000
 # Kinds of software RDMA, and the modules that have them.
-RDMA_MODULES = {"rxe": "rdma_rxe", "siw": "siw"}
+RDMA_MODULES = {"rxe": "rdma_rxe", "siw": "siw", "card": "rdma_card"}
 
 # Watchdogs wait longer for the same reason as in guest.COMMAND_LINE.
 STOCK_ARGUMENTS = "sysctl.kernel.watchdog_thresh=60 sysctl.kernel.hung_task_timeout_secs=120"
@@ -89,7 +89,8 @@ class Lab:
         self.boots: dict[str, Boot] = {}
         self.tree = self._debian() if self.systemd else None
         self.folder = _run_folder()
-        modules.stage(self.kernel, self.folder / "modules")
+        self.more_modules = card.build(flavour) if rdma == "card" else None
+        modules.stage(self.kernel, self.folder / "modules", self.more_modules)
         self.generation = itertools.count(1)
         self.guests: dict[str, Guest] = {}
         try:
@@ -172,7 +173,7 @@ class Lab:
 
     def restage(self) -> None:
         """Gives the running guests our modules as they are built now."""
-        modules.restage(self.kernel, self.folder / "modules")
+        modules.restage(self.kernel, self.folder / "modules", self.more_modules)
 
     def close(self, keep: bool = False) -> None:
         for guest in self.guests.values():

@@ -16,7 +16,7 @@ def _link(source: Path, target: Path) -> None:
         shutil.copy(source, target)
 
 
-def stage(kernel: Kernel, target: Path) -> None:
+def stage(kernel: Kernel, target: Path, more: Path | None = None) -> None:
     """Fills `target`/<release>.  The folders are flat: the guests read them
     over 9p, where a deep tree costs time."""
     release = target / kernel.release
@@ -28,17 +28,19 @@ def stage(kernel: Kernel, target: Path) -> None:
     for name in ("modules.order", "modules.builtin", "modules.builtin.modinfo"):
         if (kernel.build / name).exists():
             shutil.copy(kernel.build / name, release)
-    restage(kernel, target)
+    restage(kernel, target, more)
 
 
-def restage(kernel: Kernel, target: Path) -> None:
-    """Takes our modules in as they are now, also while guests run."""
+def restage(kernel: Kernel, target: Path, more: Path | None = None) -> None:
+    """Takes our modules in as they are now, also while guests run; `more` is a folder with others."""
     extra = target / kernel.release / "extra"
     for old in extra.iterdir():
         old.unlink()
     if kernel.our_modules.is_dir():
         for module in kernel.our_modules.glob("*.ko"):
             shutil.copy(module, extra)
+    for module in more.rglob("*.ko") if more else ():
+        shutil.copy(module, extra)
     # depmod wants the usual place below a base folder.
     base = target.parent / "depmod"
     (base / "lib").mkdir(parents=True, exist_ok=True)
