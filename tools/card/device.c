@@ -28,7 +28,7 @@ static int card_query_device(struct ib_device *ibdev, struct ib_device_attr *att
 		.max_qp = limits->qps,
 		.max_qp_wr = limits->qp_wr,
 		.device_cap_flags = IB_DEVICE_MEM_MGT_EXTENSIONS | IB_DEVICE_RC_RNR_NAK_GEN,
-		.kernel_cap_flags = IBK_LOCAL_DMA_LKEY,
+		.kernel_cap_flags = IBK_LOCAL_DMA_LKEY | IBK_ALLOW_USER_UNREG,
 		.max_send_sge = limits->sge,
 		.max_recv_sge = limits->sge,
 		.max_sge_rd = limits->sge_read,

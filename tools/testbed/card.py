@@ -8,8 +8,9 @@ from .guest import Guest
 from .paths import TOP
 
 FOLDER = "/sys/kernel/debug/rdma_card"
-# What a peer that is gone, or that has nothing posted at the moment, is asked again for: not a mistake by itself.
-ORDINARY = {"no_receive"}
+# Not mistakes by themselves: a peer may have no receive posted for a moment; and what the card tolerates, see
+# Documentation/card.md.
+ORDINARY = {"no_receive", "not_returned"}
 
 
 def build(flavour: str) -> Path:
@@ -23,13 +24,13 @@ def _numbers(text: str) -> dict[str, int]:
     return {name: int(number) for name, number in (line.split() for line in text.splitlines())}
 
 
-def reports(guest: Guest) -> dict[str, int]:
-    """The misuses that all cards of a guest have seen, by kind, without those that are ordinary."""
+def reports(guest: Guest, ordinary: bool = False) -> dict[str, int]:
+    """The misuses that all cards of a guest have seen, by kind; those that are ordinary only if asked for."""
     total: dict[str, int] = {}
     for text in guest.run(f"for card in {FOLDER}/*/reports; do cat $card; echo; done").split("\n\n"):
         for name, number in _numbers(text).items():
             total[name] = total.get(name, 0) + number
-    return {name: number for name, number in total.items() if number and name not in ORDINARY}
+    return {name: number for name, number in total.items() if number and (ordinary or name not in ORDINARY)}
 
 
 def counts(guest: Guest, name: str = "card0") -> dict[str, int]:

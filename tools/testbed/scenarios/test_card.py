@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: GPL-2.0
+"""The strict RDMA device in software: it reports each planted misuse, and the kernel's own drivers and ours
+run over it without a report."""
+
+import pytest
+
+from testbed import card, fio, nvmeof
+from testbed.lab import SERVER_ADDRESS
+from testbed.stack import STACKS
+
+ADDRESS = SERVER_ADDRESS.format(link=1)
+FORCED = "swiotlb=131072,force"
+SEEDED = "rdma_card.timing=1"
+
+pytestmark = [pytest.mark.rdma("card"), pytest.mark.fast]
+bounced = pytest.mark.kernel_arguments(f"{FORCED} {SEEDED}")
+
+# What the card must say of each case of tools/card/tests/card_misuse.c.
+MISUSES = {
+    "good": None,
+    "good_rdma": None,
+    "unmapped": "unmapped",
+    "unmapped_too_early": "unmapped",
+    "past_end": "past_end",
+    "reads_from_device": "direction",
+    "writes_to_device": "direction",
+    "not_synced": "not_synced",
+    "bad_lkey": "bad_lkey",
+    "registers_for_other_pd": "wrong_pd",
+    "invalidates_in_other_pd": "wrong_pd",
+    "peer_invalidates_other_pd": "wrong_pd",
+    "dead_key": "bad_rkey",
+    "stale_key": "bad_rkey",
+    "invalidates_twice": "bad_rkey",
+    "registers_twice": "mr_not_free",
+    "out_of_bounds": "out_of_bounds",
+    "region_read_only": "no_right",
+    "queue_pair_read_only": "no_right",
+    "receives_read_only": "no_right",
+    "sq_full": "sq_full",
+    "rq_full": "rq_full",
+    "cq_full": "cq_full",
+    "no_receive": "no_receive",
+    "receive_too_short": "receive_too_short",
+    "not_connected": "wrong_state",
+    "too_many_elements": "too_many_sges",
+    "inline_too_long": "too_long",
+    "atomic": "bad_opcode",
+    "page_list_changes": "page_list_busy",
+    "peer_is_gone": None,
+    "ack_is_lost": None,
+    "flushes_in_order": None,
+}
+# Faults that the card makes meanwhile.
+FAULTS = {"unmapped_too_early": "hold_us=20000", "page_list_changes": "hold_us=20000", "ack_is_lost": "lose_acks=1"}
+
+
+def misuse(solo, case: str) -> tuple[bool, set[str]]:
+    """Whether the queue pairs of a case saw what they should, and the kinds of reports."""
+    card.forget(solo)
+    name, _, value = FAULTS.get(case, "lose_acks=0").partition("=")
+    fault = f"{card.FOLDER}/card0/{name}"
+    as_it_should = solo.ok(f"echo {value} > {fault}; modprobe card_misuse case={case}; "
+                           f"status=$?; modprobe -r card_misuse; echo 0 > {fault}; exit $status")
+    return as_it_should, set(card.reports(solo, ordinary=True))
+
+
+def test_each_misuse_is_reported(solo):
+    """Each case alone, on queue pairs of its own."""
+    wrong = []
+    for case, kind in MISUSES.items():
+        as_it_should, kinds = misuse(solo, case)
+        if not as_it_should or kinds != ({kind} if kind else set()):
+            wrong.append(f"{case}: {'as it should' if as_it_should else 'not as it should'}, reported {kinds or 'nothing'}")
+    assert not wrong, "\n".join(wrong)
+    assert card.counts(solo)["mappings"] > 0, "the card knows of no mapping, not even those of its datagrams"
+
+
+def verify(solo, disk: str) -> None:
+    """Writes and compares small and large blocks."""
+    common = f"--filename={disk} --direct=1 --iodepth=16 --ioengine=io_uring --size=4m --verify=crc32c --verify_fatal=1"
+    assert fio.run(solo, f"--name=small --rw=randwrite --bs=4k {common}").read.bytes == 4 << 20
+    assert fio.run(solo, f"--name=mixed --rw=randwrite --bsrange=512-256k {common}").read.bytes > 0
+
+
+def map_and_verify(solo, stack) -> None:
+    """A disk is mapped and unmapped, and all that was mapped for DMA meanwhile is unmapped again."""
+    before = card.counts(solo)
+    device = solo.null_blk(size_mb=32)
+    solo.run(stack.load_server())
+    solo.run(stack.load_client())
+    solo.run(stack.map_device(device))
+    verify(solo, stack.disk)
+    after = card.counts(solo)
+    assert after["receives"] > before["receives"] + 1000, "the disk was not mapped over the card"
+    assert after["mappings"] > before["mappings"]
+    solo.run(stack.unmap())
+    solo.run(f"modprobe -r {stack.server} {stack.client}")
+    assert card.counts(solo)["mappings"] == before["mappings"], "memory is still mapped for DMA"
+
+
+def test_our_disk(solo):
+    map_and_verify(solo, STACKS["ibtrs"])
+    assert card.reports(solo) == {}
+
+
+@bounced
+def test_our_disk_in_bounce_buffers(solo):
+    """All memory is copied, so that what is not synchronised shows; transfers are delayed and split."""
+    map_and_verify(solo, STACKS["ibtrs"])
+    assert card.reports(solo) == {}
+
+
+def test_mainlines_disk(solo):
+    map_and_verify(solo, STACKS["mainline"])
+    assert card.reports(solo) == {}
+
+
+def test_nvme(solo):
+    nvmeof.export(solo, "nqn.card", [solo.null_blk(size_mb=32)], [ADDRESS])
+    nvmeof.connect(solo, "nqn.card", ADDRESS)
+    verify(solo, nvmeof.disks(solo, 1)[0])
+    assert card.reports(solo) == {}
+    solo.run("echo 1 > /sys/class/nvme/nvme0/delete_controller")
+    solo.run("cd /sys/kernel/config/nvmet && rm ports/1/subsystems/nqn.card && rmdir ports/1 "
+             "subsystems/nqn.card/namespaces/1 subsystems/nqn.card && modprobe -r nvme-rdma nvmet-rdma")
+
+
+@pytest.mark.parametrize("profile", ["mlx5", "irdma", "bnxt_re", "hns", "least"])
+def test_profiles(solo, profile):
+    """Our disk within the limits of each kind of card."""
+    solo.run(f"rdma link del card0 && echo {profile} > /sys/module/rdma_card/parameters/profile && "
+             "rdma link add card0 type card netdev dummy0")
+    try:
+        map_and_verify(solo, STACKS["ibtrs"])
+        assert card.reports(solo) == {}
+    finally:
+        solo.run("rdma link del card0 && echo mlx5 > /sys/module/rdma_card/parameters/profile && "
+                 "rdma link add card0 type card netdev dummy0")
