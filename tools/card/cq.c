@@ -66,7 +66,7 @@ int card_destroy_cq(struct ib_cq *ibcq, struct ib_udata *udata)
 	return 0;
 }
 
-/* Never calls the handler itself: whoever completes may hold locks of the consumer. */
+/* Never calls the handler itself: the caller may hold locks of the consumer. */
 static void card_signal(struct card_cq *cq)
 {
 	if (test_and_set_bit(0, &cq->pending))

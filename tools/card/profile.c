@@ -16,14 +16,15 @@ static const struct card_profile profiles[] = {
 	  .vectors = 64, .inline_bytes = 96, .qps = 65536, .mrs = 1 << 18 },
 	{ .name = "hns", .qp_wr = 32768, .sge = 64, .sge_read = 64, .cqe = 4194304, .page_list = 512, .reads = 128,
 	  .vectors = 64, .inline_bytes = 1024, .qps = 65536, .mrs = 1 << 20 },
-	{ .name = "least", .qp_wr = 1024, .sge = 3, .sge_read = 1, .cqe = 4096, .page_list = 64, .reads = 1,
+	{ .name = "least", .qp_wr = 2048, .sge = 3, .sge_read = 1, .cqe = 4096, .page_list = 64, .reads = 1,
 	  .vectors = 1, .inline_bytes = 0, .qps = 1024, .mrs = 1 << 16 },
 };
 
 const struct card_profile *card_find_profile(const char *name)
 {
 	for (u32 i = 0; i < ARRAY_SIZE(profiles); i++)
-		if (!strcmp(profiles[i].name, name))
+		/* Written to sysfs it ends with a line feed. */
+		if (sysfs_streq(profiles[i].name, name))
 			return &profiles[i];
 	return NULL;
 }

@@ -17,6 +17,7 @@ REASONS = {
     "test_access.py::test_a_flood_of_messages_has_one_worker": SLOW_DISK,
     "test_access.py::test_mainline_knows_no_exclusive_use": NO_RNBD,
     "test_auth.py::test_mainlines_*": NO_RNBD,
+    "test_card.py::test_mainlines_disk": NO_RNBD,
     "test_checksums.py::test_a_server_without_checksums_is_refused": NO_RNBD,
     "test_checksums.py::test_another_path_is_tried": NO_FAULTS,
     "test_checksums.py::test_damage*": NO_FAULTS,

@@ -95,7 +95,7 @@ def map_and_verify(solo, stack) -> None:
     assert after["receives"] > before["receives"] + 1000, "the disk was not mapped over the card"
     assert after["mappings"] > before["mappings"]
     solo.run(stack.unmap())
-    solo.run(f"modprobe -r {stack.server} {stack.client}")
+    solo.run(f"modprobe -r {stack.client_module} {stack.server_module}")
     assert card.counts(solo)["mappings"] == before["mappings"], "memory is still mapped for DMA"
 
 
