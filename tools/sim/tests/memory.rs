@@ -38,8 +38,8 @@ fn memory_keeps_its_promises() {
         assert!(o.violation.is_none(), "{}", explain(&sch, None));
         let s = o.seen;
         let counts = [
-            s.writes, s.reads, s.ghosts, s.refused, s.moves, s.repeated, s.torn, s.unknown,
-            s.undone, s.freed, s.receipts, s.fenced, s.replaced,
+            s.writes, s.reads, s.late, s.refused, s.moves, s.repeated, s.torn, s.unknown, s.undone,
+            s.freed, s.receipts, s.fenced, s.replaced,
         ];
         for (sum, n) in happened.iter_mut().zip(counts) {
             *sum += u64::from(n);

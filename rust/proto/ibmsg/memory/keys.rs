@@ -185,7 +185,7 @@ impl<const N: usize> Keys<N> {
         }
     }
 
-    /// Whether no work request uses a key of the handle. Then its keys are forgotten: RETURN must follow.
+    /// Whether no work request uses a key of the handle. Then its keys are dropped, and RETURN must follow.
     #[must_use]
     pub fn may_return(&mut self, handle: Handle) -> bool {
         let of = |e: &Entry| e.handle == handle && matches!(e.state, State::Has(_));

@@ -14,7 +14,7 @@
 //! | [`keys`] | the asker: the keys that it has |
 //! | [`put`] | PUT |
 //! | [`get`] | GET, by RDMA READ or as a push of the peer's kernel |
-//! | [`body`] | a message whose body stays with the sender until the receiver gets it |
+//! | [`bodies`] | a message whose body stays with the sender until the receiver gets it |
 //!
 //! # The fence
 //!
@@ -25,7 +25,7 @@
 //! connection never lands after what is posted on the present one, and what is said about an operation
 //! after a move is final.
 
-pub mod body;
+pub mod bodies;
 pub mod export;
 pub mod get;
 pub mod granted;
@@ -33,7 +33,7 @@ pub mod keys;
 pub mod put;
 pub mod range;
 
-pub use body::Bodies;
+pub use bodies::Bodies;
 pub use export::{Export, Unmap};
 pub use get::{Get, GetStep, Way};
 pub use granted::{GrantError, Granted};

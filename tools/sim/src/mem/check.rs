@@ -64,7 +64,7 @@ pub enum Sort {
 
 /// An operation of a program.
 #[derive(Clone, Debug)]
-pub struct Op {
+pub struct Operation {
     /// Whose.
     pub side: usize,
     /// What.
@@ -100,7 +100,7 @@ pub struct Mem {
 #[derive(Default)]
 pub struct Log {
     /// All of them.
-    pub ops: Vec<Op>,
+    pub ops: Vec<Operation>,
     /// The first violation.
     pub violation: Option<Violation>,
     /// The latest PUT that is done, or message that was delivered, by the side that sent it.

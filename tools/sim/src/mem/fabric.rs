@@ -208,7 +208,7 @@ impl World<'_> {
                 let Some(region) = self.region(side, epoch, rkey) else {
                     return;
                 };
-                self.seen.ghosts += u32::from(qp == Qp::Error);
+                self.seen.late += u32::from(qp == Qp::Error);
                 // The sender may read its memory again until its queue pair is drained.
                 let reads = self.attempts[epoch as usize].qp[1 - side] != Qp::Gone;
                 if let (Wr::Push { mem, offset, .. }, true) = (wr, reads) {

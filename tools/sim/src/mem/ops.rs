@@ -12,7 +12,7 @@ use ibmsg_proto::send::{Next, Progress};
 use ibmsg_proto::wire::{Ask, Got, KeyRecord, MemoryRecord, Note, NoteKind, Return, Revoke};
 
 use super::bug::Bug;
-use super::check::{Mem, Op, Sort, Violation};
+use super::check::{Mem, Operation, Sort, Violation};
 use super::fabric::{Pkt, Qp, Region, Wr};
 use super::host::{What, CHANNEL};
 use super::schedule::{self, CELL, SLOTS};
@@ -34,7 +34,7 @@ fn cells(range: &Range) -> u64 {
 impl World<'_> {
     /// A program's step.
     pub fn step(&mut self, n: usize) {
-        let schedule::Op { side, what, .. } = self.sch.ops[n];
+        let schedule::Action { side, what, .. } = self.sch.ops[n];
         let host = &self.hosts[side];
         if !host.up || host.dead || host.ending.is_some() {
             return;
@@ -83,7 +83,7 @@ impl World<'_> {
     }
 
     fn begin(&mut self, side: usize, sort: Sort, cells: u8) -> usize {
-        self.log.ops.push(Op {
+        self.log.ops.push(Operation {
             side,
             sort,
             since: self.now,
@@ -200,7 +200,7 @@ impl World<'_> {
     }
 
     /// Does all that can be done now.
-    pub fn pump(&mut self, side: usize) {
+    pub fn serve(&mut self, side: usize) {
         if !self.hosts[side].up {
             return;
         }

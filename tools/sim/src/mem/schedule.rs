@@ -34,7 +34,7 @@ pub enum What {
 
 /// A program's step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Op {
+pub struct Action {
     /// When.
     pub at: Time,
     /// Whose.
@@ -85,7 +85,7 @@ pub struct Schedule {
     /// Keys of each side that the peer may have.
     pub keys: u16,
     /// What programs do.
-    pub ops: Vec<Op>,
+    pub ops: Vec<Action>,
     /// The faults.
     pub faults: Vec<Fault>,
 }
@@ -110,12 +110,12 @@ impl Schedule {
         for side in [CLIENT, SERVER] {
             for slot in 0..r.below(SLOTS as u64 + 1) {
                 let what = map(&mut r, slot as u8);
-                s.ops.push(Op { at: 0, side, what });
+                s.ops.push(Action { at: 0, side, what });
             }
         }
         let spread = [2, 10, 30][r.below(3) as usize] * MS;
         for _ in 0..[3, 6, 12, 16][r.below(4) as usize] {
-            let op = Op {
+            let op = Action {
                 at: r.below(spread),
                 side: r.below(2) as usize,
                 what: what(&mut r),
@@ -124,7 +124,7 @@ impl Schedule {
         }
         if r.below(4) == 0 {
             let (at, side, what) = (r.below(spread * 2), r.below(2) as usize, What::Die);
-            s.ops.push(Op { at, side, what });
+            s.ops.push(Action { at, side, what });
         }
         s.ops.sort_by_key(|op| op.at);
         for _ in 0..[0, 1, 2, 4][r.below(4) as usize] {

@@ -51,7 +51,7 @@ pub struct Seen {
     /// Reads that landed at the asker.
     pub reads: u32,
     /// WRITEs that landed by a queue pair in error.
-    pub ghosts: u32,
+    pub late: u32,
     /// Work requests that met an invalid key.
     pub refused: u32,
     /// Moves of the channel.
@@ -178,7 +178,7 @@ impl<'s> World<'s> {
             events += 1;
             self.event(ev);
             for side in [CLIENT, SERVER] {
-                self.pump(side);
+                self.serve(side);
             }
             if self.log.violation.is_some() {
                 break;
