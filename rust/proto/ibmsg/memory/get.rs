@@ -7,7 +7,7 @@
 //! invalidated, before the GET is repeated or ends. So its outcome is always certain.
 
 use super::range::{Handle, Range, Refusal, Rights, PIECE};
-use super::{Keys, KeysError, Want};
+use super::{Keys, Want};
 
 /// How the bytes move.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -189,19 +189,16 @@ impl Get {
         keys.done(place);
     }
 
-    /// GOT has arrived with the number `id`. Returns `false` if it is for another GET; a GOT for none is
-    /// [`KeysError::NoGet`].
-    ///
-    /// # Errors
-    ///
-    /// None of its own: the type says what the caller returns when no GET takes it.
-    pub fn got(&mut self, id: u32, refused: Option<Refusal>) -> Result<bool, KeysError> {
+    /// GOT has arrived with the number `id`. Returns `false` if it is for another GET: one that no GET takes is
+    /// [`super::keys::KeysError::NoGet`].
+    #[must_use]
+    pub fn got(&mut self, id: u32, refused: Option<Refusal>) -> bool {
         if self.landing != Landing::Open(id) {
-            return Ok(false);
+            return false;
         }
         self.landing = Landing::Landed;
         self.refused = self.refused.or(refused);
-        Ok(true)
+        true
     }
 
     /// The landing key is invalid.

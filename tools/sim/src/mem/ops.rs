@@ -369,7 +369,7 @@ impl World<'_> {
             MemoryRecord::Got(got) => {
                 let mut taken = false;
                 for (_, get, _) in &mut host.gets {
-                    taken |= get.got(got.id, got.refused).map_err(|e| e.as_str())?;
+                    taken |= get.got(got.id, got.refused);
                 }
                 // A GET ends with its channel, without an answer.
                 if !taken && host.ending.is_none() {
