@@ -3,7 +3,7 @@
 //! The terms on which one side of a channel receives.
 
 use crate::limits::{cost, MAX_CALLS, MAX_MESSAGE, MAX_WINDOW_BYTES, MAX_WINDOW_MESSAGES};
-use crate::memory::MemoryTerms;
+use crate::memory::terms::MemoryTerms;
 
 /// What a side is ready to receive on a channel. OPEN has the terms of the opener, ACCEPT those of the
 /// acceptor; they stay as they are while the channel exists.

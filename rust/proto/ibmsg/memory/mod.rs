@@ -9,6 +9,7 @@
 //! | Module | Contents |
 //! |---|---|
 //! | [`range`] | handles, ranges, rights, pieces, refusals |
+//! | [`terms`] | what OPEN and ACCEPT say |
 //! | [`export`] | the owner: publishing, revocation |
 //! | [`granted`] | the owner: the keys that the peer has |
 //! | [`keys`] | the asker: the keys that it has |
@@ -32,6 +33,7 @@ pub mod granted;
 pub mod keys;
 pub mod put;
 pub mod range;
+pub mod terms;
 
 pub use bodies::Bodies;
 pub use export::{Export, Unmap};
@@ -40,40 +42,9 @@ pub use granted::{GrantError, Granted};
 pub use keys::{Keys, KeysError, Want};
 pub use put::{Put, PutStep};
 pub use range::{Handle, Key, Range, Refusal, Rights, PIECE};
+pub use terms::{MemoryTerms, MAX_KEYS};
 
 use crate::send::Progress;
-
-/// The most keys, and the most pushes, of [`MemoryTerms`].
-pub const MAX_KEYS: u16 = 1024;
-
-/// Memory on a channel: what a side serves. OPEN and ACCEPT carry it; the peer has none if they do not.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct MemoryTerms {
-    keys: u16,
-    pushes: u16,
-}
-
-impl MemoryTerms {
-    /// Terms of `keys` keys of this side that the peer may have at once, and of `pushes` records GET that may be
-    /// unanswered. `None` if either is 0 or more than [`MAX_KEYS`].
-    pub const fn new(keys: u16, pushes: u16) -> Option<Self> {
-        match (keys, pushes) {
-            (0, _) | (_, 0) => None,
-            _ if keys > MAX_KEYS || pushes > MAX_KEYS => None,
-            _ => Some(Self { keys, pushes }),
-        }
-    }
-
-    /// Keys: 1 to [`MAX_KEYS`].
-    pub const fn keys(&self) -> u16 {
-        self.keys
-    }
-
-    /// Records GET: 1 to [`MAX_KEYS`].
-    pub const fn pushes(&self) -> u16 {
-        self.pushes
-    }
-}
 
 /// What became of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

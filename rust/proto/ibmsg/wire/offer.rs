@@ -7,7 +7,7 @@ use ibtrs_proto::Errno;
 
 use super::*;
 use crate::limits::{MAX_PORTAL_NAME, MAX_PRIVATE_DATA};
-use crate::memory::MemoryTerms;
+use crate::memory::terms::MemoryTerms;
 use crate::window::{Window, WindowError};
 
 /// Bytes of OPEN before the name.

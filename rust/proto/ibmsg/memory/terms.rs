@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What a side says about its memory when a channel is opened.
+
+/// The most keys, and the most pushes, of [`MemoryTerms`].
+pub const MAX_KEYS: u16 = 1024;
+
+/// Memory on a channel: what a side serves. OPEN and ACCEPT carry it; the peer has none if they do not.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MemoryTerms {
+    keys: u16,
+    pushes: u16,
+}
+
+impl MemoryTerms {
+    /// Terms of `keys` keys of this side that the peer may have at once, and of `pushes` records GET that may be
+    /// unanswered. `None` if either is 0 or more than [`MAX_KEYS`].
+    pub const fn new(keys: u16, pushes: u16) -> Option<Self> {
+        match (keys, pushes) {
+            (0, _) | (_, 0) => None,
+            _ if keys > MAX_KEYS || pushes > MAX_KEYS => None,
+            _ => Some(Self { keys, pushes }),
+        }
+    }
+
+    /// Keys: 1 to [`MAX_KEYS`].
+    pub const fn keys(&self) -> u16 {
+        self.keys
+    }
+
+    /// Records GET: 1 to [`MAX_KEYS`].
+    pub const fn pushes(&self) -> u16 {
+        self.pushes
+    }
+}
