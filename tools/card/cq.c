@@ -7,6 +7,8 @@ static void card_interrupt(void *data)
 {
 	struct card_cq *cq = data;
 
+	/* Where interrupts are threads a driver's would be one: handlers may take locks that sleep there. */
+	lockdep_hardirq_threaded();
 	atomic64_inc(&cq->card->interrupts);
 	clear_bit(0, &cq->pending);
 	/* The consumer must see a completion that came before its signal was left out as pending. */
@@ -46,7 +48,7 @@ int card_create_cq(struct ib_cq *ibcq, const struct ib_cq_init_attr *attr, struc
 	cq->size = attr->cqe;
 	cq->cpu = attr->comp_vector % nr_cpu_ids;
 	spin_lock_init(&cq->lock);
-	cq->self_interrupt = IRQ_WORK_INIT_HARD(card_self_interrupt);
+	cq->self_interrupt = IRQ_WORK_INIT(card_self_interrupt);
 	INIT_CSD(&cq->interrupt, card_interrupt, cq);
 	INIT_WORK(&cq->event, card_cq_event);
 	ibcq->cqe = attr->cqe;

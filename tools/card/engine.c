@@ -408,7 +408,7 @@ static void card_arm_timer(struct card_qp *qp)
 	if (qp->sq_done != qp->sq_sent)
 		when = min(when, card_wqe(qp, qp->sq_done)->ack_at);
 	if (when != KTIME_MAX)
-		hrtimer_start(&qp->timer, when, HRTIMER_MODE_ABS_HARD);
+		hrtimer_start(&qp->timer, when, HRTIMER_MODE_ABS);
 }
 
 static void card_work(struct card_qp *qp)

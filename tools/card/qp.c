@@ -120,8 +120,8 @@ int card_create_qp(struct ib_qp *ibqp, struct ib_qp_init_attr *attr, struct ib_u
 	spin_lock_init(&qp->lock);
 	spin_lock_init(&qp->rq_lock);
 	atomic_set(&qp->kicks, 0);
-	qp->kick = IRQ_WORK_INIT_HARD(card_kicked);
-	hrtimer_setup(&qp->timer, card_timer, CLOCK_MONOTONIC, HRTIMER_MODE_ABS_HARD);
+	qp->kick = IRQ_WORK_INIT(card_kicked);
+	hrtimer_setup(&qp->timer, card_timer, CLOCK_MONOTONIC, HRTIMER_MODE_ABS);
 	INIT_WORK(&qp->event, card_qp_event);
 	err = card_make_queues(qp);
 	if (!err)
