@@ -41,7 +41,8 @@
 //! `Attempt::cons`, then one of `Path::fsm` and `Attempt::setup` (never both);
 //! `Env::key_id`; `Reauth::state`;
 //! `Request::inner`, `Session::failover`; then the locks of the RDMA crate. Nothing is taken under
-//! `Path::kept`, `FailoverRecord::state` or `History::ring`; under `Session::messages`, only locks of what serves messages.
+//! `Path::kept`, `FailoverRecord::state` or `History::ring`; under `OldestRequest::known`, only `Request::inner`;
+//! under `Session::messages`, only locks of what serves messages.
 
 #![deny(unsafe_code)]
 

@@ -90,6 +90,7 @@ use paths::Paths;
 pub(crate) use paths::ShownPath;
 use reauth::Reauth;
 use requeue_list::FailoverState;
+use stall::OldestRequest;
 pub(crate) use submit::cid_of;
 
 /// Parameters of a session to open.
@@ -219,6 +220,8 @@ pub struct Session {
     record: FailoverRecord,
     #[pin]
     history: History,
+    #[pin]
+    oldest_request: OldestRequest,
     /// Connects and disconnects without a uevent yet.
     #[pin]
     pending_uevents: SpinLockIrq<Steps<bool>>,
@@ -297,6 +300,7 @@ impl Session {
                 hook <- new_mutex!(None, "Session::hook"),
                 record <- FailoverRecord::new(),
                 history <- History::new()?,
+                oldest_request <- OldestRequest::new(),
                 pending_uevents <- new_spinlock_irq!(Steps::default(), "Session::pending_uevents"),
                 uevents <- kx::new_work!(env.uevent_queue(), "Session::uevents"),
                 requeue_work <- kx::new_work!(requeue_queue.clone(), "Session::requeue_work"),

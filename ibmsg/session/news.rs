@@ -4,7 +4,8 @@
 //! use any more.
 //!
 //! [`State::walk`] tells them. The same news of another path, or by another connection, is not told again until
-//! there is a new connection.
+//! there is a new connection. A key that one path could not use is told only when there is no connection: until then
+//! others carry messages, and the path may come back with another key.
 
 use ibmsg_proto::wire::Drain;
 use ibtrs_proto::Errno;
@@ -43,19 +44,23 @@ impl News {
     /// There is a new connection: what is heard from now on is news.
     pub(super) fn forget(&mut self) {
         self.heard = Said::NOTHING;
+        self.due.key = None;
     }
 
-    /// All channels were told.
-    pub(super) fn told(&mut self) {
-        self.due = Said::NOTHING;
+    /// All channels were told. `is_cut_off`: there was no connection.
+    pub(super) fn told(&mut self, is_cut_off: bool) {
+        self.due.drain = None;
+        if is_cut_off {
+            self.due.key = None;
+        }
     }
 
     /// Tells the program of a channel.
-    pub(super) fn tell(&self, chan: &mut Chan) {
+    pub(super) fn tell(&self, chan: &mut Chan, is_cut_off: bool) {
         if let Some(drain) = self.due.drain {
             chan.draining(drain.seconds);
         }
-        if let Some(why) = self.due.key {
+        if let Some(why) = self.due.key.filter(|_| is_cut_off) {
             chan.key_revoked(why);
         }
     }

@@ -77,7 +77,7 @@ impl Side {
             }
             let Some(after) = next.and_then(|id| id.checked_add(1)) else {
                 (state.walk, state.live) = (None, None);
-                state.news.told();
+                state.news.told(state.conns.is_empty());
                 state.is_spreading = false;
                 return true;
             };
@@ -104,7 +104,7 @@ impl Side {
                 chan.lost();
             }
         }
-        news.tell(chan);
+        news.tell(chan, conns.is_empty());
         match self.0.role {
             Role::Client => state.place(id),
             Role::Server => {

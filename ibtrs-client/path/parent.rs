@@ -35,6 +35,11 @@ use kernel::{
 };
 use kx::io::IoHandle;
 
+/// Of [`Parent::record`]: the path takes requests.
+pub(crate) const CONNECTED: &str = "connected";
+/// Of [`Parent::record`]: an attempt to connect the path has failed.
+pub(crate) const FAILED: &str = "failed";
+
 /// What a path and its attempts ask of their session, and tell it.
 pub(crate) trait Parent: Send + Sync {
     /// Returns the epoch of a new attempt, and what serves its message connection, if there is such a

@@ -5,10 +5,13 @@
 
 use super::Path;
 use crate::{
-    path::attempt::{
-        connect,
-        Attempt,
-        Resources, //
+    path::{
+        attempt::{
+            connect,
+            Attempt,
+            Resources, //
+        },
+        parent, //
     },
     text::Text, //
 };
@@ -136,11 +139,14 @@ impl Path {
     /// Adds a step to the history of the session. [`Path::error`] adds a loss, with its cause.
     fn record_step(&self, event: Event, next: State) {
         let (what, cause) = match (next, event) {
-            (State::Connected, _) => ("connected", ""),
+            (State::Connected, _) => (parent::CONNECTED, ""),
             (State::Closing | State::Closed, Event::UserDisconnect) => ("closed", "by a user"),
             (State::Closing | State::Closed, Event::UserRemove) => ("closed", "to be removed"),
             (State::Closing | State::Closed, Event::LimitSet | Event::ConnectFailed) => {
                 ("closed", "max_reconnect_attempts is reached")
+            }
+            (State::Reconnecting, Event::UserReconnect) => {
+                ("closed", "to be connected again by a user")
             }
             (State::Dead, _) => ("removed", ""),
             _ => return,
@@ -164,7 +170,11 @@ impl Path {
         }
         let text = Text::new(what);
         *self.last_error.lock() = (text, epoch);
-        let what = if was_connected { "lost" } else { "failed" };
+        let what = if was_connected {
+            "lost"
+        } else {
+            parent::FAILED
+        };
         self.parent.record(self.name(), what, text.as_str());
         if awaited {
             kx::pr_info_ratelimited!("{}: {}\n", self.log(), text.as_str());

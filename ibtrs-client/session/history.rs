@@ -6,7 +6,13 @@
 //! short.
 
 use super::Session;
-use crate::text::Text;
+use crate::{
+    path::parent::{
+        CONNECTED,
+        FAILED, //
+    },
+    text::Text, //
+};
 use kernel::{
     fmt,
     new_spinlock_irq,
@@ -66,17 +72,18 @@ impl Ring {
         self.changes.get(number % MAX)
     }
 
-    /// Returns whether the last change of the same path tells the same: a path that cannot be connected
-    /// for hours must not push out everything else.
-    fn has_just(&self, change: &Change) -> bool {
+    /// Returns whether an attempt has failed for a reason for which one has failed since its path was connected last:
+    /// a path that cannot be connected for hours must not push out everything else.
+    fn has_failed_so(&self, change: &Change) -> bool {
         let oldest = self.total.saturating_sub(MAX);
-        let mut known = (oldest..self.total).rev().filter_map(|n| self.get(n));
-        let former = known.find(|former| former.path.as_str() == change.path.as_str());
-        former.is_some_and(|former| change.repeats(former))
+        let kept = (oldest..self.total).rev().filter_map(|n| self.get(n));
+        let of_path = kept.filter(|kept| kept.path.as_str() == change.path.as_str());
+        let mut since = of_path.take_while(|kept| kept.what != CONNECTED);
+        change.what == FAILED && since.any(|former| change.repeats(former))
     }
 
     fn push(&mut self, change: Change) {
-        if self.has_just(&change) {
+        if self.has_failed_so(&change) {
             return;
         }
         match self.changes.get_mut(self.total % MAX) {
@@ -117,13 +124,16 @@ impl History {
     ///
     /// Any.
     pub(super) fn record(&self, path: &CStr, what: &'static str, cause: &str) {
-        let change = Change {
-            at_ms: now_ms(),
+        let mut change = Change {
+            at_ms: 0,
             path: Text::new(fmt!("{path}")),
             what,
             cause: Text::new(fmt!("{cause}")),
         };
-        self.ring.lock().push(change);
+        let mut ring = self.ring.lock();
+        // So that times are in order.
+        change.at_ms = now_ms();
+        ring.push(change);
     }
 }
 
@@ -151,8 +161,8 @@ impl Session {
             };
             let (s, ms) = (change.at_ms / 1000, change.at_ms % 1000);
             let (path, cause) = (change.path.as_str(), change.cause.as_str());
-            let line = fmt!("{s}.{ms:03} {path} {} {cause}", change.what);
-            if buf.line(line).is_err() {
+            let what = change.what;
+            if buf.line(fmt!("{s}.{ms:03} {path} {what} {cause}")).is_err() {
                 // The last line is cut off, and has no newline.
                 break;
             }

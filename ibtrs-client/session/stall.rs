@@ -7,6 +7,15 @@ use super::{
     Session, //
 };
 use ibtrs_proto::downtime;
+use kernel::{
+    new_mutex,
+    prelude::*,
+    sync::Mutex,
+    time::{
+        Instant,
+        Monotonic, //
+    }, //
+};
 
 /// The time for which the session has been without a path.
 pub(crate) struct Outage {
@@ -16,6 +25,25 @@ pub(crate) struct Outage {
     pub(crate) failing_since_ms: Option<i64>,
     /// Milliseconds until requests fail; `None` if they wait without limit, or fail already.
     pub(crate) left_ms: Option<u64>,
+}
+
+/// For how long the age of the oldest request is not looked for again, in milliseconds: anybody may read it, as often as
+/// he likes.
+const MAX_AGE_MS: i64 = 100;
+
+/// The age of the oldest request, as it was found last.
+#[pin_data]
+pub(super) struct OldestRequest {
+    #[pin]
+    known: Mutex<Option<(Instant<Monotonic>, u64)>>,
+}
+
+impl OldestRequest {
+    pub(super) fn new() -> impl PinInit<Self> {
+        pin_init!(Self {
+            known <- new_mutex!(None, "OldestRequest::known"),
+        })
+    }
 }
 
 impl Session {
@@ -44,12 +72,25 @@ impl Session {
     }
 
     /// Returns for how many milliseconds the oldest unanswered I/O request has been on its path; 0
-    /// without one.
+    /// without one. The answer is at most [`MAX_AGE_MS`] old.
     ///
     /// # Context
     ///
-    /// Any but hardirq. Visits the slots of all tags: not for the data path.
+    /// May sleep.
     pub(crate) fn oldest_request_ms(&self) -> u64 {
+        let mut known = self.oldest_request.known.lock();
+        if let Some((at, ms)) = *known {
+            if at.elapsed().as_millis() < MAX_AGE_MS {
+                return ms;
+            }
+        }
+        let ms = self.find_oldest_request_ms();
+        *known = Some((Instant::now(), ms));
+        ms
+    }
+
+    /// Visits the slots of all tags, and takes their locks.
+    fn find_oldest_request_ms(&self) -> u64 {
         let io = usize::from(self.depth_split().io());
         let oldest = self.with_multipath(|multipath| {
             let paths = multipath.paths.iter();
