@@ -20,7 +20,8 @@
 
 #define CARD_PORT 1
 #define CARD_GIDS 64
-#define CARD_LOCAL_DMA_LKEY 0xcafe00u
+/* No region has index 0, hence none has a key like this. */
+#define CARD_LOCAL_DMA_LKEY 0xcau
 #define CARD_GRH_BYTES 40
 
 /* What a consumer did that no card would allow. The names in report.c have the same order. */
@@ -47,6 +48,8 @@ enum card_report {
 	CARD_BAD_OPCODE,
 	CARD_NO_RECEIVE,
 	CARD_RECEIVE_TOO_SHORT,
+	CARD_MR_BUSY,
+	CARD_TOO_MANY_READS,
 	CARD_REPORTS,
 };
 
@@ -125,7 +128,8 @@ struct card_cq {
 	/* Of the ring and of what follows. */
 	spinlock_t lock;
 	struct card_cqe *ring;
-	u32 size, head, tail;
+	/* The ring has a power of two entries, so that the indexes may wrap; `size` of them are used. */
+	u32 size, mask, head, tail;
 	enum ib_cq_notify_flags armed;
 	bool broken;
 	int cpu;
@@ -142,6 +146,9 @@ struct card_mr {
 	struct ib_mr ibmr;
 	struct card *card;
 	enum card_mr_state state;
+	/* Of the keys; the serial number is never given again. */
+	u32 index;
+	u64 serial;
 	/* What the last registration or the allocation made valid. */
 	u32 key;
 	u64 iova, length;
@@ -154,8 +161,8 @@ struct card_mr {
 	u64 *pages[2];
 	u8 live, mapped;
 	u32 max_pages, filled;
-	/* A registration of the latter is posted and has not run. */
-	bool busy;
+	/* Registrations of the latter that are posted and have not run. */
+	atomic_t busy;
 };
 
 /* A work request of a send queue; scatter entries or inline data follow it. */
@@ -174,9 +181,10 @@ struct card_wqe {
 			u32 rkey;
 		} rdma;
 		struct {
-			struct card_mr *mr;
+			/* Not a pointer: the consumer may deregister the region at any time. */
+			u64 serial;
 			u64 iova, length;
-			u32 key, page_shift;
+			u32 index, key, page_shift;
 			int access;
 		} reg;
 		struct {
@@ -211,10 +219,10 @@ struct card_qp {
 
 	/*
 	 * Work requests: [tail, done) wait to be polled, [done, sent) for the acknowledgement, [sent, head) to be
-	 * sent. The engine owns done and sent.
+	 * sent. The engine owns done and sent. Both queues have a power of two places, so that indexes may wrap.
 	 */
 	void *sq;
-	u32 sq_stride, sq_head, sq_sent, sq_done, sq_tail;
+	u32 sq_stride, sq_mask, sq_head, sq_sent, sq_done, sq_tail;
 	u32 reads_out;
 	/* The work request that was sent last has failed; the error state follows. */
 	bool failed;
@@ -222,7 +230,7 @@ struct card_qp {
 	/* Of the receive queue: [tail, taken) wait to be polled, [taken, head) for messages. */
 	spinlock_t rq_lock;
 	void *rq;
-	u32 rq_stride, rq_head, rq_taken, rq_tail;
+	u32 rq_stride, rq_mask, rq_head, rq_taken, rq_tail;
 
 	/* The engine runs while this is not zero. */
 	atomic_t kicks;
@@ -290,12 +298,12 @@ static inline struct card_ah *to_ah(struct ib_ah *ibah)
 
 static inline struct card_wqe *card_wqe(struct card_qp *qp, u32 index)
 {
-	return qp->sq + (size_t)(index % qp->cap.max_send_wr) * qp->sq_stride;
+	return qp->sq + (size_t)(index & qp->sq_mask) * qp->sq_stride;
 }
 
 static inline struct card_rqe *card_rqe(struct card_qp *qp, u32 index)
 {
-	return qp->rq + (size_t)(index % qp->cap.max_recv_wr) * qp->rq_stride;
+	return qp->rq + (size_t)(index & qp->rq_mask) * qp->rq_stride;
 }
 
 static inline bool card_is_up(const struct card *card)
@@ -332,6 +340,7 @@ struct ib_mr *card_alloc_mr(struct ib_pd *pd, enum ib_mr_type type, u32 max_sg);
 int card_map_mr_sg(struct ib_mr *ibmr, struct scatterlist *sg, int nents, unsigned int *offset);
 int card_dereg_mr(struct ib_mr *ibmr, struct ib_udata *udata);
 enum ib_wc_status card_register(struct card_qp *qp, struct card_wqe *wqe);
+void card_drop_registration(struct card_qp *qp, const struct card_wqe *wqe);
 bool card_invalidate(struct card_qp *qp, u32 key, u64 wr_id);
 struct card_mr *card_find_mr(struct card_qp *qp, u32 key, bool remote, u64 wr_id);
 bool card_check_mr(struct card_qp *qp, struct card_mr *mr, u64 address, u32 length, int access, u64 wr_id);

@@ -41,7 +41,8 @@ int card_create_cq(struct ib_cq *ibcq, const struct ib_cq_init_attr *attr, struc
 		return -EINVAL;
 	if (card_fails(card, "create_cq"))
 		return -ENOMEM;
-	cq->ring = kvcalloc(attr->cqe, sizeof(*cq->ring), GFP_KERNEL);
+	cq->mask = roundup_pow_of_two(attr->cqe) - 1;
+	cq->ring = kvcalloc(cq->mask + 1, sizeof(*cq->ring), GFP_KERNEL);
 	if (!cq->ring)
 		return -ENOMEM;
 	cq->card = card;
@@ -61,6 +62,7 @@ int card_destroy_cq(struct ib_cq *ibcq, struct ib_udata *udata)
 
 	while (test_bit(0, &cq->pending))
 		cpu_relax();
+	irq_work_sync(&cq->self_interrupt);
 	/* A handler in a hard interrupt is a reader. */
 	synchronize_rcu();
 	cancel_work_sync(&cq->event);
@@ -88,7 +90,7 @@ void card_complete(struct card_cq *cq, const struct card_cqe *cqe, bool solicite
 		full = !cq->broken;
 		cq->broken = true;
 	} else {
-		cq->ring[cq->head++ % cq->size] = *cqe;
+		cq->ring[cq->head++ & cq->mask] = *cqe;
 		wake = cq->armed == IB_CQ_NEXT_COMP ||
 		       (cq->armed && (solicited || cqe->wc.status != IB_WC_SUCCESS));
 		if (wake)
@@ -124,7 +126,7 @@ int card_poll_cq(struct ib_cq *ibcq, int entries, struct ib_wc *wc)
 
 	spin_lock_irqsave(&cq->lock, flags);
 	while (n < entries && cq->tail != cq->head) {
-		const struct card_cqe *cqe = &cq->ring[cq->tail++ % cq->size];
+		const struct card_cqe *cqe = &cq->ring[cq->tail++ & cq->mask];
 
 		card_release(cqe);
 		if (cqe->qp)
@@ -155,7 +157,7 @@ void card_forget_completions(struct card_cq *cq, struct card_qp *qp)
 
 	spin_lock_irqsave(&cq->lock, flags);
 	for (u32 i = cq->tail; i != cq->head; i++)
-		if (cq->ring[i % cq->size].qp == qp)
-			cq->ring[i % cq->size].qp = NULL;
+		if (cq->ring[i & cq->mask].qp == qp)
+			cq->ring[i & cq->mask].qp = NULL;
 	spin_unlock_irqrestore(&cq->lock, flags);
 }

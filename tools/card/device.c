@@ -4,6 +4,7 @@
 #include <linux/dma-mapping.h>
 #include <linux/module.h>
 #include <linux/netdevice.h>
+#include <linux/tracepoint.h>
 #include <net/addrconf.h>
 #include <rdma/ib_mad.h>
 #include <rdma/rdma_netlink.h>
@@ -118,16 +119,22 @@ static struct ib_mr *card_reg_user_mr(struct ib_pd *pd, u64 start, u64 length, u
 	return ERR_PTR(-EOPNOTSUPP);
 }
 
-/* Registered, and no client has seen it yet. */
+/* Registered, and no client has seen it yet. An interface has one card, as its addresses are those of one. */
 static int card_enable(struct ib_device *ibdev)
 {
-	struct card *card = to_card(ibdev);
+	struct card *card = to_card(ibdev), *other;
+	int err = 0;
 
-	card_debugfs_add(card);
 	mutex_lock(&list_lock);
-	list_add_tail_rcu(&card->entry, &card_list);
+	list_for_each_entry(other, &card_list, entry)
+		if (other->ndev == card->ndev)
+			err = -EEXIST;
+	if (!err)
+		list_add_tail_rcu(&card->entry, &card_list);
 	mutex_unlock(&list_lock);
-	return 0;
+	if (!err)
+		card_debugfs_add(card);
+	return err;
 }
 
 static void card_release(struct ib_device *ibdev)
@@ -142,6 +149,8 @@ static void card_release(struct ib_device *ibdev)
 	debugfs_remove(card->folder);
 	xa_destroy(&card->mrs);
 	dev_set_drvdata(&card->parent->dev, NULL);
+	/* A probe may still have the tracker. */
+	tracepoint_synchronize_unregister();
 	card_tracker_free(&card->tracker);
 	platform_device_unregister(card->parent);
 }
@@ -231,10 +240,13 @@ static int card_register_device(struct card *card, const char *name, struct net_
 
 int card_add(const char *name, struct net_device *ndev)
 {
-	const struct card_profile *profile = card_find_profile(profile_name);
+	const struct card_profile *profile;
 	struct card *card;
 	int err;
 
+	kernel_param_lock(THIS_MODULE);
+	profile = card_find_profile(profile_name);
+	kernel_param_unlock(THIS_MODULE);
 	if (!profile)
 		return -EINVAL;
 	card = ib_alloc_device(card, ibdev);
@@ -291,11 +303,15 @@ void card_set_link(struct net_device *ndev, bool up)
 
 void card_remove_from(struct net_device *ndev)
 {
-	struct ib_device *ibdev = ib_device_get_by_netdev(ndev, RDMA_DRIVER_UNKNOWN);
+	struct card *card;
 
-	if (!ibdev)
-		return;
-	if (ibdev->ops.owner == THIS_MODULE)
-		ib_unregister_device_queued(ibdev);
-	ib_device_put(ibdev);
+	/* Those in the list have not been released. */
+	mutex_lock(&list_lock);
+	list_for_each_entry(card, &card_list, entry) {
+		if (card->ndev != ndev || !ib_device_try_get(&card->ibdev))
+			continue;
+		ib_unregister_device_queued(&card->ibdev);
+		ib_device_put(&card->ibdev);
+	}
+	mutex_unlock(&list_lock);
 }

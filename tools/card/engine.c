@@ -8,6 +8,9 @@
  */
 #include "card.h"
 
+/* Steps of one run, which has interrupts off; an interrupt of its own goes on. */
+#define CARD_BUDGET 16
+
 /* Whether a work request was sent, and if not, why it is tried again. */
 enum card_sent { CARD_SENT, CARD_NO_ANSWER, CARD_NOT_READY };
 
@@ -180,6 +183,16 @@ static void card_move(struct card_qp *qp, struct card_qp *other, struct card_wqe
 		card_refuse(other, wqe, IB_WC_REM_ACCESS_ERR);
 }
 
+/* The other end has resources for no more reads than it said when it was connected. */
+static bool card_takes_read(struct card_qp *qp, struct card_qp *other, struct card_wqe *wqe)
+{
+	if (likely(qp->reads_out < other->max_dest_rd_atomic))
+		return true;
+	card_misuse(other->card, other, CARD_TOO_MANY_READS, wqe->wr_id, 0, other->max_dest_rd_atomic);
+	card_refuse(other, wqe, IB_WC_REM_INV_REQ_ERR);
+	return false;
+}
+
 static enum card_sent card_send_to(struct card_qp *qp, struct card_wqe *wqe, bool early)
 {
 	struct card_qp *other = card_other_end(qp);
@@ -188,6 +201,8 @@ static enum card_sent card_send_to(struct card_qp *qp, struct card_wqe *wqe, boo
 		return CARD_NO_ANSWER;
 	switch (wqe->opcode) {
 	case IB_WR_RDMA_READ:
+		if (!card_takes_read(qp, other, wqe))
+			return CARD_SENT;
 		if (!wqe->late || early)
 			card_move(qp, other, wqe);
 		return CARD_SENT;
@@ -232,6 +247,12 @@ static bool card_has_data(const struct card_wqe *wqe)
 	return wqe->opcode != IB_WR_REG_MR && wqe->opcode != IB_WR_LOCAL_INV;
 }
 
+/* No more than the bits of the draw that are left for it. */
+static u32 card_delay(u32 draw)
+{
+	return draw % (min_t(u32, READ_ONCE(card_max_delay_us), U16_MAX) + 1);
+}
+
 /* Draws what the schedule has for a work request that is about to be sent. */
 static void card_draw(struct card_qp *qp, struct card_wqe *wqe)
 {
@@ -246,10 +267,10 @@ static void card_draw(struct card_qp *qp, struct card_wqe *wqe)
 		return;
 	draw = prandom_u32_state(&qp->random);
 	if (draw & 1)
-		qp->not_before = ktime_add_us(qp->not_before, (draw >> 8) % (card_max_delay_us + 1));
+		qp->not_before = ktime_add_us(qp->not_before, card_delay(draw >> 8));
 	wqe->ack_at = qp->not_before;
 	if (draw & 2)
-		wqe->ack_at = ktime_add_us(wqe->ack_at, (draw >> 16) % (card_max_delay_us + 1));
+		wqe->ack_at = ktime_add_us(wqe->ack_at, card_delay(draw >> 16));
 	wqe->late = wqe->opcode == IB_WR_RDMA_READ && (draw & 4);
 	if ((draw & 8) && card_has_data(wqe) && wqe->opcode != IB_WR_RDMA_READ)
 		card_send_to(qp, wqe, true);
@@ -269,12 +290,13 @@ static bool card_try_again(struct card_qp *qp, struct card_wqe *wqe, enum card_s
 	if (why == CARD_NO_ANSWER) {
 		if (!qp->timeout)
 			qp->not_before = ktime_add_ms(ktime_get(), 10);
-		else if (qp->retries++ < qp->retry_cnt)
-			qp->not_before = ktime_add_ns(ktime_get(), 4096ULL << qp->timeout);
 		else
-			wqe->status = IB_WC_RETRY_EXC_ERR;
-		return wqe->status == IB_WC_SUCCESS;
+			qp->not_before = ktime_add_ns(ktime_get(), 4096ULL << qp->timeout);
+		/* The first was no retry. */
+		qp->retries += !!qp->timeout;
+		return true;
 	}
+	qp->retries = 0;
 	other = card_find_qp(qp->dest_qpn);
 	if (other && !qp->rnr_retries)
 		card_misuse(other->card, (struct card_qp *)other, CARD_NO_RECEIVE, wqe->wr_id, 0, wqe->length);
@@ -285,6 +307,15 @@ static bool card_try_again(struct card_qp *qp, struct card_wqe *wqe, enum card_s
 	qp->rnr_retries++;
 	qp->not_before = ktime_add_us(ktime_get(), 10ULL * rnr_timers[(other ? other->min_rnr_timer : 12) & 31]);
 	return true;
+}
+
+/* A queue pair that was connected for no reads cannot wait for one to end. */
+static void card_refuse_read(struct card_qp *qp, struct card_wqe *wqe)
+{
+	if (wqe->status != IB_WC_SUCCESS)
+		return;
+	card_misuse(qp->card, qp, CARD_TOO_MANY_READS, wqe->wr_id, 0, 0);
+	wqe->status = IB_WC_LOC_QP_OP_ERR;
 }
 
 /* Sends the next work request. False if there is none, or not yet. */
@@ -299,8 +330,11 @@ static bool card_send_next(struct card_qp *qp)
 	wqe = card_wqe(qp, qp->sq_sent);
 	if ((wqe->flags & IB_SEND_FENCE) && qp->reads_out)
 		return false;
-	if (wqe->opcode == IB_WR_RDMA_READ && qp->reads_out >= qp->max_rd_atomic && qp->max_rd_atomic)
-		return false;
+	if (wqe->opcode == IB_WR_RDMA_READ && qp->reads_out >= qp->max_rd_atomic) {
+		if (qp->reads_out)
+			return false;
+		card_refuse_read(qp, wqe);
+	}
 	if (unlikely(!wqe->drawn) && (card_timing || READ_ONCE(qp->card->hold_us)))
 		card_draw(qp, wqe);
 	if (qp->not_before && wqe->status == IB_WC_SUCCESS) {
@@ -308,6 +342,9 @@ static bool card_send_next(struct card_qp *qp)
 			return false;
 		qp->not_before = 0;
 	}
+	/* After the last retry it has waited once more. */
+	if (unlikely(qp->retries > qp->retry_cnt))
+		wqe->status = IB_WC_RETRY_EXC_ERR;
 	if (wqe->status == IB_WC_SUCCESS) {
 		sent = card_execute(qp, wqe);
 		if (unlikely(sent != CARD_SENT) && card_try_again(qp, wqe, sent))
@@ -357,6 +394,7 @@ static void card_finish(struct card_qp *qp, struct card_wqe *wqe)
 /* Completes the oldest work request that was sent, if its acknowledgement is there. */
 static bool card_acknowledge(struct card_qp *qp)
 {
+	enum ib_wc_status status;
 	struct card_wqe *wqe;
 	u32 index = qp->sq_done;
 
@@ -370,11 +408,23 @@ static bool card_acknowledge(struct card_qp *qp)
 		qp->reads_out--;
 	qp->sq_done++;
 	atomic64_inc(&qp->card->sends);
-	if (wqe->status != IB_WC_SUCCESS || qp->signal_all || (wqe->flags & IB_SEND_SIGNALED))
-		card_push_send(qp, wqe, index, wqe->status);
-	if (unlikely(wqe->status != IB_WC_SUCCESS) && qp->ibqp.qp_type == IB_QPT_RC)
+	status = wqe->status;
+	/* Once it has completed its place may be used again. */
+	if (status != IB_WC_SUCCESS || qp->signal_all || (wqe->flags & IB_SEND_SIGNALED))
+		card_push_send(qp, wqe, index, status);
+	if (unlikely(status != IB_WC_SUCCESS) && qp->ibqp.qp_type == IB_QPT_RC)
 		card_break_qp(qp, 0);
 	return true;
+}
+
+/* Before it was sent. */
+static void card_discard(struct card_qp *qp, const struct card_wqe *wqe)
+{
+	if (wqe->opcode != IB_WR_REG_MR)
+		return;
+	read_lock(&card_memory);
+	card_drop_registration(qp, wqe);
+	read_unlock(&card_memory);
 }
 
 static void card_flush(struct card_qp *qp)
@@ -385,11 +435,11 @@ static void card_flush(struct card_qp *qp)
 	for (index = qp->sq_done; index != head; index++) {
 		struct card_wqe *wqe = card_wqe(qp, index);
 
-		if (wqe->opcode == IB_WR_REG_MR)
-			WRITE_ONCE(wqe->reg.mr->busy, false);
-		qp->sq_done++;
-		if (qp->sq_sent == index)
+		if (qp->sq_sent == index) {
+			card_discard(qp, wqe);
 			qp->sq_sent++;
+		}
+		qp->sq_done++;
 		card_push_send(qp, wqe, index, IB_WC_WR_FLUSH_ERR);
 	}
 	qp->reads_out = 0;
@@ -411,22 +461,28 @@ static void card_arm_timer(struct card_qp *qp)
 		hrtimer_start(&qp->timer, when, HRTIMER_MODE_ABS);
 }
 
-static void card_work(struct card_qp *qp)
+/* Works off the queues, and says how much of the budget is left; if nothing is, there may be more to do. */
+static u32 card_work(struct card_qp *qp, u32 budget)
 {
-	while (READ_ONCE(qp->state) == IB_QPS_RTS) {
+	while (budget && READ_ONCE(qp->state) == IB_QPS_RTS) {
 		bool sent = card_send_next(qp), acknowledged = card_acknowledge(qp);
 
+		budget--;
 		if (sent || acknowledged)
 			continue;
 		card_arm_timer(qp);
-		return;
+		return budget;
 	}
-	if (READ_ONCE(qp->state) == IB_QPS_ERR)
+	if (budget && READ_ONCE(qp->state) == IB_QPS_ERR) {
 		card_flush(qp);
+		budget--;
+	}
+	return budget;
 }
 
 void card_run(struct card_qp *qp)
 {
+	u32 budget = CARD_BUDGET;
 	unsigned long flags;
 	int kicks;
 
@@ -436,7 +492,13 @@ void card_run(struct card_qp *qp)
 	rcu_read_lock();
 	do {
 		kicks = atomic_read(&qp->kicks);
-		card_work(qp);
+		budget = card_work(qp, budget);
+		if (!budget) {
+			/* Pairs with the increment: the next run sees what was posted by those who left it to this one. */
+			atomic_xchg(&qp->kicks, 0);
+			irq_work_queue(&qp->kick);
+			break;
+		}
 	} while (atomic_sub_return(kicks, &qp->kicks));
 	rcu_read_unlock();
 	local_irq_restore(flags);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /* Faults that debugfs asks for. */
 #include <linux/debugfs.h>
+#include <linux/module.h>
 #include <linux/string.h>
 #include <linux/uaccess.h>
 #include "card.h"
@@ -60,7 +61,9 @@ static ssize_t fail_write(struct file *file, const char __user *text, size_t siz
 	return size;
 }
 
-static const struct file_operations fail_fops = { .open = simple_open, .write = fail_write };
+static const struct file_operations fail_fops = {
+	.owner = THIS_MODULE, .open = simple_open, .write = fail_write,
+};
 
 bool card_fails(struct card *card, const char *verb)
 {

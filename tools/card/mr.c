@@ -11,6 +11,8 @@ DEFINE_RWLOCK(card_memory);
 
 #define CARD_REMOTE (IB_ACCESS_REMOTE_READ | IB_ACCESS_REMOTE_WRITE)
 
+static atomic64_t last_serial;
+
 static struct card_mr *card_new_mr(struct ib_pd *pd)
 {
 	struct card *card = to_card(pd->device);
@@ -33,6 +35,8 @@ static struct card_mr *card_new_mr(struct ib_pd *pd)
 		kfree(mr);
 		return ERR_PTR(err);
 	}
+	mr->index = index;
+	mr->serial = atomic64_inc_return(&last_serial);
 	mr->key = index << 8;
 	mr->ibmr.lkey = mr->key;
 	mr->ibmr.rkey = mr->key;
@@ -82,9 +86,11 @@ int card_dereg_mr(struct ib_mr *ibmr, struct ib_udata *udata)
 	struct card_mr *mr = to_mr(ibmr);
 	unsigned long flags;
 
+	if (atomic_read(&mr->busy))
+		card_misuse(mr->card, NULL, CARD_MR_BUSY, 0, mr->ibmr.iova, 0);
 	write_lock_irqsave(&card_memory, flags);
 	mr->state = CARD_MR_FREE;
-	xa_erase(&mr->card->mrs, mr->key >> 8);
+	xa_erase(&mr->card->mrs, mr->index);
 	write_unlock_irqrestore(&card_memory, flags);
 	kvfree(mr->pages[0]);
 	kvfree(mr->pages[1]);
@@ -107,7 +113,7 @@ int card_map_mr_sg(struct ib_mr *ibmr, struct scatterlist *sg, int nents, unsign
 	struct card_mr *mr = to_mr(ibmr);
 
 	/* A card reads the list when the registration runs. */
-	if (READ_ONCE(mr->busy))
+	if (atomic_read(&mr->busy))
 		card_misuse(mr->card, NULL, CARD_PAGE_LIST_BUSY, 0, ibmr->iova, 0);
 	mr->filled = 0;
 	mr->mapped = !READ_ONCE(mr->live);
@@ -116,17 +122,36 @@ int card_map_mr_sg(struct ib_mr *ibmr, struct scatterlist *sg, int nents, unsign
 
 /* Of all that follows, the caller holds card_memory. */
 
+/* The region of a registration that is posted; NULL if it was deregistered since, which was reported then. */
+static struct card_mr *card_posted_mr(struct card_qp *qp, const struct card_wqe *wqe)
+{
+	struct card_mr *mr = xa_load(&qp->card->mrs, wqe->reg.index);
+
+	return mr && mr->serial == wqe->reg.serial ? mr : NULL;
+}
+
+/* A registration that has not run, and does not any longer. */
+void card_drop_registration(struct card_qp *qp, const struct card_wqe *wqe)
+{
+	struct card_mr *mr = card_posted_mr(qp, wqe);
+
+	if (mr)
+		atomic_dec(&mr->busy);
+}
+
 enum ib_wc_status card_register(struct card_qp *qp, struct card_wqe *wqe)
 {
-	struct card_mr *mr = wqe->reg.mr;
+	struct card_mr *mr = card_posted_mr(qp, wqe);
 	enum card_report wrong;
 
-	WRITE_ONCE(mr->busy, false);
+	if (!mr)
+		return IB_WC_MW_BIND_ERR;
+	atomic_dec(&mr->busy);
 	if (mr->ibmr.pd != qp->ibqp.pd)
 		wrong = CARD_WRONG_PD;
 	else if (mr->state != CARD_MR_FREE)
 		wrong = CARD_MR_NOT_FREE;
-	else if (wqe->reg.key >> 8 != mr->key >> 8)
+	else if (wqe->reg.key >> 8 != mr->index)
 		wrong = CARD_MR_KEY;
 	else if (!mr->filled)
 		wrong = CARD_OUT_OF_BOUNDS;

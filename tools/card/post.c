@@ -40,13 +40,14 @@ static int card_fill_reg(struct card_qp *qp, struct card_wqe *wqe, const struct 
 {
 	struct card_mr *mr = to_mr(reg_wr(wr)->mr);
 
-	wqe->reg.mr = mr;
+	wqe->reg.index = mr->index;
+	wqe->reg.serial = mr->serial;
 	wqe->reg.iova = mr->ibmr.iova;
 	wqe->reg.length = mr->ibmr.length;
 	wqe->reg.page_shift = ilog2(mr->ibmr.page_size);
 	wqe->reg.key = reg_wr(wr)->key;
 	wqe->reg.access = reg_wr(wr)->access;
-	WRITE_ONCE(mr->busy, true);
+	atomic_inc(&mr->busy);
 	return 0;
 }
 

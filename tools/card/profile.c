@@ -9,7 +9,7 @@
  */
 static const struct card_profile profiles[] = {
 	{ .name = "mlx5", .qp_wr = 8192, .sge = 30, .sge_read = 30, .cqe = 4194303, .page_list = 65536, .reads = 16,
-	  .vectors = 64, .inline_bytes = 448, .qps = 131072, .mrs = 1 << 24 },
+	  .vectors = 64, .inline_bytes = 448, .qps = 131072, .mrs = (1 << 24) - 1 },
 	{ .name = "irdma", .qp_wr = 4063, .sge = 13, .sge_read = 13, .cqe = 1048574, .page_list = 262144, .reads = 127,
 	  .vectors = 32, .inline_bytes = 101, .qps = 65536, .mrs = 1 << 20 },
 	{ .name = "bnxt_re", .qp_wr = 8192, .sge = 6, .sge_read = 6, .cqe = 65535, .page_list = 512, .reads = 126,

@@ -75,13 +75,15 @@ static int card_make_queues(struct card_qp *qp)
 {
 	size_t payload = max_t(size_t, qp->cap.max_send_sge * sizeof(struct ib_sge), qp->cap.max_inline_data);
 
-	/* A queue of no entries is full at once, and still has a place that the index finds. */
+	/* Verbs allow a card to give more than was asked for: no queue is without an entry. */
 	qp->cap.max_send_wr = max(qp->cap.max_send_wr, 1U);
 	qp->cap.max_recv_wr = max(qp->cap.max_recv_wr, 1U);
+	qp->sq_mask = roundup_pow_of_two(qp->cap.max_send_wr) - 1;
+	qp->rq_mask = roundup_pow_of_two(qp->cap.max_recv_wr) - 1;
 	qp->sq_stride = ALIGN(sizeof(struct card_wqe) + payload, 64);
 	qp->rq_stride = sizeof(struct card_rqe) + qp->cap.max_recv_sge * sizeof(struct ib_sge);
-	qp->sq = kvcalloc(qp->cap.max_send_wr, qp->sq_stride, GFP_KERNEL);
-	qp->rq = kvcalloc(qp->cap.max_recv_wr, qp->rq_stride, GFP_KERNEL);
+	qp->sq = kvcalloc(qp->sq_mask + 1, qp->sq_stride, GFP_KERNEL);
+	qp->rq = kvcalloc(qp->rq_mask + 1, qp->rq_stride, GFP_KERNEL);
 	return qp->sq && qp->rq ? 0 : -ENOMEM;
 }
 
@@ -177,9 +179,25 @@ static void card_quiesce(struct card_qp *qp)
 		cpu_relax();
 }
 
+/* Of work requests that neither run nor are flushed. */
+static void card_drop_registrations(struct card_qp *qp)
+{
+	unsigned long flags;
+
+	read_lock_irqsave(&card_memory, flags);
+	for (u32 index = qp->sq_sent; index != qp->sq_head; index++) {
+		const struct card_wqe *wqe = card_wqe(qp, index);
+
+		if (wqe->opcode == IB_WR_REG_MR)
+			card_drop_registration(qp, wqe);
+	}
+	read_unlock_irqrestore(&card_memory, flags);
+}
+
 static void card_reset(struct card_qp *qp)
 {
 	card_quiesce(qp);
+	card_drop_registrations(qp);
 	card_forget_completions(to_cq(qp->ibqp.send_cq), qp);
 	card_forget_completions(to_cq(qp->ibqp.recv_cq), qp);
 	qp->sq_head = 0;
@@ -192,6 +210,8 @@ static void card_reset(struct card_qp *qp)
 	qp->reads_out = 0;
 	qp->failed = false;
 	qp->not_before = 0;
+	qp->retries = 0;
+	qp->rnr_retries = 0;
 }
 
 static int card_check_attributes(struct card_qp *qp, const struct ib_qp_attr *attr, int mask)
@@ -266,6 +286,7 @@ int card_destroy_qp(struct ib_qp *ibqp, struct ib_udata *udata)
 	WRITE_ONCE(qp->state, IB_QPS_RESET);
 	spin_unlock_irqrestore(&qp->lock, flags);
 	card_quiesce(qp);
+	card_drop_registrations(qp);
 	cancel_work_sync(&qp->event);
 	card_forget_completions(to_cq(ibqp->send_cq), qp);
 	card_forget_completions(to_cq(ibqp->recv_cq), qp);

@@ -27,6 +27,8 @@ static const char * const names[] = {
 	"bad_opcode",
 	"no_receive",
 	"receive_too_short",
+	"mr_busy",
+	"too_many_reads",
 };
 
 static struct dentry *root;

@@ -32,6 +32,8 @@ struct rig {
 	struct ib_mr *mr;
 	struct scatterlist sg;
 	u32 cq_entries;
+	/* RDMA READs at a time: of the sender, and of the receiver as their target. */
+	u8 reads, takes_reads;
 	int access;
 };
 
@@ -104,7 +106,7 @@ static int completion(struct rig *rig, int side)
 	return -ETIMEDOUT;
 }
 
-/* Whether the next completion of the sender, after one more or less of no interest, has this status. */
+/* Whether the post was accepted, and the next completion of the sender has this status. */
 static int expect(struct rig *rig, int posted, enum ib_wc_status status)
 {
 	int got = posted ?: completion(rig, 0);
@@ -389,6 +391,30 @@ static int page_list_changes(struct rig *rig)
 	       expect(rig, 0, IB_WC_SUCCESS);
 }
 
+/* The caller has the card hold the work request for a while. */
+static int deregisters_too_early(struct rig *rig)
+{
+	int err = allocate(rig, rig->pd, SIZE) ?: post_register(rig, BOTH);
+
+	if (err)
+		return err;
+	err = ib_dereg_mr(rig->mr);
+	rig->mr = NULL;
+	return expect(rig, err, IB_WC_MW_BIND_ERR);
+}
+
+static int connected_for_no_reads(struct rig *rig)
+{
+	return registered(rig, BOTH) ?:
+	       expect(rig, transfer(rig, IB_WR_RDMA_READ, rig->mr->iova, SIZE, rig->mr->rkey), IB_WC_LOC_QP_OP_ERR);
+}
+
+static int peer_takes_no_reads(struct rig *rig)
+{
+	return registered(rig, BOTH) ?:
+	       expect(rig, transfer(rig, IB_WR_RDMA_READ, rig->mr->iova, SIZE, rig->mr->rkey), IB_WC_REM_INV_REQ_ERR);
+}
+
 static int peer_is_gone(struct rig *rig)
 {
 	struct ib_qp_attr attr = { .qp_state = IB_QPS_ERR };
@@ -435,7 +461,8 @@ static const struct {
 	CASE(stale_key), CASE(invalidates_twice), CASE(registers_twice), CASE(out_of_bounds), CASE(region_read_only),
 	CASE(queue_pair_read_only), CASE(receives_read_only), CASE(sq_full), CASE(rq_full), CASE(cq_full),
 	CASE(no_receive), CASE(receive_too_short), CASE(not_connected), CASE(too_many_elements), CASE(inline_too_long),
-	CASE(atomic), CASE(page_list_changes), CASE(peer_is_gone), CASE(ack_is_lost), CASE(flushes_in_order),
+	CASE(atomic), CASE(page_list_changes), CASE(deregisters_too_early),
+	CASE(connected_for_no_reads), CASE(peer_takes_no_reads), CASE(peer_is_gone), CASE(ack_is_lost), CASE(flushes_in_order),
 };
 
 static int make_side(struct rig *rig, int side)
@@ -469,7 +496,8 @@ static int connect_side(struct rig *rig, int side)
 {
 	struct ib_qp_attr attr = {
 		.qp_state = IB_QPS_INIT, .port_num = 1, .qp_access_flags = BOTH, .path_mtu = IB_MTU_4096,
-		.dest_qp_num = rig->qp[!side]->qp_num, .min_rnr_timer = 1, .max_dest_rd_atomic = 1, .max_rd_atomic = 1,
+		.dest_qp_num = rig->qp[!side]->qp_num, .min_rnr_timer = 1, .max_dest_rd_atomic = rig->takes_reads,
+		.max_rd_atomic = rig->reads,
 		.timeout = 8, .retry_cnt = 2, .rnr_retry = 2,
 	};
 	union ib_gid gid;
@@ -524,12 +552,16 @@ static int result = -ENODEV;
 
 static int add_device(struct ib_device *dev)
 {
-	struct rig rig = { .dev = dev, .cq_entries = 2 * DEPTH };
+	struct rig rig = { .dev = dev, .cq_entries = 2 * DEPTH, .reads = 1, .takes_reads = 1 };
 
 	if (strcmp(dev_name(&dev->dev), device))
 		return -EOPNOTSUPP;
 	if (!strcmp(name, "cq_full"))
 		rig.cq_entries = 2;
+	if (!strcmp(name, "connected_for_no_reads"))
+		rig.reads = 0;
+	if (!strcmp(name, "peer_takes_no_reads"))
+		rig.takes_reads = 0;
 	for (u32 i = 0; i < ARRAY_SIZE(cases); i++) {
 		if (strcmp(cases[i].name, name))
 			continue;

@@ -47,12 +47,16 @@ MISUSES = {
     "inline_too_long": "too_long",
     "atomic": "bad_opcode",
     "page_list_changes": "page_list_busy",
+    "deregisters_too_early": "mr_busy",
+    "connected_for_no_reads": "too_many_reads",
+    "peer_takes_no_reads": "too_many_reads",
     "peer_is_gone": None,
     "ack_is_lost": None,
     "flushes_in_order": None,
 }
 # Faults that the card makes meanwhile.
-FAULTS = {"unmapped_too_early": "hold_us=20000", "page_list_changes": "hold_us=20000", "ack_is_lost": "lose_acks=1"}
+FAULTS = {"unmapped_too_early": "hold_us=20000", "page_list_changes": "hold_us=20000",
+          "deregisters_too_early": "hold_us=20000", "ack_is_lost": "lose_acks=1"}
 
 
 def misuse(solo, case: str) -> tuple[bool, set[str]]:
@@ -74,6 +78,16 @@ def test_each_misuse_is_reported(solo):
             wrong.append(f"{case}: {'as it should' if as_it_should else 'not as it should'}, reported {kinds or 'nothing'}")
     assert not wrong, "\n".join(wrong)
     assert card.counts(solo)["mappings"] > 0, "the card knows of no mapping, not even those of its datagrams"
+
+
+def test_an_interface_has_one_card(solo):
+    """A second card is refused, and the first goes with its interface."""
+    solo.run("ip link add dummy7 type dummy && ip link set dummy7 up && rdma link add card7 type card netdev dummy7")
+    assert not solo.ok("rdma link add card8 type card netdev dummy7")
+    assert solo.ok("rdma link show card7/1 && ! rdma link show card8/1")
+    solo.run("ip link del dummy7")
+    assert solo.ok("for i in $(seq 50); do rdma link show card7/1 || exit 0; sleep 0.1; done; exit 1")
+    assert solo.ok("rdma link show card0/1")
 
 
 def verify(solo, disk: str) -> None:
