@@ -29,6 +29,7 @@ static const char * const names[] = {
 	"receive_too_short",
 	"mr_busy",
 	"too_many_reads",
+	"bad_unmap",
 };
 
 static struct dentry *root;

@@ -111,8 +111,7 @@ static void card_note_unmap(struct device *dev, u64 dma, u64 size, enum dma_data
 	if (found)
 		card_free_mapping(found);
 	else if (!READ_ONCE(tracker->incomplete))
-		pr_warn_ratelimited("rdma_card: %s: %#llx, %llu bytes, is unmapped, but was not mapped so\n",
-				    dev_name(dev), dma, size);
+		card_misuse(container_of(tracker, struct card, tracker), NULL, CARD_BAD_UNMAP, 0, dma, size);
 }
 
 /* Of units that are shared, the card keeps the right to write: that errs on the side of no report. */

@@ -415,6 +415,27 @@ static int peer_takes_no_reads(struct rig *rig)
 	       expect(rig, transfer(rig, IB_WR_RDMA_READ, rig->mr->iova, SIZE, rig->mr->rkey), IB_WC_REM_INV_REQ_ERR);
 }
 
+static int unmaps_half(struct rig *rig)
+{
+	ib_dma_unmap_single(rig->dev, rig->dma[0], SIZE / 2, rig->dir[0]);
+	return 0;
+}
+
+static int unmaps_in_other_direction(struct rig *rig)
+{
+	ib_dma_unmap_single(rig->dev, rig->dma[0], SIZE, DMA_FROM_DEVICE);
+	return 0;
+}
+
+static int unmaps_twice(struct rig *rig)
+{
+	u64 dma = rig->dma[0];
+
+	unmap(rig, 0, SIZE);
+	ib_dma_unmap_single(rig->dev, dma, SIZE, rig->dir[0]);
+	return 0;
+}
+
 static int peer_is_gone(struct rig *rig)
 {
 	struct ib_qp_attr attr = { .qp_state = IB_QPS_ERR };
@@ -462,7 +483,8 @@ static const struct {
 	CASE(queue_pair_read_only), CASE(receives_read_only), CASE(sq_full), CASE(rq_full), CASE(cq_full),
 	CASE(no_receive), CASE(receive_too_short), CASE(not_connected), CASE(too_many_elements), CASE(inline_too_long),
 	CASE(atomic), CASE(page_list_changes), CASE(deregisters_too_early),
-	CASE(connected_for_no_reads), CASE(peer_takes_no_reads), CASE(peer_is_gone), CASE(ack_is_lost), CASE(flushes_in_order),
+	CASE(connected_for_no_reads), CASE(peer_takes_no_reads), CASE(unmaps_half), CASE(unmaps_in_other_direction),
+	CASE(unmaps_twice), CASE(peer_is_gone), CASE(ack_is_lost), CASE(flushes_in_order),
 };
 
 static int make_side(struct rig *rig, int side)
