@@ -10,7 +10,9 @@
 //! A seed determines a [`Schedule`], and a schedule determines a run. A broken property is a
 //! [`Violation`]; a schedule that leads to one is [shrunk](shrink) to the parts that matter.
 
+pub mod cli;
 mod client;
+mod counts;
 mod driver;
 pub mod history;
 pub mod mem;
@@ -19,8 +21,16 @@ mod net;
 pub mod schedule;
 mod server;
 mod shrink;
+pub mod simulation;
 mod world;
 
 pub use schedule::{Mode, Schedule};
 pub use shrink::shrink;
 pub use world::{run, trace, Bug, Outcome, Violation};
+
+use counts::Counts;
+
+/// The simulator of a session.
+pub struct Session;
+
+simulation::simulation!(Session, "ibtrs_sim", Counts);

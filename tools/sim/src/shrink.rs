@@ -3,17 +3,14 @@
 //! Shrinks a schedule that leads to a violation.
 
 use crate::schedule::Schedule;
+use crate::simulation::shrunk;
 use crate::world::{run, Bug};
 
 /// Drops requests and faults from a schedule as long as it fails with any of the rest.
 ///
 /// Returns the schedule as it is if it does not fail.
 pub fn shrink(sch: &Schedule, bug: Option<Bug>) -> Schedule {
-    let mut best = sch.clone();
-    while let Some(less) = smaller(&best, bug) {
-        best = less;
-    }
-    best
+    shrunk(sch, |best| smaller(best, bug))
 }
 
 /// Finds a schedule with a fault or a request less that fails as well, or with two requests less:

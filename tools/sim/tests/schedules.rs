@@ -2,41 +2,18 @@
 
 //! Runs schedules, and checks that planted mistakes are found.
 
-use ibtrs_sim::{run, shrink, Bug, Mode, Outcome, Schedule, Violation};
+mod common;
 
-/// The number of schedules unless the variable sets another.
-fn runs() -> u64 {
-    let runs = std::env::var("IBTRS_SIM_RUNS").ok();
-    runs.and_then(|n| n.parse().ok()).unwrap_or(20_000)
-}
-
-/// The first one, to take up where another run ended.
-fn first() -> u64 {
-    let seed = std::env::var("IBTRS_SIM_SEED").ok();
-    seed.and_then(|n| n.parse().ok()).unwrap_or(0)
-}
-
-fn explain(sch: &Schedule, bug: Option<Bug>) -> String {
-    let small = shrink(sch, bug);
-    let outcome = run(&small, bug);
-    format!(
-        "seed {}: {:?}\n{small:#?}\n{outcome:?}\n\
-         what happens: cargo run --release -p ibtrs_sim -- --seed {} --trace",
-        sch.seed,
-        run(sch, bug).violation,
-        sch.seed
-    )
-}
+use common::{passes, seeds, seeds_are_runs};
+use ibtrs_sim::{run, Bug, Mode, Outcome, Schedule, Session, Violation};
 
 #[test]
 fn nothing_is_lost_doubled_or_overtaken() {
-    let (first, runs) = (first(), runs());
+    let (first, runs) = seeds();
     // An event that never happened was not tested.
     let mut happened = [0u64; 9];
     for seed in first..first + runs {
-        let sch = Schedule::of_seed(seed);
-        let o = run(&sch, None);
-        assert!(o.violation.is_none(), "{}", explain(&sch, None));
+        let o = passes::<Session>(seed);
         let counts = [o.retries, o.waited, o.fences, o.older, o.session_lost];
         let more = [o.connects, o.failures, o.exhausted, o.stale];
         for (sum, n) in happened.iter_mut().zip(counts.into_iter().chain(more)) {
@@ -50,25 +27,12 @@ fn nothing_is_lost_doubled_or_overtaken() {
 
 #[test]
 fn a_seed_is_a_run() {
-    for seed in 0..200 {
-        let sch = Schedule::of_seed(seed);
-        assert_eq!(run(&sch, None), run(&Schedule::of_seed(seed), None));
-    }
+    seeds_are_runs::<Session>();
 }
 
-/// Finds the mistake within that many schedules, and shrinks it.
+/// Finds the mistake, in sessions with extensions.
 fn caught(bug: Bug, within: u64) -> (Schedule, Outcome) {
-    for seed in 0..within {
-        let sch = Schedule::with_mode(seed, Mode::Ext);
-        if run(&sch, Some(bug)).violation.is_some() {
-            let small = shrink(&sch, Some(bug));
-            let outcome = run(&small, Some(bug));
-            assert!(outcome.violation.is_some());
-            assert_eq!(run(&small, None).violation, None, "{small:#?}");
-            return (small, outcome);
-        }
-    }
-    panic!("{bug:?} was not found in {within} schedules");
+    common::caught::<Session>(bug, within, |seed| Schedule::with_mode(seed, Mode::Ext))
 }
 
 #[test]

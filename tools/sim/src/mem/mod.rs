@@ -20,13 +20,17 @@ pub use check::Violation;
 pub use schedule::Schedule;
 pub use world::{run, trace, Outcome};
 
+use crate::simulation::{counts_events, shrunk, simulation, Events};
+
+/// The simulator of memory between programs.
+pub struct Memory;
+
+simulation!(Memory, "ibmsg_memory_sim", Events);
+counts_events!(Outcome);
+
 /// Drops operations and faults from a schedule as long as it fails with any of the rest.
 pub fn shrink(sch: &Schedule, bug: Option<Bug>) -> Schedule {
-    let mut best = sch.clone();
-    while let Some(less) = smaller(&best, bug) {
-        best = less;
-    }
-    best
+    shrunk(sch, |best| smaller(best, bug))
 }
 
 fn smaller(sch: &Schedule, bug: Option<Bug>) -> Option<Schedule> {

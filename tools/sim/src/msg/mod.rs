@@ -21,14 +21,18 @@ pub use check::Violation;
 pub use schedule::Schedule;
 pub use world::{run, trace, Outcome};
 
+use crate::simulation::{counts_events, shrunk, simulation, Events};
+
+/// The simulator of messages between programs.
+pub struct Messages;
+
+simulation!(Messages, "ibmsg_sim", Events);
+counts_events!(Outcome);
+
 /// Drops channels' operations and faults from a schedule as long as it fails with any of the rest.
 /// Returns the schedule as it is if it does not fail.
 pub fn shrink(sch: &Schedule, bug: Option<Bug>) -> Schedule {
-    let mut best = sch.clone();
-    while let Some(less) = smaller(&best, bug) {
-        best = less;
-    }
-    best
+    shrunk(sch, |best| smaller(best, bug))
 }
 
 fn smaller(sch: &Schedule, bug: Option<Bug>) -> Option<Schedule> {
