@@ -6,8 +6,9 @@
 //! asker's own memory is fenced by the asker alone: its queue pair is drained, or the landing key is
 //! invalidated, before the GET is repeated or ends. So its outcome is always certain.
 
+use super::keys::Access;
 use super::range::{Handle, Range, Refusal, Rights, PIECE};
-use super::{Keys, Want};
+use super::Keys;
 
 /// How the bytes move.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -132,34 +133,27 @@ impl Get {
     }
 
     fn read<const N: usize>(&mut self, keys: &mut Keys<N>, piece: u64, part: Range) -> GetStep {
-        let (key, place) = match keys.want(self.handle, piece) {
-            Want::Use(key, place) => (key, place),
-            Want::Ask => return GetStep::Ask(piece),
-            Want::Replace(handle, piece) => return GetStep::Return(handle, piece),
-            Want::Wait => return GetStep::Wait,
-            Want::Refused(refusal) => return self.refuse(refusal),
-        };
         let read = Rights {
             read: true,
             write: false,
         };
-        match key.address(piece, &self.range, &part, read) {
-            Ok(addr) => {
+        match keys.access(self.handle, &self.range, (piece, &part), read) {
+            Access::At { rkey, addr, place } => {
                 let to = self.at;
                 self.at = self.at.saturating_add(part.len());
                 self.posted = self.posted.saturating_add(1);
                 GetStep::Read {
                     part,
                     to,
-                    rkey: key.rkey,
+                    rkey,
                     addr,
                     place,
                 }
             }
-            Err(refusal) => {
-                keys.done(place);
-                self.refuse(refusal)
-            }
+            Access::Ask(piece) => GetStep::Ask(piece),
+            Access::Return(handle, piece) => GetStep::Return(handle, piece),
+            Access::Wait => GetStep::Wait,
+            Access::Refused(refusal) => self.refuse(refusal),
         }
     }
 

@@ -2,7 +2,7 @@
 
 //! The keys of the peer's memory that this side has, on the connection that a channel is on.
 
-use super::range::{Handle, Key, Refusal};
+use super::range::{Handle, Key, Range, Refusal, Rights};
 
 /// What an operation does to get a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -57,6 +57,20 @@ struct Entry {
     used: u64,
     /// REVOKE has arrived.
     revoked: bool,
+}
+
+/// Where an operation finds memory of the peer.
+pub(super) enum Access {
+    /// There, with this key; `place` is for [`Keys::done`].
+    At { rkey: u32, addr: u64, place: usize },
+    /// ASK for this piece comes first.
+    Ask(u64),
+    /// RETURN for this piece of this handle comes first.
+    Return(Handle, u64),
+    /// Nowhere yet.
+    Wait,
+    /// Nowhere.
+    Refused(Refusal),
 }
 
 /// Up to `N` keys, of which the peer gives at most [`super::MemoryTerms::keys`].
@@ -124,6 +138,34 @@ impl<const N: usize> Keys<N> {
                 Want::Ask
             }
             None => self.replace(handle, piece),
+        }
+    }
+
+    /// An operation wants to access `part` of `range`, in this piece: its key, and the address for it.
+    pub(super) fn access(
+        &mut self,
+        handle: Handle,
+        range: &Range,
+        (piece, part): (u64, &Range),
+        rights: Rights,
+    ) -> Access {
+        let (key, place) = match self.want(handle, piece) {
+            Want::Use(key, place) => (key, place),
+            Want::Ask => return Access::Ask(piece),
+            Want::Replace(handle, piece) => return Access::Return(handle, piece),
+            Want::Wait => return Access::Wait,
+            Want::Refused(refusal) => return Access::Refused(refusal),
+        };
+        match key.address(piece, range, part, rights) {
+            Ok(addr) => Access::At {
+                rkey: key.rkey,
+                addr,
+                place,
+            },
+            Err(refusal) => {
+                self.done(place);
+                Access::Refused(refusal)
+            }
         }
     }
 

@@ -7,8 +7,9 @@
 //! The peer's `next` behind the note says that all of it is in place. It is then never repeated, even
 //! if the answer is lost: the program may have changed the memory since.
 
+use super::keys::Access;
 use super::range::{Handle, Range, Refusal, Rights};
-use super::{Keys, OpOutcome, Want};
+use super::{Keys, OpOutcome};
 use crate::send::{Item, Progress, Sender};
 
 /// What to do next for the PUT at the cursor of the channel.
@@ -80,27 +81,17 @@ impl Put {
     /// the cursor.
     pub fn step<const N: usize>(&mut self, keys: &mut Keys<N>) -> PutStep {
         if let Some(refusal) = self.refused {
-            return match self.posted {
-                0 => PutStep::Failed(refusal),
-                _ => PutStep::Wait,
-            };
+            return self.refuse(refusal);
         }
         let Some((piece, part)) = self.range.work(self.at) else {
             return PutStep::Note;
-        };
-        let (key, place) = match keys.want(self.handle, piece) {
-            Want::Use(key, place) => (key, place),
-            Want::Ask => return PutStep::Ask(piece),
-            Want::Replace(handle, piece) => return PutStep::Return(handle, piece),
-            Want::Wait => return PutStep::Wait,
-            Want::Refused(refusal) => return self.refuse(refusal),
         };
         let write = Rights {
             read: false,
             write: true,
         };
-        match key.address(piece, &self.range, &part, write) {
-            Ok(addr) => {
+        match keys.access(self.handle, &self.range, (piece, &part), write) {
+            Access::At { rkey, addr, place } => {
                 let from = self.at;
                 self.at = self.at.saturating_add(part.len());
                 self.posted = self.posted.saturating_add(1);
@@ -108,15 +99,15 @@ impl Put {
                 PutStep::Write {
                     part,
                     from,
-                    rkey: key.rkey,
+                    rkey,
                     addr,
                     place,
                 }
             }
-            Err(refusal) => {
-                keys.done(place);
-                self.refuse(refusal)
-            }
+            Access::Ask(piece) => PutStep::Ask(piece),
+            Access::Return(handle, piece) => PutStep::Return(handle, piece),
+            Access::Wait => PutStep::Wait,
+            Access::Refused(refusal) => self.refuse(refusal),
         }
     }
 
