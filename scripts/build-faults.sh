@@ -5,14 +5,8 @@
 # for a cached test kernel; prints its path as the last line.
 # shellcheck source=scripts/env.sh
 . "$(dirname "$0")/env.sh"
+# shellcheck source=scripts/c-modules.sh
+. "$TOP/scripts/c-modules.sh"
 
-flavour=${1:?usage: build-faults.sh FLAVOUR}
-kernel=$("$TOP/scripts/build-kernel.sh" "$flavour" | tail -n 1)
-out=$IBTRS_CACHE/build/$(sha256sum <<<"$TOP:$kernel" | cut -c1-12)-$flavour-faults
-mkdir -p "$out"
-# Several scenarios may want it at once.
-exec 9>"$out/.lock"
-flock 9
-env -u MAKEFLAGS -u MFLAGS make -s -C "$kernel" M="$TOP/tools/testbed/faults" MO="$out" \
-	"${KERNEL_MAKE_ARGS[@]}" ${W:+W=$W} modules >&2
+build_c_modules "${1:?usage: build-faults.sh FLAVOUR}" tools/testbed/faults faults
 echo "$out/ibtrs_faults.ko"

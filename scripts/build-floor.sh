@@ -5,25 +5,8 @@
 # messages for each I/O, for a test kernel; prints its path as the last line.
 # shellcheck source=scripts/env.sh
 . "$(dirname "$0")/env.sh"
-# shellcheck source=scripts/stock-tools.sh
-. "$TOP/scripts/stock-tools.sh"
+# shellcheck source=scripts/c-modules.sh
+. "$TOP/scripts/c-modules.sh"
 
-flavour=${1:?usage: build-floor.sh FLAVOUR}
-kernel=$("$TOP/scripts/build-kernel.sh" "$flavour" | tail -n 1)
-out=$IBTRS_CACHE/build/$(sha256sum <<<"$TOP:$kernel" | cut -c1-12)-$flavour-floor
-mkdir -p "$out"
-exec 9>"$out/.lock"
-flock 9
-
-with_tools=()
-if [ "$flavour" = stock ]; then
-	release=$(cat "$kernel/include/config/kernel.release")
-	make_stock_tools "$release"
-	kernel=$(stock_kdir "$release" | tail -n 1)
-	with_tools=(with_stock_tools)
-	KERNEL_MAKE_ARGS=()
-fi
-"${with_tools[@]}" env -u MAKEFLAGS -u MFLAGS make -s -C "$kernel" M="$TOP/tools/bench/floor" MO="$out" \
-	"${KERNEL_MAKE_ARGS[@]}" ${W:+W=$W} modules >&2
-[ "$flavour" != stock ] || strip --strip-debug "$out/rdma_floor.ko"
+build_c_modules "${1:?usage: build-floor.sh FLAVOUR}" tools/bench/floor floor
 echo "$out/rdma_floor.ko"
