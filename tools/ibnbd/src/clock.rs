@@ -23,32 +23,25 @@ pub fn text(ms: u64) -> String {
 
 /// The same at `now`, in its time zone.
 fn shown(ms: u64, now: &ZonedDateTime) -> String {
-    let at = i64::try_from(ms)
-        .ok()
-        .and_then(|ms| Timestamp::from_millisecond(ms).ok());
-    let Some(at) = at else {
-        return ms.to_string();
-    };
-    let at = at.to_zoned_datetime(now.time_zone().clone());
-    match at.date() == now.date() {
-        true => at.strftime("%H:%M:%S").to_string(),
-        false => at.strftime("%Y-%m-%d %H:%M:%S").to_string(),
-    }
+    let zone = now.time_zone().clone();
+    formatted(ms, zone, |at| match at.date() == now.date() {
+        true => "%H:%M:%S",
+        false => "%Y-%m-%d %H:%M:%S",
+    })
 }
 
 /// The same in full, in UTC, for programs.
 pub fn utc(ms: u64) -> String {
+    formatted(ms, TimeZone::UTC, |_| "%Y-%m-%dT%H:%M:%SZ")
+}
+
+/// The time in a time zone; the number itself if that is too far away for a date.
+fn formatted(ms: u64, zone: TimeZone, format: impl Fn(&ZonedDateTime) -> &'static str) -> String {
     let at = i64::try_from(ms)
         .ok()
-        .and_then(|ms| Timestamp::from_millisecond(ms).ok());
-    at.map_or_else(
-        || ms.to_string(),
-        |at| {
-            at.to_zoned_datetime(TimeZone::UTC)
-                .strftime("%Y-%m-%dT%H:%M:%SZ")
-                .to_string()
-        },
-    )
+        .and_then(|ms| Timestamp::from_millisecond(ms).ok())
+        .map(|at| at.to_zoned_datetime(zone));
+    at.map_or_else(|| ms.to_string(), |at| at.strftime(format(&at)).to_string())
 }
 
 #[cfg(test)]
