@@ -38,8 +38,8 @@
 //! # Order
 //!
 //! Messages, requests and replies are delivered in the order in which the other end has sent them. [`Receiver::room`],
-//! [`Receiver::outcome`], [`Receiver::path`], [`Receiver::draining`], [`Receiver::key_revoked`], and [`Receiver::reply`] for a call without a
-//! reply, overtake messages that wait. [`Receiver::closed`] is the last call.
+//! [`Receiver::outcome`], [`Receiver::path`], [`Receiver::draining`], [`Receiver::key_revoked`], and [`Receiver::reply`] for
+//! a call without a reply, overtake messages that wait. [`Receiver::closed`] is the last call.
 //!
 //! # Memory
 //!

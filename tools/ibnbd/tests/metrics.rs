@@ -346,14 +346,19 @@ fn strings<'a>(value: &'a serde_json::Value, keys: &[&str], found: &mut Vec<&'a 
     }
 }
 
-/// The metrics that there are, each with its labels.
-fn known() -> BTreeMap<String, BTreeSet<String>> {
+/// Besides, what is only there while a server is away.
+fn with_an_outage() -> Tree {
     let tree = full();
     let away = "/sys/class/ibtrs-client/away";
-    tree.session("away", &[("10.0.1.2", "10.0.4.1", "disconnected")])
+    tree.session("away", &[("10.0.1.2", "10.0.9.1", "disconnected")])
         .file(&format!("{away}/server_back_in_s"), "60\n")
         .file(&format!("{away}/outage"), "since 1764376027.042\n");
-    let all = parsed(&printed(&tree));
+    tree
+}
+
+/// The metrics that there are, each with its labels.
+fn known() -> BTreeMap<String, BTreeSet<String>> {
+    let all = parsed(&printed(&with_an_outage()));
     let mut known: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for (_, samples) in all.values() {
         for (name, labels, _) in samples {
@@ -455,15 +460,7 @@ fn the_unit_starts_what_there_is() {
 /// The table of the documentation has each metric, its kind, its labels and its help.
 #[test]
 fn the_table_of_metrics_is_the_one_in_the_documentation() {
-    let tree = full();
-    // One that is only there while a server is away.
-    tree.session("away", &[("10.0.1.2", "10.0.9.1", "disconnected")])
-        .file("/sys/class/ibtrs-client/away/server_back_in_s", "60\n")
-        .file(
-            "/sys/class/ibtrs-client/away/outage",
-            "since 1764376027.042\n",
-        );
-    let text = printed(&tree);
+    let text = printed(&with_an_outage());
     let all = parsed(&text);
     let table: String = text
         .lines()
