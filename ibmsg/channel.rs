@@ -12,6 +12,7 @@
 //! | [`calls`] | requests and replies |
 //! | [`serve`] | puts what is due into a frame |
 //! | [`write`] | takes messages of the program |
+//! | [`place`] | channels by the time until which they wait |
 //! | [`spare`] | memory with which the lists grow |
 //! | [`ticket`] | notifies another module |
 //! | [`arrive`] | takes records that have arrived |
@@ -26,6 +27,7 @@ mod arrive;
 mod calls;
 mod inbox;
 mod out;
+mod place;
 mod serve;
 mod spare;
 mod ticket;
@@ -51,6 +53,10 @@ pub(crate) use out::{
     Reserved,
     Sent, //
 };
+pub(crate) use place::{
+    Place,
+    Places, //
+};
 pub(crate) use serve::Served;
 pub(crate) use spare::Stock;
 pub(crate) use ticket::{
@@ -67,6 +73,7 @@ use ibmsg_proto::{
         Move, //
     },
     fair::Deficit,
+    gather::Gather,
     outcome::Cause,
     receive::Due,
     send::Progress,
@@ -174,6 +181,10 @@ pub(crate) struct Chan {
     owed: Owed,
     owes_closed: bool,
     out: Out,
+    /// Messages that wait for others.
+    pub(crate) gather: Gather,
+    /// Of the channel, while they do.
+    pub(crate) waits: Place,
     inbox: Inbox,
     calls: Calls,
     /// When the time of a message or a call is over next, or earlier; none if none has a time.
@@ -260,6 +271,8 @@ impl Chan {
             owed: Owed::Nothing,
             owes_closed: false,
             out: Out::new(),
+            gather: Gather::default(),
+            waits: Place::default(),
             inbox: Inbox::new(),
             calls: Calls::new(),
             next_expiry: None,
@@ -480,8 +493,18 @@ impl Chan {
             || self.owes_closed
             || self.is_shut
             || self.proto.owes_close()
-            || self.out.has_unsent(&self.proto.tx)
+            || self.next_message().is_some()
             || due == Due::Now
+    }
+
+    /// Where the message is that is to be sent next, and how much of it was sent; none if it waits for others.
+    fn next_message(&self) -> Option<(usize, u32)> {
+        let (at, offset) = self.out.position(&self.proto.tx)?;
+        let waits = self
+            .out
+            .get(at)
+            .is_some_and(|sent| self.gather.holds(sent.batch));
+        (!waits).then_some((at, offset))
     }
 
     // --- the program ---
@@ -690,6 +713,7 @@ impl Chan {
     /// The program writes no more. `front` is the number of the first message that it has not read.
     fn shut(&mut self, front: Option<Seq>) {
         self.is_shut = true;
+        self.gather.release();
         (self.hungry_at, self.wants_memory) = (None, false);
         // What a task or command is copying, it has: the final state must say so.
         let (counts, rx) = (&mut self.counts, &mut self.proto.rx);

@@ -31,6 +31,8 @@ const ACCEPT: u32 = 0xB902;
 const INFO: u32 = 0xB903;
 const SHUTDOWN: u32 = 0xB904;
 const CALL: u32 = 0xB905;
+const FLUSH: u32 = 0xB906;
+const TUNE: u32 = 0xB907;
 
 /// The new file has `O_NONBLOCK`.
 const NONBLOCK: u32 = 1;
@@ -50,6 +52,7 @@ const INFO_LEN: usize = 248;
 const CALL_REPLY_LEN: usize = 28;
 const CALL_STATUS: usize = 36;
 const CALL_LEN: usize = 48;
+const TUNE_LEN: usize = 24;
 
 /// The longest message that can be written.
 const MAX_MESSAGE: usize = ibmsg_proto::limits::MAX_MESSAGE as usize;

@@ -60,6 +60,7 @@ enum ibmsg_kind {
 /* Flags of a message. */
 #define IBMSG_F_RECEIPT		0x01	/* out, MSG and REPLY: a RECEIPT shall tell when it is queued, or why not */
 #define IBMSG_F_NOWAIT		0x02	/* out: EAGAIN in place of waiting for room */
+#define IBMSG_F_MORE		0x04	/* out: may wait for others, to travel with them; see struct ibmsg_tune */
 #define IBMSG_F_AUTHENTICATED	0x40	/* in, OFFER: the other machine has proved a key of the session's name */
 #define IBMSG_F_KERNEL		0x80	/* in, REPLY: from the kernel, not from the other program */
 
@@ -193,6 +194,22 @@ struct ibmsg_call {
 };
 
 /*
+ * On a channel: how messages with IBMSG_F_MORE wait for others, and how tasks wait.  0 is the default.  The ioctl
+ * replaces what was set before.
+ *
+ * Messages with IBMSG_F_MORE wait until `more_bytes' of them, with 64 bytes and padding to 8 each, would be exceeded by
+ * the next one; until the first of them has waited for `more_us'; until a message without the flag is written; until
+ * IBMSG_IOC_FLUSH or IBMSG_IOC_SHUTDOWN; or until there is no room for another one.
+ */
+struct ibmsg_tune {
+	__u32 size;
+	__u32 more_bytes;	/* 256 to 65536; default: as many as travel together, 8184 */
+	__u32 more_us;		/* microseconds, 100 to 1000000; default 1000 */
+	__u32 busy_poll_us;	/* for how long read and CALL poll before they sleep, up to 1000000; default: not */
+	__u32 reserved[2];
+};
+
+/*
  * On any of the files: what it is.
  */
 struct ibmsg_info {
@@ -241,5 +258,8 @@ enum ibmsg_state {
  */
 #define IBMSG_IOC_SHUTDOWN	_IO(IBMSG_IOC, 4)
 #define IBMSG_IOC_CALL		_IO(IBMSG_IOC, 5)	/* struct ibmsg_call */
+/* On a channel, no argument: sends what waits for other messages, IBMSG_F_MORE. */
+#define IBMSG_IOC_FLUSH		_IO(IBMSG_IOC, 6)
+#define IBMSG_IOC_TUNE		_IO(IBMSG_IOC, 7)	/* struct ibmsg_tune */
 
 #endif

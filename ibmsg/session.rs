@@ -15,6 +15,7 @@
 //! | [`moves`] | connections come and go |
 //! | [`ready`] | channels with something to send |
 //! | [`spread`] | which connection a channel is on |
+//! | [`gather`] | channels whose messages wait for others |
 //! | [`news`] | what all programs are told |
 //! | [`walk`] | what concerns many channels, in portions |
 //! | [`refusals`] | channels that clients were refused |
@@ -28,6 +29,7 @@
 mod arrive;
 mod finish;
 mod garbage;
+mod gather;
 mod listening;
 mod moves;
 mod news;
@@ -50,6 +52,7 @@ use arrive::{
 };
 use core::mem::MaybeUninit;
 use garbage::Garbage;
+use gather::Gathering;
 use ibmsg_proto::{
     access::Peer,
     channel::Conn,
@@ -70,7 +73,8 @@ use kernel::{
     sync::{
         Arc,
         SpinLockIrq, //
-    }, //
+    },
+    time::hrtimer::HrTimer, //
 };
 use kx::{
     deque::Deque,
@@ -179,6 +183,8 @@ pub(crate) struct State {
     stale: usize,
     /// Channels that need memory for what arrives.
     hungry: Deque<u32>,
+    /// Channels whose messages wait for others.
+    gathering: Gathering,
     /// When the timer runs.
     timer_at: Option<u64>,
     /// Channels from this number on are to be looked at, as connections have come or gone.
@@ -239,6 +245,9 @@ pub(crate) struct Session {
     more: DelayedWork<Self, MORE>,
     #[pin]
     feed: DelayedWork<Self, FEED>,
+    /// See [`gather`].
+    #[pin]
+    alarm: HrTimer<Self>,
 }
 
 kx::impl_has_work! {
@@ -260,7 +269,14 @@ impl WorkItem<MORE> for Session {
 
     fn run(this: Arc<Self>) {
         let side = Side(this);
-        side.locked(|state| side.step(state, now()));
+        side.locked(|state| {
+            let now = now();
+            let is_timely = side.on_alarm(state, now);
+            side.step(state, now);
+            if !is_timely {
+                side.0.more.enqueue(side.0.clone());
+            }
+        });
     }
 }
 
@@ -306,6 +322,7 @@ impl Side {
             timed_left: 0,
             stale: 0,
             hungry: Deque::new(),
+            gathering: Gathering::new(),
             timer_at: None,
             walk: None,
             live: None,
@@ -334,6 +351,7 @@ impl Side {
                 timer <- kx::new_delayed_work!(queue, "Session::timer"),
                 more <- kx::new_delayed_work!(for_more, "Session::more"),
                 feed <- kx::new_delayed_work!(for_feed, "Session::feed"),
+                alarm <- HrTimer::new(),
             }),
             GFP_KERNEL,
         )?))
@@ -384,7 +402,9 @@ impl Side {
         for conn in &mut state.conns {
             conn.fail("its session has ended");
         }
+        let alarm = state.gathering.stop();
         drop(state);
+        drop(alarm);
         self.0.timer.disable_sync();
         self.0.more.disable_sync();
         self.0.feed.disable_sync();
@@ -435,9 +455,10 @@ impl Side {
         chan.late().move_to(&mut state.garbage.unwanted);
         if chan.is_done() {
             let was_timed = chan.is_timed;
-            if let Some(chan) = state.chans.remove(&id) {
+            if let Some(mut chan) = state.chans.remove(&id) {
                 state.len -= 1;
                 state.count_off(&chan);
+                Self::gathers_no_more(state, id, &mut chan.waits);
                 state.garbage.add_chan(chan);
             }
             if was_timed {
@@ -445,6 +466,7 @@ impl Side {
             }
             return;
         }
+        chan.gather.expire(now);
         let deadline = chan.expire(now);
         if let Some(gone) = chan.take_gone() {
             state.garbage.add_sent(gone);
@@ -461,6 +483,7 @@ impl Side {
         if time.is_some() && !chan.is_timed {
             chan.is_timed = state.timed.push_back(id).is_ok();
         }
+        let is_placed = chan.waits.until() == chan.gather.until();
         let mut is_listed = true;
         if chan.ready_on != chan.proto.on() && chan.has_work(due) {
             let mut conns = state.conns.iter_mut();
@@ -475,6 +498,9 @@ impl Side {
         }
         if !is_listed {
             state.list_ready(id);
+        }
+        if !is_placed {
+            self.gathers(state, id, now);
         }
         if !is_counted {
             state.count(id);

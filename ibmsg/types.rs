@@ -20,6 +20,7 @@ pub(crate) use header::{
     Kind,
     F_AUTHENTICATED,
     F_KERNEL,
+    F_MORE,
     F_NOWAIT,
     F_RECEIPT,
     HEADER_LEN, //

@@ -3,6 +3,7 @@
 //! Messages that a program has written and that the peer's kernel does not have yet.
 
 use ibmsg_proto::{
+    gather::Batch,
     send::{
         Item,
         Sender, //
@@ -47,6 +48,8 @@ pub(crate) struct Reserved {
 pub(crate) struct Sent {
     pub(crate) item: Item,
     pub(crate) about: About,
+    /// With which it may wait.
+    pub(crate) batch: Batch,
     pub(crate) status: u16,
     /// When its time is over.
     pub(crate) deadline: Option<u64>,
@@ -119,6 +122,10 @@ impl Out {
         self.queue.front().map(|sent| &**sent)
     }
 
+    pub(crate) fn get(&self, at: usize) -> Option<&Sent> {
+        self.queue.get(at).map(|sent| &**sent)
+    }
+
     pub(crate) fn get_mut(&mut self, at: usize) -> Option<&mut Sent> {
         self.queue.get_mut(at).map(|sent| &mut **sent)
     }
@@ -183,11 +190,6 @@ impl Out {
     /// The number of the message that was sent in part.
     pub(crate) fn partial(&self) -> Option<Seq> {
         self.piece.map(|(number, _)| number)
-    }
-
-    /// Whether there is a message that was not sent by the present connection.
-    pub(crate) fn has_unsent(&self, tx: &Sender) -> bool {
-        self.position(tx).is_some()
     }
 
     /// Whether all messages have numbers, and none was sent in part.

@@ -173,7 +173,7 @@ impl Chan {
 
     /// Adds the next message, or a piece of it. None if the frame has no room.
     fn put_message(&mut self, frame: &mut FrameWriter<'_>) -> Option<Put> {
-        let Some((at, offset)) = self.out.position(&self.proto.tx) else {
+        let Some((at, offset)) = self.next_message() else {
             return Some(Put::Nothing);
         };
         let channel = self.proto.id();

@@ -20,6 +20,7 @@ use crate::types::{
     Body,
     Header,
     Kind,
+    F_MORE,
     F_RECEIPT, //
 };
 
@@ -176,9 +177,12 @@ impl Chan {
             self.cancel(reserved);
             return Err(ECANCELED);
         }
+        let more = about.flags & F_MORE != 0;
+        let batch = self.gather.add(reserved.item.len(), more, reserved.since);
         let sent = Sent {
             item: reserved.item,
             about,
+            batch,
             status: reserved.status,
             deadline: reserved.deadline,
             body,
@@ -198,7 +202,21 @@ impl Chan {
             });
             return Err(ENOMEM);
         }
+        if !self.proto.tx.is_writable() {
+            // The next one might wait for room.
+            self.gather.release();
+        }
         Ok(())
+    }
+
+    /// Sends the messages that wait for others.
+    pub(crate) fn flush(&mut self) {
+        self.gather.release();
+    }
+
+    /// Whether all messages were sent but for those that wait for others.
+    pub(crate) fn holds_the_rest(&self) -> bool {
+        self.gather.until().is_some() && self.next_message().is_none()
     }
 
     /// Whether a message that was just written may wait for others, to share their frame.

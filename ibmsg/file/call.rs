@@ -130,7 +130,7 @@ impl ChannelFile {
     fn wait(&self, waiters: &WaitQueue, call: u64) -> Option<Answered> {
         let its = &self.its;
         let take = || its.side.take_answer(its.channel, call);
-        match waiters.wait(None, take) {
+        match self.wait_on(waiters, take) {
             Ok(answer) => Some(answer),
             Err(_) => its.side.give_up_call(its.channel, call),
         }

@@ -3,6 +3,7 @@
 //! The file of a channel.
 
 use core::mem::MaybeUninit;
+use ibmsg_proto::gather;
 use kernel::{
     new_mutex,
     prelude::*,
@@ -43,9 +44,12 @@ use super::{
     Reading,
     CALL,
     FILE_CHANNEL,
+    FLUSH,
     INFO,
     MAX_MESSAGE,
-    SHUTDOWN, //
+    SHUTDOWN,
+    TUNE,
+    TUNE_LEN, //
 };
 use crate::{
     channel::{
@@ -56,6 +60,7 @@ use crate::{
     },
     session::Side,
     types::{
+        Arg,
         Body,
         Header,
         F_NOWAIT,
@@ -65,6 +70,9 @@ use crate::{
 
 /// A place for a message, its content, and memory for both.
 pub(super) type Prepared = (Reserved, Body, KBox<MaybeUninit<Sent>>);
+
+/// The longest time for which a task polls.
+const MAX_BUSY_POLL_US: u32 = 1_000_000;
 
 /// The channel of a file.
 pub(super) struct Its {
@@ -96,6 +104,8 @@ pub(super) struct ChannelFile {
     reading: Mutex<()>,
     /// A task has found `reading` locked.
     is_missed: Atomic<bool>,
+    /// For how long tasks poll before they sleep, in microseconds.
+    pub(super) busy_poll_us: Atomic<u32>,
 }
 
 impl ChannelFile {
@@ -124,6 +134,7 @@ impl ChannelFile {
                 wake,
                 reading <- new_mutex!((), "ChannelFile::reading"),
                 is_missed: Atomic::new(false),
+                busy_poll_us: Atomic::new(0),
             }),
             GFP_KERNEL_ACCOUNT,
         )
@@ -162,6 +173,27 @@ impl ChannelFile {
         }
         self.is_missed.xchg(true, Full);
         self.reading.try_lock()
+    }
+
+    /// Waits until `ready` returns a value, and polls before if the program wants that.
+    ///
+    /// # Errors
+    ///
+    /// [`ERESTARTSYS`] if a signal came first.
+    pub(super) fn wait_on<R>(
+        &self,
+        waiters: &WaitQueue,
+        mut ready: impl FnMut() -> Option<R>,
+    ) -> Result<R> {
+        let us = self.busy_poll_us.load(Relaxed);
+        let polled = match us {
+            0 => None,
+            us => waiters.spin(us, &mut ready),
+        };
+        match polled {
+            Some(value) => Ok(value),
+            None => waiters.wait(None, ready),
+        }
     }
 
     /// Copies what there is. None if there is nothing.
@@ -242,6 +274,25 @@ impl ChannelFile {
         }
     }
 
+    /// Takes `struct ibmsg_tune`.
+    fn tune(&self, address: usize) -> Result<usize> {
+        let arg = Arg::<TUNE_LEN>::read(address)?;
+        let mut fields = arg.fields();
+        let or = |said, default| if said == 0 { default } else { said };
+        let watermark = or(fields.u32()?, gather::WATERMARK);
+        let wait_us = or(fields.u32()?, gather::WAIT_US);
+        let busy_poll_us = fields.u32()?;
+        fields.reserved()?;
+        fields.reserved()?;
+        if busy_poll_us > MAX_BUSY_POLL_US {
+            return Err(EINVAL);
+        }
+        let its = &self.its;
+        its.side.tune(its.channel, watermark, wait_us)?;
+        self.busy_poll_us.store(busy_poll_us, Relaxed);
+        Ok(0)
+    }
+
     fn info(&self, address: usize) -> Result<usize> {
         let its = self.its.side.info(self.its.channel).ok_or(EPIPE)?;
         let mut info = InfoWriter::new(FILE_CHANNEL);
@@ -312,8 +363,7 @@ impl FileOps for ChannelFile {
             if !io.may_wait() {
                 return Err(EAGAIN);
             }
-            self.wake
-                .wait(None, || self.poll().has(Ready::IN).then_some(()))?;
+            self.wait_on(&self.wake, || self.poll().has(Ready::IN).then_some(()))?;
         }
     }
 
@@ -337,6 +387,12 @@ impl FileOps for ChannelFile {
     fn ioctl(&self, file: &File, cmd: u32, arg: usize) -> Result<usize> {
         match cmd {
             CALL => self.call(file, arg),
+            TUNE => self.tune(arg),
+            FLUSH if arg != 0 => Err(EINVAL),
+            FLUSH => {
+                self.its.side.flush(self.its.channel);
+                Ok(0)
+            }
             INFO => self.info(arg),
             SHUTDOWN => {
                 if arg != 0 {

@@ -47,6 +47,7 @@ use crate::{
         Header,
         Kind,
         Name,
+        F_MORE,
         F_RECEIPT,
         MAX_DATA, //
     }, //
@@ -161,8 +162,9 @@ impl ChannelRef {
     /// - [`ENOMEM`]: no memory that can be had at once, as no function here sleeps; [`Receiver::room`] is called when
     ///   there is some, usually within a few tens of milliseconds. The message should be kept until then.
     pub fn send(&self, body: Body, options: SendOptions) -> Result<(), Unsent> {
+        let flag = |is_set, flag| if is_set { flag } else { 0 };
         let header = Header {
-            flags: if options.wants_outcome { F_RECEIPT } else { 0 },
+            flags: flag(options.wants_outcome, F_RECEIPT) | flag(options.more, F_MORE),
             tag: options.tag,
             timeout_ms: options.timeout_ms,
             ..Header::new(Kind::Msg)
@@ -200,6 +202,11 @@ impl ChannelRef {
             ..Header::new(Kind::Reply)
         };
         self.post(header, body)
+    }
+
+    /// Sends the messages that wait for others, see [`SendOptions::more`].
+    pub fn flush(&self) {
+        self.0.end().flush();
     }
 
     #[cfg(IBTRS_KUNIT)]

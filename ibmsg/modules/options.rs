@@ -126,4 +126,7 @@ pub struct SendOptions {
     /// [`Receiver::outcome`](super::Receiver::outcome) is called in any case. Otherwise only if a time limit has
     /// expired.
     pub wants_outcome: bool,
+    /// The message may wait for others that follow, to share a frame with them: up to 1 ms, or until a message without
+    /// this is sent, or a frame is full. [`ChannelRef::flush`](super::ChannelRef::flush) sends what waits.
+    pub more: bool,
 }

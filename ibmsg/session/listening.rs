@@ -248,6 +248,11 @@ impl End {
         }
     }
 
+    /// Sends the messages that wait for others.
+    pub(crate) fn flush(&self) {
+        self.side.flush(self.id);
+    }
+
     /// The owner writes no more and takes no more.
     pub(crate) fn shut_down(&self) {
         // What was not taken is dropped here, without the lock.

@@ -252,8 +252,35 @@ impl Side {
         caller: Caller,
     ) -> Result<Reserved> {
         let now = now();
-        self.with(id, |chan| chan.reserve(header, caller, now))
-            .ok_or(EPIPE)?
+        let reserved = self.with(id, |chan| {
+            let reserved = chan.reserve(header, caller, now);
+            let is_stuck = matches!(reserved, Err(EAGAIN)) && chan.gather.until().is_some();
+            (reserved, is_stuck)
+        });
+        let (reserved, is_stuck) = reserved.ok_or(EPIPE)?;
+        if is_stuck {
+            // The room that is lacking may be that of messages that wait for this one.
+            self.flush(id);
+        }
+        reserved
+    }
+
+    /// Sets for how many bytes and microseconds messages wait for others.
+    ///
+    /// # Errors
+    ///
+    /// [`EINVAL`]; [`EPIPE`] if the channel has gone.
+    pub(crate) fn tune(&self, id: u32, watermark: u32, wait_us: u32) -> Result {
+        let is_legal = self.with(id, |chan| chan.gather.tune(watermark, wait_us));
+        match is_legal.ok_or(EPIPE)? {
+            true => Ok(()),
+            false => Err(EINVAL),
+        }
+    }
+
+    /// Sends the messages that wait for others.
+    pub(crate) fn flush(&self, id: u32) {
+        let _ = self.change(id, Chan::flush);
     }
 
     /// Attaches the command that makes a call.
@@ -310,7 +337,12 @@ impl Side {
             let is_gathered = result.is_ok() && chan.gathers(kind);
             let now = now();
             self.attend(state, id, now);
+            // Its time may be over by now.
+            let chan = state.chans.get_mut(&id);
+            let is_held = chan.is_some_and(|chan| chan.holds_the_rest());
             match is_gathered {
+                // The timer sends it, or the next message.
+                _ if is_held => {}
                 true => {
                     self.0.more.enqueue(self.0.clone());
                 }

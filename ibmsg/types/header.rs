@@ -13,6 +13,8 @@ pub(crate) const HEADER_LEN: usize = 32;
 pub(crate) const F_RECEIPT: u8 = 0x01;
 /// The call does not wait for room.
 pub(crate) const F_NOWAIT: u8 = 0x02;
+/// The message may wait for others, to share their frame.
+pub(crate) const F_MORE: u8 = 0x04;
 /// The kernel has made this reply.
 pub(crate) const F_KERNEL: u8 = 0x80;
 /// Of an offer: the other machine has proved that it has a key of the session's name.
@@ -114,8 +116,8 @@ impl Header {
         };
         let known = match kind {
             // A reply tells more.
-            Kind::Request => F_NOWAIT,
-            _ => F_NOWAIT | F_RECEIPT,
+            Kind::Request => F_NOWAIT | F_MORE,
+            _ => F_NOWAIT | F_RECEIPT | F_MORE,
         };
         let is_reply = kind == Kind::Reply;
         // A reply has no time: there is none that could take its place.
@@ -189,7 +191,7 @@ mod tests {
             (0, 5),
             (0, 6),
             (0, 255),
-            (1, 4),
+            (1, 8),
             (1, 0x80),
             (2, 1),
             (4, 4),
@@ -200,9 +202,9 @@ mod tests {
             assert_eq!(written(|bytes| bytes[at] = value).err(), Some(EINVAL));
         }
         // A request has no receipt; a reply has an id and a status up to 4095.
-        assert!(written(|bytes| bytes[1] = F_RECEIPT | F_NOWAIT).is_ok());
+        assert!(written(|bytes| bytes[1] = F_RECEIPT | F_NOWAIT | F_MORE).is_ok());
         assert!(written(|bytes| (bytes[0], bytes[1]) = (2, F_RECEIPT)).is_err());
-        assert!(written(|bytes| (bytes[0], bytes[1]) = (2, F_NOWAIT)).is_ok());
+        assert!(written(|bytes| (bytes[0], bytes[1]) = (2, F_NOWAIT | F_MORE)).is_ok());
         assert!(written(|bytes| (bytes[0], bytes[8], bytes[25]) = (3, 9, 0x0f)).is_ok());
         assert!(written(|bytes| (bytes[0], bytes[25]) = (3, 0x10)).is_err());
         assert!(written(|bytes| (bytes[0], bytes[27]) = (3, 0x80)).is_err());

@@ -16,6 +16,7 @@
 #include "mm.c"
 #include "net.c"
 #include "percpu.c"
+#include "sched.c"
 #include "sync.c"
 #include "sysfs.c"
 #include "uring.c"

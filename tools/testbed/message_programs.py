@@ -1,10 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Has the programs of `messages.py` in guests."""
+"""Has the programs of `messages.py` and `message_gather.py` in guests."""
 
 from pathlib import Path
-
-from . import messages
-
 
 # Frames after which the link between the programs is lost.
 LOSSY = 40
@@ -19,7 +16,8 @@ def load(guest, lossy: bool = False, parameters: str = "") -> None:
 
 
 def push(guest) -> None:
-    guest.push("/tmp/messages.py", Path(messages.__file__).read_text())
+    for name in ("messages.py", "message_gather.py"):
+        guest.push(f"/tmp/{name}", (Path(__file__).parent / name).read_text())
 
 
 def bound(guest) -> None:

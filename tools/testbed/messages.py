@@ -20,10 +20,10 @@ import threading
 import time
 
 DEVICE = "/dev/ibmsg"
-BIND, CONNECT, ACCEPT, INFO, SHUTDOWN, CALL = (0xB900 + number for number in range(6))
+BIND, CONNECT, ACCEPT, INFO, SHUTDOWN, CALL, FLUSH, TUNE = (0xB900 + number for number in range(8))
 MSG, REQUEST, REPLY, RECEIPT, EVENT, OFFER = range(1, 7)
 CONNECTED, CLOSED, PATH_LOST, PATH_BACK, DRAINING, KEY_REVOKED = range(1, 7)
-F_RECEIPT, F_NOWAIT, F_AUTHENTICATED, F_KERNEL = 1, 2, 0x40, 0x80
+F_RECEIPT, F_NOWAIT, F_MORE, F_AUTHENTICATED, F_KERNEL = 1, 2, 4, 0x40, 0x80
 NONBLOCK, REJECT, UNAUTHENTICATED = 1, 2, 4
 WANT_PATHS = 1
 WANT_DRAIN = 2
@@ -126,6 +126,10 @@ def wait_one(fd: int) -> Message:
 def write(fd: int, body=b"", **kwargs) -> None:
     data = head(length=len(body), **kwargs) + body
     assert os.write(fd, data) == len(data)
+
+
+def tune(fd: int, more_bytes=0, more_us=0, busy_poll_us=0, reserved=0) -> None:
+    fcntl.ioctl(fd, TUNE, sized(struct.pack("=3IQ", more_bytes, more_us, busy_poll_us, reserved)))
 
 
 def call_args(request, reply, length: int, room: int, timeout=0, flags=0, tag=0) -> bytearray:
@@ -1575,7 +1579,7 @@ def fuzz(seconds="60", seed="1") -> None:
     deadline = time.monotonic() + float(seconds)
     portal = bind("fuzz", flags=NONBLOCK)
     fds = [device(), portal]
-    numbers = (BIND, CONNECT, ACCEPT, INFO, SHUTDOWN, CALL, CALL + 1, 0x5401, 0xB9FF)
+    numbers = (BIND, CONNECT, ACCEPT, INFO, SHUTDOWN, CALL, FLUSH, TUNE, TUNE + 1, 0x5401, 0xB9FF)
     done = 0
     ring = Ring()
     room = ctypes.create_string_buffer(1 << 18)
@@ -1597,7 +1601,7 @@ def fuzz(seconds="60", seed="1") -> None:
             for offer in read(portal):
                 fds.append(accept(portal, offer.id, flags=NONBLOCK))
         elif what == 2:
-            size = chance.choice((112, 440, 280, 248, 48, 4, chance.randrange(600)))
+            size = chance.choice((112, 440, 280, 248, 48, 24, 4, chance.randrange(600)))
             data = bytearray(struct.pack("=I", size) + chance.randbytes(max(size, 4) - 4))
             result = fcntl.ioctl(fd, chance.choice(numbers), data)
             if result > 2:
@@ -1613,7 +1617,7 @@ def fuzz(seconds="60", seed="1") -> None:
             os.write(fd, chance.randbytes(chance.randrange(100)))
         elif what in (6, 7, 8):
             body = bytes(chance.choice((0, 1, 100, 5000, MAX)))
-            kind, flags = chance.choice((MSG, MSG, REQUEST, REPLY)), chance.choice((0, F_RECEIPT, F_NOWAIT, 3))
+            kind, flags = chance.choice((MSG, MSG, REQUEST, REPLY)), chance.choice((0, F_RECEIPT, F_NOWAIT, 3, F_MORE, F_MORE | F_NOWAIT))
             id = chance.choice((0, 1 << 16, 2 << 16, chance.randrange(1 << 20)))
             timeout = chance.choice((0, 0, 1, 100))
             os.write(fd, head(kind=kind, length=len(body), flags=flags, id=id, timeout=timeout) + body)
@@ -1623,6 +1627,8 @@ def fuzz(seconds="60", seed="1") -> None:
                     write(fd, b"answer", kind=REPLY, id=message.id)
         elif what == 11:
             fcntl.ioctl(fd, CALL, any_call())
+        elif what == 13 and chance.randrange(2):
+            tune(fd, chance.choice((0, 256, 4096)), chance.choice((0, 100, 50_000)), chance.choice((0, 10, 1000)))
         elif what == 12:
             at = chance.randrange(64)
             ctypes.memmove(good + 64 * at, bytes(any_call()), 48)

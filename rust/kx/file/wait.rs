@@ -10,6 +10,7 @@ use kernel::{
     bindings,
     error::to_result,
     prelude::*,
+    processor::cpu_relax,
     sync::LockClassKey,
     task::{
         might_sleep,
@@ -18,9 +19,19 @@ use kernel::{
     },
     time::{
         msecs_to_jiffies,
+        Delta,
+        Instant,
+        Monotonic,
         Msecs, //
     },
     types::Opaque, //
+};
+
+use crate::sync::atomic::{
+    Acquire,
+    Atomic,
+    Relaxed,
+    Release, //
 };
 
 /// Creates an initializer of a [`WaitQueue`] from its name.
@@ -84,6 +95,8 @@ impl BitOr for Ready {
 pub struct WaitQueue {
     #[pin]
     head: Opaque<bindings::wait_queue_head>,
+    /// How often it was woken, for [`WaitQueue::spin`].
+    wakes: Atomic<u32>,
 }
 
 // SAFETY: A `struct wait_queue_head` may be used from any task.
@@ -103,6 +116,7 @@ impl WaitQueue {
                     bindings::__init_waitqueue_head(slot, name.as_char_ptr(), key.as_ptr())
                 }
             }),
+            wakes: Atomic::new(0),
         })
     }
 
@@ -117,11 +131,38 @@ impl WaitQueue {
     ///
     /// *any*
     pub fn wake(&self, ready: Ready) {
+        self.wakes.fetch_add(1, Release);
         // CAST: The kernel passes the events as a pointer.
         let key = ptr::without_provenance_mut(ready.bits() as usize);
         // SAFETY: By the type invariant the queue is initialised. The key is for the callbacks of `poll`,
         // which take it for a number.
         unsafe { bindings::__wake_up(self.head.get(), TASK_NORMAL, 0, key) };
+    }
+
+    /// Polls for at most `us` microseconds until `ready` returns a value. Ends at once if another task is to run on this
+    /// processor, or a signal has come. `ready` is called first, and then each time that the queue is woken.
+    ///
+    /// # Context
+    ///
+    /// *may sleep*: it does not, but keeps the processor.
+    pub fn spin<R>(&self, us: u32, mut ready: impl FnMut() -> Option<R>) -> Option<R> {
+        let begin = Instant::<Monotonic>::now();
+        let limit = Delta::from_micros(us.into());
+        loop {
+            // ORDERING: Pairs with `wake`: a change that `ready` does not see is followed by another number.
+            let seen = self.wakes.load(Acquire);
+            if let Some(value) = ready() {
+                return Some(value);
+            }
+            while self.wakes.load(Relaxed) == seen {
+                // SAFETY: This looks at flags of the current task.
+                let is_wanted = unsafe { ibtrs_bindings::kx_need_resched() };
+                if is_wanted || current!().signal_pending() || begin.elapsed() >= limit {
+                    return None;
+                }
+                cpu_relax();
+            }
+        }
     }
 
     /// Waits until `ready` returns a value, for at most `limit` milliseconds. `ready` is called again each

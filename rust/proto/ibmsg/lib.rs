@@ -24,6 +24,7 @@
 //! | [`call`] | requests and their replies |
 //! | [`link`] | flow control of a connection, in frames |
 //! | [`fair`] | fair queueing of channels on a connection |
+//! | [`gather`] | messages that wait for others, to share a frame |
 //! | [`memory`] | memory that the peer's program reads and writes (protocol only: no kernel module speaks it yet) |
 //! | [`access`] | the operator's rules and limits |
 //!
@@ -46,6 +47,7 @@ pub mod access;
 pub mod call;
 pub mod channel;
 pub mod fair;
+pub mod gather;
 pub mod limits;
 pub mod link;
 pub mod memory;

@@ -157,6 +157,7 @@ TARGETS: list[Target] = [
     Rds("RDS", "RDS", backend="rds", needs="rds_rdma", kinds=WITHOUT_CONNECTS),
     Rsockets("rsockets", "rsockets", backend="rsockets", needs="rdma_ucm", kinds=WITHOUT_CONNECTS),
     Ours("ibmsg", "ours", backend="ibmsg"),
+    Ours("ibmsg, MORE", "ours", backend="ibmsg-more", kinds=("oneway",)),
     Ours("ibmsg, CALL", "ours", backend="ibmsg-call", kinds=("calls",)),
     Ours("ibmsg, io_uring", "ours", backend="ibmsg-ring", kinds=WITHOUT_CONNECTS),
 ]

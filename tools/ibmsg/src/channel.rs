@@ -15,8 +15,8 @@ use crate::error::{Error, Result};
 use crate::portal::device;
 use crate::sys;
 use crate::wire::{
-    Fields, Header, Kind, Terms, EV_CLOSED, F_KERNEL, F_RECEIPT, HEADER_LEN, MAX_DATA, MAX_MESSAGE,
-    MAX_NAME,
+    Fields, Header, Kind, Terms, EV_CLOSED, F_KERNEL, F_MORE, F_RECEIPT, HEADER_LEN, MAX_DATA,
+    MAX_MESSAGE, MAX_NAME,
 };
 use crate::words::Doing;
 
@@ -204,6 +204,18 @@ impl Message {
     }
 }
 
+/// How messages with [`Outgoing::more`] wait for others, and how tasks wait for messages. `None` is the default.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Tuning {
+    /// For how many bytes of messages: 256 to 65536, each message with 64 bytes and padding to 8; as many as travel
+    /// together by default, 8184.
+    pub more_bytes: Option<u32>,
+    /// For how long: 100 us to 1 s; 1 ms by default.
+    pub more_for: Option<Duration>,
+    /// For how long reads and calls poll before the task sleeps: up to 1 s; they do not by default.
+    pub busy_poll: Option<Duration>,
+}
+
 /// A message to be sent.
 #[derive(Clone, Copy, Debug)]
 pub struct Outgoing<'a> {
@@ -230,8 +242,23 @@ impl<'a> Outgoing<'a> {
     /// [`Message::Receipt`] tells the outcome.
     #[must_use]
     pub fn receipt(mut self, wanted: bool) -> Self {
-        self.header.flags = if wanted { F_RECEIPT } else { 0 };
+        self.set(F_RECEIPT, wanted);
         self
+    }
+
+    /// More messages follow: it may wait for them, to travel with them, until one without this is sent. See [`Tuning`]
+    /// and [`Channel::flush`].
+    #[must_use]
+    pub fn more(mut self, follow: bool) -> Self {
+        self.set(F_MORE, follow);
+        self
+    }
+
+    fn set(&mut self, flag: u8, wanted: bool) {
+        self.header.flags = match wanted {
+            true => self.header.flags | flag,
+            false => self.header.flags & !flag,
+        };
     }
 
     /// It may take that long. If it takes longer, a receipt tells.
@@ -432,6 +459,24 @@ impl Channel {
         shut_down(&self.file)
     }
 
+    /// Sends the messages that wait for others: those with [`Outgoing::more`].
+    ///
+    /// # Errors
+    ///
+    /// `EOPNOTSUPP` if the kernel module is too old.
+    pub fn flush(&self) -> Result<()> {
+        flush(&self.file)
+    }
+
+    /// Sets how messages wait for others, and how tasks wait for messages.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if a value is out of its range, `EOPNOTSUPP` if the kernel module is too old.
+    pub fn tune(&self, tuning: &Tuning) -> Result<()> {
+        tune(&self.file, tuning)
+    }
+
     /// The number of the channel in its session.
     ///
     /// # Errors
@@ -444,6 +489,37 @@ impl Channel {
 
 pub(crate) fn shut_down(file: &File) -> Result<()> {
     sys::shutdown(file).map_err(|e| Error::system(Doing::Write, e))
+}
+
+pub(crate) fn flush(file: &File) -> Result<()> {
+    sys::flush(file).map_err(old_module)
+}
+
+pub(crate) fn tune(file: &File, tuning: &Tuning) -> Result<()> {
+    let micros = |time: Option<Duration>| match time {
+        // Too long a time is refused by the kernel; 0 would stand for the default.
+        Some(time) => u32::try_from(time.as_micros()).unwrap_or(u32::MAX).max(1),
+        None => 0,
+    };
+    let mut fields = Fields::new()
+        .u32(tuning.more_bytes.unwrap_or(0))
+        .u32(micros(tuning.more_for))
+        .u32(micros(tuning.busy_poll))
+        .u32(0)
+        .u32(0)
+        .finish();
+    sys::ioctl(file, sys::TUNE, &mut fields)
+        .map(drop)
+        .map_err(old_module)
+}
+
+/// An ioctl has failed that older modules do not know.
+fn old_module(e: io::Error) -> Error {
+    let e = match e.raw_os_error().map(Errno::from_raw_os_error) {
+        Some(Errno::NOTTY) => Errno::OPNOTSUPP.into(),
+        _ => e,
+    };
+    Error::system(Doing::Write, e)
 }
 
 /// The number of a channel in its session.

@@ -47,7 +47,7 @@ pub mod uring;
 pub mod wire;
 pub mod words;
 
-pub use channel::{Channel, Connect, Message, Outgoing};
+pub use channel::{Channel, Connect, Message, Outgoing, Tuning};
 pub use error::{Error, Result};
 pub use portal::{Bind, Offer, Portal};
 pub use wire::Terms;

@@ -15,6 +15,8 @@ pub(crate) const ACCEPT: Opcode = 0xB902;
 pub(crate) const INFO: Opcode = 0xB903;
 const SHUTDOWN: Opcode = 0xB904;
 pub(crate) const CALL: Opcode = 0xB905;
+const FLUSH: Opcode = 0xB906;
+pub(crate) const TUNE: Opcode = 0xB907;
 
 /// An ioctl with a structure, which begins with its size.
 struct Call<'a> {
@@ -134,17 +136,17 @@ pub(crate) fn call(
     Ok(argument.reply())
 }
 
-/// `IBMSG_IOC_SHUTDOWN`, which has no argument.
-struct Shutdown;
+/// `IBMSG_IOC_SHUTDOWN` or `IBMSG_IOC_FLUSH`, which have no argument.
+struct Bare(Opcode);
 
 // SAFETY: The kernel reads and writes nothing of the program.
 #[allow(unsafe_code)]
-unsafe impl Ioctl for Shutdown {
+unsafe impl Ioctl for Bare {
     type Output = ();
     const IS_MUTATING: bool = false;
 
     fn opcode(&self) -> Opcode {
-        SHUTDOWN
+        self.0
     }
 
     fn as_ptr(&mut self) -> *mut c_void {
@@ -185,7 +187,14 @@ pub(crate) fn open(file: impl AsFd, number: Opcode, argument: &mut [u8]) -> io::
 pub(crate) fn shutdown(file: impl AsFd) -> io::Result<()> {
     // SAFETY: As for `ioctl`; there is no argument.
     #[allow(unsafe_code)]
-    Ok(unsafe { rustix::ioctl::ioctl(file, Shutdown) }?)
+    Ok(unsafe { rustix::ioctl::ioctl(file, Bare(SHUTDOWN)) }?)
+}
+
+/// `IBMSG_IOC_FLUSH`.
+pub(crate) fn flush(file: impl AsFd) -> io::Result<()> {
+    // SAFETY: As for `shutdown`.
+    #[allow(unsafe_code)]
+    Ok(unsafe { rustix::ioctl::ioctl(file, Bare(FLUSH)) }?)
 }
 
 /// Has tokio wait for a file.

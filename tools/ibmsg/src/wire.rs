@@ -21,6 +21,8 @@ pub(crate) const UNAUTHENTICATED: u32 = 4;
 
 /// A receipt is wanted.
 pub const F_RECEIPT: u8 = 0x01;
+/// The message may wait for others that follow.
+pub const F_MORE: u8 = 0x04;
 /// The other machine has proved a key.
 pub const F_AUTHENTICATED: u8 = 0x40;
 /// The kernel has made this reply.

@@ -7,7 +7,7 @@
 use std::time::{Duration, Instant};
 
 use ibmsg::tokio::{Channel, Portal};
-use ibmsg::{Bind, Connect, Error, Message, Outgoing, Result, Terms};
+use ibmsg::{Bind, Connect, Error, Message, Outgoing, Result, Terms, Tuning};
 use tokio::time::{sleep, timeout};
 
 const EAGAIN: i32 = 11;
@@ -115,6 +115,48 @@ async fn more_calls_than_slots() {
         let (number, reply) = call.await.expect("a task");
         assert_eq!(reply.expect("a reply"), number.to_ne_bytes());
     }
+}
+
+/// Messages wait for others, until they are flushed or their time is over.
+#[tokio::test]
+#[ignore = "needs the device"]
+async fn messages_wait_for_others() {
+    const EINVAL: i32 = 22;
+    let (client, server) = pair("more", &Terms::default()).await;
+    let wrong = Tuning {
+        more_for: Some(Duration::from_secs(2)),
+        ..Tuning::default()
+    };
+    assert_eq!(
+        client.tune(&wrong).expect_err("too long").errno(),
+        Some(EINVAL)
+    );
+    let tuning = Tuning {
+        more_for: Some(ms(900)),
+        ..Tuning::default()
+    };
+    client.tune(&tuning).expect("in range");
+    let begun = Instant::now();
+    for tag in 1..=2 {
+        let message = Outgoing::new(b"x").tag(tag).receipt(true).more(true);
+        client.send_with(&message).await.expect("room");
+    }
+    assert!(timeout(ms(50), server.receive()).await.is_err());
+    client.flush().expect("a flush");
+    assert_eq!((number(&server).await, number(&server).await), (1, 2));
+    let receipt = client.receive().await;
+    assert!(
+        matches!(receipt, Ok(Some(Message::Receipt { tag: 1, .. }))),
+        "{receipt:?}"
+    );
+    if begun.elapsed() > ms(900) {
+        eprintln!("slow: the time may have sent them");
+    }
+    let begun = Instant::now();
+    let message = Outgoing::new(b"x").tag(3).more(true);
+    client.send_with(&message).await.expect("room");
+    assert_eq!(number(&server).await, 3);
+    assert!(begun.elapsed() >= ms(900));
 }
 
 /// The outcome of a call is known in time even if the messages that arrive are not received.

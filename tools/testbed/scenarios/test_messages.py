@@ -27,6 +27,28 @@ def test_what_programs_are_promised(solo, name, lossy):
     case(solo, name)
 
 
+def gather(guest, name: str, *arguments) -> str:
+    return guest.run(f"timeout -s KILL 200 python3 /tmp/message_gather.py {name} {' '.join(map(str, arguments))} 2>&1", timeout=210)
+
+
+@pytest.mark.parametrize("lossy", (False, True), ids=("", "lossy"))
+@pytest.mark.parametrize("name", ("releases", "times", "room", "wrong", "dies"))
+def test_messages_that_wait_for_others(solo, name, lossy):
+    load(solo, lossy)
+    gather(solo, name)
+
+
+@pytest.mark.parametrize("lossy", (False, True), ids=("", "lossy"))
+def test_order_of_messages_that_wait_for_others(solo, lossy):
+    load(solo, lossy)
+    assert (int(gather(solo, "in_order", 3, 3000)) > 5) == lossy
+
+
+def test_tasks_poll_before_they_sleep(solo):
+    load(solo)
+    gather(solo, "busy")
+
+
 def test_order_and_exactly_once(solo):
     load(solo)
     assert int(case(solo, "in_order", 1, 3000)) == 0

@@ -32,6 +32,14 @@ void fill(void *room, uint64_t number, bool wants_answer, size_t length)
 	memcpy((char *)room + sizeof(first), pattern + number % SHIFTS, length - sizeof(first));
 }
 
+bool asks(const void *content)
+{
+	uint64_t first;
+
+	memcpy(&first, content, sizeof(first));
+	return first & WANTS_ANSWER;
+}
+
 uint64_t check(const void *content, size_t length, bool *wants_answer)
 {
 	uint64_t first, number;

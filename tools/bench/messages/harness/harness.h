@@ -106,12 +106,14 @@ struct backend {
 };
 
 extern const struct engine files_engine, ring_engine, call_engine;
-extern const struct transport ibmsg_transport, tcp_transport, smc_transport, rds_transport, rsockets_transport;
+extern const struct transport ibmsg_transport, more_transport, tcp_transport, smc_transport, rds_transport, rsockets_transport;
 
 
 /* Content: a number, whether it wants an answer, and bytes that depend on the number. */
 void content_init(void);
 void fill(void *room, uint64_t number, bool wants_answer, size_t length);
+/* Whether it wants an answer. */
+bool asks(const void *content);
 /* Ends the program if it is not what was filled in; returns the number. */
 uint64_t check(const void *content, size_t length, bool *wants_answer);
 

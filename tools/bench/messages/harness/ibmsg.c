@@ -22,6 +22,16 @@ static void put(void *header, enum kind kind, uint64_t id, size_t length)
 	*msg = (struct ibmsg_msg) { .kind = kind_of[kind], .len = (uint32_t)length, .id = id };
 }
 
+/* More messages follow, but after one that wants an answer. */
+static void put_more(void *header, enum kind kind, uint64_t id, size_t length)
+{
+	struct ibmsg_msg *msg = header;
+
+	put(header, kind, id, length);
+	if (!asks(msg + 1))
+		msg->flags = IBMSG_F_MORE;
+}
+
 static enum kind kind_in(const struct ibmsg_msg *msg)
 {
 	errno = msg->status;
@@ -61,6 +71,10 @@ static size_t take(struct end *end, unsigned int channel, const char *data, size
 
 static const struct framing framing = {
 	.header = sizeof(struct ibmsg_msg), .put = put, .take = take, .has_calls = true,
+};
+
+static const struct framing more_framing = {
+	.header = sizeof(struct ibmsg_msg), .put = put_more, .take = take, .has_calls = true,
 };
 
 static int device(void)
@@ -122,6 +136,10 @@ static int accept_channel(const struct options *options, int portal, unsigned in
 
 const struct transport ibmsg_transport = {
 	.framing = &framing, .listen = bind_portal, .accept = accept_channel, .connect = open_channel,
+};
+
+const struct transport more_transport = {
+	.framing = &more_framing, .listen = bind_portal, .accept = accept_channel, .connect = open_channel,
 };
 
 /* A client's thread that calls: one request at a time. */

@@ -15,6 +15,7 @@
 
 static const struct backend backends[] = {
 	{ "ibmsg", &ibmsg_transport, &files_engine, NULL },
+	{ "ibmsg-more", &more_transport, &files_engine, NULL },
 	{ "ibmsg-call", &ibmsg_transport, &call_engine, &files_engine },
 	{ "ibmsg-ring", &ibmsg_transport, &ring_engine, NULL },
 	{ "tcp", &tcp_transport, &files_engine, NULL },

@@ -13,7 +13,7 @@ use rustix::fs::{fcntl_getfl, fcntl_setfl, OFlags};
 use rustix::io::Errno;
 
 use super::reader::Reader;
-use crate::channel::{self, milliseconds, Connect, Message, Outgoing};
+use crate::channel::{self, milliseconds, Connect, Message, Outgoing, Tuning};
 use crate::error::{Error, Result};
 use crate::wire::{Header, Kind};
 use crate::words::Doing;
@@ -141,6 +141,24 @@ impl Channel {
     /// `EINTR`
     pub fn shut_down(&self) -> Result<()> {
         channel::shut_down(self.reader.file())
+    }
+
+    /// As [`crate::Channel::flush`].
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn flush(&self) -> Result<()> {
+        channel::flush(self.reader.file())
+    }
+
+    /// As [`crate::Channel::tune`]. Tasks of tokio do not poll: [`Tuning::busy_poll`] is of no use here.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn tune(&self, tuning: &Tuning) -> Result<()> {
+        channel::tune(self.reader.file(), tuning)
     }
 
     /// The number of the channel in its session.

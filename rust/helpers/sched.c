@@ -1,0 +1,9 @@
+// SPDX-License-Identifier: GPL-2.0
+
+#include <linux/sched.h>
+
+/* Returns whether another task is to run on this processor. */
+__rust_helper bool rust_helper_kx_need_resched(void)
+{
+	return need_resched();
+}
