@@ -595,6 +595,40 @@ mod suite {
     }
 
     #[test]
+    fn messages_wait_for_others() -> Result {
+        let more = |tag| SendOptions {
+            tag,
+            more: true,
+            ..SendOptions::default()
+        };
+        let body = || Body::copied(b"abc", GFP_KERNEL);
+        for loss in [0, 20] {
+            let world = World::new(loss)?;
+            let (log, own) = (Log::new(false)?, Log::new(false)?);
+            let portal = world.bind(ChannelOptions::default(), accepts(hears(&log)?.0)?)?;
+            let channel = world.connect(ChannelOptions::default(), hears(&own)?.0)?;
+            // Their time is over, or they are flushed.
+            channel.send(body()?, more(0))?;
+            assert!(comes(|| log.messages.load(Relaxed) == 1));
+            channel.send(body()?, more(1))?;
+            channel.flush();
+            assert!(comes(|| log.messages.load(Relaxed) == 2));
+            for tag in 2..200 {
+                channel.send(body()?, more(tag))?;
+            }
+            send_all(&channel, &own, 200..201)?;
+            assert!(comes(|| log.messages.load(Relaxed) == 201));
+            // This one is sent as the channel is closed.
+            channel.send(body()?, more(201))?;
+            drop(channel);
+            assert!(comes(|| log.messages.load(Relaxed) == 202));
+            assert!(!log.is_wrong.load(Relaxed));
+            drop(portal);
+        }
+        Ok(())
+    }
+
+    #[test]
     fn dropping_a_channel_needs_no_worker() -> Result {
         // One handler has the only worker of each queue.
         let world = World::with_handlers(0, Options::ordered())?;
