@@ -38,8 +38,9 @@ pub struct Link {
     received: Seq,
     posted: Seq,
     announced: Seq,
-    /// A quarter of the receives.
-    quarter: u32,
+    /// Half of the receives. With much less, one frame that goes out for credits alone makes the next one due at the
+    /// peer while messages go to and fro, and so on for ever.
+    half: u32,
 }
 
 impl Link {
@@ -53,10 +54,10 @@ impl Link {
             received: none,
             posted: none.plus(own),
             announced: none.plus(own),
-            quarter: match own / 4 {
+            half: match own / 2 {
                 // An answer to each credit would be a conversation without an end.
                 0 | 1 => 2,
-                quarter => quarter,
+                half => half,
             },
         }
     }
@@ -88,7 +89,7 @@ impl Link {
     /// Whether a frame is to be sent, without a record if need be, because the peer runs out of
     /// credits. [`Link::may_send`] decides whether it can be.
     pub const fn owes_credits(&self) -> bool {
-        self.unannounced() >= self.quarter
+        self.unannounced() >= self.half
     }
 
     /// A frame has arrived, with this limit in its header.

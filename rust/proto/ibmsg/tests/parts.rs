@@ -93,10 +93,11 @@ fn the_last_credit_is_for_credits() {
     assert!(link.may_send() && !link.owes_credits());
     assert_eq!(link.send(), Some(Seq::new(9)));
     assert!(!link.may_send());
-    link.received(Seq::new(8)).unwrap();
-    link.reposted();
-    link.received(Seq::new(8)).unwrap();
-    link.reposted();
+    for _ in 0..4 {
+        assert!(!link.owes_credits());
+        link.received(Seq::new(8)).unwrap();
+        link.reposted();
+    }
     assert!(link.owes_credits() && !link.may_send());
     // A limit that is repeated, or older, gives nothing.
     link.received(Seq::new(3)).unwrap();
@@ -130,6 +131,32 @@ fn credits_do_not_call_for_credits() {
             arriving.push((1 - to, links[to].send().unwrap()));
         }
         assert!(frames < 100);
+    }
+}
+
+/// A frame too many does not bring about another one for each message of a request and a reply.
+#[test]
+fn a_frame_for_credits_does_not_go_round() {
+    for window in [MIN_FRAMES, FRAMES, 32] {
+        let mut links = [Link::new(window, window), Link::new(window, window)];
+        // What goes beside the message, whose sides take turns.
+        let mut beside: [Vec<Seq>; 2] = Default::default();
+        beside[1].push(links[0].send().unwrap());
+        let mut message = links[0].send().unwrap();
+        let mut alone = 0;
+        for turn in 1..1000 {
+            let side = turn % 2;
+            for limit in std::mem::take(&mut beside[side]).into_iter().chain([message]) {
+                links[side].received(limit).unwrap();
+                links[side].reposted();
+            }
+            if links[side].owes_credits() {
+                alone += 1;
+                beside[1 - side].push(links[side].send().unwrap());
+            }
+            message = links[side].send().unwrap();
+        }
+        assert_eq!(alone, 0, "{window}");
     }
 }
 
