@@ -48,13 +48,19 @@ impl Incoming {
     ///
     /// [`ENOMEM`]
     pub(crate) fn new(message: &Message<'_>, at: usize, flags: Flags) -> Result<KBox<Self>> {
+        let content = message.content;
+        // CAST: Lossless.
+        let is_whole = message.hdr.total as usize == content.len();
         let incoming = Self {
             kind: Kind::Msg,
             number: message.hdr.number,
             id: 0,
             tag: message.hdr.tag,
             status: 0,
-            body: Body::piece(message.content, flags)?,
+            body: match is_whole {
+                true => Body::whole(content, flags)?,
+                false => Body::piece(content, flags)?,
+            },
             is_late: false,
             at,
             next: None,

@@ -199,19 +199,22 @@ impl ChannelFile {
     /// Copies what there is. None if there is nothing.
     fn copy(&self, to: &mut IovIterDest<'_>) -> Option<Result<usize>> {
         let mut reading = Reading { done: 0 };
+        let (side, id) = (&self.its.side, self.its.channel);
+        let mut former = None;
         loop {
-            match self.its.side.take(self.its.channel, reading.room(to)) {
+            // A writer may be as fast as this reader.
+            if let Some(former) = former.take_if(|_| current!().signal_pending()) {
+                side.took(id, former);
+                return Some(Ok(reading.done));
+            }
+            match side.take(id, former.take(), reading.room(to)) {
                 Take::Item(taken) => {
                     let copied = reading.copy(to, &taken.header(), &[], taken.body());
                     if let Err(e) = copied {
-                        self.its.side.put_back(self.its.channel, taken);
+                        side.put_back(id, taken);
                         return Some(reading.or(e));
                     }
-                    self.its.side.took(self.its.channel, taken);
-                    // A writer may be as fast as this reader.
-                    if current!().signal_pending() {
-                        return Some(Ok(reading.done));
-                    }
+                    former = Some(taken);
                 }
                 Take::TooLong => return Some(reading.or(EMSGSIZE)),
                 Take::Nothing if reading.done == 0 => return None,

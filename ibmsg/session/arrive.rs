@@ -215,7 +215,17 @@ impl Side {
         let now = now();
         let mut arrived = Arrived::Done;
         let from = done.whole() - 1;
+        // The channel of the messages before, which is to be looked after.
+        let mut changed = None;
         for (at, record) in records.enumerate().skip(from) {
+            let of = match &record {
+                Ok(Record::Message(message)) => Some(message.hdr.channel),
+                _ => None,
+            };
+            if changed != of {
+                self.attend_to(state, changed, now);
+                changed = of;
+            }
             let result = match &record {
                 Ok(Record::Message(message)) => {
                     self.message(state, id, message, parcels.take(at), now)
@@ -233,6 +243,7 @@ impl Side {
                     break;
                 }
                 Err(Fault::Protocol(why)) => {
+                    self.attend_to(state, changed, now);
                     if let Some(conn) = state.conns.iter_mut().find(|conn| conn.id == id) {
                         conn.fail(why);
                     }
@@ -240,6 +251,7 @@ impl Side {
                 }
             }
         }
+        self.attend_to(state, changed, now);
         if arrived == Arrived::Done {
             // LIVE may have ended it.
             if let Some(conn) = state.conns.iter_mut().find(|conn| conn.id == id) {
@@ -250,6 +262,7 @@ impl Side {
         arrived
     }
 
+    /// Takes a message, after which its channel is to be looked after.
     fn message(
         &self,
         state: &mut State,
@@ -263,9 +276,15 @@ impl Side {
         let chan = state.chans.get_mut(&id);
         if let Some(chan) = chan.filter(|chan| chan.proto.takes_from(from)) {
             chan.message(message, incoming, now)?;
-            self.attend(state, id, now);
         }
         Ok(())
+    }
+
+    /// Looks after the channel that messages were for.
+    fn attend_to(&self, state: &mut State, changed: Option<u32>, now: u64) {
+        if let Some(id) = changed {
+            self.attend(state, id, now);
+        }
     }
 
     fn record(

@@ -8,7 +8,8 @@ use ibmsg_proto::{
         Channel,
         Conn, //
     },
-    limits::FIRST, //
+    limits::FIRST,
+    receive::Due, //
 };
 use ibtrs_proto::Errno;
 use kernel::{
@@ -225,9 +226,24 @@ impl Side {
         self.with(id, Chan::poll).unwrap_or(Ready::HUP)
     }
 
-    /// Takes what a program can read, if it has room for it.
-    pub(crate) fn take(&self, id: u32, room: usize) -> Take {
-        self.with(id, |chan| chan.take(room)).unwrap_or(Take::End)
+    /// Takes what a program can read, if it has room for it. The program has got `former`.
+    ///
+    /// As long as there is more, the channel is looked after only if the peer is to be told of credits.
+    pub(crate) fn take(&self, id: u32, former: Option<Taken>, room: usize) -> Take {
+        self.locked(|state| {
+            let Some(chan) = state.chans.get_mut(&id) else {
+                return Take::End;
+            };
+            let has_taken = former.is_some();
+            if let Some(former) = former {
+                chan.took(former);
+            }
+            let take = chan.take(room);
+            if has_taken && (!matches!(take, Take::Item(_)) || chan.due(now()) == Due::Now) {
+                self.done(state, id);
+            }
+            take
+        })
     }
 
     /// The program has got it.

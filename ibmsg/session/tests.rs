@@ -232,7 +232,7 @@ impl World {
     }
 
     fn take(&mut self, side: usize) -> Option<(Header, bool)> {
-        let Take::Item(taken) = self.sides[side].take(self.chan, 1 << 20) else {
+        let Take::Item(taken) = self.sides[side].take(self.chan, None, 1 << 20) else {
             return None;
         };
         let header = taken.header();
@@ -319,7 +319,10 @@ fn life(left: u32, queue: &Arc<Queue>) -> Result<u32> {
     ensure!(world.take(1).map(|(header, _)| header.tag) == Some(5));
     let (closed, _) = world.take(1).ok_or(ENOENT)?;
     ensure!(closed.event == Some(Event::Closed) && closed.status == 0 && closed.tag == 10);
-    ensure!(matches!(world.sides[1].take(1, HEADER_LEN), Take::End));
+    ensure!(matches!(
+        world.sides[1].take(1, None, HEADER_LEN),
+        Take::End
+    ));
     world.sides[1].release(1);
     world.run()?;
     ensure!((world.len(0), world.len(1)) == (0, 0));
@@ -360,7 +363,7 @@ fn revoked(queue: &Arc<Queue>) -> Result {
         ensure!(header.kind == Kind::Receipt);
         said[header.tag as usize] = i32::from(header.status);
     }
-    let Take::Item(taken) = world.sides[1].take(1, 1 << 20) else {
+    let Take::Item(taken) = world.sides[1].take(1, None, 1 << 20) else {
         return Err(ENOENT);
     };
     let name = portal.name;
@@ -385,7 +388,10 @@ fn revoked(queue: &Arc<Queue>) -> Result {
     let (closed, _) = world.take(1).ok_or(ENOENT)?;
     ensure!(closed.event == Some(Event::Closed));
     ensure!(i32::from(closed.status) == Errno::EACCES.get());
-    ensure!(matches!(world.sides[1].take(1, HEADER_LEN), Take::End));
+    ensure!(matches!(
+        world.sides[1].take(1, None, HEADER_LEN),
+        Take::End
+    ));
     world.sides[1].took(1, taken);
     world.run()?;
     // The request that was being copied was delivered, the other one was not.
@@ -589,7 +595,7 @@ fn late_reply(queue: &Arc<Queue>) -> Result {
     ensure!(told.is_some_and(|(told, _)| told.kind == Kind::Reply && told.flags != 0));
     world.send(1, Kind::Msg, 0, 1, 1)?;
     world.run()?;
-    let Take::Item(taken) = world.sides[0].take(1, 1 << 20) else {
+    let Take::Item(taken) = world.sides[0].take(1, None, 1 << 20) else {
         return Err(ENOENT);
     };
     ensure!(taken.header().kind == Kind::Msg);
@@ -654,7 +660,7 @@ fn hunger(queue: &Arc<Queue>) -> Result {
     world.sides[0].send(2, reserved, body, KBox::new_uninit(GFP_KERNEL)?)?;
     world.sides[0].release(1);
     world.run()?;
-    let Take::Item(other) = world.sides[1].take(2, 1 << 20) else {
+    let Take::Item(other) = world.sides[1].take(2, None, 1 << 20) else {
         pr_err!("the other channel has got nothing\n");
         return Err(EINVAL);
     };

@@ -23,6 +23,9 @@ pub(crate) const BLOCK: usize = 4096;
 // CAST: A small constant.
 const MAX_LEN: usize = ibmsg_proto::limits::MAX_MESSAGE as usize;
 
+/// The most bytes that need no block: as many as fit the place of those.
+const SHORT: usize = 71;
+
 /// The content of a message, in blocks. Those of a message that has arrived are not longer than a page each.
 ///
 /// # Context
@@ -40,6 +43,8 @@ pub struct Body {
 enum Blocks {
     #[default]
     None,
+    /// All of a message; nothing is added to it.
+    Short([u8; SHORT]),
     One(KVec<u8>),
     /// At least one, or room for them.
     Many(KVec<KVec<u8>>),
@@ -53,6 +58,7 @@ impl Blocks {
     /// [`ENOMEM`]
     fn reserve(&mut self, more: usize, flags: Flags) -> Result {
         match self {
+            Self::Short(_) => return Err(ENOMEM),
             Self::None if more > 1 => *self = Self::Many(KVec::with_capacity(more, flags)?),
             Self::None => {}
             Self::One(_) => {
@@ -72,8 +78,8 @@ impl Blocks {
     fn push(&mut self, block: KVec<u8>) {
         match self {
             Self::None => *self = Self::One(block),
-            // Not reached, as `reserve` has made a list.
-            Self::One(_) => {}
+            // Not reached, as `reserve` has made a list, or has failed.
+            Self::Short(_) | Self::One(_) => {}
             Self::Many(many) => {
                 let _ = many.push_within_capacity(block);
             }
@@ -82,7 +88,7 @@ impl Blocks {
 
     fn len(&self) -> usize {
         match self {
-            Self::None => 0,
+            Self::None | Self::Short(_) => 0,
             Self::One(_) => 1,
             Self::Many(many) => many.len(),
         }
@@ -90,7 +96,7 @@ impl Blocks {
 
     fn as_slice(&self) -> &[KVec<u8>] {
         match self {
-            Self::None => &[],
+            Self::None | Self::Short(_) => &[],
             Self::One(block) => core::slice::from_ref(block),
             Self::Many(many) => many,
         }
@@ -127,9 +133,35 @@ impl Body {
     /// [`EMSGSIZE`] if there are more than 65536, which no channel takes; [`ENOMEM`].
     pub fn copied(content: &[u8], flags: Flags) -> Result<Self> {
         match content.len() <= MAX_LEN {
-            true => Self::piece(content, flags),
+            true => Self::whole(content, flags),
             false => Err(EMSGSIZE),
         }
+    }
+
+    /// A copy of all of a message.
+    ///
+    /// # Errors
+    ///
+    /// [`ENOMEM`]
+    pub(crate) fn whole(content: &[u8], flags: Flags) -> Result<Self> {
+        match content.len() {
+            1..=SHORT => Self::short(content.len(), |place| {
+                place.copy_from_slice(content);
+                Ok(())
+            }),
+            _ => Self::piece(content, flags),
+        }
+    }
+
+    /// A short message of `len` bytes, which `fill` fills in.
+    fn short(len: usize, fill: impl FnOnce(&mut [u8]) -> Result) -> Result<Self> {
+        let mut bytes = [0; SHORT];
+        fill(bytes.get_mut(..len).ok_or(EMSGSIZE)?)?;
+        Ok(Self {
+            // CAST: A small constant at most.
+            len: len as u32,
+            blocks: Blocks::Short(bytes),
+        })
     }
 
     /// The content, one block after the other.
@@ -164,6 +196,12 @@ impl Body {
     ///
     /// [`ENOMEM`], [`EFAULT`]
     pub(crate) fn written(from: &mut IovIterSource<'_>, len: usize) -> Result<Self> {
+        if (1..=SHORT).contains(&len) {
+            return Self::short(len, |place| match from.copy_from_iter(place) == len {
+                true => Ok(()),
+                false => Err(EFAULT),
+            });
+        }
         Self::in_blocks(len, |block, len| {
             append_from(from, block, len, GFP_KERNEL_ACCOUNT)
         })
@@ -179,6 +217,11 @@ impl Body {
     ///
     /// [`ENOMEM`], [`EFAULT`]
     pub(crate) fn copied_from(mut at: UserPtr, len: usize) -> Result<Self> {
+        if (1..=SHORT).contains(&len) {
+            return Self::short(len, |place| {
+                UserSlice::new(at, len).reader().read_slice(place)
+            });
+        }
         Self::in_blocks(len, |block, len| {
             UserSlice::new(at, len).read_all(block, GFP_KERNEL_ACCOUNT)?;
             at = at.wrapping_byte_add(len);
@@ -219,15 +262,19 @@ impl Body {
     ///
     /// # Errors
     ///
-    /// [`ENOMEM`]
+    /// [`ENOMEM`], also if one of the two is short: then it is a whole message.
     pub(crate) fn reserve(&mut self, more: &Self, flags: Flags) -> Result {
-        self.blocks.reserve(more.blocks.len(), flags)
+        match more.blocks {
+            Blocks::Short(_) => Err(ENOMEM),
+            _ => self.blocks.reserve(more.blocks.len(), flags),
+        }
     }
 
     /// Adds a piece, for which there is room.
     pub(crate) fn add(&mut self, more: Self) {
         match more.blocks {
-            Blocks::None => {}
+            // A short one has no room here, see `reserve`.
+            Blocks::None | Blocks::Short(_) => {}
             Blocks::One(block) => self.push(block),
             Blocks::Many(many) => {
                 for block in many {
@@ -256,7 +303,13 @@ impl Body {
     }
 
     fn blocks(&self) -> impl Iterator<Item = &[u8]> {
-        self.blocks.as_slice().iter().map(|block| block.as_slice())
+        let short = match &self.blocks {
+            // CAST: Lossless.
+            Blocks::Short(bytes) => bytes.get(..self.len as usize),
+            _ => None,
+        };
+        let blocks = self.blocks.as_slice().iter().map(|block| block.as_slice());
+        Iterator::chain(short.into_iter(), blocks)
     }
 
     /// Copies bytes, the first of which is at `offset`. Returns whether there are as many as `out` takes.
@@ -317,6 +370,32 @@ impl TryFrom<KVec<u8>> for Body {
 #[kernel::macros::kunit_tests(ibmsg_body)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn is_short_if_it_fits() -> Result {
+        let content: [u8; SHORT + 1] = core::array::from_fn(|at| at as u8);
+        for len in 0..=content.len() {
+            let body = Body::copied(&content[..len], GFP_KERNEL)?;
+            assert_eq!((body.len() as usize, body.is_empty()), (len, len == 0));
+            assert_eq!(
+                matches!(body.blocks, Blocks::Short(_)),
+                (1..=SHORT).contains(&len)
+            );
+            assert!(body.slices().flatten().eq(&content[..len]));
+            let mut out = [0; SHORT + 1];
+            assert!(body.copy_out(0, &mut out[..len]) && out[..len] == content[..len]);
+            assert!(!body.copy_out(0, &mut [0; SHORT + 2]));
+            assert!(len < 2 || (body.copy_out(1, &mut out[..1]) && out[0] == 1));
+        }
+        // Nothing is added to a whole message, and a whole message to nothing.
+        let (mut short, mut long) = (
+            Body::copied(b"abc", GFP_KERNEL)?,
+            Body::piece(b"abc", GFP_KERNEL)?,
+        );
+        assert_eq!(short.reserve(&long, GFP_KERNEL), Err(ENOMEM));
+        assert_eq!(long.reserve(&short, GFP_KERNEL), Err(ENOMEM));
+        Ok(())
+    }
 
     #[test]
     fn is_made_of_pieces() -> Result {
