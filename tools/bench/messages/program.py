@@ -23,7 +23,7 @@ def build() -> Path:
         target.parent.mkdir(parents=True, exist_ok=True)
         new = target.with_suffix(".new")
         subprocess.run(["gcc", "-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-pthread", "-I", HEADER, "-o", new, *sources,
-                        "-luring", "-lrdmacm", "-libverbs"], check=True)
+                        "-luring", "-lrdmacm", "-libverbs", "-lzmq", "-lnng"], check=True)
         new.rename(target)
     return target
 

@@ -34,6 +34,8 @@ class Target:
     apart: bool = True
     # The module that a kernel must have.
     needs: str = ""
+    # More than one needs files to wait for.
+    many_channels: bool = True
 
     def join(self, server: Guest, client: Guest) -> None:
         """Loads and connects what its group needs; both guests may be one."""
@@ -43,7 +45,7 @@ class Target:
         raise NotImplementedError
 
     def can(self, load: Load) -> bool:
-        return load.kind in self.kinds
+        return load.kind in self.kinds and (self.many_channels or load.channels == 1)
 
 
 @dataclass(frozen=True)
@@ -114,8 +116,7 @@ class Rds(OverRdma):
 class Rsockets(OverRdma):
     """Sockets of librdmacm. In one guest, connections to the same machine hang now and then."""
 
-    def can(self, load: Load) -> bool:
-        return super().can(load) and load.channels == 1
+    many_channels: bool = False
 
     def join(self, server: Guest, client: Guest) -> None:
         for guest in (server, client):
@@ -130,9 +131,7 @@ class Floor(Target):
     server: str = "process"
     kinds: tuple[str, ...] = ("calls",)
     apart: bool = False
-
-    def can(self, load: Load) -> bool:
-        return super().can(load) and load.channels == 1
+    many_channels: bool = False
 
     def join(self, server: Guest, client: Guest) -> None:
         client.run(f"modprobe rdma_floor addr={ADDRESS} server={self.server}")
@@ -153,6 +152,8 @@ TARGETS: list[Target] = [
     Floor("floor, softirq", "floor in softirq", server="softirq"),
     Program("TCP", "sockets", backend="tcp"),
     Program("TCP, io_uring", "sockets", backend="tcp-ring", kinds=WITHOUT_CONNECTS),
+    Program("ZeroMQ", "libraries", backend="zeromq", kinds=WITHOUT_CONNECTS, many_channels=False),
+    Program("NNG", "libraries", backend="nng", kinds=WITHOUT_CONNECTS, many_channels=False),
     Smc("SMC-R", "SMC", backend="smc", needs="smc"),
     Rds("RDS", "RDS", backend="rds", needs="rds_rdma", kinds=WITHOUT_CONNECTS),
     Rsockets("rsockets", "rsockets", backend="rsockets", needs="rdma_ucm", kinds=WITHOUT_CONNECTS),

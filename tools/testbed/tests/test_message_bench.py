@@ -142,3 +142,19 @@ def test_the_program_over_tcp(load, depth, channels, size, backend):
 def test_the_program_refuses_wrong_words():
     for words in ("carrier-pigeon", "tcp --bytes 7", "tcp --load forth", "tcp --depth x", "tcp --count 0"):
         assert run("client", *words.split()).wait(10) == 2
+
+
+@pytest.mark.parametrize("load", ("round", "calls", "oneway"))
+@pytest.mark.parametrize("depth, size", ((1, 8), (8, 65536)))
+@pytest.mark.parametrize("backend", ("zeromq", "nng"))
+def test_the_program_over_libraries(load, depth, size, backend):
+    words = f"{backend} --load {load} --depth {depth} --bytes {size} --count 300".split()
+    server = run("server", *words)
+    assert server.stdout.readline() == "ready\n"
+    client = run("client", *words)
+    said, wrong = client.communicate(timeout=60)
+    assert client.returncode == 0 and not wrong, wrong
+    assert json.loads(said)["messages"] == 300 and json.loads(said)["ns"] > 0
+    assert server.communicate(timeout=60)[1] == "" and server.returncode == 0
+    refused = run("server", backend, "--channels", "2")
+    assert "one channel only" in refused.communicate(timeout=60)[1] and refused.returncode == 1

@@ -23,6 +23,8 @@ static const struct backend backends[] = {
 	{ "smc", &smc_transport, &files_engine, NULL },
 	{ "rds", &rds_transport, &files_engine, NULL },
 	{ "rsockets", &rsockets_transport, &files_engine, NULL },
+	{ "zeromq", &zeromq_transport, &files_engine, NULL },
+	{ "nng", &nng_transport, &files_engine, NULL },
 };
 
 jmp_buf *when_broken;

@@ -17,14 +17,6 @@
 #define IPPROTO_SMC	256
 #endif
 
-/* The kind of the last message of RDS. */
-#define LAST	0
-
-struct header {
-	uint32_t length;
-	uint32_t kind;
-};
-
 static void put(void *header, enum kind kind, uint64_t id, size_t length)
 {
 	(void)id;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * What sockets of the kernel and those of librdmacm have in common.
+ * What sockets of the kernel and of libraries have in common.
  */
 #ifndef SOCKET_H
 #define SOCKET_H
@@ -10,6 +10,15 @@
 #include "files.h"
 
 #define PORT	7700
+
+/* Before each message. */
+struct header {
+	uint32_t length;
+	uint32_t kind;
+};
+
+/* The kind of the last message, where the end of a connection is not seen. */
+#define LAST	0
 
 extern const struct framing socket_framing;
 
