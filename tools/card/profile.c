@@ -38,7 +38,7 @@ static const struct card_profile profiles[] = {
 	}, {
 		/* No kind of card: what a consumer should still do with. */
 		.name = "least",
-		.qp_wr = 2048, .sge = 3, .sge_read = 1, .cqe = 4096, .page_list = 64, .reads = 1, .vectors = 1,
+		.qp_wr = 1024, .sge = 3, .sge_read = 1, .cqe = 4096, .page_list = 64, .reads = 1, .vectors = 1,
 		.inline_bytes = 0, .qps = 1024, .mrs = 1 << 16,
 	},
 };

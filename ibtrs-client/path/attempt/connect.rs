@@ -392,7 +392,7 @@ fn reach(attempt: &Arc<Attempt>) -> Result<Reached<'_>> {
     // The protection domain belongs to this attempt alone, so no other peer and no later attempt
     // can use its keys.
     let pd = Pd::new(&dev)?;
-    let qp = service.route(attempt, service_config(), &pd)?;
+    let qp = service.route(attempt, service_config(&dev), &pd)?;
     attempt.keep(qp)?;
     attempt.wait_stage(0, Stage::RouteResolved)?;
     let first = FirstConn::take(attempt)?;
@@ -598,13 +598,25 @@ fn told_failover_time(env: &Env) -> u32 {
     settings.failover_time_ms.get().max(total_ms)
 }
 
-fn service_config() -> QpConfig {
+/// The receives of the service connection for AUTH2 and the session information.
+const SETUP_RECVS: u32 = 2;
+
+/// Returns the number of receives of the service connection for answers and heartbeats: two for each
+/// request that mainline's server allows there, or what the device's queue has room for. A message that
+/// finds no receive waits, except over iWARP, whose devices have longer queues.
+fn service_answers(dev: &Device) -> u32 {
+    // A drain has a marker in the queue.
+    let room = dev.max_qp_wr().saturating_sub(SETUP_RECVS + 1);
+    room.min(2 * u32::from(SERVICE_QUEUE_DEPTH))
+}
+
+fn service_config(dev: &Device) -> QpConfig {
     QpConfig {
+        // The device may have fewer.
         send_depth: 2 * u32::from(SERVICE_QUEUE_DEPTH) + 2,
         send_reserve: 0,
         send_sges: 2,
-        // Two extra, for AUTH2 and the session information.
-        recv_depth: 2 * u32::from(SERVICE_QUEUE_DEPTH) + 2,
+        recv_depth: service_answers(dev) + SETUP_RECVS,
         payloads: false,
         context: PollContext::SoftIrq,
         vector: 0,
@@ -806,7 +818,7 @@ fn start(
     for (cid, qp) in cons.qps.iter().enumerate() {
         qp.set_slots(slots.clone())?;
         let count = match cid {
-            0 => 2 * u32::from(SERVICE_QUEUE_DEPTH),
+            0 => service_answers(qp.pd().device()),
             _ => answers(wire),
         };
         qp.add_recvs(
