@@ -137,6 +137,19 @@ def test_mainlines_disk(solo):
     assert card.reports(solo) == {}
 
 
+@bounced
+def test_mainlines_server_refuses_bounce_buffers(solo):
+    """Why there is no such test of its disk: each of its chunks is one page of 128 KiB, see Documentation/card.md."""
+    stack = STACKS["mainline"]
+    device = solo.null_blk(size_mb=32)
+    solo.run(stack.load_server())
+    solo.run(stack.load_client())
+    assert not solo.ok(stack.map_device(device))
+    assert "RTRS server session allocation failed: -22" in solo.run("dmesg | tail -n 20")
+    assert card.reports(solo) == {}
+    solo.run(f"modprobe -r {stack.client_module} {stack.server_module}")
+
+
 def test_nvme(solo):
     nvmeof.export(solo, "nqn.card", [solo.null_blk(size_mb=32)], [ADDRESS])
     nvmeof.connect(solo, "nqn.card", ADDRESS)
