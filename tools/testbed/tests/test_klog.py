@@ -55,6 +55,7 @@ def test_one_report_for_each_fault():
     "INFO: trying to register non-static key.",
     "Oops: int3: 0000 [#1] SMP KASAN",
     "task/9 is leaving the kernel with a held lock!",
+    "rdma_card: card0: unmapped: queue pair 3, work request 0xff, address 0x4df14000, length 288",
     "BUG ibtrs_iu (Tainted: G): Objects remaining in ibtrs_iu on __kmem_cache_shutdown()",
 ])
 def test_faults_are_known(line):
@@ -72,6 +73,7 @@ def test_faults_are_known(line):
     "Lock dependency validator: Copyright (c) 2006 Red Hat, Inc., Ingo Molnar",
     "debug: ignoring loglevel setting.",
     "ibnbd_client: disk0: unmapped",
+    "rdma_card: card0: not_returned: queue pair 3, work request 0xff, address 0x4df14000, length 288",
 ])
 def test_ordinary_lines_are_not_faults(line):
     assert not klog.faults([f"[    1.000000] {line}"])
