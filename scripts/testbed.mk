@@ -72,9 +72,10 @@ fuzz:
 	@IBTRS_FUZZ_SECONDS=$${IBTRS_FUZZ_SECONDS:-200} scripts/pytest.sh -s -k test_fuzz \
 		tools/testbed/scenarios/test_hostile_client.py tools/testbed/scenarios/test_hostile_server.py
 
-# ONLY= for targets with this in their name; FIGURES= for where they are left.
-BENCH = --kernel $(or $(KERNEL),fast) --only "$(ONLY)"
-FIGURES ?= $(CURDIR)/build/bench/$(or $(KERNEL),fast)
+# ONLY= for targets with this in their name; FIGURES= for where they are left; DEVICE=card for what an I/O takes
+# over the card of tools/card, without figures.
+BENCH = --kernel $(or $(KERNEL),fast) --only "$(ONLY)" $(if $(DEVICE),--device $(DEVICE))
+FIGURES ?= $(CURDIR)/build/bench/$(or $(KERNEL),fast)$(if $(DEVICE),-$(DEVICE))
 
 # Figures, counts, and the report of both: half an hour and more.
 bench:

@@ -11,7 +11,7 @@ from pathlib import Path
 from testbed import accel, paths
 from testbed.guest import Guest
 
-from . import apart, counts, facts, measure, plan, report, results, targets
+from . import apart, counts, devices, facts, measure, plan, report, results, targets
 from .results import Results
 
 SHORT = Path(__file__).parent / "short.json"
@@ -22,6 +22,8 @@ SHORT_TOLERANCE, TOLERANCE = 0.02, 0.01
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
     parser.add_argument("--kernel", choices=("fast", "stock"), default="fast")
+    parser.add_argument("--device", choices=tuple(devices.DEVICES), default="rxe",
+                        help="the RDMA device; over the card there are only --counts")
     parser.add_argument("--only", default="", help="targets with this in their name")
     parser.add_argument("--modules", type=Path, help="the folder of the modules to measure, if not this checkout's")
     parser.add_argument("--commit", help="the commit that they were built from")
@@ -62,18 +64,26 @@ def _measure(options) -> tuple[Results, bool]:
     kernel = paths.kernel(options.kernel)
     ours = options.modules or kernel.our_modules
     run = Results(options.commit or commit(), options.kernel, kernel.build.name,
-                  f"{accel.COUNTING_CPU}; {plan.CPUS} CPUs unless said otherwise")
+                  f"{accel.COUNTING_CPU}; {plan.CPUS} CPUs unless said otherwise", options.device)
     print(f"==> {options.kernel} kernel {kernel.build.name}, modules of {run.commit}\n"
           f"==> counted: one nanosecond of the guest is one instruction; its processor is {run.machine}", flush=True)
     scale = 0.05 if options.smoke else 1
     figures = options.report / "figures.json" if options.report else options.json
     with measure.modules(options.kernel, ours) as folder:
         failed = []
-        for work in _work(options, run, folder, kernel, ours, scale):
+        plan_work = _work_on_card if options.device == "card" else _work
+        for work in plan_work(options, run, folder, kernel, ours, scale):
             failed += work()
             if figures:
                 run.save(figures)
     return run, not failed
+
+
+def _work_on_card(options, run: Results, folder: Path, kernel, ours: Path,
+                  scale: float) -> list[Callable[[], list[Exception]]]:
+    """What an I/O takes there. The card is not a network: there are no times, nor sides apart."""
+    steps = _possible(options, kernel, ours, counts.card_steps())
+    return [partial(counts.run, options.kernel, folder, boot, run, devices.CARD, scale) for boot in plan.boots(steps)]
 
 
 def _work(options, run: Results, folder: Path, kernel, ours: Path,
@@ -127,7 +137,7 @@ def main() -> int:
     run, complete = _measure(options)
     if options.report:
         report.write(run, options.report)
-    if not run.figures or not complete:
+    if not (run.figures or run.counts) or not complete:
         print("error: not everything was measured", file=sys.stderr)
         return 1
     if options.keep:

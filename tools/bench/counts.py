@@ -5,6 +5,7 @@ from rxe's counters and from a trace of the guest's execution.
 Each load runs twice, with few and with more I/Os.  The difference belongs to the I/Os alone,
 without the start and the end of fio."""
 
+import dataclasses
 import tempfile
 from collections import Counter
 from collections.abc import Callable
@@ -14,19 +15,12 @@ from pathlib import Path
 from testbed import fio
 from testbed.guest import Guest
 
-from . import jobs, layers, measure, shared_lines, targets, tracing
+from . import devices, jobs, layers, measure, shared_lines, targets, tracing
 from .plan import Step
 from .results import Results
 
-RXE = "rdma_rxe"
-# Each count, and the function, with its module, whose calls are counted.
+# Each count beside those of the device, and the function, with its module, whose calls are counted.
 CALLS = {
-    "work requests": ("do_complete", RXE),
-    "registrations": ("rxe_reg_fast_mr", RXE),
-    "invalidations": ("rxe_invalidate_mr", RXE),
-    "doorbells": ("rxe_post_send", RXE),
-    "receives posted": ("rxe_post_recv", RXE),
-    "completions": ("rxe_cq_post", RXE),
     "softirqs": ("handle_softirqs", "kernel"),
     "work items": ("__queue_work", "kernel"),
     "wake-ups": ("ttwu_do_activate", "kernel"),
@@ -38,23 +32,20 @@ INTERRUPTS = ("asm_sysvec_reschedule_ipi", "asm_sysvec_call_function_single", "a
               "asm_sysvec_irq_work", "asm_common_interrupt")
 # What Rust calls where C's inline functions are not inlined into it.
 HELPERS = "rust_helper_"
-PACKETS = {"packets": "sent_pkts", "bytes": "sent_bytes"}
 COUNTED = ("null_blk", "floor, process", "RNBD Y", "RNBD N", "NVMe-oF", "ibnbd Y", "ibnbd N", "ibnbd to RNBD Y",
            "RNBD to ibnbd Y")
+ON_CARD = ("NVMe-oF", "RNBD Y", "ibnbd Y")
 # With our modules at both ends.
 OURS = ("ibnbd Y", "ibnbd N")
 # How many functions a profile has.
 TOP = 60
+SIDES = ("client", "server")
 
 
-def of_rxe(guest: Guest) -> dict[str, int]:
-    files = " ".join(f"/sys/class/infiniband/rxe0/ports/1/hw_counters/{name}" for name in PACKETS.values())
-    return dict(zip(PACKETS, map(int, guest.run(f"cat {files}").split())))
-
-
-def per_io(snapshot: tracing.Snapshot, symbols: tracing.Symbols, packets: dict[str, int], ios: int) -> dict:
+def per_io(snapshot: tracing.Snapshot, symbols: tracing.Symbols, packets: dict[str, int], ios: int,
+           device: devices.Device = devices.RXE) -> dict:
     """The counts of one I/O; what the kernel's compiler left no function of is not there."""
-    found = {name: [symbols.address(*function)] for name, function in CALLS.items()
+    found = {name: [symbols.address(*function)] for name, function in (device.calls | CALLS).items()
              if symbols.address(*function) is not None}
     if helpers := symbols.named(HELPERS):
         found["calls of helpers"] = helpers
@@ -102,13 +93,17 @@ class Done:
 class Traced:
     """A guest that is traced."""
 
-    def __init__(self, guest: Guest, trace: tracing.Trace):
-        self.guest, self.trace = guest, trace
+    def __init__(self, guest: Guest, trace: tracing.Trace, device: devices.Device = devices.RXE):
+        self.guest, self.trace, self.device = guest, trace, device
         guest.run("cat /proc/kallsyms > /mnt/share/kallsyms", 600)
         self.symbols = tracing.Symbols((guest.share / "kallsyms").read_text())
 
+    def of_sides(self, done: Done, ios: int) -> dict[str, tuple[dict, dict, list]]:
+        """The same of the client's processors and of the server's, without what the device has counted."""
+        return {side: self.of_ios(Done(trace, {}), ios) for side, trace in zip(SIDES, done.trace.halves())}
+
     def of_ios(self, done: Done, ios: int) -> tuple[dict, dict, list]:
-        return (per_io(done.trace, self.symbols, done.packets, ios), profile(done.trace, self.symbols, ios),
+        return (per_io(done.trace, self.symbols, done.packets, ios, self.device), profile(done.trace, self.symbols, ios),
                 shared(done.trace, self.symbols, ios))
 
 
@@ -116,11 +111,11 @@ class Counting:
     """Guests with a load, which is called with a number of I/Os, and the counters of their packets."""
 
     def __init__(self, guests: list[Traced], load: Callable[[int], object],
-                 packets: Callable[[Guest], dict[str, int]] = of_rxe):
+                 packets: Callable[[Guest], dict[str, int]] | None = None):
         self.guests, self.load, self.packets = guests, load, packets
 
     def _so_far(self) -> list[Done]:
-        packets = [self.packets(traced.guest) for traced in self.guests]
+        packets = [(self.packets or traced.device.counted)(traced.guest) for traced in self.guests]
         # The clock of an idle guest leaps from timer to timer: much is executed in little time.
         for traced in self.guests:
             traced.guest.freeze()
@@ -134,21 +129,38 @@ class Counting:
         self.load(ios)
         return [after - sofar for after, sofar in zip(self._so_far(), before)]
 
-    def count(self, many: int) -> list[tuple[dict, dict, list]]:
-        """Counts, profile and shared lines of each guest."""
+    def done(self, many: int) -> tuple[list[Done], int]:
+        """What each guest did for the I/Os alone, and how many these are."""
         few = many // 4
         self._run(few)
         less, more = self._run(few), self._run(many)
-        return [traced.of_ios(of_more - of_less, many - few)
-                for traced, of_more, of_less in zip(self.guests, more, less)]
+        return [of_more - of_less for of_more, of_less in zip(more, less)], many - few
+
+    def count(self, many: int) -> list[tuple[dict, dict, list]]:
+        """Counts, profile and shared lines of each guest."""
+        done, ios = self.done(many)
+        return [traced.of_ios(of_guest, ios) for traced, of_guest in zip(self.guests, done)]
+
+
+def _counting(guests: list[Traced], disks: list[str], step: Step, job: jobs.Job, more: str = "") -> Counting:
+    """Of a load of fio, which runs in the first guest."""
+    def load(ios: int) -> None:
+        fio.run(guests[0].guest, job.arguments(disks, step.workers, ios / job.ios) + more, measure.TIME_LIMIT)
+
+    return Counting(guests, load)
 
 
 def count_job(guests: list[Traced], disks: list[str], step: Step, job: jobs.Job) -> list[tuple[dict, dict, list]]:
-    """Of a load of fio, which runs in the first guest."""
-    def load(ios: int) -> None:
-        fio.run(guests[0].guest, job.arguments(disks, step.workers, ios / job.ios), measure.TIME_LIMIT)
+    return _counting(guests, disks, step, job).count(job.ios)
 
-    return Counting(guests, load).count(job.ios)
+
+def count_sides(traced: Traced, disks: list[str], step: Step, job: jobs.Job) -> dict[str, tuple[dict, dict, list]]:
+    """Of one guest that is both, by label: of all processors, of the client's and of the server's."""
+    pinned = f" --cpus_allowed=0-{step.cpus // 2 - 1}"
+    [done], ios = _counting([traced], disks, step, job, pinned).done(job.ios)
+    label = step.label(job)
+    sides = {f"{label}, {side}": found for side, found in traced.of_sides(done, ios).items()}
+    return {label: traced.of_ios(done, ios), **sides}
 
 
 def keep(results: Results, target: str, label: str, found: tuple[dict, dict, list]) -> None:
@@ -158,15 +170,21 @@ def keep(results: Results, target: str, label: str, found: tuple[dict, dict, lis
     print(f"{target:22} {label:32} " + ", ".join(f"{number:g} {what}" for what, number in found[0].items()), flush=True)
 
 
-def run(flavour: str, folder: Path, boot: list[Step], results: Results) -> list[Exception]:
+def run(flavour: str, folder: Path, boot: list[Step], results: Results, device: devices.Device = devices.RXE,
+        scale: float = 1) -> list[Exception]:
     """Adds counts, profiles and shared lines of the steps; returns what went wrong."""
     failed: list[Exception] = []
     with tempfile.TemporaryDirectory(prefix="bench-") as where:
-        trace = tracing.Trace(Path(where))
+        trace = tracing.Trace(Path(where), split=boot[0].cpus // 2 if device.halves else None)
 
         def do(guest: Guest, disks: list[str], step: Step) -> None:
-            traced, name = Traced(guest, trace), step.target.name
+            traced, name = Traced(guest, trace, device), step.target.name
             for job in step.jobs:
+                job = dataclasses.replace(job, ios=int(job.ios * scale))
+                if device.halves:
+                    for label, found in count_sides(traced, disks, step, job).items():
+                        keep(results, name, label, found)
+                    continue
                 [found] = count_job([traced], disks, step, job)
                 keep(results, name, step.label(job), found)
                 without = shared_lines.without_reason(found[2]) if name in OURS else []
@@ -174,7 +192,12 @@ def run(flavour: str, folder: Path, boot: list[Step], results: Results) -> list[
                     failed.append(AssertionError(f"{name}: no reason for locked instructions of {', '.join(without)}"))
                     print(f"*** {failed[-1]}", flush=True)
 
-        return measure.each(flavour, folder, boot, do, trace.how()) + failed
+        return measure.each(flavour, folder, boot, do, trace.how(), device) + failed
+
+
+def card_steps() -> list[Step]:
+    """Single requests and many, over the card."""
+    return [Step(targets.BY_NAME[name], tuple(jobs.BASIC)) for name in ON_CARD]
 
 
 def steps() -> list[Step]:

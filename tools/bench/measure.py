@@ -14,7 +14,7 @@ from testbed.channel import CommandFailed
 from testbed.guest import DidNotBoot, Guest
 from testbed.lab import Solo
 
-from . import jobs
+from . import devices, jobs
 from .plan import Step
 from .results import Figure
 
@@ -39,7 +39,7 @@ def modules(flavour: str, ours: Path):
 
 
 def each(flavour: str, folder: Path, boot: list[Step], do: Callable[[Guest, list[str], Step], None],
-         how: accel.Accel | None = None) -> list[Exception]:
+         how: accel.Accel | None = None, device: devices.Device = devices.RXE) -> list[Exception]:
     """Boots a guest, connects the steps' targets one after the other, and calls
     do(guest, disks, step) for each.  One that cannot be measured keeps nobody from seeing
     the others: returns what went wrong."""
@@ -47,7 +47,7 @@ def each(flavour: str, folder: Path, boot: list[Step], do: Callable[[Guest, list
     first = boot[0]
     try:
         with Solo(flavour, links=first.target.links, how=how or accel.counting(), cpus=first.cpus,
-                  our_modules=folder) as lab:
+                  our_modules=folder, rdma=device.name, kernel_arguments=device.kernel_arguments) as lab:
             guest = lab.guest
             guest.run(f"modprobe null_blk nr_devices={first.disks} gb=1 bs=512 submit_queues={first.cpus}")
             exported = [f"/dev/nullb{number}" for number in range(first.disks)]

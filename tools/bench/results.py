@@ -33,6 +33,8 @@ class Results:
     kernel: str
     # The kind of the guest's processor.
     machine: str
+    # The RDMA device; files that do not name one are of soft-RoCE.
+    device: str = "rxe"
     figures: list[Figure] = field(default_factory=list)
     counts: dict = field(default_factory=dict)
     profiles: dict = field(default_factory=dict)

@@ -18,7 +18,7 @@ from testbed import accel, paths
 SOURCE = Path(__file__).parent / "trace"
 # As in trace.c.
 BLOCKS, LINES = 1 << 19, 1 << 18
-_BLOCK, _LINE = struct.Struct("<QQQ"), struct.Struct("<QQQQ")
+_BLOCK, _LINE = struct.Struct("<QQQQ"), struct.Struct("<QQQQ")
 # The block and the line for whatever found no place in the tables.
 LOST = "(not counted apart)"
 USER = "(programs)"
@@ -43,11 +43,17 @@ class Snapshot:
 
     # (address, instructions) of a block: runs.
     blocks: Counter = field(default_factory=Counter)
+    # The same of the processors from the one on at which the trace is split; they are in `blocks` as well.
+    others: Counter = field(default_factory=Counter)
     # (address of a locked instruction, line of memory, processor): runs.
     lines: Counter = field(default_factory=Counter)
 
     def __sub__(self, other: "Snapshot") -> "Snapshot":
-        return Snapshot(self.blocks - other.blocks, self.lines - other.lines)
+        return Snapshot(self.blocks - other.blocks, self.others - other.others, self.lines - other.lines)
+
+    def halves(self) -> tuple["Snapshot", "Snapshot"]:
+        """What the first processors executed, and what the others did."""
+        return Snapshot(self.blocks - self.others), Snapshot(self.others)
 
 
 def parse(data: bytes) -> Snapshot:
@@ -56,9 +62,11 @@ def parse(data: bytes) -> Snapshot:
     if len(data) != end + LINES * _LINE.size:
         raise ValueError("not a file of counts")
     snapshot = Snapshot()
-    for address, insns, runs in _BLOCK.iter_unpack(data[:end]):
-        if runs:
-            snapshot.blocks[address, insns] += runs
+    for address, insns, first, second in _BLOCK.iter_unpack(data[:end]):
+        if first or second:
+            snapshot.blocks[address, insns] += first + second
+        if second:
+            snapshot.others[address, insns] += second
     for insn, line, cpu, runs in _LINE.iter_unpack(data[end:]):
         if runs:
             snapshot.lines[insn, line, cpu] += runs
@@ -130,13 +138,14 @@ def shared_lines(snapshot: Snapshot, symbols: Symbols) -> Counter:
 
 
 class Trace:
-    """The counts of a guest that is to be started with how()."""
+    """The counts of a guest that is to be started with how(); apart for the processors from `split` on."""
 
-    def __init__(self, folder: Path, name: str = "guest"):
-        self.path = folder / f"{name}-counts"
+    def __init__(self, folder: Path, name: str = "guest", split: int | None = None):
+        self.path, self.split = folder / f"{name}-counts", split
 
     def how(self, sleep: bool = False) -> accel.Accel:
-        return accel.counting("-plugin", f"file={plugin()},counts={self.path}", sleep=sleep)
+        split = f",split={self.split}" if self.split else ""
+        return accel.counting("-plugin", f"file={plugin()},counts={self.path}{split}", sleep=sleep)
 
     def snapshot(self) -> Snapshot:
         return parse(self.path.read_bytes())

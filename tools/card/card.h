@@ -315,6 +315,7 @@ static inline bool card_is_up(const struct card *card)
 /* main.c */
 extern struct list_head card_list;
 extern bool card_timing;
+extern bool card_halves;
 extern u32 card_seed;
 extern u32 card_max_delay_us;
 extern unsigned long card_lenient;

@@ -73,9 +73,11 @@ int card_destroy_cq(struct ib_cq *ibcq, struct ib_udata *udata)
 /* Never calls the handler itself: the caller may hold locks of the consumer. */
 static void card_signal(struct card_cq *cq)
 {
+	int cpu = READ_ONCE(cq->cpu);
+
 	if (test_and_set_bit(0, &cq->pending))
 		return;
-	if (get_cpu() == cq->cpu || smp_call_function_single_async(cq->cpu, &cq->interrupt))
+	if (get_cpu() == cpu || smp_call_function_single_async(cpu, &cq->interrupt))
 		irq_work_queue(&cq->self_interrupt);
 	put_cpu();
 }

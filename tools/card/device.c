@@ -213,7 +213,8 @@ static struct platform_device *card_add_parent(struct card *card)
 	}
 #ifdef CONFIG_DMA_NEED_SYNC
 	/* The DMA API skips calls that do nothing on this machine: the tracker wants to see them. */
-	dev_clear_dma_skip_sync(&parent->dev);
+	if (card_tracked())
+		dev_clear_dma_skip_sync(&parent->dev);
 #endif
 	return parent;
 }

@@ -10,6 +10,13 @@ LIST_HEAD(card_list);
 bool card_timing;
 module_param_named(timing, card_timing, bool, 0644);
 MODULE_PARM_DESC(timing, "delay and split transfers by a seeded schedule");
+/* Without it the card checks no access, and costs a driver nothing when it maps: for measurements. */
+static bool track = true;
+module_param(track, bool, 0444);
+MODULE_PARM_DESC(track, "note mappings for DMA, and check accesses");
+bool card_halves;
+module_param_named(halves, card_halves, bool, 0444);
+MODULE_PARM_DESC(halves, "completions of the end that accepted a connection come on the second half of the processors");
 u32 card_seed = 1;
 module_param_named(seed, card_seed, uint, 0644);
 MODULE_PARM_DESC(seed, "of the schedules of queue pairs that are created from now on");
@@ -45,7 +52,7 @@ static struct notifier_block card_netdev_block = { .notifier_call = card_netdev_
 
 static int __init card_init(void)
 {
-	int err = card_track_start();
+	int err = track ? card_track_start() : 0;
 
 	if (err)
 		return err;
@@ -53,7 +60,8 @@ static int __init card_init(void)
 	err = register_netdevice_notifier(&card_netdev_block);
 	if (err) {
 		card_debugfs_exit();
-		card_track_stop();
+		if (track)
+			card_track_stop();
 		return err;
 	}
 	rdma_link_register(&card_link_ops);
@@ -65,7 +73,8 @@ static void __exit card_exit(void)
 	rdma_link_unregister(&card_link_ops);
 	ib_unregister_driver(RDMA_DRIVER_UNKNOWN);
 	unregister_netdevice_notifier(&card_netdev_block);
-	card_track_stop();
+	if (track)
+		card_track_stop();
 	card_debugfs_exit();
 	/* Memory of queue pairs and devices. */
 	rcu_barrier();

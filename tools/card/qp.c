@@ -227,6 +227,25 @@ static int card_check_attributes(struct card_qp *qp, const struct ib_qp_attr *at
 	return card_fails(qp->card, "modify_qp") ? -ENOMEM : 0;
 }
 
+/*
+ * One machine plays two: the end that accepts a connection is ready first, and has its completions on the second
+ * half of the processors from then on, the other end on the first half.
+ */
+static void card_choose_half(struct card_qp *qp)
+{
+	struct card_cq *cqs[] = { to_cq(qp->ibqp.send_cq), to_cq(qp->ibqp.recv_cq) };
+	int half = nr_cpu_ids / 2;
+	struct card_qp *other;
+	bool accepts;
+
+	rcu_read_lock();
+	other = card_find_qp(qp->dest_qpn);
+	accepts = !other || READ_ONCE(other->state) < IB_QPS_RTR;
+	rcu_read_unlock();
+	for (u32 i = 0; half && i < ARRAY_SIZE(cqs); i++)
+		WRITE_ONCE(cqs[i]->cpu, cqs[i]->cpu % half + (accepts ? half : 0));
+}
+
 int card_modify_qp(struct ib_qp *ibqp, struct ib_qp_attr *attr, int mask, struct ib_udata *udata)
 {
 	struct card_qp *qp = to_qp(ibqp);
@@ -246,6 +265,8 @@ int card_modify_qp(struct ib_qp *ibqp, struct ib_qp_attr *attr, int mask, struct
 	card_set_attributes(qp, attr, mask);
 	WRITE_ONCE(qp->state, to);
 	spin_unlock_irqrestore(&qp->lock, flags);
+	if (card_halves && to == IB_QPS_RTR && ibqp->qp_type == IB_QPT_RC)
+		card_choose_half(qp);
 	if (to == IB_QPS_RESET)
 		card_reset(qp);
 	else

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.counts import of_rxe
+from bench import devices
 from testbed.guest import Guest, wait_for
 from testbed.lab import CLIENT_ADDRESS, SERVER_ADDRESS
 
@@ -89,9 +89,9 @@ class OverRdma(Program):
     together: bool = False
 
     def run(self, server: Guest, client: Guest, load: Load, count: int) -> int:
-        before = of_rxe(client)["packets"]
+        before = devices.RXE.counted(client)["packets"]
         taken = super().run(server, client, load, count)
-        packets = of_rxe(client)["packets"] - before
+        packets = devices.RXE.counted(client)["packets"] - before
         # Of a load of many, several may go in one packet.
         assert packets > count / 50, f"{packets} packets of {count} messages went over RDMA"
         return taken

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from bench import tables
 from bench.__main__ import commit
-from bench.counts import of_rxe
+from bench import devices
 from bench.measure import FAILURES
 from testbed import blockdev, mishaps, paths
 from testbed.channel import Job
@@ -149,9 +149,9 @@ def run(pair: Pair, row: Row, cuts: Iterable[float], messages: int = 0) -> Truth
     wait_for(lambda: "ready" in server.text, 60, "the server is ready")
     limit = f"--count {messages}" if messages else ""
     client = pair.client.start(f"exec {program.PATH} truth-client {words} {limit} {target.address}")
-    before = of_rxe(pair.client)["packets"]
+    before = devices.RXE.counted(pair.client)["packets"]
     time.sleep(PAUSE)
-    packets = of_rxe(pair.client)["packets"] - before
+    packets = devices.RXE.counted(pair.client)["packets"] - before
     assert row.target == "TCP" or packets > 100, f"{packets} packets have gone over RDMA"
     for number, seconds in enumerate(cuts):
         if not client.running:

@@ -13,9 +13,34 @@
 typedef uint64_t qemu_plugin_id_t;
 struct qemu_plugin_tb;
 struct qemu_plugin_insn;
-enum { QEMU_PLUGIN_CB_NO_REGS };
+enum { QEMU_PLUGIN_CB_NO_REGS, QEMU_PLUGIN_CB_R_REGS };
 enum { QEMU_PLUGIN_MEM_W = 2 };
 typedef uint32_t qemu_plugin_meminfo_t;
+struct qemu_plugin_register;
+
+/* Of GLib, which QEMU is linked with. */
+struct g_array {
+	char *data;
+	unsigned int len;
+};
+
+struct g_byte_array {
+	uint8_t *data;
+	unsigned int len;
+};
+
+struct g_byte_array *g_byte_array_new(void);
+struct g_byte_array *g_byte_array_set_size(struct g_byte_array *array, unsigned int length);
+
+struct qemu_plugin_reg_descriptor {
+	struct qemu_plugin_register *handle;
+	const char *name;
+	const char *feature;
+};
+
+struct g_array *qemu_plugin_get_registers(void);
+int qemu_plugin_read_register(struct qemu_plugin_register *handle, struct g_byte_array *bytes);
+void qemu_plugin_register_vcpu_init_cb(qemu_plugin_id_t id, void (*cb)(qemu_plugin_id_t id, unsigned int cpu));
 
 void qemu_plugin_register_vcpu_tb_trans_cb(qemu_plugin_id_t id,
 					   void (*cb)(qemu_plugin_id_t id, struct qemu_plugin_tb *tb));

@@ -22,13 +22,15 @@ __attribute__((visibility("default"))) int qemu_plugin_version = 4;
 
 #define BLOCKS	(1u << 19)
 #define LINES	(1u << 18)
+#define PROCESSORS 64
 /* The last of a table is for all that finds no place. */
 #define TRIES	64
 
 struct block {
 	uint64_t addr;
 	uint64_t insns;
-	uint64_t runs;
+	/* By the processors below `split`, and by the others. */
+	uint64_t runs[2];
 };
 
 struct line {
@@ -42,6 +44,58 @@ static struct {
 	struct block blocks[BLOCKS];
 	struct line lines[LINES];
 } *table;
+
+static unsigned int split = ~0u;
+
+/*
+ * QEMU tells callbacks the number of a processor, but with one host thread it is the one for which the block was
+ * translated (gen_cpu_index() in accel/tcg/plugin-gen.c). So the processor is known by the base of its data, which
+ * the kernel keeps in the register GS, or keeps for itself while a program runs. The bases are in the order of the
+ * processors.
+ */
+static struct qemu_plugin_register *kernel_gs, *programs_gs;
+static struct g_byte_array *bytes;
+static uint64_t bases[PROCESSORS];
+static unsigned int nr_bases, processor;
+
+static void on_processor(qemu_plugin_id_t id, unsigned int cpu)
+{
+	struct g_array *registers = qemu_plugin_get_registers();
+	const struct qemu_plugin_reg_descriptor *list = (void *)registers->data;
+
+	(void)id;
+	(void)cpu;
+	for (unsigned int i = 0; i < registers->len; i++) {
+		if (!strcmp(list[i].name, "gs_base"))
+			kernel_gs = list[i].handle;
+		else if (!strcmp(list[i].name, "k_gs_base"))
+			programs_gs = list[i].handle;
+	}
+}
+
+/* Of a processor's data before it is moved, at the start, there is no number. */
+static void find_processor(int kernel)
+{
+	unsigned int i;
+	uint64_t base;
+
+	g_byte_array_set_size(bytes, 0);
+	if (qemu_plugin_read_register(kernel ? kernel_gs : programs_gs, bytes) < (int)sizeof(base))
+		return;
+	memcpy(&base, bytes->data, sizeof(base));
+	if (processor < nr_bases && bases[processor] == base)
+		return;
+	if (base < 0xffff800000000000ull || base >= 0xffffffff00000000ull)
+		return;
+	for (i = 0; i < nr_bases && bases[i] < base; i++)
+		;
+	if ((i == nr_bases || bases[i] != base) && nr_bases < PROCESSORS) {
+		memmove(&bases[i + 1], &bases[i], (nr_bases - i) * sizeof(*bases));
+		bases[i] = base;
+		nr_bases++;
+	}
+	processor = i;
+}
 
 static int in_kernel(uint64_t addr)
 {
@@ -71,8 +125,11 @@ static struct block *find_block(uint64_t addr, uint64_t insns)
 
 static void on_block(unsigned int cpu, void *data)
 {
+	struct block *block = data;
+
 	(void)cpu;
-	((struct block *)data)->runs++;
+	find_processor(block->addr != 0);
+	block->runs[processor >= split]++;
 }
 
 static void on_locked(unsigned int cpu, qemu_plugin_meminfo_t info, uint64_t addr, void *data)
@@ -80,6 +137,7 @@ static void on_locked(unsigned int cpu, qemu_plugin_meminfo_t info, uint64_t add
 	uint64_t insn = (uint64_t)(uintptr_t)data, at = addr / 64;
 
 	(void)info;
+	cpu = processor;
 	for (unsigned int i = 0; i < TRIES; i++) {
 		struct line *line = &table->lines[(hash(insn, at + cpu) + i) % (LINES - 1)];
 
@@ -124,7 +182,7 @@ static void on_translation(qemu_plugin_id_t id, struct qemu_plugin_tb *tb)
 	block = in_kernel(addr) ? find_block(addr, insns) : find_block(0, insns);
 	if (!block)
 		block = &table->blocks[BLOCKS - 1];
-	qemu_plugin_register_vcpu_tb_exec_cb(tb, on_block, QEMU_PLUGIN_CB_NO_REGS, block);
+	qemu_plugin_register_vcpu_tb_exec_cb(tb, on_block, QEMU_PLUGIN_CB_R_REGS, block);
 	if (!in_kernel(addr))
 		return;
 	for (size_t i = 0; i < insns; i++) {
@@ -143,10 +201,12 @@ int qemu_plugin_install(qemu_plugin_id_t id, const void *info, int argc, char **
 	int fd;
 
 	(void)info;
-	if (argc != 1 || strncmp(argv[0], "counts=", 7)) {
-		fprintf(stderr, "trace: needs counts=FILE\n");
+	if (argc < 1 || argc > 2 || strncmp(argv[0], "counts=", 7) || (argc == 2 && strncmp(argv[1], "split=", 6))) {
+		fprintf(stderr, "trace: needs counts=FILE, and takes split=PROCESSOR\n");
 		return -1;
 	}
+	if (argc == 2)
+		split = strtoul(argv[1] + 6, NULL, 10);
 	fd = open(argv[0] + 7, O_RDWR | O_CREAT | O_TRUNC, 0600);
 	if (fd < 0 || ftruncate(fd, sizeof(*table))) {
 		perror("trace");
@@ -158,6 +218,8 @@ int qemu_plugin_install(qemu_plugin_id_t id, const void *info, int argc, char **
 		perror("trace");
 		return -1;
 	}
+	bytes = g_byte_array_new();
+	qemu_plugin_register_vcpu_init_cb(id, on_processor);
 	qemu_plugin_register_vcpu_tb_trans_cb(id, on_translation);
 	return 0;
 }

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from bench import apart, counts, facts, goals, jobs, layers, plan, report, results, shared_lines, tables, targets, tracing
+from bench import apart, counts, devices, facts, goals, jobs, layers, plan, report, results, shared_lines, tables, targets, tracing
 from bench.results import Figure, Results
 
 
@@ -51,6 +51,15 @@ def test_targets_share_a_guest_where_they_can():
 def test_every_target_but_the_null_device_has_many_disks_somewhere():
     many = {step.target.name for step in plan.full() if step.disks > 1}
     assert {"floor, process", "floor, one connection", "RNBD Y", "NVMe-oF", "ibnbd Y"} <= many
+
+
+def test_the_card_is_counted_by_its_own_functions():
+    symbols = tracing.Symbols(f"{TWICE:x} t card_complete\t[rdma_card]\n{FIRST:x} T handle_softirqs\n")
+    snapshot = tracing.Snapshot(Counter({(TWICE, 10): 30, (FIRST, 5): 20}))
+    found = counts.per_io(snapshot, symbols, {"work requests": 40}, 10, devices.CARD)
+    assert found == {"completions": 3, "softirqs": 2, "interrupts": 0, "work requests": 4, "instructions": 40}
+    assert {step.target.name for step in counts.card_steps()} == set(counts.ON_CARD)
+    assert len(plan.boots(counts.card_steps())) == 2
 
 
 def test_the_sides_of_those_that_are_measured_apart_can_be_apart():
@@ -183,11 +192,11 @@ FIRST, SECOND, TWICE, TWICE_AGAIN = 0xffffffff81000000, 0xffffffff81000020, 0xff
 
 
 def file_of_counts(blocks=(), lines=()) -> bytes:
-    data = bytearray(tracing.BLOCKS * 24 + tracing.LINES * 32)
+    data = bytearray(tracing.BLOCKS * 32 + tracing.LINES * 32)
     for index, block in enumerate(blocks):
-        struct.pack_into("<QQQ", data, index * 24, *block)
+        struct.pack_into("<QQQQ", data, index * 32, *block, *[0] * (4 - len(block)))
     for index, line in enumerate(lines):
-        struct.pack_into("<QQQQ", data, tracing.BLOCKS * 24 + index * 32, *line)
+        struct.pack_into("<QQQQ", data, tracing.BLOCKS * 32 + index * 32, *line)
     return bytes(data)
 
 
@@ -215,6 +224,17 @@ def test_what_was_executed_in_between():
     assert tracing.calls(only, [FIRST]) == 5
     # Executed, but not from its beginning.
     assert tracing.calls(only, [SECOND]) == 0
+
+
+def test_the_processors_of_either_side_are_apart():
+    symbols = tracing.Symbols(LISTING)
+    before = tracing.parse(file_of_counts([(FIRST, 4, 10, 1), (SECOND, 2, 0, 2)]))
+    after = tracing.parse(file_of_counts([(FIRST, 4, 15, 4), (SECOND, 2, 0, 7)]))
+    only = after - before
+    assert tracing.by_function(only, symbols) == {("first", "kernel"): 32, ("second", "kernel"): 10}
+    client, server = only.halves()
+    assert tracing.by_function(client, symbols) == {("first", "kernel"): 20}
+    assert tracing.by_function(server, symbols) == {("first", "kernel"): 12, ("second", "kernel"): 10}
 
 
 def test_only_lines_of_two_processors_are_shared():
