@@ -28,12 +28,14 @@ use kernel::{
 };
 
 mod block;
+mod line;
 mod pieces;
 
 pub use block::{
     Node,
     PageBlock, //
 };
+pub use line::Line;
 pub use pieces::Pieces;
 
 /// Returns the size in bytes of the memory that the kernel manages on this machine.

@@ -168,6 +168,12 @@ impl MappedBytes {
         Ok(Sge::new(&self.pd, addr, len, lkey))
     }
 
+    /// Returns whether the bytes have to be synchronised at all.
+    #[inline]
+    pub(crate) fn needs_sync(&self) -> bool {
+        self.needs_sync
+    }
+
     /// Copies `from` to `offset`. If the device is reading there, it gets some of the old bytes and
     /// some of the new ones.
     ///

@@ -259,6 +259,12 @@ impl DmaPieces {
         self.addrs.clear();
     }
 
+    /// Returns whether the memory needs [`Self::sync_for_device`] and [`Self::sync_for_cpu`] at all.
+    #[inline]
+    pub(crate) fn needs_sync(&self) -> bool {
+        self.needs_sync
+    }
+
     /// Returns the memory.
     #[inline]
     pub fn pieces(&self) -> &Arc<Pieces> {

@@ -74,7 +74,10 @@ use kernel::{
     types::Opaque, //
 };
 use kx::{
-    mm::Pieces,
+    mm::{
+        Line,
+        Pieces, //
+    },
     sync::{
         atomic::{
             AtomicFlag,
@@ -92,12 +95,12 @@ pub struct RecvClass {
     /// Size of each buffer in bytes; zero for receives that only immediates complete.
     pub bytes: u32,
     /// Size in bytes of the payload of each buffer: what follows the first `bytes` of a message. Zero,
-    /// or a divisor of the page size. If it is not zero, `bytes` are such a divisor of at most [`MAX_HEAD`].
+    /// or a divisor of the page size. If it is not zero, `bytes` are [`HEAD`].
     pub payload: u32,
 }
 
-/// Maximum size of a buffer with a payload, in bytes, without the payload.
-pub const MAX_HEAD: usize = 64;
+/// Size of a buffer with a payload, in bytes, without the payload.
+pub const HEAD: usize = Line::BYTES;
 
 /// The payload of a message that a handler has kept: its buffer is not posted again before
 /// [`QueuePair::give_back`].
@@ -191,12 +194,17 @@ type Done = unsafe extern "C" fn(*mut bindings::ib_cq, *mut bindings::ib_wc);
 ///
 /// # Invariants
 ///
-/// `class` and `index` are the entry's position in the rings.
+/// - `class` and `index` are the entry's position in the rings.
+/// - `sges` name the buffer of the entry alone, and `head` is the part of it before the payload, if it
+///   has one; both are memory of the ring that the entry is in.
 #[repr(C)]
 struct Entry {
     cqe: Opaque<bindings::ib_cqe>,
     class: u32,
     index: u32,
+    /// The scatter elements of the work request, as many as [`Ring::num_sge`].
+    sges: [bindings::ib_sge; 2],
+    head: Option<Line>,
     /// The payload is kept, and the buffer is not posted.
     kept: AtomicFlag,
 }
@@ -209,6 +217,11 @@ struct Entry {
 struct Ring {
     entries: KVVec<Entry>,
     bytes: u32,
+    /// Bytes of the payload of a buffer.
+    payload: u32,
+    num_sge: i32,
+    /// Whether the CPU's writes have to be made visible to the device, and the device's to the CPU.
+    needs_sync: bool,
     buf: Option<MappedBytes>,
     split: Option<Split>,
 }
@@ -216,7 +229,6 @@ struct Ring {
 /// The buffers of a class with payloads: each is in two places.
 struct Split {
     heads: DmaPieces,
-    head: u32,
     payloads: DmaPieces,
     payload: u32,
 }
@@ -232,7 +244,6 @@ impl Split {
         Ok(Self {
             // The CPU zeroes them.
             heads: map(spec.bytes, Direction::Bidirectional)?,
-            head: spec.bytes,
             payloads: map(spec.payload, Direction::FromDevice)?,
             payload: spec.payload,
         })
@@ -244,33 +255,39 @@ impl Split {
         index as usize * self.payload as usize
     }
 
-    /// Returns the scatter elements of the buffer `index`, after making the CPU's writes there visible
-    /// to the device.
-    #[inline(always)]
-    fn sges(&self, index: u32) -> Result<[bindings::ib_sge; 2]> {
-        let (head, payload) = (index as usize * self.head as usize, self.payload_at(index));
-        self.heads.sync_for_device(head, self.head as usize)?;
-        self.payloads
-            .sync_for_device(payload, self.payload as usize)?;
-        let head = self.heads.sge(head, self.head).ok_or(EINVAL)?;
-        let payload = self.payloads.sge(payload, self.payload).ok_or(EINVAL)?;
-        Ok([head.raw(), payload.raw()])
+    /// Returns where the head of the buffer `index` begins.
+    #[inline]
+    fn head_at(index: u32) -> usize {
+        index as usize * HEAD
     }
 
-    /// Takes the head of a message of `len` bytes out of the buffer `index`, and leaves zeroes: if the
-    /// next message does not get there although it completes, this one is not taken for it.
-    #[inline]
-    fn take_head(&self, index: u32, len: usize) -> Result<Head> {
-        let at = index as usize * self.head as usize;
-        let mut head = Head {
-            bytes: [0; MAX_HEAD],
-            len: len.min(self.head as usize),
-        };
-        let to = head.bytes.get_mut(..head.len).ok_or(EINVAL)?;
-        self.heads.sync_for_cpu(at, head.len)?;
-        self.heads.pieces().copy_out(at, to)?;
-        self.heads.pieces().zero(at, head.len)?;
-        Ok(head)
+    /// Fills in where the buffer of `entry` is.
+    fn place(&self, entry: &mut Entry) -> Result {
+        let (head, payload) = (Self::head_at(entry.index), self.payload_at(entry.index));
+        let sge = self.heads.sge(head, HEAD as u32).ok_or(EINVAL)?;
+        let behind = self.payloads.sge(payload, self.payload).ok_or(EINVAL)?;
+        // INVARIANT: Both parts are those of this buffer.
+        entry.sges = [sge.raw(), behind.raw()];
+        entry.head = Some(self.heads.pieces().line(head).ok_or(EINVAL)?);
+        Ok(())
+    }
+
+    fn needs_sync(&self) -> bool {
+        self.heads.needs_sync() || self.payloads.needs_sync()
+    }
+
+    /// Makes the CPU's writes to the buffer `index` visible to the device.
+    #[cold]
+    fn sync_for_device(&self, index: u32) -> Result {
+        self.heads.sync_for_device(Self::head_at(index), HEAD)?;
+        self.payloads
+            .sync_for_device(self.payload_at(index), self.payload as usize)
+    }
+
+    /// Makes the device's writes to the head of the buffer `index` visible to the CPU.
+    #[cold]
+    fn sync_head_for_cpu(&self, index: u32) -> Result {
+        self.heads.sync_for_cpu(Self::head_at(index), HEAD)
     }
 }
 
@@ -333,16 +350,11 @@ impl RecvClass {
     ///
     /// `EINVAL`: they would be of a wrong size.
     fn has_payloads(&self) -> Result<bool> {
-        let divides = |bytes: u32| bytes > 0 && PAGE_SIZE % bytes as usize == 0;
         match self.payload {
             0 => Ok(false),
-            payload if divides(payload) && divides(self.bytes) => {
-                match self.bytes as usize <= MAX_HEAD {
-                    true => Ok(true),
-                    false => Err(EINVAL),
-                }
-            }
-            _ => Err(EINVAL),
+            payload if PAGE_SIZE % payload as usize != 0 => Err(EINVAL),
+            _ if self.bytes as usize != HEAD => Err(EINVAL),
+            _ => Ok(true),
         }
     }
 }
@@ -364,6 +376,8 @@ impl Entry {
                 cqe: Opaque::new(bindings::ib_cqe { done: Some(done) }),
                 class: u32::try_from(class)?,
                 index,
+                sges: [NO_SGE; 2],
+                head: None,
                 kept: AtomicFlag::new(false),
             };
             entries.push(entry, GFP_KERNEL)?;
@@ -413,13 +427,40 @@ impl Ring {
                 (Some(buf), None)
             }
         };
+        let mut entries = Entry::list(class, spec.count, done)?;
+        for entry in entries.iter_mut() {
+            if let Some(split) = &split {
+                split.place(entry)?;
+            } else if let Some(buf) = &buf {
+                let (at, len) = place(entry.index as usize, spec.bytes, spec.bytes);
+                // INVARIANT: These bytes are this buffer alone.
+                entry.sges = [buf.sge(at, len)?.raw(), NO_SGE];
+            }
+        }
+        let needs_sync = split.as_ref().is_some_and(Split::needs_sync)
+            || buf.as_ref().is_some_and(MappedBytes::needs_sync);
         // INVARIANT: The memory is new, and its elements do not leave `Ring::post`.
         Ok(Self {
-            entries: Entry::list(class, spec.count, done)?,
+            entries,
             bytes: spec.bytes,
+            payload: spec.payload,
+            num_sge: i32::from(buf.is_some()) + 2 * i32::from(split.is_some()),
+            needs_sync,
             buf,
             split,
         })
+    }
+
+    /// Makes the CPU's writes to the buffer of `entry` visible to the device.
+    #[cold]
+    fn sync_for_device(&self, entry: &Entry) -> Result {
+        if let Some(split) = &self.split {
+            split.sync_for_device(entry.index)?;
+        } else if let Some(buf) = &self.buf {
+            let (at, len) = place(entry.index as usize, self.bytes, self.bytes);
+            buf.sge(at, len)?;
+        }
+        Ok(())
     }
 
     /// Posts the buffers of `entries` with one call.
@@ -431,21 +472,17 @@ impl Ring {
     #[inline]
     unsafe fn post<const N: usize>(&self, qp: *mut bindings::ib_qp, entries: &[Entry]) -> Result {
         let mut wrs: [_; N] = core::array::from_fn(|_| bindings::ib_recv_wr::c_zeroed());
-        let mut sges = [[NO_SGE; 2]; N];
         // From the last to the first, as each is linked to the next one.
         let mut next = core::ptr::null_mut();
-        for ((wr, sges), entry) in wrs.iter_mut().zip(&mut sges).zip(entries).rev() {
+        for (wr, entry) in wrs.iter_mut().zip(entries).rev() {
+            if self.needs_sync {
+                self.sync_for_device(entry)?;
+            }
             wr.next = next;
             wr.__bindgen_anon_1.wr_cqe = ManuallyDrop::new(entry.cqe.get());
-            if let Some(split) = &self.split {
-                *sges = split.sges(entry.index)?;
-                wr.num_sge = 2;
-            } else if let Some(buf) = &self.buf {
-                let (at, len) = place(entry.index as usize, self.bytes, self.bytes);
-                *sges = [buf.sge(at, len)?.raw(), NO_SGE];
-                wr.num_sge = 1;
-            }
-            wr.sg_list = sges.as_mut_ptr();
+            // The callee only reads them.
+            wr.sg_list = entry.sges.as_ptr().cast_mut();
+            wr.num_sge = self.num_sge;
             next = wr;
         }
         let mut bad = core::ptr::null();
@@ -632,19 +669,6 @@ impl<H: Handler> QueuePair<H> {
     }
 }
 
-/// A message without its payload.
-struct Head {
-    bytes: [u8; MAX_HEAD],
-    len: usize,
-}
-
-impl Head {
-    #[inline]
-    fn bytes(&self) -> &[u8] {
-        self.bytes.get(..self.len).unwrap_or(&[])
-    }
-}
-
 /// Handles the completion of a receive.
 ///
 /// # Safety
@@ -673,8 +697,26 @@ unsafe extern "C" fn recv_done<H: Handler>(cq: *mut bindings::ib_cq, wc: *mut bi
     };
     let is_write = wc.is_rdma_imm();
     let len = if is_write { 0 } else { wc.byte_len() };
-    let bytes: &[u8] = match &ring.buf {
-        Some(buf) if len > 0 => {
+    let mut payload = 0;
+    // Copied, as the buffer may be posted again before the handler returns, if it keeps the payload.
+    let head;
+    let bytes: &[u8] = match (entry.head, &ring.buf) {
+        _ if len == 0 => &[],
+        (Some(line), _) => {
+            // CAST: At most a page.
+            payload = len.saturating_sub(HEAD as u32).min(ring.payload) as usize;
+            if let (true, Some(split)) = (ring.needs_sync, &ring.split) {
+                // The buffer is in the ring, so this does not fail.
+                let _ = split.sync_head_for_cpu(entry.index);
+            }
+            // It leaves zeroes: if the next message does not get there although it completes, this one is
+            // not taken for it.
+            // SAFETY: By the invariant of `Entry` the line is memory of the ring, which lives with the
+            // queue pair.
+            head = unsafe { line.take() };
+            head.get(..len as usize).unwrap_or(&head)
+        }
+        (None, Some(buf)) => {
             let (at, len) = place(entry.index as usize, ring.bytes, len);
             // SAFETY: `place` returns a part of this buffer alone. The device has completed its
             // receive, so it writes to the buffer only once that is posted again. This function does
@@ -683,19 +725,7 @@ unsafe extern "C" fn recv_done<H: Handler>(cq: *mut bindings::ib_cq, wc: *mut bi
             // for a message without a payload, and a ring with a `buf` has no payloads (`Ring::new`).
             unsafe { buf.read(at, len) }.unwrap_or(&[])
         }
-        _ => &[],
-    };
-    let mut payload = 0;
-    // Copied, as the buffer may be posted again before the handler returns, if it keeps the payload.
-    let head;
-    let bytes = match &ring.split {
-        Some(split) if len > 0 => {
-            payload = len.saturating_sub(ring.bytes).min(split.payload) as usize;
-            // The buffer is in the ring, so this does not fail.
-            head = split.take_head(entry.index, len as usize);
-            head.as_ref().map_or(&[][..], Head::bytes)
-        }
-        _ => bytes,
+        (None, None) => &[],
     };
     let (imm, bytes) = if qp.recvs().imm_in_messages.load(Relaxed) {
         imm::split(bytes)
@@ -806,12 +836,12 @@ mod tests {
         };
         assert_eq!(spec(300, 0).has_payloads(), Ok(false));
         assert_eq!(spec(64, 4096).has_payloads(), Ok(true));
-        assert_eq!(spec(1, 512).has_payloads(), Ok(true));
+        assert_eq!(spec(64, 512).has_payloads(), Ok(true));
         for wrong in [
             spec(64, 4095),
             spec(128, 4096),
             spec(0, 4096),
-            spec(63, 4096),
+            spec(32, 4096),
         ] {
             assert_eq!(wrong.has_payloads(), Err(EINVAL));
         }
@@ -824,6 +854,9 @@ mod tests {
         Ok(Ring {
             entries: Entry::list(1, count, done)?,
             bytes: 0,
+            payload: 0,
+            num_sge: 0,
+            needs_sync: false,
             buf: None,
             split: None,
         })
