@@ -402,7 +402,7 @@ impl Inner {
             (Transfer::FromBuffer, Some(Carried::Buffered(io))) => {
                 let buffer = slot.io_buffers.get(submit.tag).ok_or(EINVAL)?;
                 let data = buffer.copy_from(io, submit.bytes)?;
-                message.post(qp, None, 1, [data], Signal::None)
+                message.post_simple(qp, Some(data))
             }
             (Transfer::Region, _) => {
                 let data = self.mr.sge(submit.bytes)?;
@@ -421,7 +421,7 @@ impl Inner {
                 let region = registered(Access::RemoteRead);
                 message.post(qp, region, 0, [], Signal::None)
             }
-            _ => message.post(qp, None, 0, [], Signal::None),
+            _ => message.post_simple(qp, None),
         }
     }
 }
@@ -438,6 +438,22 @@ struct Message {
 }
 
 impl Message {
+    /// Posts the message alone, with `data` in one element if there is any.
+    #[inline]
+    fn post_simple(self, qp: &QueuePair<Con>, data: Option<Sge>) -> Result {
+        let to = (!self.is_capsule).then_some(self.to);
+        let (imm, doorbell) = (self.imm, self.doorbell);
+        match (data, self.is_capsule) {
+            (None, _) => qp.send_message(to, [self.hdr], imm, Signal::None, doorbell),
+            (Some(data), true) => {
+                qp.send_message(to, [self.hdr, data], imm, Signal::None, doorbell)
+            }
+            (Some(data), false) => {
+                qp.send_message(to, [data, self.hdr], imm, Signal::None, doorbell)
+            }
+        }
+    }
+
     /// Posts the registration of `region`, if there is one, and the message with `data`, for whose
     /// `pieces` there must be room.
     #[inline]

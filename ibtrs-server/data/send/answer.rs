@@ -362,15 +362,21 @@ fn post_one(
     signal: Signal<'_, Con>,
 ) -> Result {
     let imm = imm.encode();
-    let others = u32::from(data.is_none());
-    let shape = qp.handler().path.terms.shape;
-    qp.send(space(data, chunk, others), Doorbell::Now, |chain| {
-        match (data, shape) {
-            (Some(data), _) => write_data(chain, data, chunk, Some((imm, signal))),
-            (None, Shape::Chunks) => chain.rdma_write_imm(Remote::default(), [], imm, signal),
-            (None, Shape::Slots) => chain.send_imm([], imm, signal),
-        }
-    })
+    let now = Doorbell::Now;
+    match (data, qp.handler().path.terms.shape) {
+        (
+            Some(Data {
+                to,
+                whole: Some(sge),
+            }),
+            _,
+        ) => qp.send_message(Some(to), [sge], imm, signal, now),
+        (Some(data), _) => qp.send(space(Some(data), chunk, 0), now, |chain| {
+            write_data(chain, data, chunk, Some((imm, signal)))
+        }),
+        (None, Shape::Chunks) => qp.send_message(Some(Remote::default()), [], imm, signal, now),
+        (None, Shape::Slots) => qp.send_message(None, [], imm, signal, now),
+    }
 }
 
 /// Writes the data of a read to the client's memory, the last of it with `last`: an immediate and
@@ -414,8 +420,5 @@ fn post_with_trailer(
 
 /// Posts a message with several answers, all but the first in `more`.
 fn post_more(qp: &QueuePair<Con>, more: Sge, imm: Imm) -> Result {
-    let space = SqSpace { wrs: 1, sges: 1 };
-    qp.send(space, Doorbell::Now, |chain| {
-        chain.send_imm([more], imm.encode(), Signal::None)
-    })
+    qp.send_message(None, [more], imm.encode(), Signal::None, Doorbell::Now)
 }

@@ -95,7 +95,10 @@ mod tests {
         let mut around = [0u8; 3 * Line::BYTES];
         memory.copy_out(at - Line::BYTES, &mut around)?;
         assert_eq!(around.get(..Line::BYTES), pattern.get(..Line::BYTES));
-        assert_eq!(around.get(2 * Line::BYTES..), pattern.get(2 * Line::BYTES..));
+        assert_eq!(
+            around.get(2 * Line::BYTES..),
+            pattern.get(2 * Line::BYTES..)
+        );
         Ok(())
     }
 

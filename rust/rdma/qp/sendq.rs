@@ -218,6 +218,7 @@ impl<H: Handler> Chain<'_, H> {
     }
 
     /// Writes to the peer's memory, and completes a receive of the peer with `imm`.
+    #[inline]
     pub fn rdma_write_imm(
         &mut self,
         to: Remote,
@@ -225,9 +226,21 @@ impl<H: Handler> Chain<'_, H> {
         imm: u32,
         signal: Signal<'_, H>,
     ) {
-        if !self.draft.has_imms() {
-            return self.rdma(to, from, Some(imm), signal);
+        match self.draft.has_imms() {
+            true => self.rdma_write_then_imm(to, from, imm, signal),
+            false => self.rdma(to, from, Some(imm), signal),
         }
+    }
+
+    /// As [`Self::rdma_write_imm`], with the immediate in a message of its own.
+    #[cold]
+    fn rdma_write_then_imm(
+        &mut self,
+        to: Remote,
+        from: impl IntoIterator<Item = Sge>,
+        imm: u32,
+        signal: Signal<'_, H>,
+    ) {
         let mut from = from.into_iter().peekable();
         if from.peek().is_some() {
             self.rdma(to, from, None, Signal::None);
@@ -236,6 +249,7 @@ impl<H: Handler> Chain<'_, H> {
     }
 
     /// Sends a message.
+    #[inline]
     pub fn send(&mut self, from: impl IntoIterator<Item = Sge>, signal: Signal<'_, H>) {
         if self.draft.has_imms() {
             return self.send_prefixed(from, None, signal);
@@ -245,6 +259,7 @@ impl<H: Handler> Chain<'_, H> {
     }
 
     /// Sends a message that begins with `imm`, or with a mark for none.
+    #[cold]
     fn send_prefixed(
         &mut self,
         from: impl IntoIterator<Item = Sge>,
@@ -260,6 +275,7 @@ impl<H: Handler> Chain<'_, H> {
     }
 
     /// Sends a message with an immediate.
+    #[inline]
     pub fn send_imm(
         &mut self,
         from: impl IntoIterator<Item = Sge>,
@@ -296,6 +312,7 @@ impl<H: Handler> Chain<'_, H> {
         self.push(Wr { send: wr }, signal);
     }
 
+    #[inline(always)]
     fn rdma(
         &mut self,
         to: Remote,
@@ -318,20 +335,12 @@ impl<H: Handler> Chain<'_, H> {
         self.push(Wr { rdma: wr }, signal);
     }
 
+    #[inline(always)]
     fn push(&mut self, wr: Wr, signal: Signal<'_, H>) {
-        let (cqe, signalled) = match signal {
-            Signal::None => (self.owner.credit_cqe(), false),
-            Signal::Control => (self.owner.control_cqe(), true),
-            Signal::Slot(slot, kind) => {
-                // Only slots of the table that the queue pair keeps alive may complete on it.
-                let slots = self.owner.slots();
-                if !slots.is_some_and(|slots| ptr::eq(slot.table(), slots)) {
-                    return self.draft.refuse();
-                }
-                (slot.cqe(kind), true)
-            }
-        };
-        self.draft.push(wr, cqe, signalled);
+        match self.owner.report_of(&signal) {
+            Some((cqe, signalled)) => self.draft.push(wr, cqe, signalled),
+            None => self.draft.refuse(),
+        }
     }
 }
 
@@ -384,6 +393,74 @@ impl<H: Handler> QueuePair<H> {
         build: impl FnOnce(&mut Chain<'_, H>),
     ) -> Result {
         self.send_from(Entries::Common, space, doorbell, build)
+    }
+
+    /// Queues a chain of one message with `imm`: a write to `to`, or else a send. The same as
+    /// [`QueuePair::send`] with [`Chain::rdma_write_imm`] or [`Chain::send_imm`], and faster.
+    ///
+    /// # Context
+    ///
+    /// Any.
+    ///
+    /// # Errors
+    ///
+    /// As [`QueuePair::send`].
+    #[inline]
+    pub fn send_message<const N: usize>(
+        &self,
+        to: Option<Remote>,
+        from: [Sge; N],
+        imm: u32,
+        signal: Signal<'_, H>,
+        doorbell: Doorbell,
+    ) -> Result {
+        if let Some((cqe, signalled)) = self.report_of(&signal) {
+            let mut queue = self.send_queue().lock();
+            if queue.push_message(to, &from, imm, cqe, signalled) {
+                return match doorbell {
+                    // SAFETY: This is the send queue of the queue pair, which is live, as `self` is.
+                    Doorbell::Now => unsafe { queue.post(self.as_raw()) },
+                    Doorbell::Later => Ok(()),
+                };
+            }
+        }
+        self.send_chain_of_one(to, from, imm, signal, doorbell)
+    }
+
+    /// As [`QueuePair::send_message`], with all that a chain takes.
+    #[cold]
+    fn send_chain_of_one<const N: usize>(
+        &self,
+        to: Option<Remote>,
+        from: [Sge; N],
+        imm: u32,
+        signal: Signal<'_, H>,
+        doorbell: Doorbell,
+    ) -> Result {
+        // CAST: A few elements.
+        let space = SqSpace {
+            wrs: 1,
+            sges: N as u32,
+        };
+        self.send(space, doorbell, |chain| match to {
+            Some(to) => chain.rdma_write_imm(to, from, imm, signal),
+            None => chain.send_imm(from, imm, signal),
+        })
+    }
+
+    /// Returns the completion entry of a request with `signal`, and whether its success is signalled;
+    /// `None` if the slot is not of the queue pair's table, which alone it keeps alive.
+    #[inline(always)]
+    fn report_of(&self, signal: &Signal<'_, H>) -> Option<(*mut bindings::ib_cqe, bool)> {
+        match signal {
+            Signal::None => Some((self.credit_cqe(), false)),
+            Signal::Control => Some((self.control_cqe(), true)),
+            Signal::Slot(slot, kind) => {
+                let slots = self.slots();
+                let is_ours = slots.is_some_and(|slots| ptr::eq(slot.table(), slots));
+                is_ours.then(|| (slot.cqe(*kind), true))
+            }
+        }
     }
 
     /// Posts the invalidation of `rkey`, a key of this side, for which it takes an entry of the

@@ -15,7 +15,10 @@ use super::{
 use crate::{
     imm::ImmRing,
     position::Position,
-    sge::Sge,
+    sge::{
+        Remote,
+        Sge, //
+    },
     CZeroed, //
 };
 use ibtrs_bindings as bindings;
@@ -194,14 +197,22 @@ impl SendQueue {
             Entries::All => 0,
             Entries::Common => self.reserve,
         };
+        // What has credit and fits is possible.
+        match self.has_credit(space, kept) && self.fits(space) {
+            true => Ok(Fit::Beside),
+            false => self.misfit(space, kept),
+        }
+    }
+
+    /// As [`Self::fit`], for a chain that has no credit now, or does not fit beside the waiting ones.
+    #[cold]
+    fn misfit(&self, space: SqSpace, kept: u32) -> Result<Fit> {
         if !self.is_possible(space, kept) {
             Err(EINVAL)
         } else if !self.has_credit(space, kept) {
             Err(EAGAIN)
-        } else if !self.fits(space) {
-            Ok(Fit::Alone)
         } else {
-            Ok(Fit::Beside)
+            Ok(Fit::Alone)
         }
     }
 
@@ -224,6 +235,71 @@ impl SendQueue {
     fn fits(&self, space: SqSpace) -> bool {
         self.used_wrs.saturating_add(space.wrs as usize) <= self.wrs.len()
             && self.used_sges.saturating_add(space.sges as usize) <= self.sges.len()
+    }
+
+    /// Queues a chain of one message with an immediate: a write to `to`, or else a send. Returns false if
+    /// it is not as simple as mostly; then nothing was queued.
+    #[inline(always)]
+    pub(super) fn push_message<const N: usize>(
+        &mut self,
+        to: Option<Remote>,
+        from: &[Sge; N],
+        imm: u32,
+        cqe: *mut bindings::ib_cqe,
+        signalled: bool,
+    ) -> bool {
+        // CAST: A few elements.
+        let space = SqSpace {
+            wrs: 1,
+            sges: N as u32,
+        };
+        let fits = self.has_credit(space, self.reserve) && space.sges <= self.max_sges;
+        if self.closed || self.imms.is_some() || !fits {
+            return false;
+        }
+        let (at, start) = (self.used_wrs, self.used_sges);
+        let places = self.sges.get_mut(start..);
+        let places = places.and_then(|rest| rest.first_chunk_mut::<N>());
+        let (Some(places), Some(place)) = (places, self.wrs.get_mut(at)) else {
+            return false;
+        };
+        for (place, sge) in places.iter_mut().zip(from) {
+            let Some(raw) = sge.for_domain(self.domain) else {
+                return false;
+            };
+            *place = raw;
+        }
+        let mut wr = bindings::ib_send_wr::c_zeroed();
+        wr.__bindgen_anon_1.wr_cqe = ManuallyDrop::new(cqe);
+        if N > 0 {
+            wr.sg_list = places.as_mut_ptr();
+            wr.num_sge = N as i32;
+        }
+        wr.opcode = match to {
+            Some(_) => bindings::ib_wr_opcode_IB_WR_RDMA_WRITE_WITH_IMM,
+            None => bindings::ib_wr_opcode_IB_WR_SEND_WITH_IMM,
+        };
+        if self.credits.take(signalled) {
+            wr.send_flags = bindings::ib_send_flags_IB_SEND_SIGNALED;
+        }
+        wr.ex.imm_data = ManuallyDrop::new(imm.to_be());
+        let to = to.unwrap_or_default();
+        *place = Wr {
+            rdma: bindings::ib_rdma_wr {
+                wr,
+                remote_addr: to.addr,
+                rkey: to.rkey,
+            },
+        };
+        let next: *mut bindings::ib_send_wr = ptr::from_mut(place).cast();
+        if let Some(last) = at.checked_sub(1).and_then(|last| self.wrs.get_mut(last)) {
+            last.send.next = next;
+        }
+        // INVARIANT: The request is valid, linked behind the one before it, and has the elements that
+        // were unused before.
+        self.used_wrs = at + 1;
+        self.used_sges = start + N;
+        true
     }
 
     /// Begins a chain of at most `space`. Without credit, or if it does not fit, the chain is
@@ -346,6 +422,8 @@ impl Draft<'_> {
     }
 
     /// Returns a request that sends `from`.
+    // Inlined into the one caller that knows the elements.
+    #[inline(always)]
     pub(super) fn gather(
         &mut self,
         opcode: bindings::ib_wr_opcode,
@@ -381,7 +459,8 @@ impl Draft<'_> {
 
     /// Appends a request whose completion goes to `cqe`. Its success is signalled only if
     /// `signalled`, or if the queue needs the signal.
-    #[inline]
+    // Inlined, so that the request is made where it stays.
+    #[inline(always)]
     pub(super) fn push(&mut self, mut wr: Wr, cqe: *mut bindings::ib_cqe, signalled: bool) {
         if self.overflow || self.wrs_left == 0 {
             self.refuse();
