@@ -14,6 +14,7 @@
 //! | [`io_buffer`] | buffers for the data of small requests |
 //! | [`slot`] | the life of a request in flight |
 //! | [`submit`] | the way of a request to the send queue |
+//! | [`small`] | the same for most requests: small ones of a disk |
 //! | [`receive`] | the handler of a connection's completions |
 
 pub(crate) mod con;
@@ -22,6 +23,7 @@ pub(crate) mod link;
 pub(crate) mod plan;
 mod receive;
 pub(crate) mod slot;
+mod small;
 pub(crate) mod stats;
 pub(crate) mod submit;
 pub(crate) mod wire;

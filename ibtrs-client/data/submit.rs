@@ -16,6 +16,7 @@ use crate::{
             InFlight,
             Inner, //
         },
+        small,
         wire::Wire, //
     },
     types::{
@@ -103,12 +104,23 @@ impl PathIo {
         user_hdr: &[u8],
         io: IoHandle,
     ) -> Result<(), (Error, IoHandle)> {
-        let cid = req.cid;
-        if self.enter(cid) {
-            return self
-                .submit_here(req, user_hdr, io)
-                .inspect_err(|_| self.leave(cid));
+        match self.qps.get(usize::from(req.cid)) {
+            Some(qp) if qp.handler().enter(self.wire.window) => self
+                .submit_here(qp, req, user_hdr, io)
+                .inspect_err(|_| qp.handler().leave()),
+            _ => self.submit_elsewhere(req, user_hdr, io),
         }
+    }
+
+    /// As [`Self::submit`], on another connection than that of the request, whose window is full.
+    #[cold]
+    fn submit_elsewhere(
+        &self,
+        req: &Descriptor,
+        user_hdr: &[u8],
+        io: IoHandle,
+    ) -> Result<(), (Error, IoHandle)> {
+        let cid = req.cid;
         self.link.stats.declared.inc(client_path::WINDOW_FULL);
         // The caller may have left requests there that are still to be rung for.
         self.commit(cid);
@@ -116,36 +128,58 @@ impl PathIo {
         let nr_queues = self.link.env.nr_queues() as u16;
         let mut others =
             Iterator::chain(cid.saturating_add(1)..=nr_queues, 1..cid.min(nr_queues + 1));
-        let Some(cid) = others.find(|other| self.enter(*other)) else {
+        let open = others.find_map(|other| {
+            let qp = self.qps.get(usize::from(other))?;
+            qp.handler().enter(self.wire.window).then_some((other, qp))
+        });
+        let Some((cid, qp)) = open else {
             return Err((EAGAIN, io));
         };
         let mut req = *req;
         req.cid = cid;
         // The caller rings the doorbell of its own connection only.
         req.last = true;
-        self.submit_here(&req, user_hdr, io)
-            .inspect_err(|_| self.leave(cid))
+        self.submit_here(qp, &req, user_hdr, io)
+            .inspect_err(|_| qp.handler().leave())
     }
 
-    /// Sends a request on its connection, which has room for it.
+    /// Sends a request on its connection `qp`, which has room for it.
     #[inline]
     fn submit_here(
         &self,
+        qp: &QueuePair<Con>,
         req: &Descriptor,
         user_hdr: &[u8],
         io: IoHandle,
     ) -> Result<(), (Error, IoHandle)> {
-        let (Some(qp), Some(slot)) = (
-            self.qps.get(usize::from(req.cid)),
-            self.slots.get(req.tag.into()),
-        ) else {
+        let Some(slot) = self.slots.get(req.tag.into()) else {
             return Err((EINVAL, io));
         };
         if req.bytes > self.wire.max_io_bytes {
             return Err((EMSGSIZE, io));
         }
-        let stats = &self.link.stats;
         let buffer = slot.buffer_for(&self.wire, req);
+        let timed = trace::traces_client_complete() && self.wire.rsp.times;
+        let small = small::user_hdr(&self.wire, req, user_hdr).filter(|_| !timed);
+        match (buffer, small) {
+            (Some(buffer), Some(user_hdr)) => {
+                self.submit_small((qp, slot), buffer, req, user_hdr, io)
+            }
+            _ => self.submit_any((qp, slot), buffer, req, user_hdr, io, timed),
+        }
+    }
+
+    /// As [`Self::submit_here`], for requests of all kinds; the server is to tell its times if `timed`.
+    fn submit_any(
+        &self,
+        (qp, slot): (&QueuePair<Con>, SlotRef<'_, Con>),
+        buffer: Option<IoBuffer<'_>>,
+        req: &Descriptor,
+        user_hdr: &[u8],
+        io: IoHandle,
+        timed: bool,
+    ) -> Result<(), (Error, IoHandle)> {
+        let stats = &self.link.stats;
         // Before interrupts are disabled: a long scatterlist, and an IOMMU, take their time.
         let io = match buffer {
             Some(_) => Carried::Buffered(io),
@@ -158,7 +192,6 @@ impl PathIo {
             return Err((EBUSY, io.release(&self.pd)));
         }
         let nents = io.nents();
-        let timed = trace::traces_client_complete() && self.wire.rsp.times;
         let plan = self.wire.plan(req, io.data());
         let prepared = inner
             .prepare(plan, req, &io)
@@ -188,7 +221,7 @@ impl PathIo {
             trailer: None,
         });
         if req.counted {
-            self.link.inflight.fetch_add(1, Relaxed);
+            self.count_in_flight();
         }
         let posted = inner.post(self, qp, slot, req, place, plan);
         let error = match posted {
@@ -199,16 +232,37 @@ impl PathIo {
             Err(error) => error,
         };
         if !is_surely_unsent(error) {
-            // The device may have the request: the teardown of the path ends it or sends it again.
             self.count(req, nents);
             drop(guard);
-            qp.handler()
-                .error(fmt!("cannot post ({})", convert::errno(error).as_str()));
+            self.not_posted(qp, error);
             return Ok(());
         }
         let in_flight = inner.in_flight.take();
         drop(guard);
-        // The request was put there above, under the lock.
+        self.hand_back(in_flight, error)
+    }
+
+    /// Counts a request as one in flight.
+    pub(super) fn count_in_flight(&self) {
+        self.link.inflight.fetch_add(1, Relaxed);
+    }
+
+    /// Fails the path: the device may have a request of `qp` or not. The teardown of the path ends the
+    /// request or sends it again.
+    #[cold]
+    pub(super) fn not_posted(&self, qp: &QueuePair<Con>, error: Error) {
+        qp.handler()
+            .error(fmt!("cannot post ({})", convert::errno(error).as_str()));
+    }
+
+    /// Hands back the I/O of a request that has certainly not been sent, and has left its slot.
+    #[cold]
+    pub(super) fn hand_back(
+        &self,
+        in_flight: Option<InFlight>,
+        error: Error,
+    ) -> Result<(), (Error, IoHandle)> {
+        // The request was put there under the lock that was held since.
         let Some(in_flight) = in_flight else {
             return Ok(());
         };
@@ -219,23 +273,9 @@ impl PathIo {
         }
     }
 
-    /// Counts a request on the connection `cid`, unless there are as many as its window allows.
-    #[inline]
-    fn enter(&self, cid: u16) -> bool {
-        let qp = self.qps.get(usize::from(cid));
-        qp.is_some_and(|qp| qp.handler().enter(self.wire.window))
-    }
-
-    /// Stops counting a request on the connection `cid` that was not sent.
-    fn leave(&self, cid: u16) {
-        if let Some(qp) = self.qps.get(usize::from(cid)) {
-            qp.handler().leave();
-        }
-    }
-
     /// Counts and traces a request that was handed to the device.
     #[inline]
-    fn count(&self, req: &Descriptor, nents: u32) {
+    pub(super) fn count(&self, req: &Descriptor, nents: u32) {
         let link = &self.link;
         // CAST: A user header has at most `MAX_USER_HDR` bytes.
         let bytes = req.bytes + req.usr_len as u32;

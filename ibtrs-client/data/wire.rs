@@ -47,6 +47,8 @@ pub(crate) struct Wire {
     pub(crate) inv_answers: bool,
     /// Requests may be capsules.
     pub(crate) capsules: bool,
+    /// Requests may be capsules, and the server takes the headers of [small ones](super::small).
+    pub(super) small_capsules: bool,
     /// The path has a message connection.
     pub(crate) messages: bool,
     /// How many requests may be in flight on a connection: those that are not over.
@@ -133,6 +135,8 @@ impl Wire {
             imm_in_messages: !dev.has_immediates() && rsp.ext.is_some(),
             inv_answers: dev.has_immediates() && rsp.ext.is_some(),
             capsules: rsp.window.is_some(),
+            small_capsules: rsp.window.is_some()
+                && super::small::are_headers_taken(rsp.max_hdr_size),
             messages: rsp.messages && asked.messages,
             // CAST: A window has at most some thousand requests.
             window: window.map_or(i32::MAX, |window| window as i32),

@@ -99,15 +99,35 @@ impl Multipath {
     ///
     /// The I/O is handed back with `ENOTCONN` if no path takes it; other errors are those of
     /// [`PathIo::submit`](crate::data::submit::PathIo::submit).
+    #[inline]
     pub(crate) fn submit(
         &self,
         policy: Policy,
         round_robin: &RoundRobin,
-        mut req: Descriptor,
+        req: &mut Descriptor,
+        user_hdr: &[u8],
+        io: IoHandle,
+    ) -> Result<&PathConn, (Error, IoHandle)> {
+        match &*self.paths {
+            // There is no choice.
+            [path] => {
+                req.counted = false;
+                path.io.submit(req, user_hdr, io).map(|()| &**path)
+            }
+            _ => self.submit_to_one(policy, round_robin, req, user_hdr, io),
+        }
+    }
+
+    /// As [`Self::submit`], with several paths or none.
+    fn submit_to_one(
+        &self,
+        policy: Policy,
+        round_robin: &RoundRobin,
+        req: &mut Descriptor,
         user_hdr: &[u8],
         mut io: IoHandle,
     ) -> Result<&PathConn, (Error, IoHandle)> {
-        req.counted = policy == Policy::MinInflight && self.paths.len() > 1;
+        req.counted = policy == Policy::MinInflight;
         let mut tried = PathSet::NONE;
         let mut avoided = match req.avoid {
             Some(epoch) => self.drained.or(self.of_epoch(epoch)),
@@ -125,7 +145,7 @@ impl Multipath {
                 };
                 continue;
             };
-            match path.io.submit(&req, user_hdr, io) {
+            match path.io.submit(req, user_hdr, io) {
                 Ok(()) => return Ok(path),
                 Err((ENOTCONN, back)) => {
                     tried.add(at);
@@ -155,8 +175,8 @@ impl Multipath {
 
     fn choose(&self, policy: Policy, round_robin: &RoundRobin, tried: &PathSet) -> Option<usize> {
         let count = self.paths.len();
-        if count <= 1 {
-            return (count == 1 && !tried.has(0)).then_some(0);
+        if count == 0 {
+            return None;
         }
         let last = match policy {
             Policy::RoundRobin => {

@@ -217,14 +217,20 @@ impl Session {
         waiting: Waiting,
         header: &Header,
     ) -> bool {
-        let req = Descriptor {
+        let mut req = Descriptor {
             last: true,
             counted: false,
             avoid: None,
             ..waiting.request
         };
         let user_hdr = header.as_slice();
-        let sent = multipath.submit(self.policy(), &self.round_robin, req, user_hdr, waiting.io);
+        let sent = multipath.submit(
+            self.policy(),
+            &self.round_robin,
+            &mut req,
+            user_hdr,
+            waiting.io,
+        );
         match sent {
             Ok(_) => false,
             Err((error, io)) => self.not_taken(Waiting { io, ..waiting }, error),

@@ -86,25 +86,21 @@ impl Session {
         self: &Arc<Self>,
         queue: u32,
         generation: Generation,
-        request: Descriptor,
+        mut req: Descriptor,
         user_hdr: &[u8],
         io: IoHandle,
     ) -> Result<(), (Error, IoHandle)> {
         let Some(cid) = cid_of(queue) else {
             return Err((EINVAL, io));
         };
-        let req = Descriptor {
-            cid,
-            usr_len: user_hdr.len(),
-            ..request
-        };
+        (req.cid, req.usr_len) = (cid, user_hdr.len());
         if user_hdr.len() > MAX_USER_HDR || req.bytes > self.max_io_bytes() {
             return Err((EMSGSIZE, io));
         }
-        let alone = match self.submit_or_requeue(generation, &req, user_hdr, io) {
+        let alone = match self.submit_or_requeue(generation, &mut req, user_hdr, io) {
             // The send queue may be full of unpolled completions.
             Err((EAGAIN, io)) if self.poll(queue) > 0 => {
-                self.submit_or_requeue(generation, &req, user_hdr, io)?
+                self.submit_or_requeue(generation, &mut req, user_hdr, io)?
             }
             result => result?,
         };
@@ -117,10 +113,11 @@ impl Session {
 
     /// Sends the request or puts it on the requeue list. Returns true if the only path of the
     /// session took it, which leaves no doorbell of another path to ring.
+    #[inline]
     fn submit_or_requeue(
         self: &Arc<Self>,
         generation: Generation,
-        req: &Descriptor,
+        req: &mut Descriptor,
         user_hdr: &[u8],
         mut io: IoHandle,
     ) -> Result<bool, (Error, IoHandle)> {
@@ -130,7 +127,7 @@ impl Session {
                 PhaseCheck::Stale => return Err((ESTALE, io)),
                 PhaseCheck::Requeue => {}
                 PhaseCheck::Submit => {
-                    match multipath.submit(self.policy(), &self.round_robin, *req, user_hdr, io) {
+                    match multipath.submit(self.policy(), &self.round_robin, req, user_hdr, io) {
                         Ok(_) => return Ok(multipath.paths.len() == 1),
                         Err((ENOTCONN, back)) => io = back,
                         Err(refused) => return Err(refused),
@@ -139,10 +136,23 @@ impl Session {
             }
         }
         drop(multipath);
+        self.wait_for_path(generation, req, user_hdr, io)
+            .map(|()| false)
+    }
+
+    /// Puts the request on the requeue list.
+    #[cold]
+    fn wait_for_path(
+        self: &Arc<Self>,
+        generation: Generation,
+        req: &Descriptor,
+        user_hdr: &[u8],
+        io: IoHandle,
+    ) -> Result<(), (Error, IoHandle)> {
         self.failover.lock().put(generation, req, user_hdr, io)?;
         trace::client_requeue(|| (self.name(), req.tag, 0));
         self.kick_requeue();
-        Ok(false)
+        Ok(())
     }
 
     /// Calls `func` with the name of the connected path whose epoch is `epoch`, if there is one.
@@ -247,7 +257,7 @@ impl Session {
             let _reserve = Reserve::enter();
             SyncIo::new(reply.len())?
         };
-        let req = Descriptor {
+        let mut req = Descriptor {
             usr_len: user_hdr.len(),
             entry: Entry::ADMIN,
             ..Descriptor::new(permit.tag(), dir, u32::try_from(reply.len())?)
@@ -261,7 +271,7 @@ impl Session {
             }
             // If its path is lost, the message is sent again in the same generation or not at all.
             Some(multipath) => multipath
-                .submit(self.policy(), &self.round_robin, req, user_hdr, handle)
+                .submit(self.policy(), &self.round_robin, &mut req, user_hdr, handle)
                 .map(|_| multipath.generation),
             None => Err((ENOTCONN, handle)),
         };
