@@ -185,18 +185,25 @@ pub fn interface_with(root: &Root, port: &Port, address: IpAddr) -> Option<Strin
 
 /// The addresses of all RDMA ports; IPv4 as in a GID.
 pub fn addresses(root: &Root) -> BTreeSet<Ipv6Addr> {
-    let mut found = BTreeSet::new();
-    for port in ports(root) {
-        let gids = format!(
-            "/sys/class/infiniband/{}/ports/{}/gids",
-            port.device, port.port
-        );
-        for index in root.list_if_any(&gids).unwrap_or_default() {
-            let text = root.read(&format!("{gids}/{index}")).unwrap_or_default();
-            found.extend(text.trim().parse::<Ipv6Addr>());
-        }
-    }
-    found
+    let ports = ports(root);
+    ports.iter().flat_map(|port| gids(root, port)).collect()
+}
+
+/// The GIDs of a port, which over Ethernet are the addresses of its interface.
+pub fn gids(root: &Root, port: &Port) -> Vec<Ipv6Addr> {
+    let folder = format!(
+        "/sys/class/infiniband/{}/ports/{}/gids",
+        port.device, port.port
+    );
+    let names = root.list_if_any(&folder).unwrap_or_default();
+    let gid = |name: &String| {
+        root.read(&format!("{folder}/{name}"))
+            .ok()?
+            .trim()
+            .parse()
+            .ok()
+    };
+    names.iter().filter_map(gid).collect()
 }
 
 /// The block device with that number: its name, as in `/sys/class/block`.

@@ -6,13 +6,18 @@
 //! write to the keyring but does not possess it, so `keyctl` cannot search it, and cannot change
 //! a key in place.
 
+use std::fmt;
+use std::fs::{self, DirBuilder};
 use std::io::{self, Write};
+use std::os::unix::fs::DirBuilderExt;
 use std::process::{Command, Output, Stdio};
 
 use ibtrs_proto::auth::{Key, KeyId};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 
+use crate::join::token::hex;
 use crate::root::Root;
 
 /// The keyring, as `keyctl` takes it.
@@ -21,7 +26,13 @@ const RING: &str = "%:.ibtrs";
 /// Adds a key to the keyring of a session of its own, and links it into ours. The link replaces
 /// an older key of the same description in one step: with a removal first, the kernel might
 /// accept connections without authentication in between.
-const LOAD: &str = r#"id=$("$0" padd logon "$1" @s) && exec "$0" link "$id" "$2""#;
+const LOAD: &str = r#"id=$("$0" padd logon "$1" @s) && "$0" link "$id" "$2" && echo "$id""#;
+
+/// What was loaded, by the number of the key: the kernel does not show a secret, nor a hash of it. A
+/// reboot ends the numbers, and these files.
+const PRINTS: &str = "/run/ibtrs/fingerprints";
+const FINGERPRINT_OF: &[u8] = b"ibtrs key fingerprint 1";
+const FINGERPRINT_BYTES: usize = 16;
 
 /// A key in the keyring.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize, JsonSchema)]
@@ -35,6 +46,10 @@ pub struct LoadedKey {
     pub expires: String,
     /// Its number in the kernel.
     pub serial: u32,
+    /// The same at both ends if they have the same key; none of a key that another program has
+    /// loaded.
+    #[serde(default)]
+    pub fingerprint: Option<String>,
 }
 
 /// Why the keyring could not be read or changed.
@@ -48,6 +63,17 @@ pub enum KeyringError {
     Refused(String),
     /// A file or a pipe failed.
     System(io::Error),
+}
+
+impl fmt::Display for KeyringError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoProgram => f.write_str("the program keyctl is not there"),
+            Self::NoKeyring => f.write_str("the kernel shows no keyring .ibtrs"),
+            Self::Refused(why) => f.write_str(why),
+            Self::System(error) => error.fmt(f),
+        }
+    }
 }
 
 impl From<io::Error> for KeyringError {
@@ -75,8 +101,46 @@ pub fn keys(root: &Root) -> Result<Vec<LoadedKey>, KeyringError> {
         .filter_map(|line| parse(line))
         .filter(|key| serials.contains(&key.serial))
         .collect();
+    for key in &mut keys {
+        key.fingerprint = recorded(root, key);
+    }
     keys.sort();
     Ok(keys)
+}
+
+/// What people compare to see whether two machines have the same key: it says nothing about the
+/// key, which is random.
+pub fn fingerprint(key: &Key) -> String {
+    let sum = Sha256::new().chain_update(FINGERPRINT_OF);
+    let sum = sum.chain_update(key.as_bytes()).finalize();
+    let pairs = sum.get(..FINGERPRINT_BYTES).unwrap_or_default().chunks(2);
+    let groups: Vec<String> = pairs.map(hex).collect();
+    groups.join("-")
+}
+
+fn recorded(root: &Root, key: &LoadedKey) -> Option<String> {
+    let text = root.read(&format!("{PRINTS}/{}", key.serial)).ok()?;
+    let (description, fingerprint) = text.trim_end().split_once(' ')?;
+    let is_it = description == format!("ibtrs:{}:{}", key.id, key.session);
+    is_it.then(|| fingerprint.to_owned())
+}
+
+/// Keeps the fingerprint of a key that was loaded, and forgets those of keys that are gone.
+fn record(root: &Root, description: &str, serial: u32, key: &Key) -> io::Result<()> {
+    let mut folder = DirBuilder::new();
+    folder.recursive(true).mode(0o700);
+    folder.create(root.real(PRINTS))?;
+    let text = format!("{description} {}\n", fingerprint(key));
+    fs::write(root.real(&format!("{PRINTS}/{serial}")), text)?;
+    let ring = keyctl(root, &["rlist", RING]).unwrap_or_default();
+    let is_there = |name: &str| ring.split_whitespace().any(|word| word == name);
+    let own = serial.to_string();
+    for name in root.list_if_any(PRINTS)? {
+        if !ring.is_empty() && name != own && !is_there(&name) {
+            root.unlink(&format!("{PRINTS}/{name}"))?;
+        }
+    }
+    Ok(())
 }
 
 /// Loads a key for a session; replaces the one with the same id.
@@ -90,7 +154,12 @@ pub fn load(root: &Root, id: &KeyId, session: &str, key: &Key) -> Result<(), Key
     let mut command = Command::new(&program);
     command.args(["session", "-", "sh", "-c", LOAD]);
     command.arg(program).args([&description, RING]);
-    run(&mut command, key.as_bytes()).map(|_| ())
+    let printed = run(&mut command, key.as_bytes())?;
+    // The key counts, and nobody has to see what it is called by.
+    if let Ok(serial) = printed.trim().parse() {
+        let _ = record(root, &description, serial, key);
+    }
+    Ok(())
 }
 
 /// Takes a key out of the keyring.
@@ -172,6 +241,7 @@ fn parse(line: &str) -> Option<LoadedKey> {
         id: id.to_owned(),
         expires: expires.to_owned(),
         serial,
+        fingerprint: None,
     })
 }
 

@@ -31,6 +31,7 @@
 //! | [`topology`] | disks, sessions and paths, exports and clients, and what hangs on what |
 //! | [`trace`] | latency of each part of a request |
 //! | [`uevent`] | uevents of the kernel |
+//! | [`join`] | tokens, and the keys that servers and clients make of them |
 //! | [`keyring`] | shared keys that the kernel has |
 //! | [`outage`] | what is said of a session without a path |
 //! | [`history`] | the last changes of sessions and paths |
@@ -58,6 +59,7 @@ pub mod folder;
 pub mod health;
 pub mod history;
 pub mod host;
+pub mod join;
 pub mod keyring;
 pub mod kmsg;
 pub mod mapping;

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::net::IpAddr;
 
 use ibnbd_proto::prefix::{self as proto, PrefixError};
 use schemars::JsonSchema;
@@ -57,6 +58,12 @@ impl Prefix {
             }
             _ => false,
         }
+    }
+
+    /// Whether an address has it.
+    pub fn has(&self, address: IpAddr) -> bool {
+        let alone = Self::parse(&address.to_string());
+        alone.is_ok_and(|alone| self.covers(&alone))
     }
 }
 

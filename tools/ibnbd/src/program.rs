@@ -3,7 +3,7 @@
 //! Other programs, and what they print.
 
 use std::ffi::OsString;
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::thread;
@@ -51,6 +51,35 @@ pub(crate) fn output(mut program: Command, limit: Duration) -> io::Result<Vec<u8
         true => printed,
         false => Err(io::ErrorKind::Other.into()),
     }
+}
+
+/// What a program makes of `input`.
+///
+/// # Errors
+///
+/// The system's where there is no such program; `Other` with the last line that it has said if it
+/// fails.
+pub(crate) fn filtered(mut program: Command, input: &[u8]) -> io::Result<Vec<u8>> {
+    let mut child = program
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()?;
+    // It says itself why it takes no more.
+    let fed = child
+        .stdin
+        .take()
+        .map_or(Ok(()), |mut to| to.write_all(input));
+    let output = child.wait_with_output()?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        let last = said.lines().rfind(|line| !line.trim().is_empty());
+        return Err(io::Error::other(
+            last.unwrap_or("it failed without a word").to_owned(),
+        ));
+    }
+    fed?;
+    Ok(output.stdout)
 }
 
 #[cfg(test)]

@@ -540,9 +540,9 @@ fn wrong_arguments_of_map_are_named() {
     let tree = Tree::new();
     tree.client();
     for (words, said) in [
-        ("map 10.0.1.1:disk1", "  tip: the export is an argument of its own: ibnbd map 10.0.1.1 disk1\n"),
+        ("map 10.0.1.1:disk1", "the export is an argument of its own: ibnbd map 10.0.1.1 disk1\n"),
         ("map [fe80::1]:/dev/x", "the export is an argument of its own: ibnbd map fe80::1 /dev/x\n"),
-        ("map storage1,storage2:disk1 disk1", "invalid value 'storage2:disk1' for '<SERVER[,SERVER...]>...': the export is an argument of its own: ibnbd map storage2 disk1\n"),
+        ("map storage1,storage2:disk1 disk1", "invalid value 'storage1,storage2:disk1' for '[SERVER[,SERVER...]]': the export is an argument of its own: ibnbd map storage2 disk1\n"),
         ("discover storage1:1235", "a server has no port here: storage1 ... --port 1235\n"),
         ("map disk1.invalid 10.0.1.1", "ibnbd: server disk1.invalid: no address is known for it, but 10.0.1.1 in the place of the device is one\n  remedy: ibnbd map 10.0.1.1 disk1.invalid\n"),
         // The order is right, and the name is not.

@@ -259,3 +259,156 @@ fn map_adds_the_paths_that_the_server_names() {
     assert_eq!((ran.code, ran.out.as_str()), (1, ""));
     assert_eq!(tree.text(map_file), "");
 }
+
+const JOINED: &str = "\
+[[server]]
+session = \"web1\"
+addresses = [\"ip:10.0.1.1\", \"ip:10.0.2.1\"]
+port = 1234
+joined_at = []
+
+[[server]]
+session = \"web2\"
+addresses = [\"ip:10.0.3.1\"]
+port = 1235
+joined_at = []
+";
+
+/// A client that has joined two servers, which both export disk2.
+fn joined() -> Tree {
+    let tree = Tree::new();
+    tree.client()
+        .file("/etc/ibtrs/joined.toml", JOINED)
+        .file(MAP, "");
+    let of_web1 = ["disk1 rw 131072 512\ndisk2 ro 8 512\n"];
+    let line = "sessname=web1 path=ip:10.0.1.1 path=ip:10.0.2.1";
+    answered(&tree, "web1", line, "", "0", &of_web1);
+    let line = "sessname=web2 path=ip:10.0.3.1 dest_port=1235";
+    answered(&tree, "web2", line, "", "0", &["disk2 rw 8 512\n"]);
+    tree
+}
+
+const MAP: &str = "/sys/class/ibnbd-client/ctl/map_device";
+
+#[test]
+fn a_disk_of_a_joined_server_needs_its_name_only() {
+    let tree = joined();
+    // The disk does not come in a made-up machine.
+    let ran = run(&tree, &["map", "disk1"]);
+    assert!(
+        ran.err.contains("it was mapped, and is not there"),
+        "{}",
+        ran.err
+    );
+    assert_eq!(
+        tree.text(MAP),
+        "sessname=web1 device_path=disk1 path=ip:10.0.1.1 path=ip:10.0.2.1"
+    );
+    tree.file(MAP, "");
+    run(&tree, &["map", "disk2", "--session", "web2", "--ro"]);
+    let line = "sessname=web2 device_path=disk2 path=ip:10.0.3.1 dest_port=1235 access_mode=ro";
+    assert_eq!(tree.text(MAP), line);
+}
+
+#[test]
+fn what_no_joined_server_or_several_have_is_named() {
+    let tree = joined();
+    for (words, code, why) in [
+        (
+            &["map", "disk2"][..],
+            3,
+            "several servers have it: web1, web2",
+        ),
+        (
+            &["map", "disk9"],
+            3,
+            "no server that was joined lets this machine open it",
+        ),
+        (
+            &["map", "disk1", "--session", "web2"],
+            3,
+            "no server that was joined lets this machine open it",
+        ),
+        (
+            &["map", "disk1", "--session", "web9"],
+            2,
+            "this machine has joined servers as web1, web2 only",
+        ),
+        (
+            &["map", "10.0.1.1"],
+            2,
+            "it is not said what to map of the server",
+        ),
+        (&["map"], 2, "it is not said what to map"),
+        (&["map", "--all", "disk1"], 2, "cannot be used with"),
+    ] {
+        let ran = run(&tree, words);
+        assert!(
+            ran.code == code && ran.err.contains(why),
+            "{words:?}: {}",
+            ran.err
+        );
+        assert_eq!(tree.text(MAP), "", "{words:?}");
+    }
+    fs::remove_file(tree.real("/etc/ibtrs/joined.toml")).unwrap();
+    for words in [&["map", "disk1"][..], &["map", "--all"], &["discover"]] {
+        let ran = run(&tree, words);
+        let is_said = ran.err.contains("this machine has joined no server");
+        assert!(ran.code == 2 && is_said, "{words:?}: {}", ran.err);
+    }
+    tree.file("/etc/ibtrs/joined.toml", "[[server]]\n");
+    let ran = run(&tree, &["map", "disk1"]);
+    assert!(
+        ran.code == 6 && ran.err.contains("joined.toml: "),
+        "{}",
+        ran.err
+    );
+}
+
+#[test]
+fn all_disks_of_joined_servers_are_mapped() {
+    let tree = joined();
+    // The last of them is seen: a made-up kernel keeps one line.
+    let ran = run(&tree, &["map", "--all", "--session", "web1"]);
+    assert_eq!(
+        ran.err.matches("it was mapped, and is not there").count(),
+        2,
+        "{}",
+        ran.err
+    );
+    // It may be read only.
+    let line = "sessname=web1 device_path=disk2 path=ip:10.0.1.1 path=ip:10.0.2.1 access_mode=ro";
+    assert_eq!(tree.text(MAP), line);
+    assert_eq!(ran.code, 3);
+    tree.disk(0, "web1", "disk1").disk(1, "web1", "disk2");
+    tree.file(MAP, "");
+    let ran = run(&tree, &["map", "--all", "--session", "web1"]);
+    assert_eq!(
+        (ran.code, ran.out.as_str(), tree.text(MAP).as_str()),
+        (0, "", "")
+    );
+}
+
+#[test]
+fn discover_alone_asks_each_joined_server() {
+    let tree = joined();
+    let text = good(&tree, &["discover"]);
+    assert!(
+        text.contains("web1:\nEXPORT") && text.contains("web2:\nEXPORT"),
+        "{text}"
+    );
+    let ran = run(&tree, &["discover", "-o", "json"]);
+    assert!(ran.code == 2 && ran.err.contains("name one by --session"));
+    assert_eq!(
+        document::<document::Discovered>(&tree, &["discover", "--session", "web2"]).session,
+        "web2"
+    );
+    // One that does not answer does not hide the others.
+    fs::remove_dir_all(tree.real("/sys/class/ibnbd-client/ctl/discovered/web1")).unwrap();
+    let ran = run(&tree, &["discover"]);
+    assert!(
+        ran.out.contains("disk2") && ran.err.contains("cannot list the exports for session web1"),
+        "{}",
+        ran.err
+    );
+}

@@ -95,7 +95,7 @@ fn a_key_is_loaded_under_its_id_and_session() {
     assert!(lines[1].starts_with("session - sh -c "), "{asked}");
     let description = "ibtrs:web1-2026:host1@storage1:b";
     assert_eq!(lines[2], format!("padd logon {description} @s"));
-    assert_eq!(lines[3..], ["link 77 %:.ibtrs"]);
+    assert_eq!(lines[3..], ["link 77 %:.ibtrs", "rlist %:.ibtrs"]);
     assert!(!asked.contains("secret"));
 }
 
@@ -253,9 +253,9 @@ fn keys_are_listed_without_their_secret() {
     assert_eq!(
         rows(&good(&tree, &["list"], "")),
         [
-            ["ID", "SESSION", "EXPIRES"],
-            ["default", "host1@storage1:a", "5m"],
-            ["web1-2026", "s", "never"],
+            ["ID", "SESSION", "EXPIRES", "FINGERPRINT"],
+            ["default", "host1@storage1:a", "5m", "-"],
+            ["web1-2026", "s", "never", "-"],
         ]
     );
     let csv = good(&tree, &["list", "-o", "csv", "--columns", "session,id"], "");
@@ -263,7 +263,10 @@ fn keys_are_listed_without_their_secret() {
     let Keys { keys, .. } = document(&tree, &["key", "list"]);
     assert_eq!((keys[1].serial, keys[1].expires.as_str()), (21, "never"));
     tree.file("/ring", "\n");
-    assert_eq!(good(&tree, &["list"], ""), "ID  SESSION  EXPIRES\n");
+    assert_eq!(
+        good(&tree, &["list"], ""),
+        "ID  SESSION  EXPIRES  FINGERPRINT\n"
+    );
 }
 
 #[test]

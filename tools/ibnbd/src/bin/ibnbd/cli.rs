@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::cmd::{
-    apply, args, change, discover, events, export, host, key, map, metrics, observe, paths, port,
-    print, save, serve, show, stats, top, trace, tree, unmap, watch,
+    apply, args, change, discover, events, export, host, join, key, map, metrics, observe, paths,
+    port, print, save, serve, show, stats, top, trace, tree, unmap, watch,
 };
 
 const EXAMPLES: &str = "\
@@ -78,6 +78,9 @@ pub(crate) enum Command {
     /// Shows what disks and paths have counted
     #[command(after_help = stats::EXAMPLES)]
     Stats(stats::StatsArgs),
+    /// Joins a server by a token of its operator, and lists what this machine may map of it
+    #[command(after_help = join::HELP)]
+    Join(join::JoinArgs),
     /// Maps a device of a server as a disk
     #[command(after_help = map::EXAMPLES)]
     Map(map::Map),

@@ -24,9 +24,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 fn main() -> ExitCode {
-    let words = std::env::args_os().filter_map(|word| word.into_string().ok());
-    let cli = cli::Cli::try_parse();
-    let cli = cli.unwrap_or_else(|error| cmd::map::explained(error, words).exit());
+    let cli = cli::Cli::parse();
     let context = context::Context::new(&cli.global);
     match cmd::run(&context, cli.command) {
         Ok(code) => ExitCode::from(code),

@@ -18,15 +18,10 @@ pub(crate) struct Files {
 /// A server, and the session with it.
 #[derive(Args, Debug)]
 pub(crate) struct Server {
-    /// Names or addresses of one server: each makes a path
-    #[arg(
-        value_delimiter = ',',
-        required = true,
-        num_args = 1,
-        value_name = "SERVER[,SERVER...]",
-        value_parser = server
-    )]
-    pub(crate) servers: Vec<String>,
+    /// Names or addresses of one server: each makes a path. Left out, servers that this machine has
+    /// joined
+    #[arg(value_name = "SERVER[,SERVER...]", value_parser = servers)]
+    servers: Option<Servers>,
     /// Name of the session
     #[arg(short, long)]
     pub(crate) session: Option<String>,
@@ -61,8 +56,23 @@ pub(crate) fn more_than_server(text: &str) -> Option<String> {
     })
 }
 
-fn server(text: &str) -> Result<String, String> {
-    more_than_server(text).map_or_else(|| Ok(text.to_owned()), Err)
+/// A list in one argument, which may be left out before another one.
+#[derive(Clone, Debug)]
+struct Servers(Vec<String>);
+
+fn servers(text: &str) -> Result<Servers, String> {
+    let server = |text: &str| more_than_server(text).map_or_else(|| Ok(text.to_owned()), Err);
+    text.split(',')
+        .map(server)
+        .collect::<Result<_, _>>()
+        .map(Servers)
+}
+
+impl Server {
+    /// Names or addresses of the server.
+    pub(crate) fn servers(&self) -> &[String] {
+        self.servers.as_ref().map_or(&[], |servers| &servers.0)
+    }
 }
 
 pub(crate) fn prefix(text: &str) -> Result<Prefix, String> {

@@ -15,7 +15,7 @@ use ibnbd_host::model::Session;
 use ibnbd_host::root::is_gone;
 
 use super::args::Server;
-use super::{map, paths, Done};
+use super::{map, map_joined, modules, paths, Done};
 use crate::act;
 use crate::cli::Format;
 use crate::context::Context;
@@ -28,6 +28,7 @@ its key. It ends when the server has answered, unless it has disks. Addresses ar
 that the server's operator has made.
 
 Examples:
+  ibnbd discover                              of the servers that this machine has joined
   ibnbd discover 10.0.1.1 --session web1
   ibnbd discover 10.0.1.1 --session web1 -o json";
 
@@ -35,8 +36,36 @@ Examples:
 const MOST_TRIES: u32 = 10;
 
 pub(super) fn run(context: &Context, words: &Server) -> Done {
-    let session = map::session(context, words, None)?;
-    let found = ask(context, &session)?;
+    let sessions = match words.servers().is_empty() && words.paths.is_empty() {
+        true => map_joined::servers(context, words)?,
+        false => vec![map::session(context, words, None)?],
+    };
+    modules::ready(context, Side::Client)?;
+    let alone = sessions.len() == 1;
+    if !alone && context.format != Format::Table {
+        let failure = Failure::usage(
+            "discover",
+            "each of several servers has a document of its own",
+        );
+        return Err(failure.todo("name one by --session"));
+    }
+    for session in sessions {
+        match ask(context, &session) {
+            Ok(found) => {
+                if !alone && context.format == Format::Table {
+                    context.say(&format!("{}:", session.session))?;
+                }
+                show(context, &session.session, found)?;
+            }
+            Err(failure) if alone => return Err(failure),
+            Err(failure) => failure.print(),
+        }
+    }
+    Ok(0)
+}
+
+/// Shows what a server lets a session open.
+pub(super) fn show(context: &Context, session: &str, found: Found) -> Result<(), Failure> {
     context.warn(&found.notes);
     if context.format == Format::Table {
         explain(&found);
@@ -56,14 +85,13 @@ pub(super) fn run(context: &Context, words: &Server) -> Done {
     }
     let document = Discovered {
         format: FORMAT,
-        session: session.session,
+        session: session.to_owned(),
         exports: found.exports,
         portals: found.portals,
         unlisted: found.unlisted,
         notes: found.notes,
     };
-    out::emit(context, &document, vec![exports, portals])?;
-    Ok(0)
+    out::emit(context, &document, vec![exports, portals])
 }
 
 fn explain(found: &Found) {
@@ -112,6 +140,9 @@ pub(super) fn add_paths(context: &Context, wanted: &Mapping, found: &Found) {
     };
     let port = found.port.or(wanted.port).unwrap_or(1234);
     let further = further(context, session, port, &found.portals);
+    if found.portals.is_empty() {
+        note!("the server names no further addresses, as its operator has made no ports: `ibnbd port add` there, or give them here");
+    }
     let left = discovery::add_within(ADD_TIME, &further, |address| {
         match paths::add_line(context, session, address) {
             Ok(()) => note!("added a path to {address}"),

@@ -4,13 +4,13 @@
 
 use clap::{ArgGroup, Args, Subcommand};
 use ibnbd_host::advice::Task;
-use ibnbd_host::configfs::change::{self, Rules};
+use ibnbd_host::configfs::change::{self, Change, Limits, Rules};
 use ibnbd_host::configfs::{self, Configured, Export};
 use ibnbd_host::document::{Exports, FORMAT};
 use ibnbd_host::family::Side;
 use ibnbd_host::folder::{self, Exported};
-use ibnbd_host::host;
 use ibnbd_host::prefix::{self, Prefix};
+use ibnbd_host::{host, keyring};
 use ibnbd_proto::path::holds_every_device;
 
 use super::args::{prefix, SetOf};
@@ -20,15 +20,16 @@ use crate::fail::{Failure, NOT_FOUND, NO_MODULE, REFUSED};
 use crate::out::{self, cell, Table};
 
 const ADD_HELP: &str = "\
-An export is made in configfs if --ro, --migration, --realtime, --any-host, --host or --from is
-given, if there are exports in configfs, or if ibnbd_server has no dev_search_path; else it is a
-device file in that directory. While there are exports in configfs, clients cannot open the
-devices in the directory.
+--host names who may open it: `ibnbd host add HOST --token` gives a host its key. Without --host,
+--any-host and --from nobody may, until `ibnbd export allow`.
+
+Only where ibnbd_server has a dev_search_path, and no exports in configfs, an export without options
+is a device file in that directory, which every client may open that the server accepts.
 
 Examples:
-  ibnbd export add /dev/vg/data disk1                     in the directory of ibnbd_server
-  ibnbd export add /dev/vg/data disk1 --host web1         in configfs, for the host web1
-  ibnbd export add /dev/vg/data disk1 --from 10.0.1.0/24  in configfs, for clients without keys";
+  ibnbd export add /dev/vg/data disk1 --host web1         for the host web1
+  ibnbd export add /dev/vg/data disk1 --host web1,web2 --ro
+  ibnbd export add /dev/vg/data disk1 --from 10.0.1.0/24  for clients without keys";
 
 const SET_HELP: &str = "\
 Settings: access_mode (ro, rw, migration), allow_realtime and allow_any_host (0, 1),
@@ -159,11 +160,11 @@ pub(crate) struct ExportRules {
     /// Every session with a key may open it
     #[arg(long, conflicts_with_all = ["directory", "session"])]
     pub(crate) any_host: bool,
-    /// A host that may open it
-    #[arg(long = "host", value_name = "HOST", conflicts_with_all = ["directory", "session"])]
+    /// Hosts that may open it, which are made if they are not there
+    #[arg(long = "host", value_name = "HOST,...", value_delimiter = ',', conflicts_with_all = ["directory", "session"])]
     pub(crate) hosts: Vec<String>,
     /// Addresses from which sessions without a key may open it
-    #[arg(long, value_name = "PREFIX", value_parser = prefix, conflicts_with_all = ["directory", "session"])]
+    #[arg(long, value_name = "PREFIX,...", value_delimiter = ',', value_parser = prefix, conflicts_with_all = ["directory", "session"])]
     pub(crate) from: Vec<Prefix>,
 }
 
@@ -172,7 +173,7 @@ pub(crate) struct HostsOf {
     /// An export
     pub(crate) name: String,
     /// Hosts
-    #[arg(required = true, value_name = "HOST")]
+    #[arg(required = true, value_name = "HOST", value_delimiter = ',')]
     pub(crate) hosts: Vec<String>,
 }
 
@@ -345,7 +346,18 @@ fn add(context: &Context, words: &AddExport) -> Done {
     let others = folder::other_names(&context.root, &context.machine(), &directory, device, name);
     need_unexported(device, others, words.force)?;
     export(context, &directory, device, name)?;
+    warn_of_everybody(context, name, &directory);
     Ok(0)
+}
+
+/// Tells who may open what is in a directory of device files.
+fn warn_of_everybody(context: &Context, name: &str, directory: &str) {
+    let has_keys = keyring::keys(&context.root).is_ok_and(|keys| !keys.is_empty());
+    let who = match has_keys {
+        true => "every client that has a key",
+        false => "everybody who reaches the server",
+    };
+    note!("warning: {who} may open {name}, as it is in {directory}; --host HOST makes an export for one client");
 }
 
 /// Fails if the user does not insist, and a device has exports already.
@@ -410,9 +422,7 @@ fn add_configured(
     configured::check_export_name(name)?;
     configured::check_prefixes(&words.rules.from)?;
     let rules = words.rules.rules();
-    for host in &rules.hosts {
-        configured::host(configured, host)?;
-    }
+    let new = new_hosts(context, configured, &rules)?;
     // Of its own name, the kernel says that it is there.
     let others = configured.of_device(&context.root, device).into_iter();
     let others = others
@@ -420,7 +430,16 @@ fn add_configured(
         .filter(|other| other != name)
         .collect();
     need_unexported(device, others, words.force)?;
-    make(context, name, device, &rules)?;
+    let mut changes: Vec<Change> = (new.iter())
+        .flat_map(|host| change::add_host(host, &Limits::default()))
+        .collect();
+    changes.extend(change::add_export(name, device, &rules));
+    configured::change_export(context, name, "add", &changes)?;
+    for host in new {
+        note!(
+            "made the host {host}, which comes in once it has a key: ibnbd host add {host} --token"
+        );
+    }
     if rules.is_for_nobody() {
         note!("nobody may open {name} yet: ibnbd export allow {name} HOST");
     }
@@ -428,6 +447,26 @@ fn add_configured(
         warn_of_directory(context);
     }
     Ok(0)
+}
+
+/// The hosts of an export that are not there. A session that is connected under that name without a
+/// key would lose its paths: that is not what an export is made for.
+fn new_hosts<'a>(
+    context: &Context,
+    configured: &Configured,
+    rules: &'a Rules,
+) -> Result<Vec<&'a String>, Failure> {
+    let is_new = |host: &&String| configured.host(host).is_none();
+    let new: Vec<&String> = rules.hosts.iter().filter(is_new).collect();
+    let machine = context.machine();
+    for host in &new {
+        configured::check_host_name(host)?;
+        let session = machine.our(Side::Server, host);
+        if session.is_some_and(|session| !session.paths.is_empty()) {
+            configured::host(configured, host)?;
+        }
+    }
+    Ok(new)
 }
 
 /// The first export in configfs ends what the operator may have set up before.
@@ -438,17 +477,6 @@ fn warn_of_directory(context: &Context) {
             "warning: clients can no longer open devices in {path}, as there are exports in configfs now"
         );
     }
-}
-
-/// Makes an export in configfs.
-pub(super) fn make(
-    context: &Context,
-    name: &str,
-    device: &str,
-    rules: &Rules,
-) -> Result<(), Failure> {
-    let changes = change::add_export(name, device, rules);
-    configured::change_export(context, name, "add", &changes)
 }
 
 /// Makes a device's file, unless it is there.

@@ -7,10 +7,13 @@ use ibnbd_host::advice::Task;
 use ibnbd_host::configfs::change::{self, Limits};
 use ibnbd_host::configfs::{self, Host};
 use ibnbd_host::document::{Hosts, FORMAT};
+use ibnbd_host::family::Side;
+use ibnbd_host::join::pending;
 use ibnbd_host::prefix::{self, Prefix};
 
 use super::args::{prefix, SetOf};
-use super::{configured, Done};
+use super::token::{self, TokenWords};
+use super::{configured, listen, modules, Done};
 use crate::act;
 use crate::context::Context;
 use crate::fail::{Failure, REFUSED};
@@ -31,6 +34,7 @@ Examples:
 
 const ADD_EXAMPLES: &str = "\
 Examples:
+  ibnbd host add web1 --token                 prints a token, for `ibnbd join` on the client
   ibnbd host add web1
   ibnbd host add web1 --address 10.0.1.0/24 --max-paths 2 --max-iops 5000";
 
@@ -44,17 +48,19 @@ pub(crate) enum HostCommand {
     /// Lists the hosts that exports may name
     #[command(after_help = LIST_EXAMPLES)]
     List,
-    /// Makes a session known by its name, so that exports may name it; its keys are loaded with
-    /// `ibnbd key load`
+    /// Makes a session known by its name, so that exports may name it; it gets a key by a token, or
+    /// by `ibnbd key load`
     #[command(after_help = ADD_EXAMPLES)]
     Add {
         /// The session's name
         name: String,
         /// Addresses that its paths may come from; any without it
-        #[arg(long = "address", value_name = "PREFIX", value_parser = prefix)]
+        #[arg(long = "address", value_name = "PREFIX,...", value_delimiter = ',', value_parser = prefix)]
         addresses: Vec<Prefix>,
         #[command(flatten)]
         limits: HostLimits,
+        #[command(flatten)]
+        token: TokenWords,
     },
     /// Removes a host, and disconnects its paths
     #[command(after_help = REMOVE_EXAMPLES)]
@@ -68,6 +74,9 @@ pub(crate) enum HostCommand {
     /// Changes settings of a host
     #[command(after_help = SET_HELP)]
     Set(SetOf),
+    /// Waits for clients that have a token
+    #[command(after_help = listen::HELP)]
+    Listen,
 }
 
 /// The limits of a host; 0 is no limit.
@@ -99,6 +108,11 @@ fn limit(key: &'static str) -> impl Fn(&str) -> Result<u64, String> + Clone + Se
 }
 
 pub(super) fn run(context: &Context, command: &HostCommand) -> Done {
+    if let HostCommand::Add { .. } = command {
+        if context.root.is_machine() {
+            modules::ready(context, Side::Server)?;
+        }
+    }
     configured::need(context)?;
     match command {
         HostCommand::List => list(context),
@@ -106,6 +120,7 @@ pub(super) fn run(context: &Context, command: &HostCommand) -> Done {
             name,
             addresses,
             limits,
+            token,
         } => {
             let limits = Limits {
                 addresses: addresses.clone(),
@@ -118,11 +133,15 @@ pub(super) fn run(context: &Context, command: &HostCommand) -> Done {
             };
             configured::check_host_name(name)?;
             configured::check_prefixes(addresses)?;
+            if token.token {
+                return add_with_token(context, name, &limits, token);
+            }
             add(context, name, &limits)?;
             Ok(0)
         }
         HostCommand::Remove { name, force } => remove(context, name, *force),
         HostCommand::Set(words) => set(context, words),
+        HostCommand::Listen => listen::listen(context),
     }
 }
 
@@ -172,6 +191,32 @@ pub(super) fn add(context: &Context, name: &str, limits: &Limits) -> Result<(), 
     act::changes(context, Task::Host, &what, &change::add_host(name, limits))
 }
 
+/// Makes a host unless it is there, and issues a token for it.
+fn add_with_token(context: &Context, name: &str, limits: &Limits, words: &TokenWords) -> Done {
+    token::check(context, name)?;
+    let configured = configured::read(context);
+    match configured.host(name) {
+        None => add(context, name, limits)?,
+        Some(_) if *limits != Limits::default() => {
+            let why = "it is there already, and gets no limits with a token";
+            let failure = Failure::usage(format!("host {name}"), why);
+            return Err(failure.todo(format!("ibnbd host set {name} SETTING=VALUE")));
+        }
+        Some(host) if host.paths > 0 && !words.force => {
+            let why = "it is connected, and the token replaces its key, which ends its paths";
+            let failure = Failure::new(
+                REFUSED,
+                format!("cannot issue a token for host {name}"),
+                why,
+            );
+            return Err(failure.todo("take --force, or give the other client a host of its own"));
+        }
+        Some(_) => {}
+    }
+    token::issue(context, name, words)?;
+    Ok(0)
+}
+
 fn remove(context: &Context, name: &str, force: bool) -> Done {
     let configured = configured::read(context);
     let host = configured::host(&configured, name)?;
@@ -186,6 +231,10 @@ fn remove(context: &Context, name: &str, force: bool) -> Done {
         return Err(failure.todo("unmap its disks there, or take --force, which disconnects it"));
     }
     configured::remove_host(context, host, &configured.exports)?;
+    // One that nobody has used would be for a host of that name which is made later.
+    let withdrawn =
+        pending::lock(&context.root).and_then(|lock| pending::withdraw(&context.root, name, &lock));
+    withdrawn.map_err(|error| Failure::system(format!("the token of host {name}"), &error))?;
     Ok(0)
 }
 

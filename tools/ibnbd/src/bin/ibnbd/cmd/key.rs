@@ -23,7 +23,7 @@ use super::args::key_id;
 use super::{serve, Done};
 use crate::context::Context;
 use crate::fail::{even_unread, Failure, NOT_FOUND, NO_MODULE, NO_RIGHTS, REFUSED};
-use crate::out::{self, Table};
+use crate::out::{self, cell, Table};
 
 const NEW_HELP: &str = "\
 Example, with a file that only root can read:
@@ -100,7 +100,7 @@ pub(super) fn run(context: &Context, command: &KeyCommand) -> Done {
 }
 
 fn new(context: &Context, id: &KeyId) -> Done {
-    let key = Key::read_with(fill).map_err(|error| Failure::system("cannot make a key", &error))?;
+    let key = random().map_err(|error| Failure::system("cannot make a key", &error))?;
     let mut text = [0; KEY_TEXT_LEN];
     let length = key.write(id, &mut text);
     let text = text.get(..length).unwrap_or_default();
@@ -109,6 +109,11 @@ fn new(context: &Context, id: &KeyId) -> Done {
         note!("keep it secret, and load it on both ends: ibnbd key load SESSION");
     }
     Ok(0)
+}
+
+/// A key of random bytes.
+pub(super) fn random() -> io::Result<Key> {
+    Key::read_with(fill)
 }
 
 /// Fills a key with random bytes of the kernel.
@@ -138,9 +143,14 @@ fn load(context: &Context, words: &LoadKey) -> Done {
 fn list(context: &Context) -> Done {
     let keys = keyring::keys(&context.root)
         .map_err(|error| failure(context, "cannot list keys".to_owned(), &error))?;
-    let mut table = Table::new(["id", "session", "expires"]);
+    let mut table = Table::new(["id", "session", "expires", "fingerprint"]);
     for key in &keys {
-        table.row([key.id.clone(), key.session.clone(), key.expires.clone()]);
+        table.row([
+            key.id.clone(),
+            key.session.clone(),
+            key.expires.clone(),
+            cell(&key.fingerprint),
+        ]);
     }
     let document = Keys {
         format: FORMAT,
@@ -300,7 +310,7 @@ fn read_text(from: &mut impl Read, text: &mut [u8], is_terminal: bool) -> io::Re
     Ok(length)
 }
 
-fn failure(context: &Context, what: String, error: &KeyringError) -> Failure {
+pub(super) fn failure(context: &Context, what: String, error: &KeyringError) -> Failure {
     let why = match error {
         KeyringError::NoProgram => {
             let failure = Failure::new(NOT_FOUND, what, "the program keyctl is not there");

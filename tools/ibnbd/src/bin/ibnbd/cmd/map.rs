@@ -5,7 +5,6 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{ArgGroup, Args};
 use ibnbd_host::advice::Task;
 use ibnbd_host::family::{Family, Side};
@@ -16,14 +15,16 @@ use ibnbd_proto::checksum::DataChecksum;
 use ibnbd_proto::identity::IdentityCheck;
 use ibtrs_proto::Errno;
 
-use super::args::{self, Server};
-use super::{discover, modules, save, Done};
+use super::args::Server;
+use super::{discover, map_joined, modules, save, Done};
 use crate::act;
 use crate::context::Context;
 use crate::fail::{even_unread, Failure, NOT_FOUND};
 
 pub(crate) const EXAMPLES: &str = "\
 Examples:
+  ibnbd map disk1                             of a server that this machine has joined
+  ibnbd map --all                             all disks of such servers
   ibnbd map 10.0.1.1 disk1
   ibnbd map storage1 disk1 --path 10.0.1.2,10.0.1.1 --path 10.0.2.2,10.0.2.1
   ibnbd map fe80::1%eth0 disk1 --ro
@@ -45,8 +46,11 @@ Examples:
 pub(crate) struct Map {
     #[command(flatten)]
     pub(crate) server: Server,
-    /// The device's name on the server
-    pub(crate) device: String,
+    /// The device's name on the server; alone, one that a joined server exports
+    pub(crate) device: Option<String>,
+    /// All that the servers which this machine has joined let it open
+    #[arg(long, conflicts_with_all = ["servers", "paths", "device", "exclusive", "poll_queues"])]
+    pub(crate) all: bool,
     /// Adds a path to each further address that the server names and this machine can reach
     #[arg(long)]
     pub(crate) all_paths: bool,
@@ -106,7 +110,22 @@ pub(crate) struct ResizeArgs {
 pub(super) const MAP_FILE: &str = "/sys/class/ibnbd-client/ctl/map_device";
 
 pub(super) fn map(context: &Context, map: &Map) -> Done {
-    let wanted = wanted(context, map).map_err(|failure| swapped(map).unwrap_or(failure))?;
+    if map.all {
+        return map_joined::all(context, map);
+    }
+    match (map.server.servers(), &map.device) {
+        (_, Some(device)) => from_server(context, map, device),
+        ([device], None) => map_joined::one(context, map, device),
+        _ => {
+            let failure = Failure::usage("map", "it is not said what to map");
+            Err(failure.todo("ibnbd map SERVER EXPORT, or of a server that was joined: ibnbd map EXPORT, ibnbd map --all"))
+        }
+    }
+}
+
+fn from_server(context: &Context, map: &Map, device: &str) -> Done {
+    let wanted = wanted(context, map, device);
+    let wanted = wanted.map_err(|failure| swapped(map, device).unwrap_or(failure))?;
     let line = wanted.line().map_err(|why| Failure::usage("map", why))?;
     modules::ready(context, Side::Client)?;
     let first = context
@@ -132,28 +151,11 @@ pub(super) fn map(context: &Context, map: &Map) -> Done {
     Ok(0)
 }
 
-/// An error of the command line: where the server is missing as it is written together with the
-/// device, it is said how to write both.
-pub(crate) fn explained(
-    mut error: clap::Error,
-    words: impl Iterator<Item = String>,
-) -> clap::Error {
-    if error.kind() == ErrorKind::MissingRequiredArgument {
-        let mut words = words.skip_while(|word| word != "map").skip(1);
-        if let Some(tip) = words.find_map(|word| args::more_than_server(&word)) {
-            let tip = ContextValue::StyledStrs(vec![tip.into()]);
-            error.insert(ContextKind::Suggested, tip);
-        }
-    }
-    error
-}
-
 /// The failure to say if the user has given the device before the server.
-fn swapped(map: &Map) -> Option<Failure> {
-    let [server] = map.server.servers.as_slice() else {
+fn swapped(map: &Map, device: &str) -> Option<Failure> {
+    let [server] = map.server.servers() else {
         return None;
     };
-    let device = &map.device;
     if mapping::is_address(server) || !mapping::is_address(device) {
         return None;
     }
@@ -166,7 +168,7 @@ fn swapped(map: &Map) -> Option<Failure> {
 const FURTHER_PATHS: Duration = Duration::from_secs(5);
 
 /// Waits for the paths of a new session, and names those that do not connect.
-fn wait_for_paths(context: &Context, name: &str) {
+pub(super) fn wait_for_paths(context: &Context, name: &str) {
     let deadline = Instant::now() + FURTHER_PATHS;
     let lost = act::with_progress("connect all paths", || loop {
         let machine = context.machine();
@@ -237,15 +239,24 @@ pub(super) fn map_unless_others_do(
     }
 }
 
-fn wanted(context: &Context, map: &Map) -> Result<Mapping, Failure> {
-    let own = (map.poll_queues != 0).then_some(map.device.as_str());
+fn wanted(context: &Context, map: &Map, device: &str) -> Result<Mapping, Failure> {
+    let own = (map.poll_queues != 0).then_some(device);
+    Ok(with_options(
+        map,
+        device,
+        session(context, &map.server, own)?,
+    ))
+}
+
+/// A mapping over a session, with the options of the command.
+pub(super) fn with_options(map: &Map, device: &str, session: Mapping) -> Mapping {
     let access = match (map.ro, map.migration) {
         (true, _) => Some("ro".to_owned()),
         (_, true) => Some("migration".to_owned()),
         _ => None,
     };
-    Ok(Mapping {
-        device: map.device.clone(),
+    Mapping {
+        device: device.to_owned(),
         access,
         exclusive: map.exclusive,
         queues: map.queues,
@@ -253,8 +264,8 @@ fn wanted(context: &Context, map: &Map) -> Result<Mapping, Failure> {
         failover_time_ms: map.failover_time_ms,
         data_checksum: map.checksum.map(|checksum| checksum.as_str().to_owned()),
         identity: map.identity.map(|check| check.as_str().to_owned()),
-        ..session(context, &map.server, own)?
-    })
+        ..session
+    }
 }
 
 /// A mapping's session. Without a name it has that of this machine and the server, and of the device
@@ -268,7 +279,7 @@ pub(super) fn session(
     for text in &words.paths {
         paths.push(path(context, text)?);
     }
-    for server in &words.servers {
+    for server in words.servers() {
         let end = path(context, server)?;
         let known = paths
             .iter()
@@ -277,7 +288,7 @@ pub(super) fn session(
             paths.push(end);
         }
     }
-    let server = words.servers.first().map(String::as_str);
+    let server = words.servers().first().map(String::as_str);
     let server = server.unwrap_or_default();
     let generated = || mapping::session_name(&host::name(&context.root), server, own);
     Ok(Mapping {

@@ -10,8 +10,11 @@ pub(crate) mod discover;
 pub(crate) mod events;
 pub(crate) mod export;
 pub(crate) mod host;
+pub(crate) mod join;
 pub(crate) mod key;
+mod listen;
 pub(crate) mod map;
+mod map_joined;
 pub(crate) mod metrics;
 mod modules;
 pub(crate) mod observe;
@@ -22,6 +25,7 @@ pub(crate) mod save;
 pub(crate) mod serve;
 pub(crate) mod show;
 pub(crate) mod stats;
+mod token;
 pub(crate) mod top;
 pub(crate) mod trace;
 pub(crate) mod tree;
@@ -59,6 +63,7 @@ pub(crate) fn run(context: &Context, command: Command) -> Done {
         Command::Paths(words) => show::paths(context, words.session.as_deref()),
         Command::Tree => tree::tree(context),
         Command::Stats(words) => stats::stats(context, &words),
+        Command::Join(words) => join::join(context, &words),
         Command::Map(map) => map::map(context, &map),
         Command::Discover(server) => discover::run(context, &server),
         Command::Unmap(unmap) => unmap::unmap(context, &unmap),

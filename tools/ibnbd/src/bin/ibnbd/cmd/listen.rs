@@ -1,0 +1,304 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! `host listen`: waits for the clients that have a token, gives each its key, and ends with the last
+//! token.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use ibnbd_host::configfs::Configured;
+use ibnbd_host::join::address;
+use ibnbd_host::join::handshake::{Guest, JoinError, Knock, Limited, Place};
+use ibnbd_host::join::pending::{self, Pending};
+use ibnbd_host::join::store::{self, Kept};
+use ibnbd_host::keyring;
+use ibnbd_host::model::Machine;
+use ibnbd_host::Root;
+use ibtrs_proto::auth::KeyId;
+
+use super::{key, Done};
+use crate::context::Context;
+use crate::fail::Failure;
+use crate::notify;
+
+pub(crate) const HELP: &str = "\
+`ibnbd host add HOST --token` starts it, as the service ibnbd-join where there is systemd. It ends when
+all tokens were used or their time is over.
+
+Example:
+  ibnbd host listen";
+
+/// How long a client may take, whatever it sends.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How long the rest may take, with the encryption of the key by a TPM.
+const ANSWER: Duration = Duration::from_secs(60);
+/// How often tokens and addresses are looked at.
+const INTERVAL: Duration = Duration::from_millis(500);
+/// Clients at a time, of which strangers may be all. One that comes too many is turned away.
+const MOST_AT_ONCE: usize = 32;
+const MOST_REFUSALS_LOGGED: usize = 200;
+
+/// What the threads of the listener share.
+struct Shared {
+    root: Root,
+    /// Clients that are attended to.
+    active: AtomicUsize,
+    /// Refusals so far: strangers must not fill a log.
+    refusals: AtomicUsize,
+}
+
+pub(super) fn listen(context: &Context) -> Done {
+    let failed = |error: io::Error| Failure::system("cannot listen for clients", &error);
+    let root = &context.root;
+    let lock = pending::lock(root).map_err(failed)?;
+    let Some(alone) = pending::listener(root).map_err(failed)? else {
+        note!("another process listens already");
+        return Ok(0);
+    };
+    drop(lock);
+    let shared = Arc::new(Shared {
+        root: root.clone(),
+        active: AtomicUsize::new(0),
+        refusals: AtomicUsize::new(0),
+    });
+    let mut places = Places::default();
+    let mut told = false;
+    loop {
+        let lock = pending::lock(root).map_err(failed)?;
+        let tokens = pending::all(root, &lock).map_err(failed)?;
+        if tokens.is_empty() && shared.active.load(Ordering::Acquire) == 0 {
+            // Whoever issues a token after this starts another listener.
+            drop(alone);
+            drop(lock);
+            return Ok(0);
+        }
+        drop(lock);
+        places.listen(&shared, &tokens);
+        if !told {
+            notify::ready("waits for clients with a token");
+            told = true;
+        }
+        thread::sleep(INTERVAL);
+    }
+}
+
+/// Where it listens, and where it could not.
+#[derive(Default)]
+struct Places {
+    open: BTreeSet<SocketAddr>,
+    failed: BTreeSet<SocketAddr>,
+}
+
+impl Places {
+    /// Listens where these tokens say, unless it does already.
+    fn listen(&mut self, shared: &Arc<Shared>, tokens: &[Pending]) {
+        for Pending { token, .. } in tokens {
+            for address in &token.addresses {
+                let place = SocketAddr::from((*address, token.port));
+                if !self.open.contains(&place) {
+                    self.open(shared, place);
+                }
+            }
+        }
+    }
+
+    fn open(&mut self, shared: &Arc<Shared>, place: SocketAddr) {
+        match TcpListener::bind(place) {
+            Ok(listener) => {
+                self.open.insert(place);
+                let shared = Arc::clone(shared);
+                thread::spawn(move || accept(&shared, &listener));
+            }
+            // The address may come.
+            Err(error) if self.failed.insert(place) => note!("cannot listen on {place}: {error}"),
+            Err(_) => {}
+        }
+    }
+}
+
+fn accept(shared: &Arc<Shared>, listener: &TcpListener) {
+    loop {
+        let Ok((stream, peer)) = listener.accept() else {
+            // Too many files are open, for example.
+            thread::sleep(Duration::from_millis(100));
+            continue;
+        };
+        let guard = Active::new(shared);
+        if guard.is_one_too_many() {
+            continue;
+        }
+        // Without a thread the client is turned away.
+        let _ = thread::Builder::new().spawn(move || {
+            let shared = &guard.0;
+            attend(shared, stream, peer.ip().to_canonical());
+        });
+    }
+}
+
+/// Counts a client as long as it lives.
+struct Active(Arc<Shared>);
+
+impl Active {
+    fn new(shared: &Arc<Shared>) -> Self {
+        shared.active.fetch_add(1, Ordering::AcqRel);
+        Self(Arc::clone(shared))
+    }
+
+    fn is_one_too_many(&self) -> bool {
+        self.0.active.load(Ordering::Acquire) > MOST_AT_ONCE
+    }
+}
+
+impl Drop for Active {
+    fn drop(&mut self) {
+        self.0.active.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// Why a client gets no key.
+enum Refusal {
+    /// It went before it sent anything, as the command does that looks whether we listen.
+    Nothing,
+    /// It has not proved a token.
+    Stranger(String),
+    /// It has proved one.
+    Known(String, String),
+}
+
+impl From<JoinError> for Refusal {
+    fn from(error: JoinError) -> Self {
+        match error {
+            JoinError::Connection(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                Self::Nothing
+            }
+            error => Self::Stranger(error.to_string()),
+        }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Nothing => f.write_str("it sent nothing"),
+            Self::Stranger(why) => f.write_str(why),
+            Self::Known(host, why) => write!(f, "host {host}: {why}"),
+        }
+    }
+}
+
+fn attend(shared: &Shared, stream: TcpStream, peer: IpAddr) {
+    let mut stream = Limited::new(stream, PATIENCE);
+    let Err(refusal) = join(shared, &mut stream, peer) else {
+        return;
+    };
+    let is_stranger = matches!(refusal, Refusal::Stranger(_));
+    if matches!(refusal, Refusal::Nothing)
+        || is_stranger && shared.refusals.fetch_add(1, Ordering::AcqRel) >= MOST_REFUSALS_LOGGED
+    {
+        return;
+    }
+    note!("{peer}: refused: {refusal}");
+}
+
+/// Gives a client that proves a token the key of its host.
+fn join(shared: &Shared, stream: &mut Limited, peer: IpAddr) -> Result<(), Refusal> {
+    let root = &shared.root;
+    let knock = Knock::receive(stream)?;
+    let system = |error: io::Error| Refusal::Stranger(error.to_string());
+    let pending = {
+        let lock = pending::lock(root).map_err(system)?;
+        pending::of(root, knock.host(), &lock).map_err(system)?
+    };
+    let pending =
+        pending.ok_or_else(|| Refusal::Stranger("no token of its host is in use".into()))?;
+    let host = pending.token.host.clone();
+    let machine = Machine::read(root);
+    let configured = Configured::read(root, &machine);
+    if !may_come(&configured, &host, peer) {
+        let why = format!("host {host} may not come from this address");
+        return Err(Refusal::Stranger(why));
+    }
+    let guest = knock.answer(stream, &pending.token.secret)?;
+    let place = address::place(root, &configured.ports);
+    let refuse = |guest: Guest, stream: &mut Limited, why: &str| {
+        // It may be gone.
+        let _ = guest.refuse(stream, why);
+        Refusal::Known(host.clone(), why.to_owned())
+    };
+    let Some(place) = place.filter(|_| configured.host(&host).is_some()) else {
+        let why = "the server has no such host any more, or listens nowhere";
+        return Err(refuse(guest, stream, why));
+    };
+    // The client has been quick; keeping a key may take long.
+    stream.extend(ANSWER);
+    // From here on nobody else can use it.
+    if !pending::take(root, &pending.token).map_err(system)? {
+        return Err(refuse(
+            guest,
+            stream,
+            "the token was used at the same moment",
+        ));
+    }
+    admit(root, &host, guest, stream, &place, peer)
+}
+
+/// Whether a host is there, and may have the address.
+fn may_come(configured: &Configured, host: &str, peer: IpAddr) -> bool {
+    let Some(host) = configured.host(host) else {
+        // It is told why once it has proved the token.
+        return true;
+    };
+    let allowed = host.addresses.as_deref().unwrap_or_default();
+    allowed.is_empty() || allowed.iter().any(|prefix| prefix.has(peer))
+}
+
+fn admit(
+    root: &Root,
+    host: &str,
+    guest: Guest,
+    stream: &mut Limited,
+    place: &Place,
+    peer: IpAddr,
+) -> Result<(), Refusal> {
+    let made = key::random()
+        .map_err(|error| error.to_string())
+        .and_then(|random| {
+            let key = guest.key(&random).map_err(|error| error.to_string())?;
+            let kept = store::keep(root, host, &KeyId::default(), &key);
+            let kept = kept.map_err(|error| error.to_string())?;
+            keyring::load(root, &KeyId::default(), host, &key)
+                .map_err(|error| error.to_string())?;
+            Ok((random, keyring::fingerprint(&key), kept))
+        });
+    let (random, fingerprint, kept) = match made {
+        Ok(made) => made,
+        Err(why) => {
+            let _ = guest.refuse(
+                stream,
+                "the server cannot keep the key; its log has the reason",
+            );
+            return Err(Refusal::Known(host.to_owned(), why));
+        }
+    };
+    let machine = guest.machine.clone();
+    let granted = guest.grant(stream, &random, place);
+    note!(
+        "{peer}: {machine} has joined as host {host}; the fingerprint of its key is {fingerprint}"
+    );
+    if let Err(error) = granted {
+        note!("{peer}: {machine} may not know it: {error}; ibnbd host add {host} --token gives it another key");
+    }
+    if let Kept::Credential(_) = kept {
+        if let Err(error) = store::enable(root, host) {
+            let unit = store::unit(host);
+            note!("cannot start {unit}, which loads the key at each boot: {error}");
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,342 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! `host add --token` and `join`, run on two made-up machines that talk over the loopback interface.
+
+mod tree;
+
+use std::fs;
+use std::net::{TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+use ibnbd_host::document::Keys;
+use tree::ran::{document, run, Ran};
+use tree::Tree;
+
+/// A port on which nobody listens.
+fn port() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().port().to_string()
+}
+
+/// A kernel with the keyring, empty, and a program in place of keyctl.
+fn with_keyring(tree: &Tree) -> &Tree {
+    tree.folder("/sys/module/ibtrs_core")
+        .file("/ring", "\n")
+        .file("/proc/keys", "")
+        .file("/proc/uptime", "1000.25 5.0\n")
+        .keyctl()
+}
+
+/// A server with the hosts web1 and web2, and an RDMA device with an address.
+fn server() -> Tree {
+    let tree = Tree::new();
+    with_keyring(&tree)
+        .server("")
+        .host("web1")
+        .host("web2")
+        .file("/sys/module/ibtrs_server/parameters/auth", "auto\n")
+        .file("/sys/class/infiniband/rxe0/node_type", "1: CA\n")
+        .file(
+            "/sys/class/infiniband/rxe0/ports/1/link_layer",
+            "Ethernet\n",
+        )
+        .file("/sys/class/infiniband/rxe0/ports/1/state", "4: ACTIVE\n")
+        .file(
+            "/sys/class/infiniband/rxe0/ports/1/gids/0",
+            "0000:0000:0000:0000:0000:ffff:0a00:0101\n",
+        );
+    tree
+}
+
+/// A client, with the answer of the server to a session.
+fn client(session: &str) -> Tree {
+    let tree = Tree::new();
+    with_keyring(&tree)
+        .client()
+        .file("/proc/sys/kernel/hostname", "machine1.example\n")
+        .file("/sys/class/ibnbd-client/ctl/discover", "")
+        .files(
+            &format!("/sys/class/ibnbd-client/ctl/discovered/{session}"),
+            &[
+                ("number", "7\n"),
+                ("request", &format!("sessname={session} path=ip:10.0.1.1\n")),
+                ("portals", ""),
+                ("port", "1234\n"),
+                ("unlisted", "0\n"),
+                ("pages", "1\n"),
+                ("0/exports", "disk1 rw 131072 512\n"),
+            ],
+        );
+    tree
+}
+
+fn token(server: &Tree, host: &str, port: &str) -> String {
+    let words = [
+        "host",
+        "add",
+        host,
+        "--token",
+        "--join-address",
+        "127.0.0.1",
+    ];
+    let ran = run(server, &[&words[..], &["--join-port", port]].concat());
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    assert!(ran
+        .err
+        .contains("within an hour and once: ibnbd join TOKEN"));
+    assert_eq!(ran.out.lines().count(), 1);
+    ran.out.trim().to_owned()
+}
+
+/// What the listener has said.
+fn log(server: &Tree) -> String {
+    server.text("/run/ibtrs/join.log")
+}
+
+fn fingerprint(text: &str) -> String {
+    let (_, rest) = text.split_once("fingerprint of ").unwrap();
+    let line = rest.lines().next().unwrap();
+    line.rsplit(' ').next().unwrap().to_owned()
+}
+
+fn wait_until(what: &str, is_so: impl Fn() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !is_so() {
+        assert!(Instant::now() < deadline, "{what}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+fn nobody_listens(port: &str) -> bool {
+    TcpStream::connect(format!("127.0.0.1:{port}")).is_err()
+}
+
+#[test]
+fn a_token_becomes_a_key_that_both_ends_keep() {
+    let (server, client, port) = (server(), client("web1"), port());
+    let token = token(&server, "web1", &port);
+    let ran = run(&client, &["join", &token]);
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    assert!(ran.out.contains("disk1"), "{}", ran.out);
+    // The kernels have the same key, and so have the files.
+    let key = |tree: &Tree| fs::read(tree.real("/payload")).unwrap();
+    assert_eq!(key(&server), key(&client));
+    assert_eq!(key(&server).len(), 32);
+    let file = |tree: &Tree| tree.text("/etc/ibtrs/keys/web1.key");
+    assert_eq!(file(&server), file(&client));
+    assert!(client
+        .text("/keyctl.log")
+        .contains("padd logon ibtrs:default:web1 @s"));
+    // People can compare both ends.
+    wait_until("the server says so", || log(&server).contains("has joined"));
+    let said = log(&server);
+    assert!(
+        said.contains("127.0.0.1: machine1 has joined as host web1; the fingerprint"),
+        "{said}"
+    );
+    assert_eq!(fingerprint(&said), fingerprint(&ran.err));
+    for tree in [&server, &client] {
+        tree.file("/ring", "77\n").file(
+            "/proc/keys",
+            "0000004d I--Q---     1 perm 3d010000     0     0 logon     ibtrs:default:web1: 32\n",
+        );
+        let Keys { keys, .. } = document(tree, &["key", "list"]);
+        assert_eq!(keys[0].fingerprint.as_ref(), Some(&fingerprint(&ran.err)));
+    }
+    // It has the server's addresses, and the listener has ended.
+    let joined = client.text("/etc/ibtrs/joined.toml");
+    assert!(
+        joined.contains("session = \"web1\"") && joined.contains("\"ip:10.0.1.1\""),
+        "{joined}"
+    );
+    wait_until("the listener ends", || nobody_listens(&port));
+    let ran = run(&client, &["join", &token]);
+    assert_eq!(ran.code, 1);
+    assert!(
+        ran.err
+            .contains("no address answers: 127.0.0.1: Connection refused"),
+        "{}",
+        ran.err
+    );
+    assert!(
+        ran.err
+            .contains(&format!("TCP port {port} passes firewalls")),
+        "{}",
+        ran.err
+    );
+}
+
+#[test]
+fn a_used_or_replaced_token_is_worthless() {
+    let (server, port) = (server(), port());
+    let other = token(&server, "web2", &port);
+    let old = token(&server, "web1", &port);
+    let new = token(&server, "web1", &port);
+    let refused = |text: &str| {
+        let ran = run(&client("web1"), &["join", text]);
+        assert_eq!(ran.code, 3, "{}", ran.err);
+        assert!(
+            ran.err
+                .contains("the server does not know the token: it was used"),
+            "{}",
+            ran.err
+        );
+        assert!(
+            ran.err
+                .contains("remedy: `ibnbd host add web1 --token` on the server"),
+            "{}",
+            ran.err
+        );
+    };
+    refused(&old);
+    assert_eq!(run(&client("web1"), &["join", &new]).code, 0);
+    refused(&new);
+    assert_eq!(run(&client("web2"), &["join", &other]).code, 0);
+    wait_until("the listener ends", || nobody_listens(&port));
+    let log = log(&server);
+    assert_eq!(log.matches("has joined").count(), 2, "{log}");
+    assert_eq!(log.matches("127.0.0.1: refused: ").count(), 2, "{log}");
+}
+
+#[test]
+fn a_token_dies_with_its_hour_and_its_host() {
+    let (server, port) = (server(), port());
+    let token1 = token(&server, "web1", &port);
+    server.file("/proc/uptime", "4600.25 5.0\n");
+    wait_until("the listener ends", || nobody_listens(&port));
+    assert_eq!(run(&client("web1"), &["join", &token1]).code, 1);
+    token(&server, "web2", &port);
+    // On a real machine the kernel removes the files.
+    for file in fs::read_dir(server.real("/sys/kernel/config/ibnbd/hosts/web2")).unwrap() {
+        fs::remove_file(file.unwrap().path()).unwrap();
+    }
+    assert_eq!(run(&server, &["host", "remove", "web2"]).code, 0);
+    wait_until("the listener ends", || nobody_listens(&port));
+}
+
+#[test]
+fn who_may_not_come_from_the_address_is_a_stranger() {
+    let (server, port) = (server(), port());
+    server.file(
+        "/sys/kernel/config/ibnbd/hosts/web1/addresses",
+        "10.0.1.0/24\n",
+    );
+    let text = token(&server, "web1", &port);
+    assert_eq!(run(&client("web1"), &["join", &text]).code, 3);
+    assert!(log(&server).contains("host web1 may not come from this address"));
+    server.file(
+        "/sys/kernel/config/ibnbd/hosts/web1/addresses",
+        "127.0.0.0/8\n",
+    );
+    assert_eq!(run(&client("web1"), &["join", &text]).code, 0);
+}
+
+#[test]
+fn what_is_no_token_is_refused_before_anything_happens() {
+    let client = client("web1");
+    for text in [
+        "",
+        "ibtrs-key-1:default:00:00",
+        "ibtrs-token-1/web1/10.0.1.1/11235/00/00",
+    ] {
+        let ran = run(&client, &["join", text]);
+        assert_eq!(ran.code, 2, "{}", ran.err);
+        assert!(
+            ran.err.contains("remedy: take the whole line"),
+            "{}",
+            ran.err
+        );
+    }
+    let ran = Ran::of(tree::ran::ibnbd(&client, &["join", "-"]).write_stdin("ibtrs-token-1/x\n"));
+    assert_eq!(ran.code, 2);
+    assert!(!client.real("/keyctl.log").exists());
+}
+
+/// A token that could not become a key is not used up.
+#[test]
+fn what_would_fail_later_is_found_before() {
+    let (server, port) = (server(), port());
+    let text = token(&server, "web1", &port);
+    type Spoil = fn(&Tree);
+    let cases: [(Spoil, i32, &str); 3] = [
+        (
+            |tree| fs::remove_file(tree.real("/usr/bin/keyctl")).unwrap(),
+            3,
+            "keyctl is not there",
+        ),
+        (
+            |tree| _ = tree.file("/etc/ibtrs", ""),
+            1,
+            "/etc/ibtrs/keys: ",
+        ),
+        (
+            |tree| {
+                let other =
+                    "[[server]]\nsession = \"web1\"\naddresses = [\"ip:10.9.9.9\"]\nport = 1234\njoined_at = []\n";
+                tree.file("/etc/ibtrs/joined.toml", other);
+            },
+            1,
+            "the session web1 leads to another server",
+        ),
+    ];
+    for (spoil, code, why) in cases {
+        let client = client("web1");
+        spoil(&client);
+        let ran = run(&client, &["join", &text]);
+        assert!(
+            ran.code == code && ran.err.contains(why),
+            "{}: {}",
+            ran.code,
+            ran.err
+        );
+    }
+    assert_eq!(run(&client("web1"), &["join", &text]).code, 0);
+}
+
+#[test]
+fn no_token_is_issued_that_nobody_could_use() {
+    let add = |tree: &Tree, words: &[&str]| {
+        run(tree, &[&["host", "add", "web1", "--token"], words].concat())
+    };
+    let tree = server();
+    tree.file("/sys/module/ibtrs_server/parameters/auth", "none\n");
+    let ran = add(&tree, &[]);
+    assert!(
+        ran.code == 1 && ran.err.contains("auth=none"),
+        "{}",
+        ran.err
+    );
+    let tree = server();
+    tree.file("/sys/class/infiniband/rxe0/ports/1/state", "1: DOWN\n");
+    let ran = add(&tree, &[]);
+    assert!(
+        ran.code == 3 && ran.err.contains("`rdma link`"),
+        "{}",
+        ran.err
+    );
+    // The address of the device is none of this machine.
+    let tree = server();
+    let ran = add(&tree, &["--join-port", &port()]);
+    assert!(
+        ran.code == 1 && ran.err.contains("nobody listens on 10.0.1.1"),
+        "{}",
+        ran.err
+    );
+    assert!(!tree.real("/run/ibtrs/tokens/web1").exists());
+    let tree = server();
+    let ran = add(&tree, &["--max-paths", "2"]);
+    assert!(
+        ran.code == 2 && ran.err.contains("it is there already"),
+        "{}",
+        ran.err
+    );
+    tree.authenticated("web1", "10.0.1.2", "10.0.1.1", "default");
+    let ran = add(&tree, &[]);
+    assert!(
+        ran.code == 1 && ran.err.contains("it is connected"),
+        "{}",
+        ran.err
+    );
+    let ran = run(&tree, &["host", "add", "web1", "--join-port", "1"]);
+    assert!(ran.code == 2 && ran.err.contains("--token"), "{}", ran.err);
+}
