@@ -78,9 +78,10 @@ def test_what_join_keeps_brings_the_disk_back(pair, stack, tools):
     of_client("map disk1 --persist")
     of_server("save")
     client.run("ls -l /etc/ibtrs/keys | grep -q '^-rw------- .* web1.key$'")
-    client.run("/tmp/ibnbd unmap ibnbd0 && modprobe -r ibnbd_client && ! [ -e /sys/module/ibtrs_core ]")
+    of_client("unmap ibnbd0")
+    client.run(stack.unload("client"))
     of_server("export remove --all")
-    server.run("modprobe -r ibnbd_server && ! [ -e /sys/module/ibtrs_core ]")
+    server.run(stack.unload("server"))
     for guest, tool in zip(pair, tools):
         # What ibnbd-key@web1 does where there is systemd.
         guest.run("modprobe ibtrs_core")

@@ -31,7 +31,7 @@ pub fn place(root: &Root, ports: &[Port]) -> Option<Place> {
         .flat_map(|text| expanded(root, text))
         .collect();
     if ports.is_empty() {
-        addresses = all(root).iter().map(text).collect();
+        addresses = texts(root, |_| true);
     }
     addresses.truncate(MOST_ADDRESSES);
     (!addresses.is_empty()).then_some(Place { addresses, port })
@@ -44,22 +44,18 @@ fn without_ports(root: &Root) -> Option<u16> {
     number.filter(|_| !configfs::listens_on_ports_only(root))
 }
 
-fn text(address: &IpAddr) -> String {
-    format!("ip:{address}")
+/// The addresses that `wants` takes, as clients are told them.
+fn texts(root: &Root, wants: fn(&IpAddr) -> bool) -> Vec<String> {
+    let all = all(root, wants).into_iter();
+    all.map(|address| format!("ip:{address}")).collect()
 }
 
 /// The addresses that the address of a port stands for. A link-local one is none for others, as its
 /// interface is one of this machine.
 fn expanded(root: &Root, port: &str) -> Vec<String> {
     match Addr::parse(port) {
-        Ok(Addr::V4(bytes)) if bytes == [0; 4] => {
-            let all = all(root).into_iter().filter(IpAddr::is_ipv4);
-            all.map(|ip| text(&ip)).collect()
-        }
-        Ok(Addr::V6(bytes, _)) if bytes == [0; 16] => {
-            let all = all(root).into_iter().filter(IpAddr::is_ipv6);
-            all.map(|ip| text(&ip)).collect()
-        }
+        Ok(Addr::V4(bytes)) if bytes == [0; 4] => texts(root, IpAddr::is_ipv4),
+        Ok(Addr::V6(bytes, _)) if bytes == [0; 16] => texts(root, IpAddr::is_ipv6),
         Ok(Addr::V6(_, Some(_))) | Err(_) => Vec::new(),
         Ok(address) => vec![address.to_string()],
     }
@@ -72,15 +68,25 @@ pub fn for_tcp(place: &Place) -> Vec<IpAddr> {
 }
 
 /// All addresses of RDMA devices that other machines can reach.
-fn all(root: &Root) -> BTreeSet<IpAddr> {
+fn all(root: &Root, wants: fn(&IpAddr) -> bool) -> BTreeSet<IpAddr> {
     let ports = host::ports(root).into_iter();
     let ports = ports.filter(|port| port.state.as_deref() != Some("DOWN"));
-    let found = ports.flat_map(|port| match port.transport {
+    ports.flat_map(|port| of_port(root, &port, wants)).collect()
+}
+
+/// The IPv4 addresses of a port if it has any, else those of IPv6: two paths over one link would
+/// carry no more than one.
+fn of_port(root: &Root, port: &host::Port, wants: fn(&IpAddr) -> bool) -> Vec<IpAddr> {
+    let mut found: Vec<IpAddr> = match port.transport {
         // A GID is an address of the interface.
-        Some(Transport::Roce) => host::gids(root, &port).into_iter().map(plain).collect(),
-        _ => of_interfaces(root, &port),
-    });
-    found.filter(is_for_others).collect()
+        Some(Transport::Roce) => host::gids(root, port).into_iter().map(plain).collect(),
+        _ => of_interfaces(root, port),
+    };
+    found.retain(|address| is_for_others(address) && wants(address));
+    if found.iter().any(IpAddr::is_ipv4) {
+        found.retain(IpAddr::is_ipv4);
+    }
+    found
 }
 
 fn plain(gid: Ipv6Addr) -> IpAddr {
@@ -170,10 +176,11 @@ mod tests {
     fn without_ports_it_is_each_address_that_others_reach() {
         let (tree, root) = server();
         let (addresses, port) = found(&root).unwrap();
-        assert_eq!(addresses, ["ip:10.0.1.1", "ip:10.0.2.1", "ip:fd00::1"]);
+        // Of two families on one link, one.
+        assert_eq!(addresses, ["ip:10.0.1.1", "ip:10.0.2.1"]);
         assert_eq!(port, 1234);
         let place = Place { addresses, port };
-        assert_eq!(for_tcp(&place).len(), 3);
+        assert_eq!(for_tcp(&place).len(), 2);
         tree.file("/sys/class/infiniband/rxe1/ports/1/state", "1: DOWN\n");
         assert_eq!(found(&root).unwrap().0, ["ip:10.0.1.1"]);
         tree.file("/sys/module/ibnbd_server/parameters/port_nr", "0\n");
