@@ -132,11 +132,13 @@ def test_pages_install_what_building_the_packages_takes():
     assert said == {"README.md": [needed], "installation.md": [needed]}
 
 
-def test_first_examples_export_a_directory_of_their_own():
-    """Not /dev, with all disks of the machine."""
-    first = [page for page in PAGES if page.name in ("README.md", "quick-start.md", "guide.md")]
-    said = [value for page in first for value in re.findall(r"dev_search_path ?= ?\"?([^\s\"`]+)", page.read_text())]
-    assert len(first) == 3 and len(said) > 1 and set(said) == {"/dev/ibnbd-exports"}
+def test_first_examples_say_who_may_open_an_export():
+    """No directory of devices, which everybody may open, and a key for each client."""
+    for page in (TOP / "README.md", TOP / "Documentation/quick-start.md", TOP / "Documentation/guide.md"):
+        text = page.read_text()
+        added = re.findall(r"ibnbd export add (.*)", text)
+        assert added and all(" --host web1" in words for words in added), page
+        assert "dev_search_path" not in text and "--token" in text and "ibnbd join ibtrs-token-1/" in text, page
 
 
 def test_sections_that_the_sources_cite_are_there():

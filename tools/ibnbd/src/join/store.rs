@@ -89,6 +89,21 @@ pub fn keep(root: &Root, session: &str, id: &KeyId, key: &Key) -> io::Result<Kep
     written
 }
 
+/// The text of the key of a session that was kept.
+///
+/// # Errors
+///
+/// The system's; `NotFound` if there is none.
+pub fn read(root: &Root, session: &str) -> io::Result<Vec<u8>> {
+    let sealed = format!("{FOLDER}/{session}.cred");
+    if !root.exists(&sealed) {
+        return fs::read(root.real(&format!("{FOLDER}/{session}.key")));
+    }
+    let mut creds = program::command(root, "systemd-creds");
+    creds.args(["decrypt", &format!("--name={session}.cred"), "-", "-"]);
+    program::filtered(creds, &fs::read(root.real(&sealed))?)
+}
+
 /// Has systemd load the key of a session now and at each boot.
 ///
 /// # Errors
@@ -162,6 +177,14 @@ mod tests {
         is_private(&root, FOLDER);
         let (id, key) = Key::parse(tree.text(kept.file()).as_bytes()).unwrap();
         assert_eq!((id.as_str(), key.as_bytes()), ("default", &KEY));
+        assert_eq!(
+            read(&root, "web1").unwrap(),
+            tree.text(kept.file()).as_bytes()
+        );
+        assert_eq!(
+            read(&root, "web2").unwrap_err().kind(),
+            io::ErrorKind::NotFound
+        );
     }
 
     #[test]
@@ -179,6 +202,11 @@ mod tests {
         let text = tree.text(kept.file());
         assert!(text.starts_with("encrypt --name=web1.cred - -\n"), "{text}");
         assert!(text.contains("ibtrs-key-1:default:0505"));
+        let read = String::from_utf8(read(&root, "web1").unwrap()).unwrap();
+        assert!(
+            read.starts_with("decrypt --name=web1.cred - -\nencrypt"),
+            "{read}"
+        );
     }
 
     #[test]

@@ -148,7 +148,7 @@ fn each_changed_bit_is_found() {
             };
             let (ended, _) = relay(flip);
             assert!(ended.client.is_err(), "message {message}, byte {at}");
-            // The last message is the server's: it cannot know what becomes of it.
+            // The last message is the server's: it cannot know whether it arrives.
             assert!(ended.server.is_err() || message == 4);
         }
     }

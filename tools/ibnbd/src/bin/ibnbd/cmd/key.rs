@@ -13,6 +13,7 @@ use clap::{ArgGroup, Args, Subcommand};
 use ibnbd_host::document::{Keys, FORMAT};
 use ibnbd_host::family::Side;
 use ibnbd_host::host;
+use ibnbd_host::join::store;
 use ibnbd_host::keyring::{self, KeyringError, LoadedKey};
 use ibnbd_host::model::{Machine, Path as ModelPath};
 use ibtrs_proto::auth::{Key, KeyId, KEY_LEN, KEY_TEXT_LEN};
@@ -34,6 +35,7 @@ The key's text has its id. Connections that are made from then on use it; those 
 
 Examples:
   ibnbd key load web1 <web1.key
+  ibnbd key load web1 --kept                  that of `ibnbd join`, after the modules were unloaded
   ibnbd key load web1 --credential web1.cred  in a service with LoadCredentialEncrypted=web1.cred:...";
 
 const LIST_EXAMPLES: &str = "\
@@ -83,6 +85,9 @@ pub(crate) struct LoadKey {
     /// A credential of the service in which this runs
     #[arg(long, value_name = "NAME", group = "source")]
     pub(crate) credential: Option<PathBuf>,
+    /// The key that `ibnbd join`, or `host add --token`, has kept on this machine
+    #[arg(long, group = "source")]
+    pub(crate) kept: bool,
 }
 
 /// The module whose keyring it is.
@@ -129,7 +134,10 @@ fn fill(bytes: &mut [u8; KEY_LEN]) -> io::Result<()> {
 
 fn load(context: &Context, words: &LoadKey) -> Done {
     let session = session(&words.session)?;
-    let (id, key) = read(words)?;
+    let (id, key) = match words.kept {
+        true => kept(context, session)?,
+        false => read(words)?,
+    };
     let name = name(id.as_str(), session);
     let failed = |error| failure(context, format!("cannot load {name}"), &error);
     // Only for the word below: a list that cannot be read keeps no key from being loaded.
@@ -228,6 +236,22 @@ fn session(name: &str) -> Result<&str, Failure> {
         Ok(_) => Ok(name),
         Err(error) => Err(Failure::usage(format!("session {name}"), error.as_str())),
     }
+}
+
+/// The key of a session that this machine keeps.
+fn kept(context: &Context, session: &str) -> Result<(KeyId, Key), Failure> {
+    let what = format!("the key of session {session}");
+    let mut text = store::read(&context.root, session).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => {
+            let failure = Failure::new(NOT_FOUND, &*what, "this machine has kept none");
+            failure.todo("see /etc/ibtrs/keys; `ibnbd join` keeps one")
+        }
+        _ => Failure::system(&*what, &error),
+    })?;
+    let key = from(&*text, &what, false);
+    text.fill(0);
+    std::hint::black_box(&text);
+    key
 }
 
 /// A key and its id, from where the words say.

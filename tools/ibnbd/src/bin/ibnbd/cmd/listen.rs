@@ -38,7 +38,7 @@ Example:
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How long the rest may take, with the encryption of the key by a TPM.
 const ANSWER: Duration = Duration::from_secs(60);
-/// How often tokens and addresses are looked at.
+/// How often it looks for tokens.
 const INTERVAL: Duration = Duration::from_millis(500);
 /// Clients at a time, of which strangers may be all. One that comes too many is turned away.
 const MOST_AT_ONCE: usize = 32;
@@ -73,7 +73,7 @@ pub(super) fn listen(context: &Context) -> Done {
         let lock = pending::lock(root).map_err(failed)?;
         let tokens = pending::all(root, &lock).map_err(failed)?;
         if tokens.is_empty() && shared.active.load(Ordering::Acquire) == 0 {
-            // Whoever issues a token after this starts another listener.
+            // The next token that is issued starts another listener.
             drop(alone);
             drop(lock);
             return Ok(0);
@@ -129,7 +129,7 @@ fn accept(shared: &Arc<Shared>, listener: &TcpListener) {
             thread::sleep(Duration::from_millis(100));
             continue;
         };
-        let guard = Active::new(shared);
+        let guard = Attended::new(shared);
         if guard.is_one_too_many() {
             continue;
         }
@@ -142,9 +142,9 @@ fn accept(shared: &Arc<Shared>, listener: &TcpListener) {
 }
 
 /// Counts a client as long as it lives.
-struct Active(Arc<Shared>);
+struct Attended(Arc<Shared>);
 
-impl Active {
+impl Attended {
     fn new(shared: &Arc<Shared>) -> Self {
         shared.active.fetch_add(1, Ordering::AcqRel);
         Self(Arc::clone(shared))
@@ -155,7 +155,7 @@ impl Active {
     }
 }
 
-impl Drop for Active {
+impl Drop for Attended {
     fn drop(&mut self) {
         self.0.active.fetch_sub(1, Ordering::AcqRel);
     }
@@ -211,6 +211,9 @@ fn join(shared: &Shared, stream: &mut Limited, peer: IpAddr) -> Result<(), Refus
     let root = &shared.root;
     let knock = Knock::receive(stream)?;
     let system = |error: io::Error| Refusal::Stranger(error.to_string());
+    // Before it is known whether there is a token, so that no stranger reads that off a clock.
+    let machine = Machine::read(root);
+    let configured = Configured::read(root, &machine);
     let pending = {
         let lock = pending::lock(root).map_err(system)?;
         pending::of(root, knock.host(), &lock).map_err(system)?
@@ -218,8 +221,6 @@ fn join(shared: &Shared, stream: &mut Limited, peer: IpAddr) -> Result<(), Refus
     let pending =
         pending.ok_or_else(|| Refusal::Stranger("no token of its host is in use".into()))?;
     let host = pending.token.host.clone();
-    let machine = Machine::read(root);
-    let configured = Configured::read(root, &machine);
     if !may_come(&configured, &host, peer) {
         let why = format!("host {host} may not come from this address");
         return Err(Refusal::Stranger(why));
