@@ -246,7 +246,7 @@ fn join(shared: &Shared, stream: &mut Limited, peer: IpAddr) -> Result<(), Refus
             "the token was used at the same moment",
         ));
     }
-    admit(root, &host, guest, stream, &place, peer)
+    give_key(root, &host, guest, stream, &place, peer)
 }
 
 /// Whether a host is there, and may have the address.
@@ -259,7 +259,7 @@ fn may_come(configured: &Configured, host: &str, peer: IpAddr) -> bool {
     allowed.is_empty() || allowed.iter().any(|prefix| prefix.has(peer))
 }
 
-fn admit(
+fn give_key(
     root: &Root,
     host: &str,
     guest: Guest,
