@@ -116,6 +116,7 @@ help:
 	@echo '  make demo                   maps a disk and verifies it with fio'
 	@echo '  make demo KERNEL=fast       on a kernel that is built; [STACK=mainline] with its own RNBD'
 	@echo '  make shell                  leaves you in the client with the disk mapped; KERNEL and STACK as well'
+	@echo '  make shell-server           in another terminal: a shell in the server of make shell'
 	@echo 'In guests, with kernels of our own (built once and cached):'
 	@echo '  make test                   all suites: host, testbed, kunit, scenarios'
 	@echo '  make test-all               the same, with the scenarios that take longest'

@@ -16,6 +16,12 @@ case " $* " in
 	[ "$kernel" != stock ] || die "Debian's kernel has no RTRS and RNBD: STACK=mainline needs KERNEL=fast"
 	NO_MODULES=1 "$TOP/scripts/setup.sh" fast
 	;;
-*) "$TOP/scripts/setup.sh" "$kernel" ;;
+*)
+	"$TOP/scripts/setup.sh" "$kernel"
+	"$TOP/scripts/setup-packages.sh" tool
+	# As for the tests of the command, which build most of it.
+	(cd "$TOP" && CARGO_TARGET_DIR=$CRATES with_progress "Building the command ibnbd" 180 \
+		cargo build --locked --package ibnbd)
+	;;
 esac
 PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=$TOP/tools exec /usr/bin/python3 -m testbed.demo "$@"

@@ -17,9 +17,9 @@ OLDEST_RUSTC=1.85
 OLDEST_QEMU=9.2
 
 KERNEL_BUILD=(gcc libc6-dev flex bison bc libelf-dev libssl-dev pahole perl cpio kmod xz-utils rsync make git)
-DEMO=(busybox-static bash-static python3 procps fio iproute2 rdma-core ibverbs-providers kmod xz-utils gcc libc6-dev make)
+DEMO=(busybox-static bash-static python3 procps fio iproute2 rdma-core ibverbs-providers kmod xz-utils gcc libc6-dev make keyutils)
 GUESTS=(python3-pytest python3-pytest-xdist python3-pyverbs perftest nvme-cli mdadm lvm2 cryptsetup-bin hdparm fdisk
-	e2fsprogs xfsprogs keyutils wireguard-tools wpasupplicant shellcheck mandoc liburing-dev librdmacm-dev
+	e2fsprogs xfsprogs wireguard-tools wpasupplicant shellcheck mandoc liburing-dev librdmacm-dev
 	libibverbs-dev libzmq3-dev libnng-dev python3-sphinx python3-myst-parser)
 BENCH=(python3-matplotlib)
 VERSIONS=(libdw-dev)
@@ -121,6 +121,10 @@ stock-tools)
 stock)
 	install_missing "${DEMO[@]}"
 	install_qemu
+	exit 0
+	;;
+tool)
+	install_rust
 	exit 0
 	;;
 esac

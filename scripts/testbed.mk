@@ -19,6 +19,11 @@ demo:
 shell:
 	@scripts/demo.sh --kernel $(demo-kernel) --stack $(STACK) --shell
 
+# In another terminal, as long as the one with `make shell` is open.
+.PHONY: shell-server
+shell-server:
+	@PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=tools /usr/bin/python3 -m testbed.terminal
+
 test:
 	@scripts/test.sh
 

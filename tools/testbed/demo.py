@@ -12,9 +12,13 @@ from . import fio, judge, paths, terminal
 from .channel import CommandFailed
 from .guest import Guest
 from .lab import Pair
+from .guide import writable
 from .stack import STACKS, Stack
+from .tool import PROGRAM, Tool
 
-EXPORTS = "/dev/ibnbd-exports"
+# Where a guest has what a machine has in /usr.
+FOLDER = "/tmp/guide"
+PATH = f"export PATH={FOLDER}/bin:$PATH"
 DISK_MB = 128
 REGION_MB = 32
 
@@ -36,6 +40,12 @@ def show(guest: Guest, command: str) -> None:
     print(f"{guest.name:>6}# {command}", flush=True)
 
 
+def typed(guest: Guest, command: str) -> str:
+    """A command of the operator, as it is typed."""
+    show(guest, command)
+    return guest.run(f"{PATH}; {command}", timeout=120)
+
+
 def bring_up(lab: Network, stack: Stack) -> None:
     """Everything between two booted machines and a mapped disk."""
     server, client = lab
@@ -45,19 +55,28 @@ def bring_up(lab: Network, stack: Stack) -> None:
     server.run(f"modprobe null_blk nr_devices=0 && mkdir /sys/kernel/config/nullb/nullb0 && "
                f"cd /sys/kernel/config/nullb/nullb0 && echo {DISK_MB} > size && "
                "echo 1 > memory_backed && echo 1 > power")
-    device = export(server, stack)
-    client.run(stack.load_client())
-    client.run(stack.map_device(device))
-
-
-def export(server: Guest, stack: Stack) -> str:
-    """Loads the server; the name of the disk for clients.  Ours exports that disk alone."""
     if stack.name == "mainline":
         server.run(stack.load_server())
-        return "/dev/nullb0"
-    server.run(f"mkdir {EXPORTS} && cp --archive /dev/nullb0 {EXPORTS}/disk1")
-    server.run(f"modprobe {stack.server_module} dev_search_path={EXPORTS}")
-    return "disk1"
+        client.run(stack.load_client())
+        client.run(stack.map_device("/dev/nullb0"))
+        return
+    for guest in lab:
+        guest.echo(None)
+        install(guest)
+    typed(server, "ibnbd export add /dev/nullb0 disk1 --host client")
+    token = typed(server, "ibnbd host add client --token")
+    typed(client, f"ibnbd join {next(word for word in token.split() if word.startswith('ibtrs-token-'))}")
+    typed(client, "ibnbd map disk1")
+
+
+def install(guest: Guest) -> None:
+    """The command with its completions and manual pages, on a machine where /etc can be written."""
+    Tool(guest)
+    # Until the machine goes.
+    writable(guest).__enter__()
+    guest.run(f"ln -s {PROGRAM} {FOLDER}/bin/ibnbd && ibnbd={PROGRAM} && mkdir -p {FOLDER}/man/man1 && "
+              f"$ibnbd manpages {FOLDER}/man/man1 && $ibnbd completions bash > {FOLDER}/completions")
+    guest.push(f"{FOLDER}/bashrc", f"{PATH}\nexport MANPATH={FOLDER}/man:\n. {FOLDER}/completions\n")
 
 
 def measure(client: Guest, disk: str) -> tuple[list, int]:
@@ -100,6 +119,9 @@ def main() -> int:
     options = parser.parse_args()
     stack = STACKS[options.stack]
     started = time.monotonic()
+    if options.shell:
+        print("==> Two shells: one on the client, here; one on the server by `make shell-server` in another terminal",
+              flush=True)
     print("==> Booting a storage server and a client", flush=True)
     with Network(options.kernel) as lab:
         print(f"==> Both are up after {time.monotonic() - started:.0f} s. On them:", flush=True)
@@ -107,13 +129,17 @@ def main() -> int:
             bring_up(lab, stack)
             print(f"==> {stack.disk} is mapped after {time.monotonic() - started:.0f} s", flush=True)
             if options.shell:
-                print(f"==> You are on the client; {stack.disk} is the server's disk. "
-                      "Leave with exit.", flush=True)
-                terminal.shell(lab.client)
+                print(f"==> You are on the client; {stack.disk} is the server's disk. For the server: make shell-server, in "
+                      "another terminal. Leave with exit, which ends both.", flush=True)
+                with terminal.offered(lab.server):
+                    terminal.shell(lab.client)
                 return 0
             rows, verified = measure(lab.client, stack.disk)
             same = same_on_server(lab, stack.disk)
-            lab.client.run(stack.unmap())
+            if stack.name == "mainline":
+                lab.client.run(stack.unmap())
+            else:
+                typed(lab.client, "ibnbd unmap ibnbd0")
         except CommandFailed as error:
             print(f"\nfailed: {error}\n{judge.last_words(lab)}\n"
                   f"logs kept in {judge.keep(lab, 'demo')}", file=sys.stderr)

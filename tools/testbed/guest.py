@@ -48,8 +48,8 @@ class Spec:
     # A Debian that the guest boots into with systemd, writable in its memory; without one
     # it has the host's files and no init.
     tree: Path | None = None
-    # The files that are put into its Debian when it boots: texts by their paths.
-    files: dict[str, str] = field(default_factory=dict)
+    # The files that are put into its Debian when it boots, by their paths: texts, and bytes that only root reads.
+    files: dict[str, str | bytes] = field(default_factory=dict)
     # An initramfs that finds a root of its own; without one the testbed's, which boots into the tree.
     initrd: Path | None = None
     # Its memory in MiB, if not as much as guests usually need.
@@ -152,7 +152,12 @@ class Guest:
             for path, text in spec.files.items():
                 file = self.share / "files" / path.removeprefix("/")
                 file.parent.mkdir(parents=True, exist_ok=True)
-                file.write_text(text)
+                if isinstance(text, bytes):
+                    file.write_bytes(text)
+                    # A secret.
+                    file.chmod(0o400)
+                else:
+                    file.write_text(text)
         else:
             shutil.copytree(stubs.build(), self.share / "lib", dirs_exist_ok=True)
         self.console = folder / "console.log"

@@ -84,7 +84,7 @@ class Lab:
         self.memory = dict(zip(self.names, memory))
         # Files that guests with systemd have in their Debian from the next boot on: by guest, texts
         # by their paths.  Whatever they write there themselves is gone by then.
-        self.files: dict[str, dict[str, str]] = {}
+        self.files: dict[str, dict[str, str | bytes]] = {}
         # Those that boot otherwise from the next boot on.
         self.boots: dict[str, Boot] = {}
         self.tree = self._debian() if self.systemd else None
@@ -108,7 +108,7 @@ class Lab:
         """The root file system of guests with systemd."""
         return paths.guest_tree()
 
-    def _files(self, name: str) -> dict[str, str]:
+    def _files(self, name: str) -> dict[str, str | bytes]:
         return self.files.get(name, {})
 
     def accel_of(self, name: str) -> Accel:
@@ -302,7 +302,7 @@ class Installed(Pair):
     def _debian(self) -> Path:
         return self.installed
 
-    def _files(self, name: str) -> dict[str, str]:
+    def _files(self, name: str) -> dict[str, str | bytes]:
         folder = "/etc/systemd/system"
         unit = NETWORK_UNIT.format(
             up="; ".join(super().network(name)),
