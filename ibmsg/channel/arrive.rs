@@ -151,6 +151,8 @@ impl Chan {
                 incoming.kind = Kind::Request;
                 incoming.id = header.id;
             }
+            // Not reached: the records of this kernel have no publishing.
+            WireKind::Publish(_) => return Err(Fault::Protocol("message of publishing")),
             WireKind::Reply => {
                 incoming.kind = Kind::Reply;
                 incoming.status = header.status;

@@ -4,6 +4,7 @@
 
 use crate::limits::{cost, MAX_CALLS, MAX_MESSAGE, MAX_WINDOW_BYTES, MAX_WINDOW_MESSAGES};
 use crate::memory::terms::MemoryTerms;
+use crate::publish::terms::PublishTerms;
 
 /// What a side is ready to receive on a channel. OPEN has the terms of the opener, ACCEPT those of the
 /// acceptor; they stay as they are while the channel exists.
@@ -14,6 +15,7 @@ pub struct Window {
     max_message: u32,
     calls: u16,
     memory: Option<MemoryTerms>,
+    publish: Option<PublishTerms>,
 }
 
 /// Why terms were refused.
@@ -30,6 +32,8 @@ pub enum WindowError {
     Calls(u16),
     /// Memory with no keys or pushes, or with too many.
     Memory,
+    /// No subscriptions, or too many.
+    Publish,
 }
 
 impl WindowError {
@@ -41,6 +45,7 @@ impl WindowError {
             Self::MaxMessage(_) => "longest message is longer than the protocol allows",
             Self::Calls(_) => "more calls than the protocol allows",
             Self::Memory => "memory with no keys or with too many",
+            Self::Publish => "no subscriptions or too many",
         }
     }
 }
@@ -76,6 +81,7 @@ impl Window {
             max_message,
             calls,
             memory: None,
+            publish: None,
         })
     }
 
@@ -88,6 +94,17 @@ impl Window {
     /// The terms of memory; `None`: this side has none. A channel has memory if both sides do.
     pub const fn memory(&self) -> Option<MemoryTerms> {
         self.memory
+    }
+
+    /// The same terms, and publishing.
+    #[must_use]
+    pub const fn with_publishing(self, publish: Option<PublishTerms>) -> Self {
+        Self { publish, ..self }
+    }
+
+    /// The terms of publishing; `None`: this side has none. See [`PublishTerms::agreed`].
+    pub const fn publishing(&self) -> Option<PublishTerms> {
+        self.publish
     }
 
     /// Messages that may wait for the program: 1 to [`MAX_WINDOW_MESSAGES`].

@@ -12,10 +12,11 @@ mod auth;
 mod logic;
 mod messages;
 mod parsers;
+mod publish;
 mod wire;
 
 /// The target that takes the bytes.
-const TARGETS: [fn(&[u8]); 24] = [
+const TARGETS: [fn(&[u8]); 26] = [
     wire::handshake,
     wire::messages,
     wire::requests,
@@ -40,6 +41,8 @@ const TARGETS: [fn(&[u8]); 24] = [
     messages::halves,
     messages::channel,
     messages::memory,
+    publish::contents,
+    publish::subscriptions,
 ];
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {

@@ -29,7 +29,11 @@ pub(crate) fn frames(bytes: &[u8]) {
     let Ok((limit, records)) = Records::parse(bytes) else {
         return;
     };
-    for record in records.with_memory().map_while(Result::ok) {
+    for record in records
+        .with_memory()
+        .with_publishing()
+        .map_while(Result::ok)
+    {
         let mut buf = [0; 1024];
         let mut frame = FrameWriter::new(&mut buf, limit).expect("space for the header");
         let written = frame.record(|out| match &record {
@@ -57,7 +61,7 @@ pub(crate) fn frames(bytes: &[u8]) {
         written.expect("no longer than it was");
         let len = frame.finish();
         let (again, records) = Records::parse(&buf[..len]).expect("a frame");
-        let mut records = records.with_memory();
+        let mut records = records.with_memory().with_publishing();
         assert_eq!((again, records.next()), (limit, Some(Ok(record))));
     }
 }

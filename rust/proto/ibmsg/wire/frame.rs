@@ -54,10 +54,10 @@ pub enum Record<'a> {
 }
 
 impl<'a> Record<'a> {
-    fn decode(head: &Head, body: &'a [u8], memory: bool) -> Result<Self, WireError> {
+    fn decode(head: &Head, body: &'a [u8], known: Known) -> Result<Self, WireError> {
         let concerns_channel =
             !matches!(head.ty, TYPE_RESUME | TYPE_RESUMED | TYPE_LIVE | TYPE_DRAIN);
-        let is_memory = memory && matches!(head.ty, TYPE_NOTE..=TYPE_GOT);
+        let is_memory = known.memory && matches!(head.ty, TYPE_NOTE..=TYPE_GOT);
         if !is_memory && !matches!(head.ty, TYPE_MESSAGE..=TYPE_DRAIN) {
             return Err(WireError::Type(head.ty));
         }
@@ -65,7 +65,7 @@ impl<'a> Record<'a> {
             return Err(WireError::Channel(head.channel));
         }
         Ok(match head.ty {
-            TYPE_MESSAGE => Self::Message(Message::decode(head, body)?),
+            TYPE_MESSAGE => Self::Message(Message::decode(head, body, known.publishing)?),
             TYPE_SKIP => Self::Skip(Skip::decode(head, body)?),
             TYPE_ACK => Self::Ack(AckRecord::decode(head, body)?),
             TYPE_OPEN => Self::Open(Open::decode(head, body)?),
@@ -83,13 +83,25 @@ impl<'a> Record<'a> {
     }
 }
 
+/// What the receiving kernel knows beside messages.
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    memory: bool,
+    publishing: bool,
+}
+
+const NOTHING: Known = Known {
+    memory: false,
+    publishing: false,
+};
+
 /// The records of a received frame, one after the other.
 ///
 /// A frame is refused as a whole path's fault: after an error there are no further records.
 #[derive(Clone, Debug)]
 pub struct Records<'a> {
     rest: Reader<'a>,
-    memory: bool,
+    known: Known,
 }
 
 impl<'a> Records<'a> {
@@ -108,7 +120,7 @@ impl<'a> Records<'a> {
                 Seq::new(limit),
                 Self {
                     rest,
-                    memory: false,
+                    known: NOTHING,
                 },
             )),
             [format, ..] => Err(WireError::Format(format)),
@@ -119,7 +131,7 @@ impl<'a> Records<'a> {
     pub const fn of(records: &'a [u8]) -> Self {
         Self {
             rest: Reader::new(records),
-            memory: false,
+            known: NOTHING,
         }
     }
 
@@ -127,7 +139,22 @@ impl<'a> Records<'a> {
     #[must_use]
     pub const fn with_memory(self) -> Self {
         Self {
-            memory: true,
+            known: Known {
+                memory: true,
+                ..self.known
+            },
+            ..self
+        }
+    }
+
+    /// The records of a kernel that has publishing: without this, messages of its kinds are of an unknown kind.
+    #[must_use]
+    pub const fn with_publishing(self) -> Self {
+        Self {
+            known: Known {
+                publishing: true,
+                ..self.known
+            },
             ..self
         }
     }
@@ -152,7 +179,7 @@ impl<'a> Records<'a> {
             .ok_or(wrong)?;
         // The last record may come without padding.
         let _ = r.skip(padding(whole).min(r.rest().len()));
-        Record::decode(&head, body, self.memory)
+        Record::decode(&head, body, self.known)
     }
 }
 

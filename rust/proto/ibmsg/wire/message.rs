@@ -24,6 +24,8 @@ pub enum Kind {
     Request,
     /// The answer to a request.
     Reply,
+    /// Of publishing; only from [`Records::with_publishing`].
+    Publish(PublishKind),
 }
 
 impl Kind {
@@ -32,14 +34,16 @@ impl Kind {
             Self::OneWay => 0,
             Self::Request => 1,
             Self::Reply => 2,
+            Self::Publish(kind) => kind.to_wire(),
         }
     }
 
-    const fn from_wire(kind: u8) -> Option<Self> {
-        match kind {
-            0 => Some(Self::OneWay),
-            1 => Some(Self::Request),
-            2 => Some(Self::Reply),
+    const fn from_wire(kind: u8, publishing: bool) -> Option<Self> {
+        match (kind, PublishKind::from_wire(kind)) {
+            (0, _) => Some(Self::OneWay),
+            (1, _) => Some(Self::Request),
+            (2, _) => Some(Self::Reply),
+            (_, Some(kind)) if publishing => Some(Self::Publish(kind)),
             _ => None,
         }
     }
@@ -62,11 +66,11 @@ pub struct MessageHdr {
     pub total: u32,
     /// Where this piece begins in the message, in bytes.
     pub offset: u32,
-    /// Of a request, and of the reply to it ([`crate::call::CallId`]); otherwise 0.
+    /// Of a request, and of the reply to it ([`crate::call::CallId`]); of publishing: a position; otherwise 0.
     pub id: u64,
-    /// The program's own number.
+    /// The program's own number; of publishing: names the log.
     pub tag: u64,
-    /// Of a reply: an errno in place of an answer, positive; 0: none.
+    /// Of a reply: an errno in place of an answer, positive; of ENDED: the reason; 0: none.
     pub status: u16,
 }
 
@@ -114,14 +118,14 @@ impl<'a> Message<'a> {
         w.finish()
     }
 
-    pub(crate) fn decode(head: &Head, body: &'a [u8]) -> Result<Self, WireError> {
+    pub(crate) fn decode(head: &Head, body: &'a [u8], publishing: bool) -> Result<Self, WireError> {
         head.flags_within(PROMPT)?;
         let [kind, _] = head.detail.to_le_bytes();
         let mut r = Reader::new(body);
         let hdr = MessageHdr {
             channel: head.channel,
             number: Seq::new(head.number),
-            kind: Kind::from_wire(kind).ok_or(WireError::Kind(kind))?,
+            kind: Kind::from_wire(kind, publishing).ok_or(WireError::Kind(kind))?,
             prompt: head.flags & PROMPT != 0,
             ack: Ack::read(head, &mut r)?,
             total: r.u32().ok_or(head.short())?,
@@ -145,7 +149,12 @@ impl<'a> Message<'a> {
                 total: hdr.total,
             });
         }
-        Ok(Self { hdr, content })
+        match hdr.kind {
+            Kind::Publish(of) if !Publication::fits(of, &hdr, content.len()) => {
+                Err(WireError::Publication(kind))
+            }
+            _ => Ok(Self { hdr, content }),
+        }
     }
 }
 

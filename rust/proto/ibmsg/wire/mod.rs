@@ -16,6 +16,7 @@ mod frame;
 mod memory;
 mod message;
 mod offer;
+mod publish;
 mod redirect;
 mod resume;
 
@@ -29,6 +30,7 @@ pub use memory::{
 };
 pub use message::{Kind, Message, MessageHdr, Skip, MESSAGE_HDR_LEN, SKIP_LEN};
 pub use offer::{Accept, Open, PortalName, Reject, MAX_OPEN_LEN};
+pub use publish::{Publication, PublicationFields, PublishKind};
 pub use redirect::{Address, Redirect, ADDRESS_LEN};
 pub use resume::{Entries, Live, Resume, ResumeEntry, ENTRY_LEN};
 

@@ -8,6 +8,7 @@ use ibtrs_proto::Errno;
 use super::*;
 use crate::limits::{MAX_PORTAL_NAME, MAX_PRIVATE_DATA};
 use crate::memory::terms::MemoryTerms;
+use crate::publish::terms::PublishTerms;
 use crate::window::{Window, WindowError};
 
 /// Bytes of OPEN before the name.
@@ -60,34 +61,38 @@ fn read_window(head: &Head, r: &mut Reader<'_>) -> Result<Window, WireError> {
     Window::new(messages, bytes, max_message, calls).map_err(WireError::Window)
 }
 
-/// The terms of memory follow: a side that has it.
+/// A side that has memory says so, and its terms of it.
 const MEMORY: u8 = 1;
+/// A side that has publishing.
+const PUBLISH: u8 = 2;
 
-/// Seven bytes that a peer without memory ignores, and sends as zeroes.
-fn write_memory(window: &Window, w: &mut Writer<'_>) {
-    match window.memory() {
-        Some(memory) => {
-            w.u8(MEMORY);
-            w.u16(memory.keys());
-            w.u16(memory.pushes());
-            w.zeros(2);
-        }
-        None => w.zeros(7),
-    }
+/// Seven bytes that a peer without both ignores, and sends as zeroes.
+fn write_features(window: &Window, w: &mut Writer<'_>) {
+    let (memory, publish) = (window.memory(), window.publishing());
+    let flag = |has: bool, flag: u8| if has { flag } else { 0 };
+    w.u8(flag(memory.is_some(), MEMORY) | flag(publish.is_some(), PUBLISH));
+    w.u16(memory.map_or(0, |memory| memory.keys()));
+    w.u16(memory.map_or(0, |memory| memory.pushes()));
+    w.u16(publish.map_or(0, |publish| publish.subscriptions()));
 }
 
-fn read_memory(head: &Head, r: &mut Reader<'_>) -> Result<Option<MemoryTerms>, WireError> {
+fn read_features(head: &Head, window: Window, r: &mut Reader<'_>) -> Result<Window, WireError> {
     let features = r.u8().ok_or(head.short())?;
-    let keys = r.u16().ok_or(head.short())?;
-    let pushes = r.u16().ok_or(head.short())?;
-    r.skip(2).ok_or(head.short())?;
-    if features & MEMORY == 0 {
-        return Ok(None);
+    let mut field = || r.u16().ok_or(head.short());
+    let (keys, pushes, subscriptions) = (field()?, field()?, field()?);
+    let (memory, publish) = (
+        MemoryTerms::new(keys, pushes),
+        PublishTerms::new(subscriptions),
+    );
+    if features & MEMORY != 0 && memory.is_none() {
+        return Err(WireError::Window(WindowError::Memory));
     }
-    let terms = MemoryTerms::new(keys, pushes);
-    terms
-        .map(Some)
-        .ok_or(WireError::Window(WindowError::Memory))
+    if features & PUBLISH != 0 && publish.is_none() {
+        return Err(WireError::Window(WindowError::Publish));
+    }
+    Ok(window
+        .with_memory(memory.filter(|_| features & MEMORY != 0))
+        .with_publishing(publish.filter(|_| features & PUBLISH != 0)))
 }
 
 /// The length of private data for the wire; `None` if it is too long.
@@ -135,7 +140,7 @@ impl<'a> Open<'a> {
         write_window(&self.window, &mut w);
         w.u16(data_len);
         w.u8(u8::try_from(name.len()).ok()?);
-        write_memory(&self.window, &mut w);
+        write_features(&self.window, &mut w);
         w.put(name);
         w.put(self.data);
         w.finish()
@@ -147,8 +152,7 @@ impl<'a> Open<'a> {
         let window = read_window(head, &mut r)?;
         let data_len = r.u16().ok_or(head.short())?;
         let name_len = r.u8().ok_or(head.short())?;
-        let memory = read_memory(head, &mut r)?;
-        let window = window.with_memory(memory);
+        let window = read_features(head, window, &mut r)?;
         let name = r.take(usize::from(name_len)).ok_or(head.short())?;
         Ok(Self {
             channel: head.channel,
@@ -184,7 +188,7 @@ impl<'a> Accept<'a> {
         write_window(&self.window, &mut w);
         w.u16(data_len);
         w.zeros(1);
-        write_memory(&self.window, &mut w);
+        write_features(&self.window, &mut w);
         w.put(self.data);
         w.finish()
     }
@@ -195,11 +199,11 @@ impl<'a> Accept<'a> {
         let window = read_window(head, &mut r)?;
         let data_len = r.u16().ok_or(head.short())?;
         r.skip(1).ok_or(head.short())?;
-        let memory = read_memory(head, &mut r)?;
+        let window = read_features(head, window, &mut r)?;
         Ok(Self {
             channel: head.channel,
             moves: Seq::new(head.number),
-            window: window.with_memory(memory),
+            window,
             data: private(head, &mut r, data_len)?,
         })
     }
