@@ -265,6 +265,14 @@ impl Sender {
         }
     }
 
+    /// Whether a message of `len` bytes would be sent at once, if none waits before it: what has another place to wait
+    /// than the queue is not put there before.
+    pub fn has_credit(&self, len: u32) -> bool {
+        let bytes = self.bytes.plus(cost(len));
+        let has_both = self.high.is_before(self.msg_limit) && !self.byte_limit.is_before(bytes);
+        self.connected && !self.stopped && self.is_caught_up() && has_both
+    }
+
     /// Takes an acknowledgement. Returns whether it says anything new. Messages whose
     /// [`Sender::progress`] is no longer pending may leave the queue.
     ///

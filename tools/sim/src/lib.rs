@@ -18,6 +18,7 @@ pub mod history;
 pub mod mem;
 pub mod msg;
 mod net;
+pub mod publish;
 pub mod schedule;
 mod server;
 mod shrink;

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Runs schedules of publish and subscribe, and checks that planted mistakes are found.
+
+mod common;
+
+use common::{caught, passes, seeds, seeds_are_runs};
+use ibtrs_sim::publish::{Bug, Publish, Schedule};
+
+#[test]
+fn subscribers_have_what_was_published() {
+    let (first, runs) = seeds();
+    // An event that never happened was not tested.
+    let mut happened = [0u64; 11];
+    for seed in first..first + runs {
+        let o = passes::<Publish>(seed);
+        let s = o.seen;
+        let counts = [
+            s.entries,
+            s.lost,
+            s.dropped,
+            s.closed,
+            s.refused,
+            s.waits,
+            s.slow,
+            s.moves,
+            s.renewed,
+            s.other_log,
+            s.restarts,
+        ];
+        for (sum, n) in happened.iter_mut().zip(counts) {
+            *sum += u64::from(n);
+        }
+    }
+    println!("{happened:?}");
+    if runs >= 1000 {
+        assert!(happened.iter().all(|n| *n > runs / 2000), "{happened:?}");
+    }
+}
+
+#[test]
+fn a_seed_is_a_run() {
+    seeds_are_runs::<Publish>();
+}
+
+#[test]
+fn mistakes_are_found() {
+    for bug in Bug::ALL {
+        let (small, outcome) = caught::<Publish>(bug, 400_000, Schedule::of_seed);
+        let steps = small.steps.len();
+        println!(
+            "{bug:?}: seed {}, {:?} with {steps} steps and {} faults",
+            small.seed,
+            outcome.violation,
+            small.faults.len()
+        );
+    }
+}
