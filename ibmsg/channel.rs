@@ -12,6 +12,7 @@
 //! | [`calls`] | requests and replies |
 //! | [`serve`] | puts what is due into a frame |
 //! | [`write`] | takes messages of the program |
+//! | [`publish`] | publish and subscribe |
 //! | [`place`] | channels by the time until which they wait |
 //! | [`spare`] | memory with which the lists grow |
 //! | [`ticket`] | notifies another module |
@@ -28,6 +29,7 @@ mod calls;
 mod inbox;
 mod out;
 mod place;
+mod publish;
 mod serve;
 mod spare;
 mod ticket;
@@ -57,6 +59,10 @@ pub(crate) use place::{
     Place,
     Places, //
 };
+pub(crate) use publish::{
+    Ask,
+    Serving, //
+};
 pub(crate) use serve::Served;
 pub(crate) use spare::Stock;
 pub(crate) use ticket::{
@@ -75,6 +81,7 @@ use ibmsg_proto::{
     fair::Deficit,
     gather::Gather,
     outcome::Cause,
+    publish::Subscription,
     receive::Due,
     send::Progress,
     window::Window,
@@ -187,6 +194,12 @@ pub(crate) struct Chan {
     pub(crate) waits: Place,
     inbox: Inbox,
     calls: Calls,
+    /// Subscriptions of the other program, at the end of a portal.
+    serving: Option<KBox<Serving>>,
+    /// Subscriptions of this program, by their tags.
+    subscriptions: KVec<(u64, Subscription)>,
+    /// This end was opened, not accepted.
+    is_opener: bool,
     /// When the time of a message or a call is over next, or earlier; none if none has a time.
     next_expiry: Option<u64>,
     deficit: Deficit,
@@ -275,6 +288,9 @@ impl Chan {
             waits: Place::default(),
             inbox: Inbox::new(),
             calls: Calls::new(),
+            serving: None,
+            subscriptions: KVec::new(),
+            is_opener: false,
             next_expiry: None,
             deficit: Deficit::default(),
             is_front: false,
@@ -316,6 +332,7 @@ impl Chan {
         }
         self.tells_connected = tells;
         self.has_program = true;
+        self.is_opener = true;
     }
 
     /// The program at the portal accepts. Returns whether it still can. `slots` is for requests.
@@ -494,6 +511,7 @@ impl Chan {
             || self.is_shut
             || self.proto.owes_close()
             || self.next_message().is_some()
+            || self.has_news_to_send()
             || due == Due::Now
     }
 
@@ -713,6 +731,7 @@ impl Chan {
     /// The program writes no more. `front` is the number of the first message that it has not read.
     fn shut(&mut self, front: Option<Seq>) {
         self.is_shut = true;
+        self.serving = None;
         self.gather.release();
         (self.hungry_at, self.wants_memory) = (None, false);
         // What a task or command is copying, it has: the final state must say so.
@@ -856,6 +875,7 @@ impl Chan {
 
     /// The peer takes no more messages: tells what has become of those of the program.
     fn end_messages(&mut self, cause: Cause) {
+        self.serving = None;
         self.out.lost();
         while let Some(mut sent) = self.out.pop() {
             let is_queued = self.proto.tx.progress(&sent.item) == Progress::Queued;
@@ -1039,6 +1059,7 @@ impl Chan {
             self.out.bury(sent);
         }
         if has_popped {
+            self.has_room_for_news();
             self.has_freed = true;
             self.tell_writable();
         }

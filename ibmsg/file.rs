@@ -6,6 +6,7 @@ mod call;
 mod channel;
 mod context;
 mod portal;
+mod publish;
 
 pub(crate) use context::Context;
 
@@ -33,6 +34,9 @@ const SHUTDOWN: u32 = 0xB904;
 const CALL: u32 = 0xB905;
 const FLUSH: u32 = 0xB906;
 const TUNE: u32 = 0xB907;
+const SUBSCRIBE: u32 = 0xB910;
+const UNSUBSCRIBE: u32 = 0xB911;
+const LOG: u32 = 0xB912;
 
 /// The new file has `O_NONBLOCK`.
 const NONBLOCK: u32 = 1;

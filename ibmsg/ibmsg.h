@@ -55,6 +55,8 @@ enum ibmsg_kind {
 	IBMSG_EVENT	= 5,
 	/* In only, at a portal: a program asks for a channel.  id is for IBMSG_ACCEPT; struct ibmsg_offer follows. */
 	IBMSG_OFFER	= 6,
+	/* In only: an entry of a log to which this program has subscribed.  tag names the log, id is the position. */
+	IBMSG_PUBLISHED	= 8,
 };
 
 /* Flags of a message. */
@@ -90,6 +92,23 @@ enum ibmsg_event {
 	 * the machines no longer has it; EKEYREJECTED: they have different ones.
 	 */
 	IBMSG_EV_KEY_REVOKED	= 6,
+	/*
+	 * Those of subscriptions stand among the messages, each at its place; tag names the log.  Numbers that follow
+	 * are little-endian.
+	 *
+	 * A subscription begins.  id is the position of the first entry that comes; the id of the log follows, 8 bytes.
+	 * If that is not the one that was asked for, the other log is no more.
+	 */
+	IBMSG_EV_SUBSCRIBED	= 16,
+	/* Entries were dropped before they could be sent.  id is the position of the first; how many follows, 8 bytes. */
+	IBMSG_EV_LOST		= 17,
+	/*
+	 * A subscription has ended.  id is the position of the entry that would have been next; status is why: 0: as
+	 * this program wanted; ENOBUFS: it was slow, and the publisher does not wait; ESTALE: IBMSG_SUB_EXACT, and the
+	 * log does not have that entry any more; ERANGE: it has never had it; ESHUTDOWN: the portal was closed;
+	 * EMSGSIZE: an entry was longer than this program takes.
+	 */
+	IBMSG_EV_UNSUBSCRIBED	= 18,
 };
 
 /*
@@ -210,6 +229,70 @@ struct ibmsg_tune {
 };
 
 /*
+ * On a channel that this program has opened: subscribes to what the program at the portal publishes under a tag.
+ * EV_SUBSCRIBED follows, or EV_UNSUBSCRIBED with the reason.  EEXIST: the channel has such a subscription; ENOSPC: it
+ * has 64; EOPNOTSUPP: nothing can be published at the portal; EAGAIN, EPIPE: as for write.
+ */
+struct ibmsg_subscribe {
+	__u32 size;
+	__u32 flags;		/* IBMSG_SUB_* */
+	__u64 tag;
+	__u32 begin;		/* enum ibmsg_begin */
+	__u32 reserved;
+	__u64 log;		/* POSITION: as it followed EV_SUBSCRIBED; otherwise 0 */
+	__u64 position;		/* POSITION: otherwise 0 */
+};
+
+enum ibmsg_begin {
+	IBMSG_BEGIN_FIRST	= 0,	/* with the oldest entry that the log has */
+	IBMSG_BEGIN_NEXT	= 1,	/* with the next entry that is published */
+	IBMSG_BEGIN_POSITION	= 2,	/* with this entry; EV_LOST tells what the log has dropped since */
+};
+
+#define IBMSG_SUB_EXACT		0x01	/* POSITION: not at all, if that entry was dropped, or its log is no more */
+#define IBMSG_SUB_NOWAIT	0x02	/* EAGAIN in place of waiting for room */
+
+/*
+ * On the same: this program wants no more.  Entries come until EV_UNSUBSCRIBED, which says where to go on.  ENOENT:
+ * there is no such subscription; EALREADY: it is ending.
+ */
+struct ibmsg_unsubscribe {
+	__u32 size;
+	__u32 flags;		/* IBMSG_SUB_NOWAIT */
+	__u64 tag;
+};
+
+/*
+ * On a portal: the log of a tag.  A message that is written to the portal is published under its tag; the log is made
+ * by the first one, or by this.  The log keeps the latest entries, whether or not anybody has subscribed.
+ */
+struct ibmsg_log {
+	__u32 size;
+	__u32 flags;		/* IBMSG_LOG_*; without SET and DEFAULT, nothing changes; ENOENT: there is no such log */
+	__u64 tag;
+	__u32 entries;		/* the most that it keeps, up to 2^20; 0: 256 */
+	__u32 policy;		/* enum ibmsg_policy */
+	__u64 bytes;		/* the most that it keeps of content, up to 2^30; 0: 256 KiB */
+	/* out, except for DEFAULT: */
+	__u64 log;		/* its id, as in EV_SUBSCRIBED */
+	__u64 first;		/* position of the oldest entry */
+	__u64 next;		/* position of the entry that will be published next */
+	__u64 slowest;		/* position of the first entry that a subscriber has not been sent; or next */
+	__u32 subscribers;
+	__u32 reserved;
+};
+
+#define IBMSG_LOG_SET		0x01	/* sets the terms, and makes the log if it is not there */
+#define IBMSG_LOG_DEFAULT	0x02	/* sets the terms of logs that are made later; tag is 0 */
+
+/* What happens if the log is full, and a subscriber has not been sent its oldest entry. */
+enum ibmsg_policy {
+	IBMSG_LOG_WAIT	= 0,	/* write waits, or fails with EAGAIN */
+	IBMSG_LOG_DROP	= 1,	/* the entry is dropped, and the subscriber gets EV_LOST */
+	IBMSG_LOG_CLOSE	= 2,	/* the entry is dropped, and the subscription ends with ENOBUFS */
+};
+
+/*
  * On any of the files: what it is.
  */
 struct ibmsg_info {
@@ -261,5 +344,8 @@ enum ibmsg_state {
 /* On a channel, no argument: sends what waits for other messages, IBMSG_F_MORE. */
 #define IBMSG_IOC_FLUSH		_IO(IBMSG_IOC, 6)
 #define IBMSG_IOC_TUNE		_IO(IBMSG_IOC, 7)	/* struct ibmsg_tune */
+#define IBMSG_IOC_SUBSCRIBE	_IO(IBMSG_IOC, 16)	/* struct ibmsg_subscribe */
+#define IBMSG_IOC_UNSUBSCRIBE	_IO(IBMSG_IOC, 17)	/* struct ibmsg_unsubscribe */
+#define IBMSG_IOC_LOG		_IO(IBMSG_IOC, 18)	/* struct ibmsg_log */
 
 #endif

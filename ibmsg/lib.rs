@@ -13,6 +13,7 @@
 //! | [`limits`] | memory of users, limits of portals, sessions and hosts |
 //! | [`access`] | the operator's rules |
 //! | [`link`] | carries frames; [`link::Local`] inside a machine |
+//! | [`publish`] | logs of portals |
 //! | [`portal`] | names at which channels are accepted |
 //! | [`channel`] | one end of a channel |
 //! | [`session`] | one side of a session: its channels and connections |
@@ -66,6 +67,7 @@ mod link;
 mod modules;
 mod peers;
 mod portal;
+mod publish;
 mod session;
 mod types;
 

@@ -29,6 +29,7 @@ use crate::{
         Account,
         Charge, //
     },
+    publish::Logs,
     types::{
         copy,
         Name,
@@ -66,8 +67,9 @@ pub(crate) struct Portal<S> {
     pub(crate) account: Option<Arc<Account>>,
     /// The most offers that may wait.
     pub(crate) backlog: usize,
-    #[pin]
-    pub(crate) waiters: WaitQueue,
+    pub(crate) waiters: Arc<WaitQueue>,
+    /// What its program publishes.
+    pub(crate) logs: Arc<Logs>,
     #[pin]
     offers: SpinLockIrq<Offers<S>>,
     _charge: Charge,
@@ -167,6 +169,8 @@ impl<S: Clone + PartialEq> Portals<S> {
             0 => None,
             max => Some(Account::with_limit(max)?),
         };
+        let waiters = Arc::pin_init(kx::new_wait_queue!("Portal::waiters"), GFP_KERNEL)?;
+        let logs = Logs::new(waiters.clone())?;
         let portal = Arc::pin_init(
             pin_init!(Portal {
                 name,
@@ -175,7 +179,8 @@ impl<S: Clone + PartialEq> Portals<S> {
                 takes_unauthenticated: owner.takes_unauthenticated,
                 account,
                 backlog,
-                waiters <- kx::new_wait_queue!("Portal::waiters"),
+                waiters,
+                logs,
                 offers <- new_spinlock_irq!(
                     Offers { list: Deque::new(), listener: None, id: 1, is_closed: false },
                     "Portal::offers"
@@ -210,6 +215,7 @@ impl<S: Clone + PartialEq> Portals<S> {
         let listener = offers.listener.take();
         drop(offers);
         drop((node, listener));
+        portal.logs.close();
     }
 }
 

@@ -16,6 +16,7 @@
 //! | [`ready`] | channels with something to send |
 //! | [`spread`] | which connection a channel is on |
 //! | [`gather`] | channels whose messages wait for others |
+//! | [`publish`] | what programs publish, and to what they subscribe |
 //! | [`news`] | what all programs are told |
 //! | [`walk`] | what concerns many channels, in portions |
 //! | [`refusals`] | channels that clients were refused |
@@ -34,6 +35,7 @@ mod listening;
 mod moves;
 mod news;
 mod program;
+mod publish;
 mod ready;
 mod refusals;
 mod revoke;

@@ -31,7 +31,8 @@ pub(crate) use name::{
 };
 pub(crate) use terms::{
     Terms,
-    Wants, //
+    Wants,
+    SUBSCRIPTIONS, //
 };
 
 use kernel::{

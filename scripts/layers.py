@@ -76,6 +76,7 @@ LAYERS = {
     "ibmsg": [
         ("types",),
         ("limits", "link"),
+        ("publish",),
         ("access", "portal", "channel"),
         ("session",),
         ("peers",),

@@ -27,6 +27,7 @@ use ibmsg_proto::{
         Live,
         Message,
         Open,
+        PublishKind,
         ResumeEntry,
         Skip, //
     },
@@ -103,6 +104,11 @@ impl Chan {
         if message.is_too_short() {
             return Err(Fault::Protocol("piece of a message too short"));
         }
+        if let WireKind::Publish(kind @ (PublishKind::Subscribe | PublishKind::Unsubscribe)) =
+            header.kind
+        {
+            return self.asked(kind, message, now);
+        }
         let incoming = incoming.filter(|incoming| self.inbox.reserve(&incoming.body).is_ok());
         let Some(mut incoming) = incoming else {
             let rx = &mut self.proto.rx;
@@ -151,8 +157,7 @@ impl Chan {
                 incoming.kind = Kind::Request;
                 incoming.id = header.id;
             }
-            // Not reached: the records of this kernel have no publishing.
-            WireKind::Publish(_) => return Err(Fault::Protocol("message of publishing")),
+            WireKind::Publish(kind) => self.takes_news(kind, message, &mut incoming)?,
             WireKind::Reply => {
                 incoming.kind = Kind::Reply;
                 incoming.status = header.status;
@@ -197,7 +202,7 @@ impl Chan {
         Ok(())
     }
 
-    fn acknowledged(&mut self, ack: &Ack) -> Result<(), Fault> {
+    pub(super) fn acknowledged(&mut self, ack: &Ack) -> Result<(), Fault> {
         self.proto.tx.acknowledged(ack)?;
         self.pop_acknowledged();
         Ok(())

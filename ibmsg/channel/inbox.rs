@@ -29,6 +29,8 @@ use crate::types::{
 /// A message of the other program.
 pub(crate) struct Incoming {
     pub(crate) kind: Kind,
+    /// Of publishing.
+    pub(crate) event: Option<Event>,
     pub(crate) number: Seq,
     pub(crate) id: u64,
     pub(crate) tag: u64,
@@ -53,6 +55,7 @@ impl Incoming {
         let is_whole = message.hdr.total as usize == content.len();
         let incoming = Self {
             kind: Kind::Msg,
+            event: None,
             number: message.hdr.number,
             id: 0,
             tag: message.hdr.tag,
@@ -70,6 +73,7 @@ impl Incoming {
 
     fn header(&self) -> Header {
         Header {
+            event: self.event,
             len: self.body.len(),
             id: self.id,
             tag: self.tag,
@@ -510,7 +514,8 @@ impl Inbox {
                     self.key_revoked = Some(header.status);
                 }
                 Some(Event::Draining | Event::KeyRevoked) => {}
-                None => {}
+                // Those are among the messages.
+                Some(Event::Subscribed | Event::Lost | Event::Unsubscribed) | None => {}
             },
         }
     }

@@ -8,6 +8,7 @@ use ibmsg_proto::{
         Item,
         Sender, //
     },
+    wire::PublishKind,
     Seq, //
 };
 use kernel::prelude::*;
@@ -26,6 +27,8 @@ use crate::types::{
 #[derive(Clone, Copy)]
 pub(crate) struct About {
     pub(crate) kind: Kind,
+    /// Of publishing.
+    pub(crate) publish: Option<PublishKind>,
     pub(crate) flags: u8,
     pub(crate) tag: u64,
     /// The call, of a request and a reply.

@@ -97,6 +97,7 @@ impl Chan {
             loop {
                 match self.put_message(frame)? {
                     Put::Record => *records += 1,
+                    Put::Nothing if self.serve_subscribers(now) => {}
                     Put::Nothing => break,
                     Put::NoQuantum => {
                         self.is_front = false;
@@ -227,10 +228,11 @@ impl Chan {
         let header = MessageHdr {
             channel,
             number,
-            kind: match sent.about.kind {
-                Kind::Request => WireKind::Request,
-                Kind::Reply => WireKind::Reply,
-                _ => WireKind::OneWay,
+            kind: match (sent.about.kind, sent.about.publish) {
+                (_, Some(kind)) => WireKind::Publish(kind),
+                (Kind::Request, None) => WireKind::Request,
+                (Kind::Reply, None) => WireKind::Reply,
+                (_, None) => WireKind::OneWay,
             },
             prompt: sent.about.flags & F_RECEIPT != 0,
             ack: self.proto.rx.announce(),

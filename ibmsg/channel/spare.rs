@@ -165,7 +165,7 @@ impl Chan {
         }
     }
 
-    fn wants_memory(&mut self, now: u64) {
+    pub(super) fn wants_memory(&mut self, now: u64) {
         self.wants_memory = true;
         self.hungry_at.get_or_insert(now + PAUSE_US);
     }

@@ -88,6 +88,7 @@ impl Chan {
             item,
             about: About {
                 kind: header.kind,
+                publish: None,
                 flags: header.flags,
                 tag: header.tag,
                 id: header.id,

@@ -48,8 +48,10 @@ use super::{
     INFO,
     MAX_MESSAGE,
     SHUTDOWN,
+    SUBSCRIBE,
     TUNE,
-    TUNE_LEN, //
+    TUNE_LEN,
+    UNSUBSCRIBE, //
 };
 use crate::{
     channel::{
@@ -391,6 +393,8 @@ impl FileOps for ChannelFile {
         match cmd {
             CALL => self.call(file, arg),
             TUNE => self.tune(arg),
+            SUBSCRIBE => self.subscribe(arg, may_wait(file)),
+            UNSUBSCRIBE => self.unsubscribe(arg, may_wait(file)),
             FLUSH if arg != 0 => Err(EINVAL),
             FLUSH => {
                 self.its.side.flush(self.its.channel);
@@ -461,4 +465,9 @@ impl FileOps for ChannelFile {
             its.served.us
         );
     }
+}
+
+/// Whether calls for a file may wait.
+pub(super) fn may_wait(file: &File) -> bool {
+    file.flags() & kernel::bindings::O_NONBLOCK == 0
 }

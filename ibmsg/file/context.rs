@@ -130,7 +130,7 @@ impl Context {
             max_channels: 0,
         };
         let portal = portals.bind(name, terms, &owner, backlog, charge)?;
-        let file = PortalFile::new(portals.clone(), portal)?;
+        let file = PortalFile::new(portals.clone(), portal, limits.clone())?;
         Ok(NewFile::new(c"[ibmsg-portal]", file, flags & NONBLOCK != 0)?.install())
     }
 

@@ -12,6 +12,7 @@ use kx::file::{
     FileOps,
     Io,
     IovIterDest,
+    IovIterSource,
     NewFile,
     Ready,
     SeqFile,
@@ -22,17 +23,20 @@ use super::{
     channel::ChannelFile,
     data,
     is_too_small,
+    publish,
     InfoWriter,
     Reading,
     ACCEPT,
     ACCEPT_LEN,
     FILE_PORTAL,
     INFO,
+    LOG,
     NONBLOCK,
     REJECT, //
 };
 use crate::{
     channel::Calls,
+    limits::Limits,
     portal::{
         Portal,
         Portals,
@@ -57,12 +61,21 @@ const OFFER_LEN: usize = 8 + NAME_LEN;
 pub(super) struct PortalFile {
     portals: Arc<Portals<Side>>,
     portal: Arc<Portal<Side>>,
+    limits: Arc<Limits>,
 }
 
 impl PortalFile {
     /// The file of a portal that was bound. It is unbound when this is dropped.
-    pub(super) fn new(portals: Arc<Portals<Side>>, portal: Arc<Portal<Side>>) -> Result<Arc<Self>> {
-        let this = Self { portals, portal };
+    pub(super) fn new(
+        portals: Arc<Portals<Side>>,
+        portal: Arc<Portal<Side>>,
+        limits: Arc<Limits>,
+    ) -> Result<Arc<Self>> {
+        let this = Self {
+            portals,
+            portal,
+            limits,
+        };
         Ok(Arc::new(this, GFP_KERNEL_ACCOUNT)?)
     }
 
@@ -95,7 +108,9 @@ impl PortalFile {
         let file = NewFile::new(c"[ibmsg-channel]", object.clone(), flags & NONBLOCK != 0)?;
         // Of two tasks that accept, one gets it.
         let offer = self.portal.remove(offer).ok_or(ENOENT)?;
-        if !offer.end().accept(data, slots, None) {
+        let end = offer.end();
+        end.serves(&self.portal.logs)?;
+        if !end.accept(data, slots, None) {
             return Err(ENOENT);
         }
         object.has_channel();
@@ -126,7 +141,8 @@ impl FileOps for PortalFile {
     }
 
     fn poll(&self) -> Ready {
-        Ready::IN.when(self.portal.next_data().is_some())
+        let has_offer = self.portal.next_data().is_some();
+        Ready::IN.when(has_offer) | Ready::OUT.when(self.portal.logs.is_writable())
     }
 
     fn read(&self, io: Io, to: &mut IovIterDest<'_>) -> Result<usize> {
@@ -158,8 +174,13 @@ impl FileOps for PortalFile {
         }
     }
 
+    fn write(&self, io: Io, from: &mut IovIterSource<'_>) -> Result<usize> {
+        publish::publish(&self.portal, &self.limits, io, from)
+    }
+
     fn ioctl(&self, _file: &File, cmd: u32, arg: usize) -> Result<usize> {
         match cmd {
+            LOG => publish::log(&self.portal, &self.limits, arg),
             ACCEPT => self.accept(arg),
             INFO => {
                 let mut info = InfoWriter::new(FILE_PORTAL);

@@ -161,7 +161,7 @@ impl Side {
         let from = done.whole().saturating_sub(1);
         // What is copied, and what is not used, is so without the lock.
         let mut parcels = match Records::parse(frame) {
-            Ok((_, records)) => Parcels::new(records, from),
+            Ok((_, records)) => Parcels::new(records.with_publishing(), from),
             Err(_) => Parcels::none(),
         };
         let mut state = self.0.state.lock();
@@ -215,6 +215,7 @@ impl Side {
         let now = now();
         let mut arrived = Arrived::Done;
         let from = done.whole() - 1;
+        let records = records.with_publishing();
         // The channel of the messages before, which is to be looked after.
         let mut changed = None;
         for (at, record) in records.enumerate().skip(from) {

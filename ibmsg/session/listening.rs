@@ -61,7 +61,7 @@ impl End {
     }
 
     /// Calls a function for the channel. None if the channel has gone.
-    fn with<R>(&self, f: impl FnOnce(&mut Chan) -> R) -> Option<R> {
+    pub(super) fn with<R>(&self, f: impl FnOnce(&mut Chan) -> R) -> Option<R> {
         let result = self
             .side
             .with(self.id, |chan| self.is(chan).then(|| f(chan)));
@@ -69,7 +69,7 @@ impl End {
     }
 
     /// Calls a function for the channel, and looks after it. None if the channel has gone, or has no owner.
-    fn change<R>(&self, f: impl FnOnce(&mut Chan) -> R) -> Option<R> {
+    pub(super) fn change<R>(&self, f: impl FnOnce(&mut Chan) -> R) -> Option<R> {
         let is_owned = |chan: &Chan| self.is(chan) && chan.has_program;
         let result = self
             .side

@@ -6,6 +6,7 @@ use core::mem::take;
 use kernel::{
     alloc::Flags,
     prelude::*,
+    sync::Arc,
     uaccess::{
         UserPtr,
         UserSlice, //
@@ -48,6 +49,8 @@ enum Blocks {
     One(KVec<u8>),
     /// At least one, or room for them.
     Many(KVec<KVec<u8>>),
+    /// Those of a content that others have as well. Nothing is added to it.
+    Shared(Arc<Body>),
 }
 
 impl Blocks {
@@ -70,6 +73,7 @@ impl Blocks {
                 *self = Self::Many(many);
             }
             Self::Many(many) => many.reserve(more, flags)?,
+            Self::Shared(_) => return Err(EINVAL),
         }
         Ok(())
     }
@@ -79,7 +83,7 @@ impl Blocks {
         match self {
             Self::None => *self = Self::One(block),
             // Not reached, as `reserve` has made a list, or has failed.
-            Self::Short(_) | Self::One(_) => {}
+            Self::Short(_) | Self::One(_) | Self::Shared(_) => {}
             Self::Many(many) => {
                 let _ = many.push_within_capacity(block);
             }
@@ -88,7 +92,7 @@ impl Blocks {
 
     fn len(&self) -> usize {
         match self {
-            Self::None | Self::Short(_) => 0,
+            Self::None | Self::Short(_) | Self::Shared(_) => 0,
             Self::One(_) => 1,
             Self::Many(many) => many.len(),
         }
@@ -96,7 +100,7 @@ impl Blocks {
 
     fn as_slice(&self) -> &[KVec<u8>] {
         match self {
-            Self::None | Self::Short(_) => &[],
+            Self::None | Self::Short(_) | Self::Shared(_) => &[],
             Self::One(block) => core::slice::from_ref(block),
             Self::Many(many) => many,
         }
@@ -167,6 +171,14 @@ impl Body {
     /// The content, one block after the other.
     pub fn slices(&self) -> impl Iterator<Item = &[u8]> {
         self.blocks()
+    }
+
+    /// The content that others have as well. None of it is copied.
+    pub(crate) fn shared(of: &Arc<Self>) -> Self {
+        Self {
+            len: of.len,
+            blocks: Blocks::Shared(of.clone()),
+        }
     }
 
     /// Private data of a record, in memory that was allocated for it.
@@ -273,8 +285,8 @@ impl Body {
     /// Adds a piece, for which there is room.
     pub(crate) fn add(&mut self, more: Self) {
         match more.blocks {
-            // A short one has no room here, see `reserve`.
-            Blocks::None | Blocks::Short(_) => {}
+            // A short one has no room here, see `reserve`; a piece that has arrived is not shared.
+            Blocks::None | Blocks::Short(_) | Blocks::Shared(_) => {}
             Blocks::One(block) => self.push(block),
             Blocks::Many(many) => {
                 for block in many {
@@ -303,12 +315,16 @@ impl Body {
     }
 
     fn blocks(&self) -> impl Iterator<Item = &[u8]> {
-        let short = match &self.blocks {
+        let of = match &self.blocks {
+            Blocks::Shared(of) => &**of,
+            _ => self,
+        };
+        let short = match &of.blocks {
             // CAST: Lossless.
-            Blocks::Short(bytes) => bytes.get(..self.len as usize),
+            Blocks::Short(bytes) => bytes.get(..of.len as usize),
             _ => None,
         };
-        let blocks = self.blocks.as_slice().iter().map(|block| block.as_slice());
+        let blocks = of.blocks.as_slice().iter().map(|block| block.as_slice());
         Iterator::chain(short.into_iter(), blocks)
     }
 

@@ -29,6 +29,7 @@ pub(crate) enum Kind {
     Receipt,
     Event,
     Offer,
+    Published,
 }
 
 impl Kind {
@@ -40,6 +41,7 @@ impl Kind {
             Self::Receipt => 4,
             Self::Event => 5,
             Self::Offer => 6,
+            Self::Published => 8,
         }
     }
 }
@@ -53,6 +55,9 @@ pub(crate) enum Event {
     PathBack,
     Draining,
     KeyRevoked,
+    Subscribed,
+    Lost,
+    Unsubscribed,
 }
 
 impl Event {
@@ -64,6 +69,9 @@ impl Event {
             Self::PathBack => 4,
             Self::Draining => 5,
             Self::KeyRevoked => 6,
+            Self::Subscribed => 16,
+            Self::Lost => 17,
+            Self::Unsubscribed => 18,
         }
     }
 }

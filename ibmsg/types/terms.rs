@@ -10,6 +10,7 @@ use ibmsg_proto::{
         MAX_QUEUE,
         MAX_WINDOW_BYTES, //
     },
+    publish::PublishTerms,
     send::SendLimits,
     window::Window, //
 };
@@ -26,6 +27,10 @@ const CALLS: u32 = 64;
 /// Memory of a receipt that the program has not read, and of a call that it makes. There is one of each at most
 /// for each message that may be unacknowledged.
 const SENT: u64 = 128;
+/// The most subscriptions of a channel.
+pub(crate) const SUBSCRIPTIONS: u16 = 64;
+/// Memory of a subscription.
+const SUBSCRIPTION: u64 = 256;
 /// Memory of a call that it has to answer.
 const CALL: u64 = 24;
 /// Events of paths are wanted.
@@ -76,7 +81,10 @@ impl Terms {
             drain: events & WANT_DRAIN != 0,
             key: events & WANT_KEY != 0,
         };
-        Self::new(said, wants)
+        let mut terms = Self::new(said, wants)?;
+        let publishing = PublishTerms::new(SUBSCRIPTIONS);
+        terms.window = terms.window.with_publishing(publishing);
+        Ok(terms)
     }
 
     /// Takes the fields of that, without `events`. 0 stands for the default.
@@ -130,6 +138,9 @@ impl Terms {
         let send = self.limits.bytes.max(cost(MAX_MESSAGE));
         let sent = u64::from(self.limits.messages) * SENT;
         let calls = u64::from(self.window.calls()) * CALL;
-        u64::from(self.window.bytes()) + u64::from(send) + sent + calls
+        let publishing = self.window.publishing();
+        let subscriptions = publishing.map_or(0, |it| u64::from(it.subscriptions()));
+        let subscriptions = subscriptions * SUBSCRIPTION;
+        u64::from(self.window.bytes()) + u64::from(send) + sent + calls + subscriptions
     }
 }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Has the programs of `messages.py` and `message_gather.py` in guests."""
+"""Has the programs of `messages.py`, `message_gather.py` and `message_publish.py` in guests."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ def load(guest, lossy: bool = False, parameters: str = "") -> None:
 
 
 def push(guest) -> None:
-    for name in ("messages.py", "message_gather.py"):
+    for name in ("messages.py", "message_gather.py", "message_publish.py"):
         guest.push(f"/tmp/{name}", (Path(__file__).parent / name).read_text())
 
 

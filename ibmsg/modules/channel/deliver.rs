@@ -197,8 +197,9 @@ impl Callee {
                 let why = error(header.status).err().unwrap_or(ENOKEY);
                 self.receiver.key_revoked(channel, why);
             }
-            // The owner has waited for that.
-            Some(Event::Connected) | None => {}
+            // The owner has waited for the first one, and modules have no subscriptions.
+            Some(Event::Connected | Event::Subscribed | Event::Lost | Event::Unsubscribed)
+            | None => {}
         }
     }
 }

@@ -13,10 +13,11 @@ use rustix::io::Errno;
 
 use crate::error::{Error, Result};
 use crate::portal::device;
+use crate::publish::{self, Begin, Place};
 use crate::sys;
 use crate::wire::{
-    Fields, Header, Kind, Terms, EV_CLOSED, F_KERNEL, F_MORE, F_RECEIPT, HEADER_LEN, MAX_DATA,
-    MAX_MESSAGE, MAX_NAME,
+    Fields, Header, Kind, Terms, EV_CLOSED, EV_LOST, EV_SUBSCRIBED, EV_UNSUBSCRIBED, F_KERNEL,
+    F_MORE, F_RECEIPT, HEADER_LEN, MAX_DATA, MAX_MESSAGE, MAX_NAME,
 };
 use crate::words::Doing;
 
@@ -164,6 +165,40 @@ pub enum Message {
         /// 0: delivered. Otherwise an errno.
         status: i32,
     },
+    /// An entry of a log to which this program has [subscribed](Channel::subscribe).
+    Published {
+        /// The log's tag.
+        tag: u64,
+        /// Its position in the log.
+        position: u64,
+        /// The content.
+        body: Vec<u8>,
+    },
+    /// A subscription begins.
+    Subscribed {
+        /// The log's tag.
+        tag: u64,
+        /// The entry that comes first. If its log is not the one that was asked for, that is no more.
+        place: Place,
+    },
+    /// Entries of a log are lost.
+    Lost {
+        /// The log's tag.
+        tag: u64,
+        /// The position of the first one.
+        first: u64,
+        /// How many.
+        count: u64,
+    },
+    /// A subscription has ended.
+    Unsubscribed {
+        /// The log's tag.
+        tag: u64,
+        /// The position of the entry that would have been next.
+        position: u64,
+        /// 0: as this program wanted. Otherwise an errno.
+        status: i32,
+    },
     /// The end; nothing follows.
     Closed {
         /// 0: a program has closed the channel. Otherwise an errno.
@@ -197,6 +232,28 @@ impl Message {
                 status,
                 queued: header.id,
                 taken: header.tag,
+            },
+            Kind::Published => Self::Published {
+                tag,
+                position: header.id,
+                body,
+            },
+            Kind::Event if header.event == EV_SUBSCRIBED => Self::Subscribed {
+                tag,
+                place: Place {
+                    log: u64::from_le_bytes(*body.first_chunk()?),
+                    position: header.id,
+                },
+            },
+            Kind::Event if header.event == EV_LOST => Self::Lost {
+                tag,
+                first: header.id,
+                count: u64::from_le_bytes(*body.first_chunk()?),
+            },
+            Kind::Event if header.event == EV_UNSUBSCRIBED => Self::Unsubscribed {
+                tag,
+                position: header.id,
+                status,
             },
             // Nothing asks for others.
             Kind::Event | Kind::Offer => return None,
@@ -409,6 +466,26 @@ impl Channel {
         let mut reply = vec![0; MAX_MESSAGE];
         let done = sys::call(&*self.file, body, &mut reply, milliseconds(timeout));
         answer(done, reply)
+    }
+
+    /// Subscribes to what the program at the portal publishes under a tag. [`Message::Subscribed`] follows, or
+    /// [`Message::Unsubscribed`] with the reason. `exact`: not at all, if it cannot begin there.
+    ///
+    /// # Errors
+    ///
+    /// `EEXIST` if there is such a subscription, `ENOSPC` if there are too many, `EOPNOTSUPP` if nothing can be published
+    /// there, `EPIPE` if the channel is closed.
+    pub fn subscribe(&self, tag: u64, begin: Begin, exact: bool) -> Result<()> {
+        publish::subscribe(&self.file, tag, begin, exact)
+    }
+
+    /// Wants no more of a tag: [`Message::Unsubscribed`] is the last of it.
+    ///
+    /// # Errors
+    ///
+    /// `ENOENT` if there is no such subscription, `EALREADY` if it is ending, `EPIPE` if the channel is closed.
+    pub fn unsubscribe(&self, tag: u64) -> Result<()> {
+        publish::unsubscribe(&self.file, tag)
     }
 
     /// The next message; `None` after the end.

@@ -25,6 +25,7 @@
 //! | [`error`] | failures |
 //! | [`portal`] | message portals, and offers |
 //! | [`channel`] | channels, and their messages |
+//! | [`publish`] | logs of portals, and subscriptions |
 //! | [`fdinfo`] | the portals and channels of all processes |
 //! | [`rules`] | who may use portals and sessions |
 //! | [`mod@tokio`] | the same as futures, with the feature `tokio` |
@@ -38,6 +39,7 @@ mod channel;
 mod error;
 pub mod fdinfo;
 mod portal;
+pub mod publish;
 pub mod rules;
 mod sys;
 #[cfg(feature = "tokio")]

@@ -9,6 +9,7 @@ use rustix::io::Errno;
 
 use crate::channel::Channel;
 use crate::error::{Error, Result};
+use crate::publish::{self, LogState, LogTerms};
 use crate::sys;
 use crate::wire::{
     Fields, Header, Kind, Terms, F_AUTHENTICATED, HEADER_LEN, MAX_DATA, MAX_NAME, REJECT,
@@ -140,6 +141,35 @@ impl Portal {
                 result => return result.map_err(|e| Error::system(Doing::Read, e))?,
             }
         }
+    }
+}
+
+impl Portal {
+    /// Publishes an entry under a tag. Waits if a subscriber is slow, and the log is to wait for it.
+    ///
+    /// # Errors
+    ///
+    /// `EMSGSIZE` if it is longer than the log may be, `ENOSPC` if there are too many logs, those of limits.
+    pub fn publish(&self, tag: u64, body: &[u8]) -> Result<()> {
+        publish::publish(&self.file, tag, body)
+    }
+
+    /// Sets the terms of the log of a tag; without a tag, those of logs that are made later.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if they are out of range, `ENOSPC` if there are too many logs, those of limits.
+    pub fn set_log(&self, tag: Option<u64>, terms: &LogTerms) -> Result<()> {
+        publish::set_log(&self.file, tag, terms)
+    }
+
+    /// What there is to know about the log of a tag.
+    ///
+    /// # Errors
+    ///
+    /// `ENOENT` if nothing was published under it, and nobody has subscribed to it.
+    pub fn log(&self, tag: u64) -> Result<LogState> {
+        publish::log_state(&self.file, tag)
     }
 }
 

@@ -17,6 +17,9 @@ const SHUTDOWN: Opcode = 0xB904;
 pub(crate) const CALL: Opcode = 0xB905;
 const FLUSH: Opcode = 0xB906;
 pub(crate) const TUNE: Opcode = 0xB907;
+pub(crate) const SUBSCRIBE: Opcode = 0xB910;
+pub(crate) const UNSUBSCRIBE: Opcode = 0xB911;
+pub(crate) const LOG: Opcode = 0xB912;
 
 /// An ioctl with a structure, which begins with its size.
 struct Call<'a> {

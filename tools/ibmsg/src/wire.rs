@@ -43,21 +43,35 @@ pub enum Kind {
     Event,
     /// A program asks for a channel.
     Offer,
+    /// An entry of a log.
+    Published,
 }
 
 impl Kind {
-    const ALL: [Self; 6] = [
+    const ALL: [Self; 7] = [
         Self::Msg,
         Self::Request,
         Self::Reply,
         Self::Receipt,
         Self::Event,
         Self::Offer,
+        Self::Published,
     ];
 
-    fn number(self) -> u8 {
-        let at = Self::ALL.iter().position(|kind| *kind == self);
-        at.map_or(0, |at| at as u8 + 1)
+    const fn number(self) -> u8 {
+        match self {
+            Self::Msg => 1,
+            Self::Request => 2,
+            Self::Reply => 3,
+            Self::Receipt => 4,
+            Self::Event => 5,
+            Self::Offer => 6,
+            Self::Published => 8,
+        }
+    }
+
+    fn of(number: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.number() == number)
     }
 }
 
@@ -66,6 +80,12 @@ impl Kind {
 pub(crate) const EV_CONNECTED: u16 = 1;
 /// The last event of a channel.
 pub const EV_CLOSED: u16 = 2;
+/// A subscription begins.
+pub const EV_SUBSCRIBED: u16 = 16;
+/// Entries of a log are lost.
+pub const EV_LOST: u16 = 17;
+/// A subscription has ended.
+pub const EV_UNSUBSCRIBED: u16 = 18;
 
 /// `struct ibmsg_msg`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -78,7 +98,7 @@ pub struct Header {
     pub event: u16,
     /// Bytes that follow.
     pub len: u32,
-    /// Of a call or an offer; of `EV_CLOSED`: messages that were queued.
+    /// Of a call or an offer; a position in a log; of `EV_CLOSED`: messages that were queued.
     pub id: u64,
     /// The program's own number; of `EV_CLOSED`: messages that were read.
     pub tag: u64,
@@ -128,9 +148,8 @@ impl Header {
     /// whole.
     pub fn take<'a>(bytes: &mut &'a [u8]) -> Option<(Self, &'a [u8])> {
         let (head, rest) = bytes.split_first_chunk::<HEADER_LEN>()?;
-        let kind = usize::from(head[0]).checked_sub(1)?;
         let header = Self {
-            kind: *Kind::ALL.get(kind)?,
+            kind: Kind::of(head[0])?,
             flags: head[1],
             event: u16::from_ne_bytes([head[2], head[3]]),
             len: u32::from_ne_bytes(*head[4..].first_chunk()?),
@@ -254,7 +273,7 @@ mod tests {
             assert_eq!(Header::take(&mut &bytes[..len]), None);
         }
         assert!(Header::take(&mut &bytes[..37]).is_some());
-        for kind in [0, 7, 255] {
+        for kind in [0, 7, 9, 255] {
             bytes[0] = kind;
             assert_eq!(Header::take(&mut &bytes[..]), None);
         }

@@ -148,6 +148,11 @@ impl Subscription {
         !core::mem::replace(&mut self.leaves, true)
     }
 
+    /// Whether the program wants no more.
+    pub const fn is_leaving(&self) -> bool {
+        self.leaves
+    }
+
     /// What to ask for by another channel so that nothing is missing or comes twice, if this one has ended. What has
     /// arrived before counts as received.
     pub const fn renewal(&self) -> Request {

@@ -70,7 +70,7 @@ fn outcomes(out: Out, tells: bool, mut channel: Channel) -> Result<Outcome, Fail
                 (outcome.status, outcome.queued, outcome.taken) = (status, queued, taken);
             }
             // Nobody has asked for what the other program sends.
-            Message::Msg { .. } | Message::Request { .. } | Message::Reply { .. } => {}
+            _ => {}
         }
     }
     Ok(outcome)

@@ -1,0 +1,495 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The logs of a portal, and who follows them.
+
+use ibmsg_proto::publish::{
+    Admission,
+    Feed,
+    FeedStep,
+    Log,
+    LogId,
+    LogTerms,
+    Policy,
+    Request, //
+};
+use ibtrs_proto::Errno;
+use kernel::{
+    new_spinlock_irq,
+    prelude::*,
+    rbtree::RBTree,
+    sync::{
+        Arc,
+        SpinLockIrq, //
+    }, //
+};
+use kx::{
+    deque::Deque,
+    file::{
+        Ready,
+        WaitQueue, //
+    }, //
+};
+
+use super::{
+    terms,
+    Follower, //
+};
+use crate::{
+    limits::Charge,
+    types::Body, //
+};
+
+/// The most logs in which a program publishes.
+const MAX_LOGS: usize = 4096;
+/// Entries that are dropped before others get the lock.
+const PORTION: usize = 16;
+const FLAGS: kernel::alloc::Flags = GFP_ATOMIC;
+
+/// Why an entry was not published.
+pub(crate) enum Unpublished {
+    /// There is no log. Its terms would be these.
+    NoLog(LogTerms),
+    /// A subscriber is slow, and the publisher is to wait.
+    Wait,
+    /// It is longer than the log may be.
+    TooLong,
+    /// The portal is closed, or the log has no more positions.
+    Over,
+    /// There is no memory now.
+    NoMemory,
+}
+
+/// What there is to know about a log.
+#[derive(Clone, Copy)]
+pub(crate) struct LogInfo {
+    pub(crate) log: Log,
+    pub(crate) subscribers: u32,
+    /// The first entry that a subscriber lacks.
+    pub(crate) slowest: Option<u64>,
+}
+
+/// A log, and the content of its entries.
+struct Entries {
+    log: Log,
+    bodies: Deque<Arc<Body>>,
+    /// The program publishes in it. Without this, it has subscribers only.
+    charge: Option<Charge>,
+    /// A publisher waits for its slowest subscriber.
+    is_blocked: bool,
+}
+
+/// A subscriber.
+struct Subscriber {
+    /// The first entry that it still needs.
+    holds: Option<u64>,
+    who: Arc<dyn Follower>,
+}
+
+/// Tag, and a number that no other subscriber has.
+type Key = (u64, u64);
+
+struct Inner {
+    logs: RBTree<u64, Entries>,
+    subscribers: RBTree<Key, Subscriber>,
+    /// Logs in which the program publishes.
+    published: usize,
+    /// Logs whose publisher waits.
+    blocked: usize,
+    /// The terms of logs for which the program has said none.
+    terms: LogTerms,
+    /// Of the next log.
+    id: u64,
+    /// Of the next subscriber.
+    key: u64,
+    is_closed: bool,
+}
+
+/// The logs of a portal.
+#[pin_data]
+pub(crate) struct Logs {
+    #[pin]
+    inner: SpinLockIrq<Inner>,
+    /// Tasks of the portal.
+    waiters: Arc<WaitQueue>,
+}
+
+impl Inner {
+    /// An id that no other log has had.
+    fn new_id(&mut self) -> LogId {
+        loop {
+            self.id = self.id.wrapping_add(1);
+            if let Some(id) = LogId::new(self.id) {
+                return id;
+            }
+        }
+    }
+
+    /// The log of a tag. If there is none, it is made.
+    ///
+    /// # Errors
+    ///
+    /// [`ENOMEM`]
+    fn make(&mut self, tag: u64, terms: LogTerms) -> Result<&mut Entries> {
+        if self.logs.get(&tag).is_none() {
+            let id = self.new_id();
+            let entries = Entries {
+                log: Log::new(id, terms),
+                bodies: Deque::new(),
+                charge: None,
+                is_blocked: false,
+            };
+            self.logs
+                .try_create_and_insert(tag, entries, FLAGS | __GFP_NOWARN)?;
+        }
+        self.logs.get_mut(&tag).ok_or(ENOMEM)
+    }
+
+    /// The first subscriber of a tag with at least this number.
+    fn subscriber(&self, tag: u64, from: u64) -> Option<(u64, &Subscriber)> {
+        let cursor = self.subscribers.cursor_lower_bound(&(tag, from))?;
+        let ((of, number), _) = cursor.current();
+        let key = (*of == tag).then_some((tag, *number))?;
+        Some((key.1, self.subscribers.get(&key)?))
+    }
+
+    /// How many subscribers a tag has, and what the slowest of them needs.
+    fn slowest(&mut self, tag: u64) -> (u32, Option<u64>) {
+        let (mut count, mut slowest) = (0, None);
+        let mut cursor = self.subscribers.cursor_lower_bound_mut(&(tag, 0));
+        while let Some(at) = cursor {
+            let ((of, _), subscriber) = at.current();
+            if *of != tag {
+                break;
+            }
+            count += 1;
+            slowest = match (slowest, subscriber.holds) {
+                (Some(a), Some(b)) => Some(u64::min(a, b)),
+                (a, b) => a.or(b),
+            };
+            cursor = at.move_next();
+        }
+        (count, slowest)
+    }
+
+    /// A publisher may go on. Returns whether one has waited.
+    fn unblock(&mut self, tag: u64) -> bool {
+        let entries = self.logs.get_mut(&tag);
+        let was_blocked = entries.is_some_and(|entries| core::mem::take(&mut entries.is_blocked));
+        self.blocked -= usize::from(was_blocked);
+        was_blocked
+    }
+}
+
+impl Logs {
+    /// No logs.
+    ///
+    /// # Context
+    ///
+    /// *may sleep*
+    ///
+    /// # Errors
+    ///
+    /// [`ENOMEM`]
+    pub(crate) fn new(waiters: Arc<WaitQueue>) -> Result<Arc<Self>> {
+        let inner = Inner {
+            logs: RBTree::new(),
+            subscribers: RBTree::new(),
+            published: 0,
+            blocked: 0,
+            terms: terms(0, 0, 0)?,
+            id: kx::random::next_u64(),
+            key: 0,
+            is_closed: false,
+        };
+        Arc::pin_init(
+            pin_init!(Self {
+                inner <- new_spinlock_irq!(inner, "Logs::inner"),
+                waiters,
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    // --- the publisher ---
+
+    /// Sets the terms of logs for which the program says none. Those that there are keep theirs.
+    pub(crate) fn set_default(&self, terms: LogTerms) {
+        self.inner.lock().terms = terms;
+    }
+
+    /// Sets the terms of a log in which the program publishes, and makes it if it is not there. `charge` is for those
+    /// terms.
+    ///
+    /// # Context
+    ///
+    /// *may sleep*, for what is dropped.
+    ///
+    /// # Errors
+    ///
+    /// [`ENOSPC`] if there are too many, [`ENOMEM`].
+    pub(crate) fn set(&self, tag: u64, terms: LogTerms, charge: Charge) -> Result {
+        let mut inner = self.inner.lock();
+        let is_new = inner
+            .logs
+            .get(&tag)
+            .is_none_or(|entries| entries.charge.is_none());
+        if is_new && inner.published >= MAX_LOGS {
+            return Err(ENOSPC);
+        }
+        let entries = inner.make(tag, terms)?;
+        entries.log.set_terms(terms);
+        let former = entries.charge.replace(charge);
+        inner.published += usize::from(is_new);
+        let wakes = inner.unblock(tag);
+        drop(inner);
+        drop(former);
+        if wakes {
+            self.waiters.wake(Ready::OUT);
+        }
+        Ok(())
+    }
+
+    /// Publishes an entry.
+    ///
+    /// # Context
+    ///
+    /// *may sleep*, or a task that is about to.
+    pub(crate) fn publish(&self, tag: u64, body: &Arc<Body>) -> Result<(), Unpublished> {
+        while !self.append(tag, body)? {}
+        Ok(())
+    }
+
+    /// Returns `false` if more entries are to be dropped first.
+    fn append(&self, tag: u64, body: &Arc<Body>) -> Result<bool, Unpublished> {
+        // Dropped when the lock is not held.
+        let mut gone = [const { None }; PORTION];
+        let mut inner = self.inner.lock();
+        if inner.is_closed {
+            return Err(Unpublished::Over);
+        }
+        let log = inner.logs.get(&tag).filter(|log| log.charge.is_some());
+        let Some(log) = log.map(|entries| entries.log) else {
+            return Err(Unpublished::NoLog(inner.terms));
+        };
+        let waits = log.terms().policy() == Policy::Wait;
+        let is_full = log.admit(body.len(), None) != Admission::Append;
+        let slowest = match waits && is_full {
+            true => inner.slowest(tag).1,
+            false => None,
+        };
+        let Some(entries) = inner.logs.get_mut(&tag) else {
+            return Err(Unpublished::NoLog(*log.terms()));
+        };
+        let mut places = gone.iter_mut();
+        let result = loop {
+            match entries.log.admit(body.len(), slowest) {
+                Admission::Append => break entries.append(body),
+                Admission::Evict => match (places.next(), entries.bodies.pop_front()) {
+                    (Some(place), Some(body)) => {
+                        entries.log.evicted(body.len());
+                        *place = Some(body);
+                    }
+                    (None, Some(body)) => {
+                        // It is still the oldest one.
+                        let _ = entries.bodies.push_front(body);
+                        break Ok(false);
+                    }
+                    (_, None) => break Err(Unpublished::Over),
+                },
+                Admission::Wait => break Err(Unpublished::Wait),
+                Admission::TooLong => break Err(Unpublished::TooLong),
+                Admission::Exhausted => break Err(Unpublished::Over),
+            }
+        };
+        if matches!(result, Err(Unpublished::Wait)) {
+            let was_blocked = core::mem::replace(&mut entries.is_blocked, true);
+            inner.blocked += usize::from(!was_blocked);
+        }
+        drop(inner);
+        drop(gone);
+        result
+    }
+
+    /// Whether no publisher has to wait, as far as is known.
+    pub(crate) fn is_writable(&self) -> bool {
+        self.inner.lock().blocked == 0
+    }
+
+    /// Notifies the subscribers of a tag.
+    ///
+    /// # Context
+    ///
+    /// *any*. The caller holds no locks.
+    pub(crate) fn tell(&self, tag: u64) {
+        let mut from = 0;
+        while let Some((number, who)) = self.follower(tag, from) {
+            who.serve();
+            from = number + 1;
+        }
+    }
+
+    fn follower(&self, tag: u64, from: u64) -> Option<(u64, Arc<dyn Follower>)> {
+        let inner = self.inner.lock();
+        let (number, subscriber) = inner.subscriber(tag, from)?;
+        Some((number, subscriber.who.clone()))
+    }
+
+    /// What there is to know about the log of a tag.
+    pub(crate) fn info(&self, tag: u64) -> Option<LogInfo> {
+        let mut inner = self.inner.lock();
+        let log = inner.logs.get(&tag)?.log;
+        let (subscribers, slowest) = inner.slowest(tag);
+        Some(LogInfo {
+            log,
+            subscribers,
+            slowest,
+        })
+    }
+
+    /// The portal is closed: all subscriptions end.
+    ///
+    /// # Context
+    ///
+    /// *may sleep*
+    pub(crate) fn close(&self) {
+        let mut inner = self.inner.lock();
+        inner.is_closed = true;
+        inner.blocked = 0;
+        let logs = core::mem::replace(&mut inner.logs, RBTree::new());
+        drop(inner);
+        drop(logs);
+        let mut from = Some((0, 0));
+        while let Some(key) = from {
+            let inner = self.inner.lock();
+            let next = inner.subscribers.cursor_lower_bound(&key);
+            let next = next.map(|at| (*at.current().0, at.current().1.who.clone()));
+            drop(inner);
+            from = next.as_ref().map(|((tag, number), _)| (*tag, number + 1));
+            if let Some((_, who)) = next {
+                who.serve();
+            }
+        }
+    }
+
+    // --- subscribers ---
+
+    /// A subscriber comes. Returns its cursor and its number.
+    ///
+    /// # Context
+    ///
+    /// *any*, with the lock of a session held.
+    ///
+    /// # Errors
+    ///
+    /// [`ENOMEM`]
+    pub(crate) fn subscribe(
+        &self,
+        tag: u64,
+        request: &Request,
+        who: &Arc<dyn Follower>,
+    ) -> Result<(Feed, u64)> {
+        let mut inner = self.inner.lock();
+        inner.key += 1;
+        let number = inner.key;
+        if inner.is_closed {
+            let id = inner.new_id();
+            return Ok((Feed::refusal(tag, request, id, Errno::ESHUTDOWN), number));
+        }
+        let terms = inner.terms;
+        let feed = Feed::new(tag, request, &inner.make(tag, terms)?.log);
+        let subscriber = Subscriber {
+            holds: feed.holds(),
+            who: who.clone(),
+        };
+        let inserted = inner.subscribers.try_create_and_insert(
+            (tag, number),
+            subscriber,
+            FLAGS | __GFP_NOWARN,
+        );
+        if let Err(e) = inserted {
+            let unused = inner.forget_unused(tag);
+            drop(inner);
+            drop(unused);
+            return Err(e);
+        }
+        Ok((feed, number))
+    }
+
+    /// What is to be queued next for a subscriber, and the content of an entry.
+    pub(crate) fn step(&self, feed: &mut Feed) -> (FeedStep, Option<Arc<Body>>) {
+        let inner = self.inner.lock();
+        let entries = inner.logs.get(&feed.tag());
+        let Some(entries) = entries.filter(|entries| entries.log.id() == feed.log()) else {
+            feed.end(Some(Errno::ESHUTDOWN));
+            let none = Log::new(feed.log(), inner.terms);
+            return (feed.step(&none), None);
+        };
+        let step = feed.step(&entries.log);
+        let body = match step {
+            FeedStep::Entry(at) => usize::try_from(at.saturating_sub(entries.log.first()))
+                .ok()
+                .and_then(|at| entries.bodies.get(at))
+                .cloned(),
+            _ => None,
+        };
+        (step, body)
+    }
+
+    /// The cursor of a subscriber has moved, or its subscription ends.
+    pub(crate) fn moved(&self, feed: &Feed, number: u64) {
+        let mut inner = self.inner.lock();
+        let Some(subscriber) = inner.subscribers.get_mut(&(feed.tag(), number)) else {
+            return;
+        };
+        let was = core::mem::replace(&mut subscriber.holds, feed.holds());
+        let wakes = was != feed.holds() && inner.has_waited_for(feed.tag(), was);
+        drop(inner);
+        if wakes {
+            self.waiters.wake(Ready::OUT);
+        }
+    }
+
+    /// A subscriber goes.
+    pub(crate) fn leave(&self, tag: u64, number: u64) {
+        let mut inner = self.inner.lock();
+        let gone = inner.subscribers.remove_node(&(tag, number));
+        let unused = inner.forget_unused(tag);
+        let wakes = inner.unblock(tag);
+        drop(inner);
+        drop((gone, unused));
+        if wakes {
+            self.waiters.wake(Ready::OUT);
+        }
+    }
+}
+
+impl Inner {
+    /// Whether a publisher has waited for a subscriber that was at `was`; it does so no more.
+    fn has_waited_for(&mut self, tag: u64, was: Option<u64>) -> bool {
+        let entries = self.logs.get(&tag);
+        let is_it =
+            entries.is_some_and(|entries| was.is_some_and(|was| was <= entries.log.first()));
+        is_it && self.unblock(tag)
+    }
+
+    /// Removes a log in which nobody publishes, and that nobody follows.
+    fn forget_unused(&mut self, tag: u64) -> Option<Entries> {
+        let entries = self.logs.get(&tag)?;
+        let is_unused = entries.charge.is_none() && entries.log.is_unused();
+        match is_unused && self.subscriber(tag, 0).is_none() {
+            true => self.logs.remove(&tag),
+            false => None,
+        }
+    }
+}
+
+impl Entries {
+    /// Adds an entry, for which there is room.
+    fn append(&mut self, body: &Arc<Body>) -> Result<bool, Unpublished> {
+        let reserved = self.bodies.reserve(1, FLAGS | __GFP_NOWARN);
+        reserved.map_err(|_| Unpublished::NoMemory)?;
+        let _ = self.bodies.push_back(body.clone());
+        self.log.append(body.len());
+        Ok(true)
+    }
+}
