@@ -105,6 +105,14 @@ impl Serving {
         None
     }
 
+    /// A subscription is to end. It holds nobody up any more.
+    fn end(&mut self, at: usize, why: Option<Errno>) {
+        if let Some(following) = self.list.get_mut(at) {
+            following.feed.end(why);
+            self.logs.moved(&following.feed, following.number);
+        }
+    }
+
     /// A step was queued.
     fn queued(&mut self, at: usize, step: FeedStep) {
         let Some(following) = self.list.get_mut(at) else {
@@ -238,11 +246,7 @@ impl Chan {
             }
             (Publication::Subscribe(_), _) => Err(wrong(PublishError::Subscribe(tag))),
             (Publication::Unsubscribe, Some(at)) => {
-                let Serving { list, logs, .. } = &mut **serving;
-                if let Some(following) = list.get_mut(at) {
-                    following.feed.end(None);
-                    logs.moved(&following.feed, following.number);
-                }
+                serving.end(at, None);
                 Ok(())
             }
             // It has met an end.
@@ -289,10 +293,8 @@ impl Chan {
                 }
                 // The other program takes no message of that length.
                 Err(EMSGSIZE) => {
-                    if let Some(following) =
-                        self.serving.as_mut().and_then(|it| it.list.get_mut(at))
-                    {
-                        following.feed.end(Some(Errno::EMSGSIZE));
+                    if let Some(serving) = &mut self.serving {
+                        serving.end(at, Some(Errno::EMSGSIZE));
                     }
                 }
                 Err(ENOMEM) => {

@@ -50,6 +50,7 @@ macro_rules! ensure {
     };
 }
 
+mod publish;
 mod spread;
 
 /// Frames by the side to which they go.
@@ -956,6 +957,21 @@ mod suite {
     fn channels_that_have_left_do_not_fill_a_list() -> Result {
         let queue = Queue::new(Options::unbound(), fmt!("ibmsg-ready"))?;
         super::spread::left_behind(&queue)
+    }
+
+    #[test]
+    fn subscribers_have_all_although_the_link_is_lost() -> Result {
+        super::publish::lives(&Queue::new(Options::unbound(), fmt!("ibmsg-test"))?)
+    }
+
+    #[test]
+    fn subscribers_that_go_hold_nobody_up() -> Result {
+        super::publish::leaves(&Queue::new(Options::unbound(), fmt!("ibmsg-test"))?)
+    }
+
+    #[test]
+    fn what_is_wrong_of_publishing_is_refused() -> Result {
+        super::publish::refuses(&Queue::new(Options::unbound(), fmt!("ibmsg-test"))?)
     }
 
     #[test]

@@ -26,7 +26,7 @@
 //! | [`fair`] | fair queueing of channels on a connection |
 //! | [`gather`] | messages that wait for others, to share a frame |
 //! | [`memory`] | memory that the peer's program reads and writes (protocol only: no kernel module speaks it yet) |
-//! | [`publish`] | logs of portals, and subscriptions to them (protocol only: no kernel module speaks it yet) |
+//! | [`publish`] | logs of portals, and subscriptions to them |
 //! | [`access`] | the operator's rules and limits |
 //!
 //! A channel uses one connection at a time. When that is lost, the client's side moves the channel to

@@ -476,7 +476,7 @@ impl Channel {
     /// `EEXIST` if there is such a subscription, `ENOSPC` if there are too many, `EOPNOTSUPP` if nothing can be published
     /// there, `EPIPE` if the channel is closed.
     pub fn subscribe(&self, tag: u64, begin: Begin, exact: bool) -> Result<()> {
-        publish::subscribe(&self.file, tag, begin, exact)
+        publish::ask(|| publish::subscribe(&self.file, tag, begin, exact))
     }
 
     /// Wants no more of a tag: [`Message::Unsubscribed`] is the last of it.
@@ -485,7 +485,7 @@ impl Channel {
     ///
     /// `ENOENT` if there is no such subscription, `EALREADY` if it is ending, `EPIPE` if the channel is closed.
     pub fn unsubscribe(&self, tag: u64) -> Result<()> {
-        publish::unsubscribe(&self.file, tag)
+        publish::ask(|| publish::unsubscribe(&self.file, tag))
     }
 
     /// The next message; `None` after the end.

@@ -140,7 +140,7 @@ impl Follower {
     }
 }
 
-pub(crate) fn subscribe(file: &File, tag: u64, begin: Begin, exact: bool) -> Result<()> {
+pub(crate) fn subscribe(file: &File, tag: u64, begin: Begin, exact: bool) -> io::Result<()> {
     let (number, log, position) = match begin {
         Begin::First => (0, 0, 0),
         Begin::Next => (1, 0, 0),
@@ -154,16 +154,16 @@ pub(crate) fn subscribe(file: &File, tag: u64, begin: Begin, exact: bool) -> Res
         .u64(log.to_le())
         .u64(position)
         .finish();
-    ask(|| sys::ioctl(file, sys::SUBSCRIBE, &mut fields).map(drop))
+    sys::ioctl(file, sys::SUBSCRIBE, &mut fields).map(drop)
 }
 
-pub(crate) fn unsubscribe(file: &File, tag: u64) -> Result<()> {
+pub(crate) fn unsubscribe(file: &File, tag: u64) -> io::Result<()> {
     let mut fields = Fields::new().u32(0).u64(tag).finish();
-    ask(|| sys::ioctl(file, sys::UNSUBSCRIBE, &mut fields).map(drop))
+    sys::ioctl(file, sys::UNSUBSCRIBE, &mut fields).map(drop)
 }
 
 /// Does it again after a signal.
-fn ask(mut call: impl FnMut() -> io::Result<()>) -> Result<()> {
+pub(crate) fn ask(mut call: impl FnMut() -> io::Result<()>) -> Result<()> {
     loop {
         match call() {
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
@@ -172,15 +172,24 @@ fn ask(mut call: impl FnMut() -> io::Result<()>) -> Result<()> {
     }
 }
 
-/// Writes an entry to the file of a portal.
-pub(crate) fn publish(file: &File, tag: u64, body: &[u8]) -> Result<()> {
+/// An entry as it is written to a portal.
+///
+/// # Errors
+///
+/// `EMSGSIZE`
+pub(crate) fn entry(tag: u64, body: &[u8]) -> Result<Vec<u8>> {
     let header = Header {
         tag,
         ..Header::new(Kind::Msg)
     };
-    let data = whole(header, body)?;
+    whole(header, body)
+}
+
+/// Writes an entry to the file of a portal.
+pub(crate) fn publish(mut file: &File, tag: u64, body: &[u8]) -> Result<()> {
+    let data = entry(tag, body)?;
     // One write is one entry.
-    ask(|| (&*file).write(&data).map(drop))
+    ask(|| file.write(&data).map(drop))
 }
 
 pub(crate) fn set_log(file: &File, tag: Option<u64>, terms: &LogTerms) -> Result<()> {

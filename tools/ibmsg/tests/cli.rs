@@ -29,6 +29,8 @@ fn without_the_module() {
         &["serve", "kv", "true"],
         &["send", "local", "kv", "x"],
         &["call", "local", "kv", "x"],
+        &["publish", "news", "x"],
+        &["subscribe", "local", "news"],
     ] {
         let (code, out, error) = run(words);
         assert_eq!((code, out.as_str()), (Some(4), ""), "{error}");
@@ -80,6 +82,8 @@ fn pages_and_completions() {
         "ibmsg-serve.1",
         "ibmsg-send.1",
         "ibmsg-call.1",
+        "ibmsg-publish.1",
+        "ibmsg-subscribe.1",
         "ibmsg-portals.1",
         "ibmsg-channels.1",
         "ibmsg-show.1",

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Publish and subscribe: a portal keeps a log for each tag, and subscribers follow it. Protocol only: no kernel
-//! module speaks it yet.
+//! Publish and subscribe: a portal keeps a log for each tag, and subscribers follow it.
 //!
 //! The *publisher* is the program at the portal, so it is on the server; a *subscriber* is a client's program, on a
 //! channel to that portal. The design is in Documentation/protocol.md, "Publish and subscribe".

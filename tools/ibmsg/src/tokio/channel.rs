@@ -15,6 +15,7 @@ use rustix::io::Errno;
 use super::reader::Reader;
 use crate::channel::{self, milliseconds, Connect, Message, Outgoing, Tuning};
 use crate::error::{Error, Result};
+use crate::publish::{self, Begin};
 use crate::wire::{Header, Kind};
 use crate::words::Doing;
 
@@ -121,6 +122,26 @@ impl Channel {
             Some(reply) => Ok(reply.body),
             None => Err(Error::Unanswered(Errno::CONNABORTED.raw_os_error())),
         }
+    }
+
+    /// As [`crate::Channel::subscribe`].
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub async fn subscribe(&self, tag: u64, begin: Begin, exact: bool) -> Result<()> {
+        let asks = |file: &File| publish::subscribe(file, tag, begin, exact);
+        self.reader.ask(asks).await
+    }
+
+    /// As [`crate::Channel::unsubscribe`].
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub async fn unsubscribe(&self, tag: u64) -> Result<()> {
+        let asks = |file: &File| publish::unsubscribe(file, tag);
+        self.reader.ask(asks).await
     }
 
     /// The next message; `None` after the end. Replies to calls are not among them. If several tasks receive, each

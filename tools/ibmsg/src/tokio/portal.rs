@@ -3,6 +3,7 @@
 //! Portals.
 
 use std::fs::File;
+use std::io::Write;
 use std::ops::Deref;
 use std::sync::Arc;
 
@@ -13,6 +14,7 @@ use rustix::io::Errno;
 use super::Channel;
 use crate::error::{Error, Result};
 use crate::portal::Bind;
+use crate::publish::{self, LogState, LogTerms};
 use crate::sys;
 use crate::wire::NONBLOCK;
 use crate::words::Doing;
@@ -51,7 +53,10 @@ impl Portal {
     ///
     /// As [`Portal::bind`].
     pub fn open(bind: Bind<'_>) -> Result<Self> {
-        let file = sys::watch(Arc::new(bind.file(NONBLOCK)?), Interest::READABLE);
+        let file = sys::watch(
+            Arc::new(bind.file(NONBLOCK)?),
+            Interest::READABLE | Interest::WRITABLE,
+        );
         let file = file.map_err(|e| Error::system(Doing::Bind, e))?;
         Ok(Self { file })
     }
@@ -70,6 +75,42 @@ impl Portal {
                 Err(_) => continue,
             }
         }
+    }
+
+    /// As [`crate::Portal::publish`].
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub async fn publish(&self, tag: u64, body: &[u8]) -> Result<()> {
+        let data = publish::entry(tag, body)?;
+        loop {
+            let ready = self.file.writable().await;
+            let mut ready = ready.map_err(|e| Error::system(Doing::Write, e))?;
+            // One write is one entry.
+            match ready.try_io(|file| (&**file.get_ref()).write(&data)) {
+                Ok(done) => return done.map(drop).map_err(|e| Error::system(Doing::Write, e)),
+                Err(_) => continue,
+            }
+        }
+    }
+
+    /// As [`crate::Portal::set_log`]. Does not wait.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn set_log(&self, tag: Option<u64>, terms: &LogTerms) -> Result<()> {
+        publish::set_log(self.file.get_ref(), tag, terms)
+    }
+
+    /// As [`crate::Portal::log`]. Does not wait.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn log(&self, tag: u64) -> Result<LogState> {
+        publish::log_state(self.file.get_ref(), tag)
     }
 
     /// Waits until a program asks for a channel, and accepts it.

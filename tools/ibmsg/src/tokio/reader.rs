@@ -122,6 +122,17 @@ impl Reader {
         }
     }
 
+    /// Asks the kernel for something that needs the room of a message.
+    pub(super) async fn ask(&self, mut ask: impl FnMut(&File) -> io::Result<()>) -> Result<()> {
+        select! {
+            biased;
+            done = self.file.async_io(Interest::WRITABLE, |file: &Arc<File>| ask(file)) => {
+                done.map_err(|e| Error::system(Doing::Write, e))
+            }
+            error = self.read() => Err(error),
+        }
+    }
+
     /// Begins a call.
     pub(super) fn call(&self) -> Call<'_> {
         let (sender, reply) = oneshot::channel();

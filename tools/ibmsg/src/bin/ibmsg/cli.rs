@@ -6,7 +6,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use ibmsg::wire::{is_name, MAX_MESSAGE};
 
 const EXAMPLES: &str = "\
@@ -15,6 +15,8 @@ Examples:
   ibmsg serve kv /usr/bin/my-service     starts that for each channel
   ibmsg send local kv hello              sends a message, and waits until the other kernel has it
   ibmsg call local kv question           prints the answer
+  ibmsg publish news --subscribers 2     publishes the lines of its standard input
+  ibmsg subscribe storage1 news          prints them, on another machine
   ibmsg portals                          portals of this machine, and their programs
   ibmsg channels --portal kv             channels of that portal, and their programs
   ibmsg show storage1/12 2041:7          all that is known about two channels
@@ -44,6 +46,10 @@ pub(crate) enum Command {
     Send(Send),
     /// Sends a request to a portal, and prints the answer
     Call(Call),
+    /// Binds a portal, and publishes messages there under a tag
+    Publish(Publish),
+    /// Subscribes to what is published at a portal, and prints the entries, a line each
+    Subscribe(Subscribe),
     /// Lists the portals of this machine: offers that wait, rules, and programs
     Portals,
     /// Lists the channels of this machine, and their programs
@@ -134,6 +140,66 @@ pub(crate) struct Call {
     pub(crate) message: String,
 }
 
+/// What happens to subscribers that are slow.
+#[derive(ValueEnum, Clone, Copy, Debug)]
+pub(crate) enum PolicyName {
+    /// The publisher waits for them
+    Wait,
+    /// They lose entries, and are told which
+    Drop,
+    /// Their subscriptions end
+    Close,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Publish {
+    /// Name of the portal
+    #[arg(value_parser = name)]
+    pub(crate) portal: String,
+    /// Messages; without any, the lines of standard input
+    #[arg(value_parser = message)]
+    pub(crate) messages: Vec<String>,
+    /// Under this tag
+    #[arg(long, default_value_t = 0)]
+    pub(crate) tag: u64,
+    /// Keeps at most N entries for subscribers that come later, or are slow; 0: the default
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) entries: u32,
+    /// Keeps at most N bytes of entries; 0: the default
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) bytes: u64,
+    /// What happens to subscribers that are slow
+    #[arg(long, value_enum, default_value = "wait")]
+    pub(crate) slow: PolicyName,
+    /// Waits for N subscribers before the first message
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) subscribers: u32,
+    /// Keeps the portal after the last message, for subscribers that come later
+    #[arg(long)]
+    pub(crate) keep: bool,
+    /// How long to wait for subscribers: a number of seconds, or with ms, s or m
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    pub(crate) timeout: Option<Duration>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Subscribe {
+    #[command(flatten)]
+    pub(crate) target: Target,
+    /// To these tags
+    #[arg(long = "tag", value_name = "TAG", default_value = "0")]
+    pub(crate) tags: Vec<u64>,
+    /// Begins with the next entry that is published, not with the oldest one that there is
+    #[arg(long)]
+    pub(crate) next: bool,
+    /// Ends after N entries
+    #[arg(long, value_name = "N")]
+    pub(crate) count: Option<u64>,
+    /// When the channel or a subscription ends, subscribes again where it has stopped
+    #[arg(long)]
+    pub(crate) reconnect: bool,
+}
+
 fn name(text: &str) -> Result<String, String> {
     match is_name(text) {
         true => Ok(text.to_owned()),
@@ -204,6 +270,10 @@ mod tests {
             "ibmsg send local kv",
             "ibmsg --json send local kv a b --receipt --timeout 2s",
             "ibmsg call storage1 kv x --timeout 10ms",
+            "ibmsg publish news",
+            "ibmsg publish news a b --tag 3 --entries 5 --bytes 100 --slow drop --subscribers 2 --keep --timeout 1s",
+            "ibmsg subscribe s news",
+            "ibmsg subscribe s news --tag 1 --tag 2 --next --count 3 --reconnect --timeout 1s --json",
             "ibmsg portals",
             "ibmsg channels",
             "ibmsg channels --portal kv --session s --json",
@@ -231,6 +301,11 @@ mod tests {
             "ibmsg send local kv --timeout 0",
             "ibmsg call local kv",
             "ibmsg call local kv a b",
+            "ibmsg publish",
+            "ibmsg publish a/b",
+            "ibmsg publish news --slow no",
+            "ibmsg subscribe s",
+            "ibmsg subscribe s news --tag x",
             "ibmsg exec",
             "ibmsg show",
             "ibmsg channels kv",

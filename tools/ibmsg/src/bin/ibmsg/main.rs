@@ -11,6 +11,7 @@ mod cli;
 mod listen;
 mod out;
 mod portals;
+mod publish;
 mod rules;
 mod seen;
 mod send;
@@ -30,6 +31,8 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Serve(serve) => serve::run(out, &serve),
         Command::Send(send) => send::send(out, &send),
         Command::Call(call) => send::call(out, &call),
+        Command::Publish(command) => publish::publish(out, &command),
+        Command::Subscribe(command) => publish::subscribe(out, &command),
         Command::Portals => portals::portals(out),
         Command::Channels(command) => portals::channels(out, &command),
         Command::Show(command) => portals::show(out, &command),
