@@ -272,7 +272,7 @@ impl Logs {
             return Err(Unpublished::NoLog(inner.terms));
         };
         let waits = log.terms().policy() == Policy::Wait;
-        let is_full = log.admit(body.len(), None) != Admission::Append;
+        let is_full = log.admission(body.len(), None) != Admission::Append;
         let slowest = match waits && is_full {
             true => inner.slowest(tag).1,
             false => None,
@@ -282,7 +282,7 @@ impl Logs {
         };
         let mut places = gone.iter_mut();
         let result = loop {
-            match entries.log.admit(body.len(), slowest) {
+            match entries.log.admission(body.len(), slowest) {
                 Admission::Append => break entries.append(body),
                 Admission::Evict => match (places.next(), entries.bodies.pop_front()) {
                     (Some(place), Some(body)) => {

@@ -16,7 +16,7 @@ import sys
 import time
 
 from messages import (CLOSED, CONNECTED, EVENT, F_MORE, F_NOWAIT, F_RECEIPT, LOG, MAX, MSG, NONBLOCK, PUBLISHED, REQUEST, SUBSCRIBE,
-                      UNSUBSCRIBE, SUBSCRIBED, LOST, UNSUBSCRIBED, accept, bind, body_of, child, connect, ends, fails, info, one,
+                      UNAUTHENTICATED, UNSUBSCRIBE, SUBSCRIBED, LOST, UNSUBSCRIBED, accept, bind, body_of, child, connect, ends, fails, info, one,
                       opts, poll, read, ready, sized, wait_one, write)
 
 FIRST, NEXT, POSITION = range(3)
@@ -189,7 +189,7 @@ def places() -> None:
 
 
 def has_subscribers(portal: int, tag: int, count: int) -> None:
-    """Waits until so many programs have subscribed."""
+    """Waits until that many programs have subscribed."""
     end = time.monotonic() + 20
     while (log_or_none(portal, tag) or {"subscribers": 0})["subscribers"] != count:
         assert time.monotonic() < end, log_or_none(portal, tag)
@@ -517,6 +517,59 @@ def in_order(seed: str, count: str) -> None:
             assert reader.lost + len(reader.got) == total and (reader.lost == 0 or tag != WAIT), (tag, reader.lost)
             assert all(m.body == body_of(m.id, 8 + m.id % 700) for m in reader.got)
     print(moves + sum(info(client)["moves"] for client, _ in pairs))
+
+
+
+def press(name: str, count: str, subscribers: str, pause: str) -> None:
+    """Publishes some entries once it has subscribers, and waits until they have them."""
+    portal = bind(name, flags=UNAUTHENTICATED)
+    # Nothing is lost if one is away for a while.
+    log(portal, 1, SET, entries=10000, size=1 << 25)
+    served = []
+
+    def goes_on() -> dict:
+        while poll(portal) & select.POLLIN:
+            served.extend(accept(portal, offer.id) for offer in read(portal))
+        return log(portal, 1)
+
+    while goes_on()["subscribers"] < int(subscribers):
+        time.sleep(0.02)
+    print("publishing", flush=True)
+    for at in range(int(count)):
+        write(portal, body_of(at, 8 + at * 7 % 5000), tag=1)
+        goes_on()
+        time.sleep(float(pause))
+    print("published", flush=True)
+    while True:
+        goes_on()
+        time.sleep(0.02)
+
+
+def follow(session: str, name: str, count: str) -> None:
+    """Reads some entries, by one channel after the other."""
+    reader, opened, others, moves = Reader(-1), 0, 0, 0
+    end = time.monotonic() + 200
+    while reader.next is None or reader.next < int(count):
+        assert time.monotonic() < end, reader.next
+        try:
+            client = connect(name, session=session, timeout=10_000)
+        except OSError as e:
+            assert e.errno in (errno.ECONNREFUSED, errno.ETIMEDOUT, errno.ENODEV), e
+            time.sleep(0.2)
+            continue
+        opened += 1
+        where, reader.fd, reader.closed, reader.ended = reader.log, client, False, None
+        if reader.next is None:
+            subscribe(client, 1)
+        else:
+            subscribe(client, 1, POSITION, reader.log, reader.next)
+        reader.until(lambda it: it.closed or it.ended is not None or (it.next or 0) >= int(count), limit=200)
+        others += where not in (0, reader.log)
+        moves += info(client)["moves"]
+        os.close(client)
+    for message in reader.got:
+        assert message.body == body_of(message.id, 8 + message.id * 7 % 5000), message
+    print(f"got={len(reader.got)} lost={reader.lost} opened={opened} others={others} moves={moves}")
 
 
 if __name__ == "__main__":

@@ -72,7 +72,7 @@ pub(crate) fn subscriptions(bytes: &[u8]) {
         let why = (b & 1 != 0).then_some(Errno::from_peer(u16::from(c)));
         let was = feed.at();
         match what % 10 {
-            0 | 1 => match log.admit(u32::from(b) * 5, feed.holds()) {
+            0 | 1 => match log.admission(u32::from(b) * 5, feed.holds()) {
                 Admission::Append => {
                     log.append(u32::from(b) * 5);
                 }

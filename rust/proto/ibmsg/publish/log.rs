@@ -155,7 +155,7 @@ impl Log {
     }
 
     /// Decides about another entry of `len` bytes. `slowest`: the least [`super::Feed::holds`] of all subscribers.
-    pub fn admit(&self, len: u32, slowest: Option<u64>) -> Admission {
+    pub fn admission(&self, len: u32, slowest: Option<u64>) -> Admission {
         if u64::from(len) > self.terms.bytes {
             return Admission::TooLong;
         }

@@ -200,10 +200,10 @@ fn log(entries: u32, policy: Policy) -> Log {
 
 fn publish(log: &mut Log, n: u64) {
     for _ in 0..n {
-        while log.admit(10, None) == Admission::Evict {
+        while log.admission(10, None) == Admission::Evict {
             log.evicted(10);
         }
-        assert_eq!(log.admit(10, None), Admission::Append);
+        assert_eq!(log.admission(10, None), Admission::Append);
         log.append(10);
     }
 }
@@ -212,24 +212,24 @@ fn publish(log: &mut Log, n: u64) {
 fn a_log_is_bounded() {
     let mut log = log(4, Policy::Wait);
     assert!(log.is_unused());
-    assert_eq!(log.admit(101, None), Admission::TooLong);
+    assert_eq!(log.admission(101, None), Admission::TooLong);
     for n in 0..4 {
-        assert_eq!(log.admit(10, Some(0)), Admission::Append);
+        assert_eq!(log.admission(10, Some(0)), Admission::Append);
         assert_eq!(log.append(10), n);
     }
     // The oldest one leaves unless somebody waits for it.
-    assert_eq!(log.admit(10, Some(0)), Admission::Wait);
-    assert_eq!(log.admit(10, Some(1)), Admission::Evict);
-    assert_eq!(log.admit(10, None), Admission::Evict);
+    assert_eq!(log.admission(10, Some(0)), Admission::Wait);
+    assert_eq!(log.admission(10, Some(1)), Admission::Evict);
+    assert_eq!(log.admission(10, None), Admission::Evict);
     log.evicted(10);
     assert_eq!((log.first(), log.next(), log.bytes()), (1, 4, 30));
     // By bytes.
-    assert_eq!(log.admit(71, Some(1)), Admission::Wait);
-    assert_eq!(log.admit(70, Some(1)), Admission::Append);
+    assert_eq!(log.admission(71, Some(1)), Admission::Wait);
+    assert_eq!(log.admission(70, Some(1)), Admission::Append);
     log.append(70);
     for policy in [Policy::Drop, Policy::Close] {
         log.set_terms(LogTerms::new(4, 100, policy).unwrap());
-        assert_eq!(log.admit(10, Some(1)), Admission::Evict);
+        assert_eq!(log.admission(10, Some(1)), Admission::Evict);
     }
     assert_eq!(LogTerms::new(0, 1, Policy::Drop), None);
     assert_eq!(LogTerms::new(1, 0, Policy::Drop), None);
@@ -419,7 +419,7 @@ proptest! {
                     let slowest = feeds.iter().flatten().filter_map(Feed::holds).min();
                     let before = log.first();
                     let admission = loop {
-                        match log.admit(len, slowest) {
+                        match log.admission(len, slowest) {
                             Admission::Evict => log.evicted(content.pop_front().unwrap()),
                             other => break other,
                         }

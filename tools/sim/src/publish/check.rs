@@ -42,7 +42,7 @@ pub enum Violation {
 #[derive(Clone, Debug)]
 struct Published {
     /// Differs for all logs, whatever their ids.
-    run: u64,
+    serial: u64,
     tag: usize,
     policy: Policy,
     /// Length of each entry.
@@ -71,9 +71,9 @@ pub struct Check {
 }
 
 /// The content of an entry.
-pub fn content(tag: usize, run: u64, position: u64, len: u32) -> Vec<u8> {
+pub fn content(tag: usize, serial: u64, position: u64, len: u32) -> Vec<u8> {
     let mut content = vec![tag as u8; len as usize];
-    content[..8].copy_from_slice(&run.to_le_bytes());
+    content[..8].copy_from_slice(&serial.to_le_bytes());
     content[8..MIN_ENTRY as usize].copy_from_slice(&position.to_le_bytes());
     content
 }
@@ -84,18 +84,18 @@ impl Check {
         self.violation.get_or_insert(violation);
     }
 
-    /// A log begins. Returns its run, which no other log has.
+    /// A log begins. Returns its serial number, which no other log has.
     pub fn begins(&mut self, id: LogId, tag: usize, policy: Policy) -> u64 {
-        let run = self.logs.values().map(Vec::len).sum::<usize>() as u64;
+        let serial = self.logs.values().map(Vec::len).sum::<usize>() as u64;
         self.logs.entry(id).or_default().push(Published {
-            run,
+            serial,
             tag,
             policy,
             lens: Vec::new(),
             first: 0,
             is_gone: false,
         });
-        run
+        serial
     }
 
     fn latest(&mut self, id: LogId) -> &mut Published {
@@ -171,7 +171,7 @@ impl Check {
         };
         let log = self.latest(id);
         let len = log.lens.get(position as usize).copied();
-        let is_right = len.is_some_and(|len| content(log.tag, log.run, position, len) == got);
+        let is_right = len.is_some_and(|len| content(log.tag, log.serial, position, len) == got);
         if !is_right || log.tag != tag {
             self.fail(Violation::Content(who, tag));
         }

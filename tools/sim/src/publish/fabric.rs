@@ -6,7 +6,7 @@ use ibmsg_proto::channel::Move;
 use ibmsg_proto::wire::{FrameWriter, Resume, ResumeEntry};
 use ibmsg_proto::Seq;
 
-use super::end::conn;
+use super::chan::conn;
 use super::schedule::{Kind, CLIENT, SERVER};
 use super::world::{Ev, World};
 use crate::schedule::{Time, MS};

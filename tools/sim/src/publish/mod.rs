@@ -7,8 +7,8 @@
 //! have stopped reading. Nothing here decides anything that the modules will decide as well.
 
 mod bug;
+mod chan;
 mod check;
-mod end;
 mod fabric;
 mod publisher;
 pub mod schedule;

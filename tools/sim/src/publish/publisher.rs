@@ -11,15 +11,15 @@ use ibmsg_proto::wire::Publication;
 use ibtrs_proto::Errno;
 
 use super::bug::Bug;
+use super::chan::{len, Body, End};
 use super::check::{content, Violation};
-use super::end::{len, Body, End};
 use super::schedule::{Schedule, SERVER, TAGS};
 use super::world::World;
 
 /// The log of a tag.
 pub struct Entries {
     pub log: Log,
-    run: u64,
+    serial: u64,
     bodies: VecDeque<Body>,
     /// Entries that the publisher has not been able to publish.
     pub pending: VecDeque<u32>,
@@ -75,7 +75,7 @@ impl World<'_> {
         for tag in 0..TAGS {
             self.publisher.next_id += 1;
             let id = LogId::new(self.publisher.next_id).expect("not 0");
-            let run = self.check.begins(id, tag, self.sch.logs[tag].policy);
+            let serial = self.check.begins(id, tag, self.sch.logs[tag].policy);
             self.publisher.logs.push(Entries {
                 log: Log::new(id, terms(self.sch, tag)),
                 run,
@@ -160,7 +160,7 @@ impl World<'_> {
         let entries = &mut self.publisher.logs[tag];
         let id = entries.log.id();
         loop {
-            let admission = entries.log.admit(len, slowest);
+            let admission = entries.log.admission(len, slowest);
             let is_needed = slowest.is_some_and(|slowest| slowest <= entries.log.first());
             match admission {
                 Admission::Append => break,
@@ -179,7 +179,7 @@ impl World<'_> {
             }
         }
         let position = entries.log.append(len);
-        let body = content(tag, entries.run, position, len);
+        let body = content(tag, entries.serial, position, len);
         entries.bodies.push_back(Rc::new(RefCell::new(body)));
         self.check.published(id, len);
         for session in &mut self.sessions {

@@ -10,7 +10,7 @@ use ibmsg_proto::wire::Publication;
 use ibtrs_proto::Errno;
 
 use super::bug::Bug;
-use super::end::{End, In};
+use super::chan::{End, In};
 use super::schedule::{CLIENT, SERVER, TAGS};
 use super::world::{Ev, World};
 use crate::schedule::Time;

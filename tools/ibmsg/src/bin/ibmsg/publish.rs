@@ -17,7 +17,7 @@ use crate::out::{content, Failure, Out, REFUSED, TIME};
 
 const ENOBUFS: i32 = 105;
 const ESHUTDOWN: i32 = 108;
-/// How often the number of subscribers, and what they lack, is looked at.
+/// Interval at which the number of subscribers, and what they lack, is read.
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// Accepts all channels, and keeps them until their other ends are closed.
@@ -91,7 +91,7 @@ pub(crate) fn publish(out: Out, publish: &Publish) -> Result<(), Failure> {
     )?;
     if publish.keep {
         loop {
-            std::thread::park();
+            std::thread::sleep(Duration::from_secs(3600));
         }
     }
     // What is on its way when the command ends is still delivered.
