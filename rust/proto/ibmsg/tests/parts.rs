@@ -146,7 +146,10 @@ fn a_frame_for_credits_does_not_go_round() {
         let mut alone = 0;
         for turn in 1..1000 {
             let side = turn % 2;
-            for limit in std::mem::take(&mut beside[side]).into_iter().chain([message]) {
+            for limit in std::mem::take(&mut beside[side])
+                .into_iter()
+                .chain([message])
+            {
                 links[side].received(limit).unwrap();
                 links[side].reposted();
             }

@@ -78,7 +78,7 @@ impl World<'_> {
             let serial = self.check.begins(id, tag, self.sch.logs[tag].policy);
             self.publisher.logs.push(Entries {
                 log: Log::new(id, terms(self.sch, tag)),
-                run,
+                serial,
                 bodies: VecDeque::new(),
                 pending: VecDeque::new(),
             });
