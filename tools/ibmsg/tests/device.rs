@@ -6,6 +6,7 @@
 
 use std::time::{Duration, Instant};
 
+use ibmsg::publish::{Begin, Follower, LogTerms, Policy};
 use ibmsg::tokio::{Channel, Portal};
 use ibmsg::{Bind, Connect, Error, Message, Outgoing, Result, Terms, Tuning};
 use tokio::time::{sleep, timeout};
@@ -306,4 +307,86 @@ async fn outcomes_and_the_end() {
     assert!(timeout(ms(50), client.receive()).await.is_err());
     server.send(b"x").await.expect("room");
     assert_eq!(number(&client).await, 0);
+}
+
+/// Reads entries by one channel, at least `count`.
+async fn follow(follower: &mut Follower, name: &str, count: usize) -> Vec<Vec<u8>> {
+    let channel = Channel::connect(Connect::new("local", name)).await;
+    let channel = channel.expect("a channel");
+    let asked = channel.subscribe(follower.tag(), follower.begin(), true);
+    asked.await.expect("a subscription");
+    let mut bodies = Vec::new();
+    loop {
+        let message = channel.receive().await.expect("no error");
+        let message = message.expect("no end");
+        follower.saw(&message);
+        match message {
+            Message::Published { body, .. } => bodies.push(body),
+            Message::Subscribed { .. } => {}
+            Message::Unsubscribed { status: 0, .. } => return bodies,
+            other => panic!("{other:?}"),
+        }
+        if bodies.len() == count {
+            channel.unsubscribe(follower.tag()).await.expect("the end");
+        }
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs the device"]
+async fn entries_are_published() {
+    let portal = Portal::bind("published").expect("a portal");
+    let terms = LogTerms {
+        entries: 8,
+        policy: Policy::Wait,
+        ..LogTerms::default()
+    };
+    portal.set_log(Some(7), &terms).expect("a log");
+    assert!(portal.log(8).is_err());
+    for n in 0..8u8 {
+        portal.publish(7, &[n; 100]).await.expect("room");
+    }
+    let accepting = async {
+        let mut channels = Vec::new();
+        loop {
+            channels.push(portal.accept().await.expect("a channel"));
+        }
+    };
+    let mut follower = Follower::new(7);
+    let publishing = async {
+        // What was on its way comes as well.
+        let mut all = follow(&mut follower, "published", 3).await;
+        portal.publish(7, &[8; 100]).await.expect("room");
+        all.extend(follow(&mut follower, "published", 9 - all.len()).await);
+        assert_eq!(all, (0..9).map(|n| vec![n; 100]).collect::<Vec<_>>());
+    };
+    tokio::select! {
+        () = accepting => {}
+        () = publishing => {}
+    }
+    let state = portal.log(7).expect("a log");
+    assert_eq!((state.first, state.next, state.terms.entries), (1, 9, 8));
+    // A subscriber that does not read.
+    let slow = Terms {
+        recv_msgs: 1,
+        ..Terms::default()
+    };
+    let slow = Channel::connect(Connect::new("local", "published").terms(slow));
+    let (slow, _server) = tokio::join!(slow, portal.accept());
+    let slow = slow.expect("a channel");
+    slow.subscribe(7, Begin::First, false).await.expect("room");
+    while portal.log(7).expect("a log").subscribers == 0 {
+        sleep(ms(10)).await;
+    }
+    assert!(timeout(ms(200), portal.publish(7, b"x")).await.is_err());
+    let more = async {
+        let waits = portal.publish(7, b"y");
+        let reads = async {
+            for _ in 0..3 {
+                slow.receive().await.expect("an entry");
+            }
+        };
+        tokio::join!(waits, reads).0
+    };
+    more.await.expect("room, when it reads");
 }
