@@ -218,7 +218,8 @@ struct ibmsg_call {
  *
  * Messages with IBMSG_F_MORE wait until `more_bytes' of them, with 64 bytes and padding to 8 each, would be exceeded by
  * the next one; until the first of them has waited for `more_us'; until a message without the flag is written; until
- * IBMSG_IOC_FLUSH or IBMSG_IOC_SHUTDOWN; or until there is no room for another one.
+ * IBMSG_IOC_FLUSH or IBMSG_IOC_SHUTDOWN; or until there is no room for a message of the greatest length.  None waits for
+ * more than half of its own time.
  */
 struct ibmsg_tune {
 	__u32 size;

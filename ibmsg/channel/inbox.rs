@@ -43,6 +43,9 @@ pub(crate) struct Incoming {
     pub(crate) next: Option<KBox<Incoming>>,
 }
 
+// A page has 32 of them.
+const _: () = assert!(size_of::<Incoming>() <= 128);
+
 impl Incoming {
     /// Memory for a message, with a copy of the content of a record, which is at `at` in its frame.
     ///
@@ -296,7 +299,8 @@ impl Inbox {
     ///
     /// [`ENOMEM`]
     pub(crate) fn reserve(&mut self, piece: &Body) -> Result {
-        if let Some(partial) = &mut self.partial {
+        // A whole message in the place of a piece is an error that is found out later.
+        if let Some(partial) = self.partial.as_mut().filter(|_| !piece.is_short()) {
             partial.reserve(piece, GFP_ATOMIC | __GFP_NOWARN)?;
         }
         self.messages.reserve(2, GFP_ATOMIC | __GFP_NOWARN)
@@ -305,8 +309,8 @@ impl Inbox {
     /// Keeps a piece, for which there is room.
     pub(crate) fn keep(&mut self, piece: Body) {
         match &mut self.partial {
-            Some(partial) => partial.add(piece),
-            None => self.partial = Some(piece),
+            Some(partial) if !piece.is_short() => partial.add(piece),
+            _ => self.partial = Some(piece),
         }
     }
 

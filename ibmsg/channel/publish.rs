@@ -346,7 +346,7 @@ impl Chan {
         now: u64,
     ) -> Result {
         let fields = what.fields();
-        let batch = self.gather.add(item.len(), false, now);
+        let batch = self.gather.add(item.len(), false, now, None);
         let sent = Sent {
             item,
             about: About {

@@ -64,6 +64,8 @@ impl Chan {
         if !self.proto.is_on(on) {
             return Served::All;
         }
+        // What waits for others is sent now if its time is over: the caller takes what is left for lack of credits.
+        self.gather.expire(now);
         let served = self.serve_records(on, frame, records, now);
         match served {
             None => Served::Full,

@@ -46,7 +46,11 @@ impl Chan {
         now: u64,
     ) -> Result<Reserved> {
         let reserved = self.try_reserve(header, caller, now);
-        self.is_blocked |= matches!(reserved, Err(EAGAIN));
+        if matches!(reserved, Err(EAGAIN)) {
+            self.is_blocked = true;
+            // The room that is lacking may be that of messages that wait for this one.
+            self.gather.release();
+        }
         reserved
     }
 
@@ -179,7 +183,9 @@ impl Chan {
             return Err(ECANCELED);
         }
         let more = about.flags & F_MORE != 0;
-        let batch = self.gather.add(reserved.item.len(), more, reserved.since);
+        let batch = self
+            .gather
+            .add(reserved.item.len(), more, reserved.since, reserved.deadline);
         let sent = Sent {
             item: reserved.item,
             about,
@@ -203,7 +209,7 @@ impl Chan {
             });
             return Err(ENOMEM);
         }
-        if !self.proto.tx.is_writable() {
+        if !self.is_writable() {
             // The next one might wait for room.
             self.gather.release();
         }

@@ -72,22 +72,25 @@ impl Side {
         // What the present channel had written when it was first looked at.
         let mut goal = None;
         loop {
-            let state = self.0.state.lock();
+            let mut state = self.0.state.lock();
             if state.conns.iter().all(|conn| conn.has_failed) {
                 return;
             }
             let Some(id) = state.next_chan(from) else {
                 return;
             };
-            let chan = state.chans.get(&id);
-            let is_settled = chan.is_none_or(|chan| match goal {
-                Some((of, goal)) if of == id => chan.is_settled(goal),
-                _ => {
-                    let now = chan.goal();
-                    goal = Some((id, now));
-                    chan.is_settled(now)
+            let chan = state.chans.get_mut(&id);
+            if let Some(chan) = chan.filter(|_| goal.is_none_or(|(of, _)| of != id)) {
+                goal = Some((id, chan.goal()));
+                // Nothing waits for messages that nobody writes in time.
+                if chan.gather.release() {
+                    self.done(&mut state, id);
                 }
-            });
+            }
+            let is_settled = match (state.chans.get(&id), goal) {
+                (Some(chan), Some((_, goal))) => chan.is_settled(goal),
+                _ => true,
+            };
             drop(state);
             match is_settled {
                 true => match id.checked_add(1) {

@@ -250,7 +250,7 @@ impl End {
 
     /// Sends the messages that wait for others.
     pub(crate) fn flush(&self) {
-        self.side.flush(self.id);
+        let _ = self.change(Chan::flush);
     }
 
     /// The owner writes no more and takes no more.

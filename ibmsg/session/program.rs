@@ -228,7 +228,8 @@ impl Side {
 
     /// Takes what a program can read, if it has room for it. The program has got `former`.
     ///
-    /// As long as there is more, the channel is looked after only if the peer is to be told of credits.
+    /// As long as there is more, the channel is looked after only if the peer is to be told of credits, or no time is
+    /// set for that.
     pub(crate) fn take(&self, id: u32, former: Option<Taken>, room: usize) -> Take {
         self.locked(|state| {
             let Some(chan) = state.chans.get_mut(&id) else {
@@ -239,8 +240,15 @@ impl Side {
                 chan.took(former);
             }
             let take = chan.take(room);
-            if has_taken && (!matches!(take, Take::Item(_)) || chan.due(now()) == Due::Now) {
-                self.done(state, id);
+            if has_taken {
+                let is_due = match (&take, chan.due(now())) {
+                    (Take::Item(_), Due::Never) => false,
+                    (Take::Item(_), Due::At(_)) => !chan.is_timed,
+                    _ => true,
+                };
+                if is_due {
+                    self.done(state, id);
+                }
             }
             take
         })
@@ -253,7 +261,8 @@ impl Side {
 
     /// The program has not got it.
     pub(crate) fn put_back(&self, id: u32, taken: Taken) {
-        let _ = self.with(id, |chan| chan.put_back(taken));
+        // Credits of what was taken before may be due.
+        let _ = self.change(id, |chan| chan.put_back(taken));
     }
 
     /// Reserves a place for a message.
@@ -269,13 +278,12 @@ impl Side {
     ) -> Result<Reserved> {
         let now = now();
         let reserved = self.with(id, |chan| {
+            let was_waiting = chan.gather.until().is_some();
             let reserved = chan.reserve(header, caller, now);
-            let is_stuck = matches!(reserved, Err(EAGAIN)) && chan.gather.until().is_some();
-            (reserved, is_stuck)
+            (reserved, was_waiting && chan.gather.until().is_none())
         });
-        let (reserved, is_stuck) = reserved.ok_or(EPIPE)?;
-        if is_stuck {
-            // The room that is lacking may be that of messages that wait for this one.
+        let (reserved, is_released) = reserved.ok_or(EPIPE)?;
+        if is_released {
             self.flush(id);
         }
         reserved
@@ -353,9 +361,9 @@ impl Side {
             let is_gathered = result.is_ok() && chan.gathers(kind);
             let now = now();
             self.attend(state, id, now);
-            // Its time may be over by now.
+            // Its time may be over by now, or something else is due.
             let chan = state.chans.get_mut(&id);
-            let is_held = chan.is_some_and(|chan| chan.holds_the_rest());
+            let is_held = chan.is_some_and(|chan| chan.holds_the_rest() && chan.ready_on.is_none());
             match is_gathered {
                 // The timer sends it, or the next message.
                 _ if is_held => {}

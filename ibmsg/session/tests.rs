@@ -50,6 +50,7 @@ macro_rules! ensure {
     };
 }
 
+mod gather;
 mod publish;
 mod spread;
 
@@ -957,6 +958,11 @@ mod suite {
     fn channels_that_have_left_do_not_fill_a_list() -> Result {
         let queue = Queue::new(Options::unbound(), fmt!("ibmsg-ready"))?;
         super::spread::left_behind(&queue)
+    }
+
+    #[test]
+    fn a_message_does_not_wait_longer_than_its_time() -> Result {
+        super::gather::late(&Queue::new(Options::unbound(), fmt!("ibmsg-test"))?)
     }
 
     #[test]

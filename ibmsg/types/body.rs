@@ -24,7 +24,7 @@ pub(crate) const BLOCK: usize = 4096;
 // CAST: A small constant.
 const MAX_LEN: usize = ibmsg_proto::limits::MAX_MESSAGE as usize;
 
-/// The most bytes that need no block: as many as fit the place of those.
+/// The most bytes that need no block: as many as messages that have arrived have room for in 128 bytes.
 const SHORT: usize = 71;
 
 /// The content of a message, in blocks. Those of a message that has arrived are not longer than a page each.
@@ -155,6 +155,11 @@ impl Body {
             }),
             _ => Self::piece(content, flags),
         }
+    }
+
+    /// Whether it is a whole message without a block.
+    pub(crate) const fn is_short(&self) -> bool {
+        matches!(self.blocks, Blocks::Short(_))
     }
 
     /// A short message of `len` bytes, which `fill` fills in.

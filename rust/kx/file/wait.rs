@@ -139,7 +139,7 @@ impl WaitQueue {
         unsafe { bindings::__wake_up(self.head.get(), TASK_NORMAL, 0, key) };
     }
 
-    /// Polls for at most `us` microseconds until `ready` returns a value. Ends at once if another task is to run on this
+    /// Polls for at most `us` microseconds until `ready` returns a value. Ends if another task is to run on this
     /// processor, or a signal has come. `ready` is called first, and then each time that the queue is woken.
     ///
     /// # Context
@@ -154,11 +154,14 @@ impl WaitQueue {
             if let Some(value) = ready() {
                 return Some(value);
             }
-            while self.wakes.load(Relaxed) == seen {
+            loop {
                 // SAFETY: This looks at flags of the current task.
                 let is_wanted = unsafe { ibtrs_bindings::kx_need_resched() };
                 if is_wanted || current!().signal_pending() || begin.elapsed() >= limit {
                     return None;
+                }
+                if self.wakes.load(Relaxed) != seen {
+                    break;
                 }
                 cpu_relax();
             }

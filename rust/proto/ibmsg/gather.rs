@@ -70,9 +70,10 @@ impl Gather {
         (self.watermark, self.wait_us)
     }
 
-    /// A message of `len` bytes is added to the queue at `now`, in microseconds; `more` are to follow. Returns its
-    /// batch. Whether it waits, and which of the earlier ones, is then what [`Gather::holds`] says.
-    pub fn add(&mut self, len: u32, more: bool, now: u64) -> Batch {
+    /// A message of `len` bytes is added to the queue at `now`, in microseconds; `more` are to follow. It does not wait
+    /// for more than half of the time that it has until its `deadline`. Returns its batch. Whether it waits, and which
+    /// of the earlier ones, is then what [`Gather::holds`] says.
+    pub fn add(&mut self, len: u32, more: bool, now: u64, deadline: Option<u64>) -> Batch {
         // CAST: A small constant.
         let record = len
             .saturating_add(MESSAGE_HDR_LEN as u32)
@@ -84,8 +85,9 @@ impl Gather {
         let batch = self.batch;
         if more && record <= self.watermark {
             self.bytes = self.bytes.saturating_add(record);
-            let wait = u64::from(self.wait_us);
-            self.until.get_or_insert(now.saturating_add(wait));
+            let left = deadline.map_or(u64::MAX, |deadline| deadline.saturating_sub(now));
+            let until = now.saturating_add(u64::from(self.wait_us).min(left / 2));
+            self.until = Some(self.until.map_or(until, |former| former.min(until)));
         } else {
             // It does not wait, and the next one that does is of another batch.
             self.next();
