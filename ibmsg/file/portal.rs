@@ -207,6 +207,14 @@ impl FileOps for PortalFile {
             self.portal.backlog,
             u8::from(self.portal.takes_unauthenticated)
         );
+        let counts = self.portal.logs.counts();
+        kernel::seq_print!(
+            to,
+            "logs:\t{}\nsubscriptions:\t{}\npublished:\t{}\n",
+            counts.logs,
+            counts.subscriptions,
+            counts.published
+        );
     }
 }
 

@@ -68,6 +68,15 @@ pub(crate) struct LogInfo {
     pub(crate) slowest: Option<u64>,
 }
 
+/// The logs of a portal in numbers.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct LogCounts {
+    pub(crate) logs: usize,
+    pub(crate) subscriptions: usize,
+    /// Entries that were published.
+    pub(crate) published: u64,
+}
+
 /// A log, and the content of its entries.
 struct Entries {
     log: Log,
@@ -91,8 +100,7 @@ type Key = (u64, u64);
 struct Inner {
     logs: RBTree<u64, Entries>,
     subscribers: RBTree<Key, Subscriber>,
-    /// Logs in which the program publishes.
-    published: usize,
+    counts: LogCounts,
     /// Logs whose publisher waits.
     blocked: usize,
     /// The terms of logs for which the program has said none.
@@ -194,7 +202,7 @@ impl Logs {
         let inner = Inner {
             logs: RBTree::new(),
             subscribers: RBTree::new(),
-            published: 0,
+            counts: LogCounts::default(),
             blocked: 0,
             terms: terms(0, 0, 0)?,
             id: kx::random::next_u64(),
@@ -233,13 +241,13 @@ impl Logs {
             .logs
             .get(&tag)
             .is_none_or(|entries| entries.charge.is_none());
-        if is_new && inner.published >= MAX_LOGS {
+        if is_new && inner.counts.logs >= MAX_LOGS {
             return Err(ENOSPC);
         }
         let entries = inner.make(tag, terms)?;
         entries.log.set_terms(terms);
         let former = entries.charge.replace(charge);
-        inner.published += usize::from(is_new);
+        inner.counts.logs += usize::from(is_new);
         let wakes = inner.unblock(tag);
         drop(inner);
         drop(former);
@@ -301,9 +309,13 @@ impl Logs {
                 Admission::Exhausted => break Err(Unpublished::Over),
             }
         };
-        if matches!(result, Err(Unpublished::Wait)) {
-            let was_blocked = core::mem::replace(&mut entries.is_blocked, true);
-            inner.blocked += usize::from(!was_blocked);
+        match result {
+            Ok(true) => inner.counts.published += 1,
+            Err(Unpublished::Wait) => {
+                let was_blocked = core::mem::replace(&mut entries.is_blocked, true);
+                inner.blocked += usize::from(!was_blocked);
+            }
+            _ => {}
         }
         drop(inner);
         drop(gone);
@@ -344,6 +356,11 @@ impl Logs {
             subscribers,
             slowest,
         })
+    }
+
+    /// The logs in numbers.
+    pub(crate) fn counts(&self) -> LogCounts {
+        self.inner.lock().counts
     }
 
     /// The portal is closed: all subscriptions end.
@@ -412,6 +429,7 @@ impl Logs {
             drop(unused);
             return Err(e);
         }
+        inner.counts.subscriptions += 1;
         Ok((feed, number))
     }
 
@@ -453,6 +471,7 @@ impl Logs {
     pub(crate) fn leave(&self, tag: u64, number: u64) {
         let mut inner = self.inner.lock();
         let gone = inner.subscribers.remove_node(&(tag, number));
+        inner.counts.subscriptions -= usize::from(gone.is_some());
         let unused = inner.forget_unused(tag);
         let wakes = inner.unblock(tag);
         drop(inner);

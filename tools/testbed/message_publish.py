@@ -144,6 +144,9 @@ def begin() -> None:
     os.close(server)
     again.to(10).until(lambda it: it.closed)
     assert log(portal, tag=7)["subscribers"] == 1
+    with open(f"/proc/self/fdinfo/{portal}") as lines:
+        fields = dict(line.rstrip().split(":\t") for line in lines)
+    assert [fields[name] for name in ("logs", "subscriptions", "published")] == ["2", "1", "11"], fields
 
 
 def places() -> None:
