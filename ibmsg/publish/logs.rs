@@ -83,8 +83,8 @@ struct Entries {
     bodies: Deque<Arc<Body>>,
     /// The program publishes in it. Without this, it has subscribers only.
     charge: Option<Charge>,
-    /// A publisher waits for its slowest subscriber.
-    is_blocked: bool,
+    /// How many subscribers a publisher waits for, as they need the oldest entry.
+    waits_for: u32,
 }
 
 /// A subscriber.
@@ -121,6 +121,37 @@ pub(crate) struct Logs {
     waiters: Arc<WaitQueue>,
 }
 
+/// The subscribers of a log.
+#[derive(Default)]
+struct Survey {
+    count: u32,
+    /// The first entry that one of them needs.
+    slowest: Option<u64>,
+    /// How many need the oldest entry.
+    behind: u32,
+}
+
+impl Survey {
+    /// Of the log of a tag, whose oldest entry is at `first`.
+    fn new(subscribers: &mut RBTree<Key, Subscriber>, tag: u64, first: u64) -> Self {
+        let mut this = Self::default();
+        let mut cursor = subscribers.cursor_lower_bound_mut(&(tag, 0));
+        while let Some(at) = cursor {
+            let ((of, _), subscriber) = at.current();
+            if *of != tag {
+                break;
+            }
+            this.count += 1;
+            if let Some(holds) = subscriber.holds {
+                this.slowest = Some(this.slowest.map_or(holds, |slowest| slowest.min(holds)));
+                this.behind += u32::from(holds <= first);
+            }
+            cursor = at.move_next();
+        }
+        this
+    }
+}
+
 impl Inner {
     /// An id that no other log has had.
     fn new_id(&mut self) -> LogId {
@@ -144,7 +175,7 @@ impl Inner {
                 log: Log::new(id, terms),
                 bodies: Deque::new(),
                 charge: None,
-                is_blocked: false,
+                waits_for: 0,
             };
             self.logs
                 .try_create_and_insert(tag, entries, FLAGS | __GFP_NOWARN)?;
@@ -160,29 +191,11 @@ impl Inner {
         Some((key.1, self.subscribers.get(&key)?))
     }
 
-    /// How many subscribers a tag has, and what the slowest of them needs.
-    fn slowest(&mut self, tag: u64) -> (u32, Option<u64>) {
-        let (mut count, mut slowest) = (0, None);
-        let mut cursor = self.subscribers.cursor_lower_bound_mut(&(tag, 0));
-        while let Some(at) = cursor {
-            let ((of, _), subscriber) = at.current();
-            if *of != tag {
-                break;
-            }
-            count += 1;
-            slowest = match (slowest, subscriber.holds) {
-                (Some(a), Some(b)) => Some(u64::min(a, b)),
-                (a, b) => a.or(b),
-            };
-            cursor = at.move_next();
-        }
-        (count, slowest)
-    }
-
     /// A publisher may go on. Returns whether one has waited.
     fn unblock(&mut self, tag: u64) -> bool {
         let entries = self.logs.get_mut(&tag);
-        let was_blocked = entries.is_some_and(|entries| core::mem::take(&mut entries.is_blocked));
+        let was_blocked =
+            entries.is_some_and(|entries| core::mem::take(&mut entries.waits_for) > 0);
         self.blocked -= usize::from(was_blocked);
         was_blocked
     }
@@ -281,11 +294,15 @@ impl Logs {
         };
         let waits = log.terms().policy() == Policy::Wait;
         let is_full = log.admission(body.len(), None) != Admission::Append;
-        let slowest = match waits && is_full {
-            true => inner.slowest(tag).1,
-            false => None,
+        let Inner {
+            logs, subscribers, ..
+        } = &mut *inner;
+        let survey = match waits && is_full {
+            true => Survey::new(subscribers, tag, log.first()),
+            false => Survey::default(),
         };
-        let Some(entries) = inner.logs.get_mut(&tag) else {
+        let slowest = survey.slowest;
+        let Some(entries) = logs.get_mut(&tag) else {
             return Err(Unpublished::NoLog(*log.terms()));
         };
         let mut places = gone.iter_mut();
@@ -312,8 +329,10 @@ impl Logs {
         match result {
             Ok(true) => inner.counts.published += 1,
             Err(Unpublished::Wait) => {
-                let was_blocked = core::mem::replace(&mut entries.is_blocked, true);
-                inner.blocked += usize::from(!was_blocked);
+                // The oldest entry may be a later one by now.
+                let survey = Survey::new(subscribers, tag, entries.log.first());
+                let was = core::mem::replace(&mut entries.waits_for, survey.behind.max(1));
+                inner.blocked += usize::from(was == 0);
             }
             _ => {}
         }
@@ -350,11 +369,11 @@ impl Logs {
     pub(crate) fn info(&self, tag: u64) -> Option<LogInfo> {
         let mut inner = self.inner.lock();
         let log = inner.logs.get(&tag)?.log;
-        let (subscribers, slowest) = inner.slowest(tag);
+        let survey = Survey::new(&mut inner.subscribers, tag, log.first());
         Some(LogInfo {
             log,
-            subscribers,
-            slowest,
+            subscribers: survey.count,
+            slowest: survey.slowest,
         })
     }
 
@@ -460,7 +479,7 @@ impl Logs {
             return;
         };
         let was = core::mem::replace(&mut subscriber.holds, feed.holds());
-        let wakes = was != feed.holds() && inner.has_waited_for(feed.tag(), was);
+        let wakes = inner.has_waited_for(feed.tag(), was, feed.holds());
         drop(inner);
         if wakes {
             self.waiters.wake(Ready::OUT);
@@ -483,12 +502,20 @@ impl Logs {
 }
 
 impl Inner {
-    /// Whether a publisher has waited for a subscriber that was at `was`; it does so no more.
-    fn has_waited_for(&mut self, tag: u64, was: Option<u64>) -> bool {
-        let entries = self.logs.get(&tag);
-        let is_it =
-            entries.is_some_and(|entries| was.is_some_and(|was| was <= entries.log.first()));
-        is_it && self.unblock(tag)
+    /// A subscriber that needed the entry `was` needs `now`. Returns whether a publisher has waited for it last.
+    fn has_waited_for(&mut self, tag: u64, was: Option<u64>, now: Option<u64>) -> bool {
+        let Some(entries) = self.logs.get_mut(&tag) else {
+            return false;
+        };
+        let first = entries.log.first();
+        let needs = |holds: Option<u64>| holds.is_some_and(|holds| holds <= first);
+        if !needs(was) || needs(now) || entries.waits_for == 0 {
+            return false;
+        }
+        entries.waits_for -= 1;
+        let is_last = entries.waits_for == 0;
+        self.blocked -= usize::from(is_last);
+        is_last
     }
 
     /// Removes a log in which nobody publishes, and that nobody follows.
