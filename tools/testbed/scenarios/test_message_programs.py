@@ -53,7 +53,7 @@ def test_futures(solo, lossy):
     """tools/ibmsg/tests/device.rs."""
     load(solo, lossy)
     ran = solo.run(f"timeout 100 {crate_tests(solo, 'device')} --ignored 2>&1", timeout=310)
-    assert "test result: ok. 6 passed" in ran, ran
+    assert "test result: ok. 7 passed" in ran, ran
 
 
 @pytest.mark.parametrize("lossy", (False, True), ids=("", "lossy"))

@@ -49,7 +49,8 @@ def test_on_the_command_line(solo):
     reader = None
     for text in ("first", "second"):
         publisher = solo.start(f"printf '{text}\\n' | {MESSAGES} publish news --tag 5 --subscribers 1 2>&1")
-        bound(solo)
+        if not reader:
+            bound(solo)
         reader = reader or solo.start(f"exec {MESSAGES} subscribe local news --tag 5 --reconnect --count 2 2>&1")
         assert publisher.wait(60).ok, publisher.text
     assert reader.wait(60).ok and reader.text == "first\nsecond\n", reader.text
