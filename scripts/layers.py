@@ -24,7 +24,7 @@ LAYERS = {
         ("crc", "cred", "crypto", "deque", "fs", "log", "module", "net", "random", "reboot", "ring", "trace"),
         ("file", "mm", "percpu", "sync"),
         ("keyring", "param", "sg", "sysfs", "work"),
-        ("configfs", "io"),
+        ("configfs", "io", "user"),
         ("blk",),
     ],
     "rust/rdma": [

@@ -17,6 +17,7 @@
 #include <linux/hdreg.h>
 #include <linux/inet.h>
 #include <linux/io_uring/cmd.h>
+#include <linux/mmu_notifier.h>
 #include <linux/namei.h>
 #include <linux/random.h>
 #include <linux/ratelimit.h>

@@ -20,4 +20,5 @@
 #include "sync.c"
 #include "sysfs.c"
 #include "uring.c"
+#include "user.c"
 #include "verbs.c"

@@ -32,6 +32,7 @@
 //! | [`sync`] | references that teardown waits for, completions, slots, RCU pointers | `percpu_ref`; completions with time-outs and signals; a value handed over without a lock; a pointer replaced under RCU |
 //! | [`sysfs`] | directories, attributes and links, classes of devices | kobjects, attributes and their removal by themselves, `class_create`, uevents |
 //! | [`trace`] | trace events of a module | `tracepoint` looks up symbols in the kernel crate's bindings only |
+//! | [`user`] \* | pages of programs that stay where they are, and the end of an address space | `pin_user_pages_fast`, `struct mmu_notifier` |
 //! | [`work`] | work queues, and work that can be cancelled | queues of one's own; cancelling, flushing, changing delays; works of objects with a per-CPU count |
 //!
 //! In the `# Context` sections, *any* means that the function may be called even in hard
@@ -76,6 +77,7 @@ pub mod sg;
 pub mod sync;
 pub mod sysfs;
 pub mod trace;
+pub mod user;
 pub mod work;
 
 /// The prefix of this crate's log messages.

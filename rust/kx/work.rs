@@ -72,6 +72,7 @@ pub use item::{
     WorkPointer, //
 };
 pub use queue::{
+    later,
     Options,
     Queue,
     QueueDestroyer, //

@@ -140,15 +140,8 @@ impl Queue {
         let Some(last) = Arc::into_unique_or_drop(this) else {
             return;
         };
-        let last = Arc::from(last);
-        // The work item is queued inside the read section. Dropping the destroyer waits for this
-        // section, and then for the queued work items.
-        let destroyer = DESTROYER.read();
         // This cannot fail, as only the owner of the last reference queues the work item.
-        let _ = match destroyer.get() {
-            Some(queue) => queue.as_kernel().enqueue(last),
-            None => workqueue::system_long().enqueue(last),
-        };
+        let _ = later(Arc::from(last));
     }
 
     pub(super) fn as_raw(&self) -> *mut bindings::workqueue_struct {
@@ -229,6 +222,25 @@ impl workqueue::WorkItem for Queue {
 
 /// The queue of the [`QueueDestroyer`].
 static DESTROYER: RcuPtr<Arc<Queue>> = RcuPtr::null();
+
+/// Queues a work item of the kernel crate on the queue of the [`QueueDestroyer`]. It is for what is dropped where its
+/// end must not wait: no code of the work item runs after the destroyer has ended, before this crate is unloaded.
+///
+/// # Context
+///
+/// *any*
+pub fn later<W, const ID: u64>(work: W) -> W::EnqueueOutput
+where
+    W: workqueue::RawWorkItem<ID> + Send + 'static,
+{
+    // The work item is queued inside the read section. Dropping the destroyer waits for this
+    // section, and then for the queued work items.
+    let destroyer = DESTROYER.read();
+    match destroyer.get() {
+        Some(queue) => queue.as_kernel().enqueue(work),
+        None => workqueue::system_long().enqueue(work),
+    }
+}
 
 /// Destroys queues whose last reference is dropped on one of their own workers.
 ///
