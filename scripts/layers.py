@@ -28,7 +28,7 @@ LAYERS = {
         ("blk",),
     ],
     "rust/rdma": [
-        ("device", "direction", "position", "wc"),
+        ("device", "direction", "position", "spans", "wc"),
         ("cm", "cq", "pd"),
         ("sge",),
         ("dma",),

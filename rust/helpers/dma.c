@@ -50,3 +50,16 @@ __rust_helper bool rust_helper_ib_dma_needs_sync(struct ib_device *dev, u64 addr
 {
 	return !ib_uses_virt_dma(dev) && dma_need_sync(dev->dma_device, addr);
 }
+
+__rust_helper u64 rust_helper_ib_dma_map_page(struct ib_device *dev, struct page *page,
+					      unsigned long offset, size_t size,
+					      enum dma_data_direction dir)
+{
+	return ib_dma_map_page(dev, page, offset, size, dir);
+}
+
+__rust_helper void rust_helper_ib_dma_unmap_page(struct ib_device *dev, u64 addr, size_t size,
+						 enum dma_data_direction dir)
+{
+	ib_dma_unmap_page(dev, addr, size, dir);
+}

@@ -74,6 +74,7 @@ use kx::{
 };
 
 mod pieces;
+mod user;
 
 pub use crate::direction::Direction;
 pub use pieces::{
@@ -81,6 +82,7 @@ pub use pieces::{
     DmaRoom,
     Sink, //
 };
+pub use user::DmaUser;
 
 /// Bytes that stay mapped for a device as long as this value lives, or as a queue pair may use them.
 ///

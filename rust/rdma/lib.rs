@@ -38,7 +38,8 @@
 //! - A device writes only to memory that was made for it: to receive buffers, to [`dma::Sink`]s, and
 //!   to registered regions. A read from a peer ([`sendq::Chain::rdma_read`]) takes nothing but sinks.
 //!   Pieces that are unmapped before the completion of a read pass to the domain as well.
-//! - A region describes the same memory for ever. Only an [`mr::IoMr`] does not.
+//! - A region describes the same memory for ever. Only an [`mr::IoMr`] does not, and an [`mr::UserMr`], which owns what
+//!   it describes.
 //!
 //! # Duties of the driver
 //!
@@ -51,6 +52,10 @@
 //!   domain are closed (see [`pd::Pd`]). Only the completion of an invalidation, or
 //!   [`recv::Received::invalidated`], shows that a key is invalid.
 //! - Under the same condition, it calls [`mr::IoMr::map`] again.
+//!
+//! The same holds for memory of programs: the driver calls [`dma::DmaUser::unmap`] and [`mr::UserMr::invalidated`] when
+//! no work request names the memory and no key is valid for it. Both may be dropped without that: then the domain keeps
+//! the memory.
 //!
 //! An rkey and a remote address are plain numbers, which say nothing about the peer's memory. What
 //! is sent is what the memory has at that time: the driver does not change it before, nor unmap pieces
@@ -78,6 +83,7 @@ pub mod pd;
 mod position;
 pub mod qp;
 pub mod sge;
+mod spans;
 pub mod wc;
 
 pub use qp::{

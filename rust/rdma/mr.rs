@@ -23,12 +23,16 @@
 //! }
 //! ```
 
-use core::ptr::NonNull;
+use core::{
+    mem::ManuallyDrop,
+    ptr::NonNull, //
+};
 
 use crate::{
     dma::{
         DmaPages,
         DmaPieces,
+        DmaUser,
         MappedIo, //
     },
     pd::{
@@ -40,6 +44,7 @@ use crate::{
 };
 use ibtrs_bindings as bindings;
 use kernel::{
+    page::PAGE_SIZE,
     prelude::*,
     sync::Arc, //
 };
@@ -53,6 +58,8 @@ pub enum Access {
     RemoteRead,
     /// The local queue pair and the peer may write.
     RemoteWrite,
+    /// The local queue pair and the peer may write, and the peer may read.
+    RemoteReadWrite,
 }
 
 impl Access {
@@ -63,6 +70,11 @@ impl Access {
             Self::RemoteWrite => {
                 bindings::ib_access_flags_IB_ACCESS_LOCAL_WRITE
                     | bindings::ib_access_flags_IB_ACCESS_REMOTE_WRITE
+            }
+            Self::RemoteReadWrite => {
+                bindings::ib_access_flags_IB_ACCESS_LOCAL_WRITE
+                    | bindings::ib_access_flags_IB_ACCESS_REMOTE_WRITE
+                    | bindings::ib_access_flags_IB_ACCESS_REMOTE_READ
             }
         };
         bits as i32
@@ -155,6 +167,110 @@ impl core::ops::Deref for IoMr {
     #[inline]
     fn deref(&self) -> &Mr {
         &self.0
+    }
+}
+
+/// A memory region for memory of programs, one part after the other.
+///
+/// It owns the memory that it describes. Dropped, or given other memory, while its key may be valid, that
+/// passes to the domain.
+///
+/// It may be dropped in any context.
+pub struct UserMr {
+    /// Taken when this is dropped.
+    mr: ManuallyDrop<Mr>,
+    memory: Option<DmaUser>,
+}
+
+impl UserMr {
+    /// Allocates a region of at most `pages` pages of the machine.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` or `ENOMEM` from the device's driver, when the device cannot register that many
+    /// pages at once or has no region left; `ENOMEM`.
+    pub fn new(pd: &Arc<Pd>, pages: u32) -> Result<Self> {
+        let bytes = usize::try_from(pages)?.saturating_mul(PAGE_SIZE);
+        Ok(Self {
+            mr: ManuallyDrop::new(Mr::with_len(pd, bytes)?),
+            memory: None,
+        })
+    }
+
+    /// Describes all of `memory` as one range of I/O virtual addresses, with new keys. The region must have none,
+    /// or the last ones must have been [invalidated](Self::invalidated).
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` when the memory has more pages than the region, or is mapped for another protection domain;
+    /// `EBUSY`: the last keys may be valid; `ENOMEM`.
+    pub fn describe(&mut self, memory: DmaUser) -> Result {
+        let described = self.try_describe(&memory);
+        match described {
+            Ok(()) => self.memory = Some(memory),
+            // No key was made for it.
+            Err(_) => memory.unmap(),
+        }
+        described
+    }
+
+    fn try_describe(&mut self, memory: &DmaUser) -> Result {
+        if self.memory.is_some() {
+            return Err(EBUSY);
+        }
+        if !self.mr.is_of(memory.pd()) {
+            return Err(EINVAL);
+        }
+        let mapped = memory.mapped();
+        let mut sg = KVVec::new();
+        let zeroed = kernel::bindings::scatterlist::c_zeroed();
+        sg.resize(mapped.len(), zeroed, GFP_KERNEL)?;
+        fill_list(&mut sg, mapped.iter().copied())?;
+        // SAFETY: `fill_list` has made it a list of that many elements with its end marked. The DMA
+        // addresses and lengths are those of memory mapped for the region's device.
+        unsafe { self.mr.map(sg.as_mut_ptr(), i32::try_from(mapped.len())?) }?;
+        self.mr.next_key();
+        Ok(())
+    }
+
+    /// The keys are invalid: the completion of an invalidation has shown that, or the registration was never posted.
+    /// Ends the mapping of the memory.
+    ///
+    /// # Context
+    ///
+    /// Any.
+    pub fn invalidated(&mut self) {
+        if let Some(memory) = self.memory.take() {
+            memory.unmap();
+        }
+    }
+}
+
+/// There is no exclusive reference: the region of another kind could be put in its place.
+impl core::ops::Deref for UserMr {
+    type Target = Mr;
+
+    #[inline]
+    fn deref(&self) -> &Mr {
+        &self.mr
+    }
+}
+
+impl Drop for UserMr {
+    fn drop(&mut self) {
+        // SAFETY: It is taken once, as this value ends.
+        let Mr { pd, .. } = unsafe { ManuallyDrop::take(&mut self.mr) };
+        // The memory goes to the domain, which must be there.
+        drop(self.memory.take());
+        Pd::leave(pd);
     }
 }
 

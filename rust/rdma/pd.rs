@@ -41,14 +41,16 @@ use kernel::{
         Arc,
         Mutex,
         SpinLockIrq, //
-    }, //
+    },
+    workqueue, //
 };
 use kx::{
     pr_warn_ratelimited,
     sync::atomic::{
         Atomic,
         Relaxed, //
-    }, //
+    },
+    work::later, //
 };
 
 pub(crate) mod bases;
@@ -88,7 +90,22 @@ pub struct Pd {
     regions: Mutex<Regions>,
     #[pin]
     memory: SpinLockIrq<Keeper>,
+    /// Drops the last reference.
+    #[pin]
+    free: workqueue::Work<Self>,
     dev: Arc<Device>,
+}
+
+kernel::impl_has_work! {
+    impl HasWork<Self> for Pd { self.free }
+}
+
+impl workqueue::WorkItem for Pd {
+    type Pointer = Arc<Self>;
+
+    fn run(last: Arc<Self>) {
+        drop(last);
+    }
 }
 
 /// The regions of a protection domain.
@@ -114,6 +131,12 @@ static LAST_ID: Atomic<u64> = Atomic::new(0);
 #[inline(never)]
 fn new_memory() -> impl PinInit<SpinLockIrq<Keeper>> {
     new_spinlock_irq!(Keeper::default(), "Pd::memory")
+}
+
+/// As [`new_memory`].
+#[inline(never)]
+fn new_free() -> impl PinInit<workqueue::Work<Pd>> {
+    kernel::new_work!("Pd::free")
 }
 
 /// A queue pair that is being created.
@@ -153,6 +176,7 @@ impl Pd {
                 ptr,
                 id: LAST_ID.fetch_add(1, Relaxed) + 1,
                 memory <- new_memory(),
+                free <- new_free(),
                 regions <- new_mutex!(
                     Regions {
                         list: KVVec::new(),
@@ -168,6 +192,18 @@ impl Pd {
             // SAFETY: The domain was just allocated, and nobody uses it.
             unsafe { bindings::ib_dealloc_pd_user(ptr.as_ptr(), core::ptr::null_mut()) };
         })
+    }
+
+    /// Drops a reference where the end of the domain, which may sleep, must not be waited for.
+    ///
+    /// # Context
+    ///
+    /// Any.
+    pub(crate) fn leave(this: Arc<Self>) {
+        if let Some(last) = Arc::into_unique_or_drop(this) {
+            // It cannot be queued yet: only the owner of the last reference queues it.
+            let _ = later(Arc::from(last));
+        }
     }
 
     /// Allocates a region of at most `pages` pages, which lives as long as the domain. Also returns

@@ -12,7 +12,8 @@ use core::mem::take;
 
 use crate::{
     device::Device,
-    direction::Direction, //
+    direction::Direction,
+    spans::Spans, //
 };
 use ibtrs_bindings as bindings;
 use kernel::{
@@ -20,9 +21,12 @@ use kernel::{
     prelude::*,
     sync::Arc, //
 };
-use kx::mm::{
-    PageBlock,
-    Pieces, //
+use kx::{
+    mm::{
+        PageBlock,
+        Pieces, //
+    },
+    user::UserPages, //
 };
 
 /// Memory that is mapped for a device.
@@ -31,6 +35,8 @@ enum Memory {
     Block(Arc<PageBlock>),
     /// With the address of each piece.
     Pieces(Arc<Pieces>, KVVec<u64>),
+    /// With the address and the length of each span.
+    User(Arc<UserPages>, Spans),
 }
 
 /// Memory and its mapping, without the domain.
@@ -38,8 +44,8 @@ enum Memory {
 /// # Invariants
 ///
 /// The memory is mapped in the direction `dir` for the device of the domain that the mapping was
-/// made in: bytes, if there are any, and blocks as a whole at `addr`, pieces each at the address in
-/// their list.
+/// made in: bytes, if there are any, and blocks as a whole at `addr`, pieces and spans of pages of
+/// programs each at the address in their list.
 pub(crate) struct Mapped {
     memory: Memory,
     addr: u64,
@@ -85,24 +91,48 @@ impl Mapped {
         }
     }
 
+    /// # Safety
+    ///
+    /// Parts of `pages` must be mapped at `spans`, each with that length, in that direction; the mappings
+    /// pass to the result.
+    pub(crate) unsafe fn user(pages: Arc<UserPages>, spans: Spans, dir: Direction) -> Self {
+        // INVARIANT: By this function's contract.
+        Self {
+            memory: Memory::User(pages, spans),
+            addr: 0,
+            dir,
+        }
+    }
+
     /// Ends the mapping and drops the memory.
     ///
     /// # Safety
     ///
     /// `dev` must be the device that the memory is mapped for.
     pub(crate) unsafe fn end(self, dev: &Device) {
+        let Self { memory, addr, dir } = self;
         let unmap = |addr, len| {
             // SAFETY: By the type invariant these bytes are mapped with this length and direction,
             // by this function's contract for this device. As `self` is consumed, this happens once.
-            unsafe { bindings::ib_dma_unmap_single(dev.as_raw(), addr, len, self.dir.raw()) }
+            unsafe { bindings::ib_dma_unmap_single(dev.as_raw(), addr, len, dir.raw()) }
         };
-        match &self.memory {
+        match memory {
             Memory::Bytes(bytes) if bytes.is_empty() => (),
-            Memory::Bytes(bytes) => unmap(self.addr, bytes.len()),
-            Memory::Block(block) => unmap(self.addr, block.len()),
+            Memory::Bytes(bytes) => unmap(addr, bytes.len()),
+            Memory::Block(block) => unmap(addr, block.len()),
             Memory::Pieces(pieces, addrs) => {
                 let mapped = addrs.iter().zip(pieces.blocks());
                 mapped.for_each(|(addr, block)| unmap(*addr, block.len()));
+            }
+            Memory::User(pages, spans) => {
+                for (addr, len) in &*spans {
+                    // CAST: Lossless.
+                    let len = *len as usize;
+                    // SAFETY: As for the others.
+                    unsafe { bindings::ib_dma_unmap_page(dev.as_raw(), *addr, len, dir.raw()) };
+                }
+                // The program's memory is given back only now.
+                drop(pages);
             }
         }
     }

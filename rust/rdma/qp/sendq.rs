@@ -185,6 +185,16 @@ impl<H: Handler> Chain<'_, H> {
         self.rdma(to, from, None, Signal::None);
     }
 
+    /// Writes to the peer's memory, and reports the completion, which shows that the peer's device has got the bytes.
+    pub fn rdma_write_signalled(
+        &mut self,
+        to: Remote,
+        from: impl IntoIterator<Item = Sge>,
+        signal: Signal<'_, H>,
+    ) {
+        self.rdma(to, from, None, signal);
+    }
+
     /// Reads from the peer's memory. If one of the last work requests of a chain is signalled, its
     /// completion also means that the earlier ones have read all of their bytes.
     ///

@@ -40,7 +40,7 @@ unregister_reboot_notifier
 __override_init_fs __revert_init_fs bdev_fua bdev_nr_sectors bdev_partno bdev_read_only bdev_write_cache blk_queue_disable_discard
 blk_queue_disable_secure_erase blk_queue_disable_write_zeroes d_backing_inode disk_openers get_capacity kx_disk_references
 kx_disk_needs_part_scan kx_rq_elapsed_ns kx_rq_timeout_ms path_is_nodev
-kx_is_file_memory kx_is_plain_memory kx_page_follows kx_uncharge_pinned mmu_notifier_unregister unpin_user_pages_dirty_lock
+ib_dma_unmap_page kx_is_file_memory kx_is_plain_memory kx_page_follows kx_uncharge_pinned mmu_notifier_unregister unpin_user_pages_dirty_lock
 __init_waitqueue_head __wake_up capable finish_wait init_wait_entry kx_current_euid kx_current_uid kx_in_egroup misc_deregister poll_wait stream_open
 kx_uring_addr kx_uring_do_in_task kx_uring_done kx_uring_done_in_task kx_uring_file kx_uring_from_tw kx_uring_mark_cancelable
 kx_uring_op kx_uring_words
@@ -52,7 +52,7 @@ wait_for_completion_killable prepare_to_wait_event schedule_timeout
 """.split()
 # The devices of software RDMA have the processor's addresses: nothing is mapped. Only our suites
 # of KUnit call the others.
-NEVER_IN_A_GUEST = ["blk_freeze_queue_start_non_owner", "blk_mq_unfreeze_queue_non_owner", 
+NEVER_IN_A_GUEST = ["blk_freeze_queue_start_non_owner", "blk_mq_unfreeze_queue_non_owner", "ib_dma_map_page",
                     "ib_dma_map_single", "kernel_write", "trace_set_clr_event"]
 # Those by which programs pin memory fail in scenarios of it.
 OF_MEMORY = ["kx_pin_user_pages", "mmu_notifier_register"]

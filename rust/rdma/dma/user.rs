@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Memory of programs that is mapped for a device.
+
+use core::mem::ManuallyDrop;
+
+use crate::{
+    dma::Direction,
+    pd::{
+        keep::{
+            KeepNode,
+            Mapped, //
+        },
+        Pd, //
+    },
+    sge::Sge,
+    spans::Spans, //
+};
+use ibtrs_bindings as bindings;
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+use kx::user::UserPages;
+
+/// A part of the memory of a program, mapped for a device as long as this value lives, or as a queue pair may use it.
+///
+/// The device and the program may access the memory at any time, so it is mapped only for devices that see what the
+/// processor writes, and the other way round, without being told.
+///
+/// It may be dropped in any context.
+///
+/// # Invariants
+///
+/// Each of `spans` maps contiguous bytes of `pages` for the device of `pd` in the direction `dir`; together they are
+/// `len` bytes.
+pub struct DmaUser {
+    pages: Arc<UserPages>,
+    spans: Spans,
+    len: usize,
+    dir: Direction,
+    /// Present until this value is dropped.
+    room: Option<KBox<KeepNode>>,
+    /// Taken when this value is dropped.
+    pd: ManuallyDrop<Arc<Pd>>,
+}
+
+// SAFETY: A mapping has no thread affinity; neither have the pages.
+unsafe impl Send for DmaUser {}
+// SAFETY: Shared references only read the addresses.
+unsafe impl Sync for DmaUser {}
+
+impl DmaUser {
+    /// The longest piece that is mapped as one.
+    const SPAN: usize = 1 << 30;
+
+    /// Maps `len` bytes of `pages` from `at` on.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    ///
+    /// # Errors
+    ///
+    /// - `EINVAL`: the range exceeds the memory, or is empty,
+    /// - `EOPNOTSUPP`: the device does not see the memory as it is,
+    /// - `ENOMEM`, also when the device has no mapping space left.
+    pub fn new(
+        pd: &Arc<Pd>,
+        pages: &Arc<UserPages>,
+        at: usize,
+        len: usize,
+        dir: Direction,
+    ) -> Result<Self> {
+        let count = pages.spans(at, len, Self::SPAN)?.count();
+        if count == 0 {
+            return Err(EINVAL);
+        }
+        let mut this = Self {
+            pages: pages.clone(),
+            spans: Spans::new(count)?,
+            len,
+            dir,
+            room: Some(KeepNode::new(GFP_KERNEL)?),
+            pd: ManuallyDrop::new(pd.clone()),
+        };
+        let dev = pd.device();
+        for span in pages.spans(at, len, Self::SPAN)? {
+            // SAFETY: The device is live, as `pd` keeps it. The bytes are pinned and contiguous.
+            let addr = unsafe {
+                bindings::ib_dma_map_page(dev.as_raw(), span.page, span.offset, span.len, dir.raw())
+            };
+            // SAFETY: The device is live, and the callee accepts any address.
+            if unsafe { bindings::ib_dma_mapping_error(dev.as_raw(), addr) } != 0 {
+                this.end_now();
+                return Err(ENOMEM);
+            }
+            // INVARIANT: The span was just mapped, and there is a place for each. CAST: At most `SPAN`.
+            this.spans.push((addr, span.len as u32));
+            if dev.needs_sync(addr) {
+                this.end_now();
+                return Err(EOPNOTSUPP);
+            }
+        }
+        Ok(this)
+    }
+
+    /// Ends the mapping at once.
+    ///
+    /// The device must no longer use the memory, see the duties of the driver in the documentation of the crate.
+    ///
+    /// # Context
+    ///
+    /// Any.
+    pub fn unmap(mut self) {
+        self.end_now();
+    }
+
+    fn end_now(&mut self) {
+        let spans = core::mem::replace(&mut self.spans, Spans::none());
+        // SAFETY: By the type invariant the spans are mapped; they are taken, so this happens once.
+        let mapped = unsafe { Mapped::user(self.pages.clone(), spans, self.dir) };
+        // SAFETY: They are mapped for this device.
+        unsafe { mapped.end(self.pd.device()) };
+    }
+
+    /// Number of bytes.
+    #[expect(clippy::len_without_is_empty)]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Returns the domain.
+    pub fn pd(&self) -> &Arc<Pd> {
+        &self.pd
+    }
+
+    /// The DMA addresses and lengths of the spans.
+    pub(crate) fn mapped(&self) -> &[(u64, u32)] {
+        &self.spans
+    }
+
+    /// Iterates over the scatter elements of `len` bytes from `at` on, or of what there is of them.
+    pub fn sges(&self, at: usize, len: usize) -> impl Iterator<Item = Sge> + Clone + '_ {
+        let (mut skip, mut left) = (at, len);
+        self.spans.iter().filter_map(move |(addr, span)| {
+            // CAST: Lossless.
+            let span = *span as usize;
+            if skip >= span || left == 0 {
+                skip -= span.min(skip);
+                return None;
+            }
+            let len = left.min(span - skip);
+            // CAST: Lossless; a part of a span, whose length has 32 bits.
+            let sge = Sge::new(
+                &self.pd,
+                addr + skip as u64,
+                len as u32,
+                self.pd.local_dma_lkey(),
+            );
+            (skip, left) = (0, left - len);
+            Some(sge)
+        })
+    }
+}
+
+impl Drop for DmaUser {
+    fn drop(&mut self) {
+        // SAFETY: It is taken once, as this value ends.
+        let pd = unsafe { ManuallyDrop::take(&mut self.pd) };
+        let spans = core::mem::replace(&mut self.spans, Spans::none());
+        if !spans.is_empty() {
+            // SAFETY: By the type invariant the spans are mapped, and this value ends.
+            let mapped = unsafe { Mapped::user(self.pages.clone(), spans, self.dir) };
+            // SAFETY: They are mapped for the device of this domain.
+            unsafe { pd.release(mapped, self.room.take()) };
+        }
+        Pd::leave(pd);
+    }
+}
