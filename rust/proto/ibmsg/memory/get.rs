@@ -7,7 +7,7 @@
 //! invalidated, before the GET is repeated or ends. So its outcome is always certain.
 
 use super::keys::Access;
-use super::range::{Handle, Range, Refusal, Rights, PIECE};
+use super::range::{Handle, Range, Refusal, Rights, MAX_WORK};
 use super::Keys;
 
 /// How the bytes move.
@@ -162,7 +162,7 @@ impl Get {
             return GetStep::Wait;
         };
         let left = self.range.end().saturating_sub(first.start());
-        let part = Range::new(first.start(), left.min(u64::from(PIECE))).unwrap_or(first);
+        let part = Range::new(first.start(), left.min(u64::from(MAX_WORK))).unwrap_or(first);
         let to = self.at;
         self.at = self.at.saturating_add(part.len());
         self.landing = Landing::Open(id);

@@ -113,7 +113,8 @@ impl<const N: usize> Granted<N> {
         }
     }
 
-    fn end(&mut self, at: usize) {
+    /// The key at the place is to be invalidated, or never was registered: [`Granted::invalidated`] follows.
+    pub fn end(&mut self, at: usize) {
         if let Some(Some(entry)) = self.entries.get_mut(at) {
             entry.ending = true;
         }

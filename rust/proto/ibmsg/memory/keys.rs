@@ -243,6 +243,11 @@ impl<const N: usize> Keys<N> {
         true
     }
 
+    /// Whether no key of the peer is there, and none was asked for.
+    pub fn is_empty(&self) -> bool {
+        self.entries.iter().all(Option::is_none)
+    }
+
     /// The connection is lost, and its queue pair drained: there are no keys, and no work requests.
     pub fn lost(&mut self) {
         self.entries = [None; N];

@@ -41,7 +41,7 @@ pub use get::{Get, GetStep, Way};
 pub use granted::{GrantError, Granted};
 pub use keys::{Keys, KeysError, Want};
 pub use put::{Put, PutStep};
-pub use range::{Handle, Key, Range, Refusal, Rights, PIECE};
+pub use range::{Handle, Key, Range, Refusal, Rights, MAX_WORK, PIECE};
 pub use terms::{MemoryTerms, MAX_KEYS};
 
 use crate::send::Progress;

@@ -12,7 +12,7 @@ pub(crate) const MAX_GENERATION: u64 = u64::MAX >> SLOT_BITS;
 /// first and the last are whole.
 pub const PIECE: u32 = 1 << 21;
 const PIECE_SHIFT: u32 = PIECE.trailing_zeros();
-/// Bytes of one RDMA READ or WRITE.
+/// Bytes of one RDMA READ or WRITE, and of a push: wherever these begin in a page, they have no more pages than a piece.
 pub const MAX_WORK: u32 = 1 << 20;
 
 /// Names published memory: slot | generation << 16. The generation is never 0.

@@ -6,7 +6,7 @@ use ibmsg_proto::limits::FIRST;
 use ibmsg_proto::memory::export::Unmapping;
 use ibmsg_proto::memory::{
     range, Bodies, Export, GetStep, GrantError, Granted, Handle, Key, Keys, MemoryTerms, OpOutcome,
-    Put, PutStep, Range, Refusal, Rights, Unmap, Want, Way, MAX_KEYS, PIECE,
+    Put, PutStep, Range, Refusal, Rights, Unmap, Want, Way, MAX_KEYS, MAX_WORK, PIECE,
 };
 use ibmsg_proto::receive::Receiver;
 use ibmsg_proto::send::{Next, SendLimits, Sender};
@@ -377,20 +377,28 @@ fn revoked_keys_are_returned_when_nothing_uses_them() {
 #[test]
 fn a_push_ends_when_its_landing_key_is_invalid() {
     let mut keys = Keys::<4>::new(1);
-    let range = Range::new(0, P).unwrap();
+    let most = u64::from(MAX_WORK);
+    let range = Range::new(3, most + 1).unwrap();
     let mut get = memory_get(range, Way::Push);
     assert_eq!(get.step(&mut keys, None), GetStep::Wait);
-    assert!(matches!(
-        get.step(&mut keys, Some(5)),
-        GetStep::Request { id: 5, .. }
-    ));
+    let request = |start, len, to, id| GetStep::Request {
+        part: Range::new(start, len).unwrap(),
+        to,
+        id,
+    };
+    assert_eq!(get.step(&mut keys, Some(5)), request(3, most, 0, 5));
     assert!(!get.got(6, None));
     assert!(get.got(5, None));
     assert!(!get.got(5, None));
     assert_eq!(get.step(&mut keys, Some(6)), GetStep::Invalidate);
     assert_eq!(get.step(&mut keys, Some(6)), GetStep::Wait);
     get.invalidated();
-    assert_eq!(get.step(&mut keys, Some(6)), GetStep::Ended(None));
+    // The rest is asked for when the first landing zone is closed.
+    assert_eq!(get.step(&mut keys, Some(6)), request(3 + most, 1, most, 6));
+    assert!(get.got(6, None));
+    assert_eq!(get.step(&mut keys, Some(7)), GetStep::Invalidate);
+    get.invalidated();
+    assert_eq!(get.step(&mut keys, Some(7)), GetStep::Ended(None));
 }
 
 fn memory_get(range: Range, way: Way) -> ibmsg_proto::memory::Get {
