@@ -16,6 +16,7 @@
 //! | [`place`] | channels by the time until which they wait |
 //! | [`spare`] | memory with which the lists grow |
 //! | [`ticket`] | notifies another module |
+//! | [`memory`] | PUTs in the queue, records about memory |
 //! | [`arrive`] | takes records that have arrived |
 //!
 //! Whatever may have to be kept later has its place before: a receipt, the reply of the kernel to a call, an
@@ -27,6 +28,7 @@
 mod arrive;
 mod calls;
 mod inbox;
+mod memory;
 mod out;
 mod place;
 mod publish;
@@ -51,6 +53,7 @@ pub(crate) use inbox::{
     Take,
     Taken, //
 };
+pub(crate) use memory::Copied;
 pub(crate) use out::{
     Reserved,
     Sent, //
@@ -110,6 +113,7 @@ use out::{
 
 use crate::{
     limits::Charge,
+    memory::Memory,
     types::{
         Body,
         Event,
@@ -246,6 +250,10 @@ pub(crate) struct Chan {
     pub(crate) counts: Counts,
     /// Replies that came too late.
     late: Stack,
+    /// What is published, and operations on memory; none before the first.
+    pub(crate) memory: Option<KBox<Memory>>,
+    /// It is in the list of those for whose memory something is to be done that may sleep.
+    pub(crate) is_listed_memory: bool,
     /// The next channel that is forgotten.
     pub(crate) next: Option<KBox<Chan>>,
     _charge: Option<Charge>,
@@ -318,6 +326,8 @@ impl Chan {
             has_all: false,
             counts: Counts::default(),
             late: Stack::new(),
+            memory: None,
+            is_listed_memory: false,
             next: None,
             _charge: charge,
         }
@@ -370,6 +380,7 @@ impl Chan {
             && !self.proto.owes_close()
             && !self.owes_closed
             && self.owed == Owed::Nothing
+            && self.is_memory_quiet()
     }
 
     /// Whether OPEN or RESUME is still to be sent.
@@ -448,9 +459,13 @@ impl Chan {
 
     /// Moves to a connection from one that works. Returns whether there is something to send by it.
     pub(crate) fn relocate(&mut self, conn: Conn) -> bool {
+        if !self.may_leave() {
+            return false;
+        }
         let Some(entry) = self.proto.relocate(conn) else {
             return false;
         };
+        self.memory_left();
         self.leaves();
         self.owed = Owed::Resume(entry);
         true
@@ -513,6 +528,7 @@ impl Chan {
             || self.next_message().is_some()
             || self.has_news_to_send()
             || due == Due::Now
+            || self.has_memory_records()
     }
 
     /// Where the message is that is to be sent next, and how much of it was sent; none if it waits for others.
@@ -885,13 +901,21 @@ impl Chan {
                     (Kind::Reply, Outcome::NotDelivered) if is_queued => Outcome::Unknown,
                     _ => outcome,
                 };
-                self.tell(sent.about, outcome, cause);
+                self.tell_sent(&sent, outcome, cause);
             }
             self.proto.tx.release(sent.item.take());
             self.out.bury(sent);
         }
         if cause == Cause::Closed {
             self.end_calls(Some(self.proto.tx.taken()), cause);
+        }
+    }
+
+    /// Tells the program what has become of what stands in the queue.
+    fn tell_sent(&mut self, sent: &Sent, outcome: Outcome, cause: Cause) {
+        match &sent.put {
+            Some(put) => self.tell_put(sent, put, outcome, cause),
+            None => self.tell(sent.about, outcome, cause),
         }
     }
 
@@ -940,7 +964,7 @@ impl Chan {
                     self.expires_at(sent.deadline);
                 }
                 _ if !sent.item.is_expired() => {
-                    self.tell(sent.about, Outcome::Delivered, Cause::Closed);
+                    self.tell_sent(&sent, Outcome::Delivered, Cause::Closed);
                 }
                 _ => {}
             }
@@ -985,7 +1009,9 @@ impl Chan {
             self.inbox.tell(notice);
             self.wake.wake(Ready::IN | Ready::PRI);
         }
-        earlier(next, self.calls.deadline())
+        let memory = self.memory.as_mut();
+        let gets = memory.and_then(|memory| memory.expire_gets(now));
+        earlier(earlier(next, self.calls.deadline()), gets)
     }
 
     /// Gives up messages, by their deadlines, and tells what has become of them. Those that were sent are still
@@ -1003,7 +1029,7 @@ impl Chan {
             let Some(outcome) = self.proto.tx.expire(&mut sent.item) else {
                 return Some(sent);
             };
-            self.tell(sent.about, outcome, cause);
+            self.tell_sent(&sent, outcome, cause);
             if !is_unsent {
                 return Some(sent);
             }
@@ -1051,7 +1077,7 @@ impl Chan {
                     self.expires_at(sent.deadline);
                 }
                 _ if !sent.item.is_expired() => {
-                    self.tell(sent.about, Outcome::Delivered, Cause::Closed);
+                    self.tell_sent(&sent, Outcome::Delivered, Cause::Closed);
                 }
                 _ => {}
             }

@@ -5,6 +5,7 @@
 mod call;
 mod channel;
 mod context;
+mod memory;
 mod portal;
 mod publish;
 
@@ -34,6 +35,10 @@ const SHUTDOWN: u32 = 0xB904;
 const CALL: u32 = 0xB905;
 const FLUSH: u32 = 0xB906;
 const TUNE: u32 = 0xB907;
+const MAP: u32 = 0xB908;
+const UNMAP: u32 = 0xB909;
+const PUT: u32 = 0xB90A;
+const GET: u32 = 0xB90B;
 const SUBSCRIBE: u32 = 0xB910;
 const UNSUBSCRIBE: u32 = 0xB911;
 const LOG: u32 = 0xB912;
@@ -57,6 +62,16 @@ const CALL_REPLY_LEN: usize = 28;
 const CALL_STATUS: usize = 36;
 const CALL_LEN: usize = 48;
 const TUNE_LEN: usize = 24;
+
+/// Where `map.handle` is.
+const MAP_HANDLE: usize = 32;
+const MAP_LEN: usize = 40;
+const UNMAP_LEN: usize = 16;
+const COPY_LEN: usize = 48;
+
+/// What the other program may do with memory that is published.
+const MEM_GET: u32 = 1;
+const MEM_PUT: u32 = 2;
 
 /// The longest message that can be written.
 const MAX_MESSAGE: usize = ibmsg_proto::limits::MAX_MESSAGE as usize;

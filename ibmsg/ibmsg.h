@@ -294,6 +294,51 @@ enum ibmsg_policy {
 };
 
 /*
+ * On a channel: publishes memory of this program, which stays pinned until IBMSG_IOC_UNMAP, the end of the channel, or
+ * the end of the program's address space (exit, execve), whichever comes first.  The other program may get from it and put
+ * to it at offsets, with the handle, which this program sends it in a message.  The memory is anonymous or shared, and
+ * counts against RLIMIT_MEMLOCK.
+ */
+struct ibmsg_map {
+	__u32 size;
+	__u32 flags;		/* what the other program may do: IBMSG_MEM_* */
+	__u64 addr;		/* where the memory begins */
+	__u64 len;		/* bytes */
+	__u64 offset;		/* of the first byte, as the program likes; it has the same place in a page as addr */
+	__u64 handle;		/* out */
+};
+
+#define IBMSG_MEM_GET		0x01
+#define IBMSG_MEM_PUT		0x02
+
+/*
+ * On a channel: takes a handle back.  Returns when the memory cannot be reached any more; operations of the other program
+ * that are under way end first.
+ */
+struct ibmsg_unmap {
+	__u32 size;
+	__u32 flags;		/* IBMSG_F_NOWAIT: EBUSY if that takes longer; it goes on then */
+	__u64 handle;
+};
+
+/*
+ * On a channel: IBMSG_IOC_PUT copies memory of this program to that of the other one, IBMSG_IOC_GET the other way.  They
+ * return when all of it is there.  The other program finds what was put in place when it takes a message that was written
+ * afterwards.  Both are commands of io_uring as well: IORING_OP_URING_CMD with `cmd_op' IBMSG_IOC_PUT or IBMSG_IOC_GET and
+ * `addr' the address of this structure, which is read when the command is issued.
+ */
+struct ibmsg_copy {
+	__u32 size;
+	__u32 flags;		/* PUT: IBMSG_F_NOWAIT: EAGAIN if there is no room in the queue of messages */
+	__u64 handle;		/* of the other program */
+	__u64 offset;		/* where to begin in its memory */
+	__u64 addr;		/* where to begin in this program's */
+	__u64 len;		/* bytes, at least 1 */
+	__u32 timeout_ms;	/* 0: that of the channel's opts */
+	__u32 reserved;
+};
+
+/*
  * On any of the files: what it is.
  */
 struct ibmsg_info {
@@ -345,6 +390,10 @@ enum ibmsg_state {
 /* On a channel, no argument: sends what waits for other messages, IBMSG_F_MORE. */
 #define IBMSG_IOC_FLUSH		_IO(IBMSG_IOC, 6)
 #define IBMSG_IOC_TUNE		_IO(IBMSG_IOC, 7)	/* struct ibmsg_tune */
+#define IBMSG_IOC_MAP		_IO(IBMSG_IOC, 8)	/* struct ibmsg_map */
+#define IBMSG_IOC_UNMAP		_IO(IBMSG_IOC, 9)	/* struct ibmsg_unmap */
+#define IBMSG_IOC_PUT		_IO(IBMSG_IOC, 10)	/* struct ibmsg_copy */
+#define IBMSG_IOC_GET		_IO(IBMSG_IOC, 11)	/* struct ibmsg_copy */
 #define IBMSG_IOC_SUBSCRIBE	_IO(IBMSG_IOC, 16)	/* struct ibmsg_subscribe */
 #define IBMSG_IOC_UNSUBSCRIBE	_IO(IBMSG_IOC, 17)	/* struct ibmsg_unsubscribe */
 #define IBMSG_IOC_LOG		_IO(IBMSG_IOC, 18)	/* struct ibmsg_log */

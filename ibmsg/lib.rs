@@ -14,6 +14,7 @@
 //! | [`access`] | the operator's rules |
 //! | [`link`] | carries frames; [`link::Local`] inside a machine |
 //! | [`publish`] | logs of portals |
+//! | [`memory`] | memory of programs on a channel |
 //! | [`portal`] | names at which channels are accepted |
 //! | [`channel`] | one end of a channel |
 //! | [`session`] | one side of a session: its channels and connections |
@@ -30,7 +31,7 @@
 //! `ChannelFile::reading`, `Host::open`, `Handlers::portals`; `Peers::list`; `Session::state`, under which no other
 //! session is locked; then `Portals::bound`, `Portal::offers`, `Access::rules`, `Account::used`, `Limits::used`,
 //! `LogLimits::proved`, `LogLimits::others`, `Local::state` and the locks of message connections
-//! ([`ibtrs_core::messages`]), one at a time, and the locks of wait queues and work items. `Local::changing` comes
+//! ([`ibtrs_core::messages`]), one at a time, and of protection domains, and the locks of wait queues and work items. `Local::changing` comes
 //! before `Session::state`. All but `reading`, `open`, `portals` and `changing` are spinlocks that may be taken in any
 //! context.
 
@@ -64,6 +65,7 @@ mod file;
 mod hub;
 mod limits;
 mod link;
+mod memory;
 mod modules;
 mod peers;
 mod portal;

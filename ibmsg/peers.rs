@@ -356,6 +356,10 @@ impl Upper for End {
         self.side.arrived(id, frame, done)
     }
 
+    fn completed(&self, id: Conn, cookie: u64) {
+        self.side.completed(id, cookie);
+    }
+
     fn lost(&self, id: Conn) {
         self.side.lost(id);
     }

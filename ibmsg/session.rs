@@ -22,6 +22,7 @@
 //! | [`refusals`] | channels that clients were refused |
 //! | [`revoke`] | channels that clients may not have any more |
 //! | [`finish`] | closes channels in the place of programs |
+//! | [`memory`] | memory of programs |
 //!
 //! A channel that has something to send is in the list of its connection ([`ready`]). The first one in the list fills
 //! frames until its quantum is used up, and goes to the end ([`ibmsg_proto::fair`]): so a channel waits for
@@ -32,6 +33,7 @@ mod finish;
 mod garbage;
 mod gather;
 mod listening;
+mod memory;
 mod moves;
 mod news;
 mod program;
@@ -111,12 +113,16 @@ use crate::{
 
 /// The most channels of a session.
 const MAX_CHANNELS: usize = if cfg!(IBTRS_KUNIT) { 64 } else { 65_536 };
+/// The most connections, with those that are not drained.
+const MAX_CONNS: usize = 2 * MAX_ATTEMPTS;
 /// For how long to wait for memory, in microseconds.
 const PAUSE_US: u64 = 10_000;
 /// The work item that does what was left.
 const MORE: u64 = 1;
 /// The work item that waits for memory.
 const FEED: u64 = 2;
+/// The work item that maps and registers memory of programs.
+const MEMORY: u64 = 3;
 
 /// What all sessions share.
 #[derive(Clone)]
@@ -172,6 +178,8 @@ pub(crate) struct State {
     conns: KVec<KBox<ConnState>>,
     /// Attempts that have begun and have no connection yet.
     begun: KVec<u32>,
+    /// Connections that are not used any more, and may not be drained: the device may still use memory by them.
+    undrained: KVec<Conn>,
     /// Boxed, as nodes of the tree move when they are inserted.
     chans: RBTree<u32, KBox<Chan>>,
     len: usize,
@@ -187,6 +195,8 @@ pub(crate) struct State {
     hungry: Deque<u32>,
     /// Channels whose messages wait for others.
     gathering: Gathering,
+    /// Channels for whose memory something is to be done that may sleep.
+    sleepers: Deque<u32>,
     /// When the timer runs.
     timer_at: Option<u64>,
     /// Channels from this number on are to be looked at, as connections have come or gone.
@@ -250,12 +260,15 @@ pub(crate) struct Session {
     /// See [`gather`].
     #[pin]
     alarm: HrTimer<Self>,
+    #[pin]
+    memory: DelayedWork<Self, MEMORY>,
 }
 
 kx::impl_has_work! {
     impl HasWork<DelayedWork<Self>> for Session { self.timer }
     impl HasWork<DelayedWork<Self, MORE>> for Session { self.more }
     impl HasWork<DelayedWork<Self, FEED>> for Session { self.feed }
+    impl HasWork<DelayedWork<Self, MEMORY>> for Session { self.memory }
 }
 
 impl WorkItem for Session {
@@ -290,6 +303,14 @@ impl WorkItem<FEED> for Session {
     }
 }
 
+impl WorkItem<MEMORY> for Session {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        Side(this).memory_work();
+    }
+}
+
 /// A reference to a side.
 #[derive(Clone)]
 pub(crate) struct Side(Arc<Session>);
@@ -317,6 +338,7 @@ impl Side {
         let state = State {
             conns: KVec::new(),
             begun: KVec::with_capacity(MAX_ATTEMPTS, GFP_KERNEL)?,
+            undrained: KVec::with_capacity(MAX_CONNS, GFP_KERNEL)?,
             chans: RBTree::new(),
             len: 0,
             last: 0,
@@ -325,6 +347,7 @@ impl Side {
             stale: 0,
             hungry: Deque::new(),
             gathering: Gathering::new(),
+            sleepers: Deque::new(),
             timer_at: None,
             walk: None,
             live: None,
@@ -340,6 +363,7 @@ impl Side {
             is_over: false,
         };
         let (for_more, for_feed) = (queue.clone(), queue.clone());
+        let for_memory = queue.clone();
         Ok(Self(Arc::pin_init(
             pin_init!(Session {
                 role,
@@ -354,6 +378,7 @@ impl Side {
                 more <- kx::new_delayed_work!(for_more, "Session::more"),
                 feed <- kx::new_delayed_work!(for_feed, "Session::feed"),
                 alarm <- HrTimer::new(),
+                memory <- kx::new_delayed_work!(for_memory, "Session::memory"),
             }),
             GFP_KERNEL,
         )?))
@@ -410,7 +435,9 @@ impl Side {
         self.0.timer.disable_sync();
         self.0.more.disable_sync();
         self.0.feed.disable_sync();
+        self.0.memory.disable_sync();
         self.each_chan(|state, id| {
+            Self::settle_memory(state, id);
             if let Some(chan) = state.chans.get_mut(&id) {
                 chan.abandon(Cause::PeerLost);
                 let portal = chan.portal;
@@ -451,6 +478,9 @@ impl Side {
         let Some(chan) = state.chans.get_mut(&id) else {
             return;
         };
+        if chan.memory.is_some() {
+            self.attend_memory(chan, &state.conns, &mut state.sleepers);
+        }
         if let Some(gone) = chan.take_gone() {
             state.garbage.add_sent(gone);
         }
@@ -534,6 +564,7 @@ impl Side {
         let flags = GFP_ATOMIC | __GFP_NOWARN;
         state.timed.reserve(more, flags)?;
         state.hungry.reserve(more, flags)?;
+        state.sleepers.reserve(more, flags)?;
         for conn in &mut state.conns {
             conn.ready.reserve(more, flags)?;
         }

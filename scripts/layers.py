@@ -77,6 +77,7 @@ LAYERS = {
         ("types",),
         ("limits", "link"),
         ("publish",),
+        ("memory",),
         ("access", "portal", "channel"),
         ("session",),
         ("peers",),

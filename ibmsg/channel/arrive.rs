@@ -291,6 +291,7 @@ impl Chan {
 
     /// What was under way by the former connection begins again.
     fn restart(&mut self) {
+        self.peer_is_fenced();
         self.out.lost();
         self.inbox.drop_pieces();
         self.is_front = false;

@@ -18,9 +18,12 @@ use kx::deque::{
     Spare, //
 };
 
-use crate::types::{
-    Body,
-    Kind, //
+use crate::{
+    memory::PutOp,
+    types::{
+        Body,
+        Kind, //
+    }, //
 };
 
 /// What a program may be told about a message.
@@ -57,6 +60,8 @@ pub(crate) struct Sent {
     /// When its time is over.
     pub(crate) deadline: Option<u64>,
     pub(crate) body: Body,
+    /// A PUT, of which this is the note.
+    pub(crate) put: Option<KBox<PutOp>>,
     /// The next message that is not needed any more, and the first one of another channel.
     pub(crate) next: Option<KBox<Sent>>,
     pub(crate) others: Option<KBox<Sent>>,
@@ -149,6 +154,50 @@ impl Out {
                 return;
             }
         }
+    }
+
+    /// Makes the last message, which was just queued, the note of a PUT.
+    pub(crate) fn add_put(&mut self, put: KBox<PutOp>) {
+        let last = self.queue.len().wrapping_sub(1);
+        if let Some(sent) = self.get_mut(last) {
+            sent.put = Some(put);
+        }
+    }
+
+    /// The PUT with a number.
+    pub(crate) fn put_mut(&mut self, number: u32) -> Option<&mut PutOp> {
+        let at = self.find_put(number)?;
+        self.get_mut(at)?.put.as_deref_mut()
+    }
+
+    fn find_put(&self, number: u32) -> Option<usize> {
+        let is_it = |sent: &KBox<Sent>| {
+            let put = sent.put.as_ref();
+            put.is_some_and(|put| put.number() == number)
+        };
+        self.queue.iter().position(is_it)
+    }
+
+    /// Calls a function for all PUTs.
+    pub(crate) fn each_put(&mut self, mut f: impl FnMut(&mut PutOp)) {
+        for at in 0..self.queue.len() {
+            if let Some(put) = self.get_mut(at).and_then(|sent| sent.put.as_deref_mut()) {
+                f(put);
+            }
+        }
+    }
+
+    /// Sets the deadline of a PUT to the past, so that it expires.
+    pub(crate) fn expire_put(&mut self, number: u32) {
+        let at = self.find_put(number);
+        if let Some(sent) = at.and_then(|at| self.get_mut(at)) {
+            sent.deadline = Some(0);
+        }
+    }
+
+    /// Takes a message that has no number out, for [`Out::bury`].
+    pub(crate) fn remove(&mut self, at: usize) -> Option<KBox<Sent>> {
+        self.queue.remove(at)
     }
 
     /// Takes the first message out, for [`Out::bury`].

@@ -361,6 +361,7 @@ impl Chan {
             status: fields.status,
             deadline: None,
             body,
+            put: None,
             next: None,
             others: None,
         };

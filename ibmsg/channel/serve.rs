@@ -26,6 +26,8 @@ use ibmsg_proto::{
     }, //
 };
 
+use ibtrs_core::messages::memory::Device;
+
 use super::{
     Chan,
     Owed, //
@@ -53,10 +55,11 @@ pub(crate) enum Served {
 }
 
 impl Chan {
-    /// Adds records to a frame for the connection `on`, and their number to `records`.
+    /// Adds records to a frame for the connection `on`, and their number to `records`. `device`: what the connection
+    /// does with memory.
     pub(crate) fn serve(
         &mut self,
-        on: Conn,
+        (on, device): (Conn, Option<&dyn Device>),
         frame: &mut FrameWriter<'_>,
         records: &mut u32,
         now: u64,
@@ -66,7 +69,7 @@ impl Chan {
         }
         // What waits for others is sent now if its time is over: the caller takes what is left for lack of credits.
         self.gather.expire(now);
-        let served = self.serve_records(on, frame, records, now);
+        let served = self.serve_records((on, device), frame, records, now);
         match served {
             None => Served::Full,
             Some(Served::All) => {
@@ -81,7 +84,7 @@ impl Chan {
     /// None if the frame is full.
     fn serve_records(
         &mut self,
-        on: Conn,
+        (on, device): (Conn, Option<&dyn Device>),
         frame: &mut FrameWriter<'_>,
         records: &mut u32,
         now: u64,
@@ -96,9 +99,11 @@ impl Chan {
                 self.is_front = true;
                 self.deficit.begin(QUANTUM);
             }
+            self.put_memory(on, frame, records)?;
             loop {
-                match self.put_message(frame)? {
+                match self.put_message((on, device), frame)? {
                     Put::Record => *records += 1,
+                    Put::Again => {}
                     Put::Nothing if self.serve_subscribers(now) => {}
                     Put::Nothing => break,
                     Put::NoQuantum => {
@@ -107,6 +112,8 @@ impl Chan {
                     }
                 }
             }
+            // A PUT may have asked for a key.
+            self.put_memory(on, frame, records)?;
         }
         // A record that is lost for want of room would not be made again.
         if frame.room() < CLOSE_LEN {
@@ -175,7 +182,11 @@ impl Chan {
     }
 
     /// Adds the next message, or a piece of it. None if the frame has no room.
-    fn put_message(&mut self, frame: &mut FrameWriter<'_>) -> Option<Put> {
+    fn put_message(
+        &mut self,
+        on: (Conn, Option<&dyn Device>),
+        frame: &mut FrameWriter<'_>,
+    ) -> Option<Put> {
         let Some((at, offset)) = self.next_message() else {
             return Some(Put::Nothing);
         };
@@ -184,6 +195,9 @@ impl Chan {
         let Some(sent) = self.out.get_mut(at) else {
             return Some(Put::Nothing);
         };
+        if sent.put.is_some() && !sent.item.is_expired() {
+            return self.put_put(at, on, frame);
+        }
         let total = sent.item.len();
         let left = total.saturating_sub(offset);
         let room = frame.room().checked_sub(MESSAGE_HDR_LEN)?;
@@ -259,8 +273,11 @@ impl Chan {
     }
 }
 
-enum Put {
+/// What was done for the next message.
+pub(super) enum Put {
     Record,
+    /// Nothing was sent: it has left the queue, or SKIP takes its place.
+    Again,
     Nothing,
     NoQuantum,
 }

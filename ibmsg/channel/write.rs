@@ -193,6 +193,7 @@ impl Chan {
             status: reserved.status,
             deadline: reserved.deadline,
             body,
+            put: None,
             next: None,
             others: None,
         };

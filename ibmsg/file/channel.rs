@@ -45,12 +45,16 @@ use super::{
     CALL,
     FILE_CHANNEL,
     FLUSH,
+    GET,
     INFO,
+    MAP,
     MAX_MESSAGE,
+    PUT,
     SHUTDOWN,
     SUBSCRIBE,
     TUNE,
     TUNE_LEN,
+    UNMAP,
     UNSUBSCRIBE, //
 };
 use crate::{
@@ -329,16 +333,19 @@ impl UringOps for ChannelFile {
     fn uring_cmd<'a>(&self, issue: Issue<'a, Self>) -> Issued<'a> {
         match issue.op() {
             CALL => self.issue_call(issue),
+            PUT | GET => self.issue_copy(issue),
             _ => issue.fail(ENOTTY),
         }
     }
 
     fn uring_complete(&self, words: Words, is_dying: bool) -> Result<usize> {
-        self.complete_call(words, is_dying)
+        let copied = self.complete_copy(words);
+        copied.unwrap_or_else(|| self.complete_call(words, is_dying))
     }
 
     fn uring_cancel(&self, words: Words) -> Option<(Command, Error)> {
-        self.cancel_call(words)
+        let copied = self.cancel_copy(words);
+        copied.unwrap_or_else(|| self.cancel_call(words))
     }
 }
 
@@ -400,6 +407,9 @@ impl FileOps for ChannelFile {
                 self.its.side.flush(self.its.channel);
                 Ok(0)
             }
+            MAP => self.map(arg),
+            UNMAP => self.unmap(arg),
+            PUT | GET => self.copy_memory(file, cmd, arg),
             INFO => self.info(arg),
             SHUTDOWN => {
                 if arg != 0 {

@@ -161,7 +161,7 @@ impl Side {
         let from = done.whole().saturating_sub(1);
         // What is copied, and what is not used, is so without the lock.
         let mut parcels = match Records::parse(frame) {
-            Ok((_, records)) => Parcels::new(records.with_publishing(), from),
+            Ok((_, records)) => Parcels::new(self.readable(records), from),
             Err(_) => Parcels::none(),
         };
         let mut state = self.0.state.lock();
@@ -215,7 +215,7 @@ impl Side {
         let now = now();
         let mut arrived = Arrived::Done;
         let from = done.whole() - 1;
-        let records = records.with_publishing();
+        let records = self.readable(records);
         // The channel of the messages before, which is to be looked after.
         let mut changed = None;
         for (at, record) in records.enumerate().skip(from) {
@@ -234,6 +234,7 @@ impl Side {
                 Ok(Record::Resume(resume)) if self.0.role == Role::Server => {
                     self.resume(state, id, resume, done, now)
                 }
+                Ok(Record::Memory(record)) => self.memory_record(state, id, record, now),
                 Ok(record) => self.record(state, id, record, now),
                 Err(e) => Err(Fault::Protocol(e.as_str())),
             };
@@ -261,6 +262,14 @@ impl Side {
         }
         self.step(state, now);
         arrived
+    }
+
+    /// Records as the other machine may send them.
+    fn readable<'a>(&self, records: Records<'a>) -> Records<'a> {
+        match self.memory_terms() {
+            Some(_) => records.with_publishing().with_memory(),
+            None => records.with_publishing(),
+        }
     }
 
     /// Takes a message, after which its channel is to be looked after.
@@ -385,6 +394,9 @@ impl Side {
         open: &Open<'_>,
         now: u64,
     ) -> Result<(), Fault> {
+        if !Self::fence_memory(state, from, (open.channel, open.moves))? {
+            return Err(Fault::NoMemory);
+        }
         if let Some(chan) = state.chans.get_mut(&open.channel) {
             // The client has forgotten the channel, and begins another one with its number.
             if chan.proto.peer_has_ended() || chan.proto.is_over() {
@@ -459,7 +471,7 @@ impl Side {
             from,
             open.moves,
             &open.window,
-            terms.window,
+            terms.window.with_memory(self.memory_terms()),
             terms.limits,
             FIRST,
         );
@@ -490,6 +502,9 @@ impl Side {
         now: u64,
     ) -> Result<(), Fault> {
         for entry in resume.entries().skip(done.entries()) {
+            if !Self::fence_memory(state, from, (entry.channel, entry.moves))? {
+                return Err(Fault::NoMemory);
+            }
             let State { conns, chans, .. } = &mut *state;
             let chan = chans.get_mut(&entry.channel);
             let answer = match chan.filter(|chan| !chan.proto.is_over()) {
@@ -520,6 +535,8 @@ impl Side {
             let id = lost.id;
             lost.has_failed = true;
             lost.out.fail("the client has given the attempt up");
+            // There is a place: connections are refused before.
+            let _ = state.undrained.push_within_capacity(id);
             self.forget(state, id);
         }
         state.live = LiveCopy::new(live);

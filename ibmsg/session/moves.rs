@@ -19,7 +19,8 @@ use super::{
     ready::Ready,
     ConnState,
     Side,
-    State, //
+    State,
+    MAX_CONNS, //
 };
 use crate::{
     link::{
@@ -59,7 +60,9 @@ impl Upper for Side {
             state = self.0.state.lock();
         }
         let is_known = state.conns.iter().any(|conn| conn.id.epoch == id.epoch);
-        if state.is_over || is_known || state.conns.len() >= MAX_ATTEMPTS {
+        let is_full = state.conns.len() >= MAX_ATTEMPTS
+            || state.conns.len() + state.undrained.len() >= MAX_CONNS;
+        if state.is_over || is_known || is_full {
             return Err(EINVAL);
         }
         let flags = GFP_ATOMIC | __GFP_NOWARN;
@@ -99,6 +102,10 @@ impl Upper for Side {
         self.frame(id, frame, done)
     }
 
+    fn completed(&self, id: Conn, cookie: u64) {
+        self.memory_done(id, cookie);
+    }
+
     fn draining(&self, seconds: u32) {
         let drain = Drain { seconds };
         self.locked(|state| {
@@ -121,11 +128,10 @@ impl Upper for Side {
     fn lost(&self, id: Conn) {
         self.locked(|state| {
             state.begun.retain(|epoch| *epoch != id.epoch);
-            if state.conns.iter().all(|conn| conn.id != id) {
-                // It was lost before, or never made.
-                return;
+            self.is_drained_now(state, id);
+            if state.conns.iter().any(|conn| conn.id == id) {
+                self.forget(state, id);
             }
-            self.forget(state, id);
             self.step(state, now());
         });
     }

@@ -7,7 +7,10 @@
 //! when their turn comes, and removed when a list has as many entries as there may be twice as many channels, so that
 //! a list is not searched again before as many entries were added.
 
-use ibtrs_core::messages::Conn;
+use ibtrs_core::messages::{
+    memory::Device,
+    Conn, //
+};
 use kernel::{
     alloc::Flags,
     prelude::*, //
@@ -134,14 +137,15 @@ impl State {
         &mut self,
         at: usize,
         looks: &mut u32,
-        serve: impl FnOnce(Conn, &mut Chan) -> R,
+        serve: impl FnOnce((Conn, Option<&dyn Device>), &mut Chan) -> R,
     ) -> Option<(Conn, u32, R)> {
         let conn = self.conns.get_mut(at)?;
         while let Some(entry) = conn.ready.list.front().copied() {
             *looks = looks.checked_sub(1)?;
             let chan = self.chans.get_mut(&entry.id);
             if let Some(chan) = chan.filter(|chan| entry.is_of(chan, conn.id)) {
-                return Some((conn.id, entry.id, serve(conn.id, chan)));
+                let on = (conn.id, conn.out.memory());
+                return Some((conn.id, entry.id, serve(on, chan)));
             }
             let _ = conn.ready.list.pop_front();
         }

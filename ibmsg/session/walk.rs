@@ -89,11 +89,7 @@ impl Side {
 
     fn settle_one(&self, state: &mut State, id: u32, now: u64) {
         let State {
-            conns,
-            chans,
-            live,
-            news,
-            ..
+            conns, chans, news, ..
         } = &mut *state;
         let Some(chan) = chans.get_mut(&id) else {
             return;
@@ -105,6 +101,11 @@ impl Side {
             }
         }
         news.tell(chan, conns.is_empty());
+        Self::settle_memory(state, id);
+        let State { chans, live, .. } = &mut *state;
+        let Some(chan) = chans.get_mut(&id) else {
+            return;
+        };
         match self.0.role {
             Role::Client => state.place(id),
             Role::Server => {

@@ -12,6 +12,8 @@
 //!
 //! - [`register`] makes a service known, [`attach`] gives a session to it.
 //! - [`con::MessageConn`] is a message connection.
+//! - [`memory`]: a connection between machines also writes to memory of the peer's programs, and registers that of
+//!   this side's.
 
 use core::ops::Deref;
 use ibmsg_proto::wire::FRAME_HDR_LEN;
@@ -29,6 +31,7 @@ use kx::{
 };
 
 pub mod con;
+pub mod memory;
 
 pub use ibmsg_proto::channel::Conn;
 
@@ -80,6 +83,11 @@ pub trait Connection: Send + Sync {
     ///
     /// Any. Does not call [`Upper`] before it returns.
     fn fail(&self, why: &str);
+
+    /// What the connection does with memory of programs; none if it only carries frames.
+    fn memory(&self) -> Option<&dyn memory::Device> {
+        None
+    }
 }
 
 /// What has become of a frame that has arrived.
@@ -114,6 +122,10 @@ pub trait Upper: Send + Sync {
 
     /// A frame has arrived. `done` is 0 at first, and the connection keeps it with a frame that it keeps.
     fn arrived(&self, id: Conn, frame: &[u8], done: &mut usize) -> Arrived;
+
+    /// A work request for memory has completed, which was posted with `cookie`. What was posted and had not completed
+    /// when the connection was lost, has by the time of [`Upper::lost`].
+    fn completed(&self, id: Conn, cookie: u64);
 
     /// The peer of a client takes no message connections; [`Upper::lost`] follows when the path is lost.
     fn unsupported(&self, id: Conn) {

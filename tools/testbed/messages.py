@@ -22,6 +22,7 @@ import time
 DEVICE = "/dev/ibmsg"
 BIND, CONNECT, ACCEPT, INFO, SHUTDOWN, CALL, FLUSH, TUNE = (0xB900 + number for number in range(8))
 SUBSCRIBE, UNSUBSCRIBE, LOG = (0xB910 + number for number in range(3))
+MAP, UNMAP, PUT, GET = (0xB908 + number for number in range(4))
 MSG, REQUEST, REPLY, RECEIPT, EVENT, OFFER = range(1, 7)
 PUBLISHED = 8
 CONNECTED, CLOSED, PATH_LOST, PATH_BACK, DRAINING, KEY_REVOKED = range(1, 7)
@@ -1582,7 +1583,7 @@ def fuzz(seconds="60", seed="1") -> None:
     deadline = time.monotonic() + float(seconds)
     portal = bind("fuzz", flags=NONBLOCK)
     fds = [device(), portal]
-    numbers = (BIND, CONNECT, ACCEPT, INFO, SHUTDOWN, CALL, FLUSH, TUNE, TUNE + 1, 0x5401, 0xB9FF)
+    numbers = (BIND, CONNECT, ACCEPT, INFO, SHUTDOWN, CALL, FLUSH, TUNE, MAP, UNMAP, PUT, GET, GET + 1, 0x5401, 0xB9FF)
     done = 0
     ring = Ring()
     room = ctypes.create_string_buffer(1 << 18)
@@ -1604,7 +1605,7 @@ def fuzz(seconds="60", seed="1") -> None:
             for offer in read(portal):
                 fds.append(accept(portal, offer.id, flags=NONBLOCK))
         elif what == 2:
-            size = chance.choice((112, 440, 280, 248, 48, 24, 4, chance.randrange(600)))
+            size = chance.choice((112, 440, 280, 248, 48, 40, 24, 16, 4, chance.randrange(600)))
             data = bytearray(struct.pack("=I", size) + chance.randbytes(max(size, 4) - 4))
             result = fcntl.ioctl(fd, chance.choice(numbers), data)
             if result > 2:

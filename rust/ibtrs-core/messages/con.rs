@@ -12,6 +12,14 @@
 //! of the path and of the queue pair. `MessageConn::backlog` is taken alone.
 
 use super::{
+    memory::{
+        Access,
+        Device,
+        Region,
+        Remote,
+        Source,
+        MAX_REGION, //
+    },
     Arrived,
     Attached,
     Conn,
@@ -22,6 +30,7 @@ use ibmsg_proto::limits;
 use kernel::{
     fmt,
     new_spinlock_irq,
+    page::PAGE_SIZE,
     prelude::*,
     sync::{
         Arc,
@@ -34,6 +43,7 @@ use kx::{
         PercpuArc,
         SetOnce, //
     },
+    user::UserPages,
     work::{
         DelayedWork,
         Queue,
@@ -43,7 +53,12 @@ use kx::{
 use rdma::{
     cm::CmId,
     cq::PollContext,
-    dma::DmaBuf,
+    dma::{
+        Direction,
+        DmaBuf,
+        DmaUser, //
+    },
+    mr::UserMr,
     pd::Pd,
     qp::{
         Handler,
@@ -59,10 +74,13 @@ use rdma::{
         MAX_CLASSES, //
     },
     sendq::{
+        is_surely_unsent,
         Doorbell,
+        Position,
         Signal,
         SqSpace, //
     },
+    sge::Sge,
     slot::{
         Kind,
         SlotRef,
@@ -91,7 +109,17 @@ const PAUSE_MS: u32 = 10;
 /// Bytes that a message connection takes, without its queues.
 pub const BYTES: u64 = (2 * RECEIVES as u64 + SENDS as u64) * FRAME as u64;
 /// Entries of its send queue and of its receive queue.
-pub const ENTRIES: (u32, u32) = (SENDS, RECEIVES);
+pub const ENTRIES: (u32, u32) = (SENDS + WORK_ENTRIES, RECEIVES);
+/// Writes and invalidations that the device may have at a time; others wait.
+const WORKS: u32 = 32;
+/// Entries of the send queue for them, and for registrations.
+const WORK_ENTRIES: u32 = 64;
+/// Scatter elements of a work request, if the device takes as many.
+const SGES: u32 = 16;
+/// Bytes of a write that are posted at a time, in as few work requests as the device takes.
+const CHUNK: usize = 32 * PAGE_SIZE;
+/// The most regions of a connection.
+const REGIONS: usize = 256;
 
 /// What a path hears from its message connection, in any context.
 pub trait Owner: Send + Sync {
@@ -111,8 +139,9 @@ pub trait Owner: Send + Sync {
 /// A buffer that is mapped for the device.
 #[pin_data]
 struct Buffer {
+    /// None for the slots of work for memory.
     #[pin]
-    bytes: SpinLockIrq<DmaBuf>,
+    bytes: SpinLockIrq<Option<DmaBuf>>,
 }
 
 /// Frames on their way to the peer.
@@ -123,10 +152,41 @@ struct Out {
     posted: Deque<u32>,
     /// Sends since the last one that the device reports.
     unsignalled: u32,
-    /// Frames for which there is no buffer yet.
-    waiting: Deque<Frame>,
+    /// What waits for a buffer, or for room in the queue, in the order in which it is posted.
+    waiting: Deque<Waiting>,
     /// Memory for frames.
     kept: KVec<KVec<u8>>,
+    /// Work for memory that the device has, by the number of its slot.
+    works: KVec<Option<Posted>>,
+    /// Regions without a key.
+    regions: KVec<KBox<UserMr>>,
+    /// Number of regions that there are.
+    made: usize,
+}
+
+/// What is to be posted.
+enum Waiting {
+    Frame(Frame),
+    /// A write: what follows the first `done` bytes.
+    Write {
+        from: Source,
+        at: usize,
+        len: usize,
+        to: Remote,
+        done: usize,
+        cookie: u64,
+    },
+    /// An invalidation.
+    Invalidate(Region, u64),
+}
+
+/// Work for memory that the device has.
+struct Posted {
+    cookie: u64,
+    /// Where it is written from.
+    _from: Option<Source>,
+    /// The region whose key is invalidated.
+    region: Option<Region>,
 }
 
 /// Frames that have arrived and for which there was no memory.
@@ -198,9 +258,9 @@ impl MessageConn {
         let (id, cm_id) = id;
         let shared = Shared::new(id, owner, queue)?;
         let config = QpConfig {
-            send_depth: SENDS,
+            send_depth: SENDS + WORK_ENTRIES,
             send_reserve: 0,
-            send_sges: 1,
+            send_sges: SGES.min(pd.device().max_send_sge()).max(1),
             recv_depth: RECEIVES,
             payloads: false,
             context: PollContext::SoftIrq,
@@ -210,7 +270,8 @@ impl MessageConn {
             shared: shared.clone(),
         };
         let qp = config.create(cm_id, pd, con)?;
-        qp.set_slots(Slots::new(SENDS, |_| Buffer::new(pd))?)?;
+        let slots = Slots::new(SENDS + WORKS, |index| Buffer::new(pd, index < SENDS))?;
+        qp.set_slots(slots)?;
         for class in 0..MAX_CLASSES {
             let spec = RecvClass {
                 count: OF_CLASS,
@@ -261,6 +322,7 @@ impl MessageConn {
     pub fn close(&self) {
         self.qp.close();
         self.shared.retry.disable_sync();
+        self.shared.end_works();
         if let Some(upper) = self.shared.upper.as_ref() {
             upper.lost(self.shared.id);
         }
@@ -275,15 +337,18 @@ impl Drop for MessageConn {
 }
 
 impl Buffer {
-    fn new(pd: &Arc<Pd>) -> Result<impl PinInit<Self, Error>> {
-        let bytes = DmaBuf::new(pd, FRAME)?;
+    fn new(pd: &Arc<Pd>, is_for_frames: bool) -> Result<impl PinInit<Self, Error>> {
+        let bytes = match is_for_frames {
+            true => Some(DmaBuf::new(pd, FRAME)?),
+            false => None,
+        };
         Ok(try_pin_init!(Self { bytes <- new_buffer(bytes) }? Error))
     }
 }
 
 /// Never inlined: lockdep expects one class to have one name, at one address.
 #[inline(never)]
-fn new_buffer(bytes: DmaBuf) -> impl PinInit<SpinLockIrq<DmaBuf>> {
+fn new_buffer(bytes: Option<DmaBuf>) -> impl PinInit<SpinLockIrq<Option<DmaBuf>>> {
     new_spinlock_irq!(bytes, "MessageConn::buffer")
 }
 
@@ -296,7 +361,13 @@ impl Shared {
             unsignalled: 0,
             waiting: Deque::new(),
             kept: KVec::with_capacity(KEPT, GFP_KERNEL)?,
+            works: KVec::with_capacity(WORKS as usize, GFP_KERNEL)?,
+            regions: KVec::with_capacity(REGIONS, GFP_KERNEL)?,
+            made: 0,
         };
+        for _ in 0..WORKS {
+            out.works.push_within_capacity(None)?;
+        }
         out.free.reserve(SENDS as usize, GFP_KERNEL)?;
         out.posted.reserve(SENDS as usize, GFP_KERNEL)?;
         for index in 0..SENDS {
@@ -328,35 +399,252 @@ impl Shared {
         )
     }
 
-    /// Sends frames that wait, as long as there are buffers.
+    /// Posts what waits, as long as there are buffers and entries.
     fn send_waiting(&self, qp: &QueuePair<Con>, out: &mut Out) -> Result {
-        while !out.waiting.is_empty() {
-            let Some(index) = out.free.pop_front() else {
-                return Ok(());
+        while let Some(next) = out.waiting.pop_front() {
+            let left = match next {
+                Waiting::Frame(frame) => Self::send_frame(qp, out, frame)?,
+                Waiting::Write { .. } => Self::send_write(qp, out, next)?,
+                Waiting::Invalidate(region, cookie) => {
+                    Self::send_invalidation(qp, out, region, cookie)?
+                }
             };
-            let frame = out.waiting.pop_front().ok_or(EINVAL)?;
-            let slot = qp.slot(index).ok_or(EINVAL)?;
-            let bytes = frame.bytes.get(..frame.len).ok_or(EINVAL)?;
-            let mut buffer = slot.bytes.lock();
-            buffer.write(0, bytes)?;
-            let sge = buffer.sge(0, bytes.len())?;
-            drop(buffer);
-            // The completion of a send says that all former ones are complete.
-            let is_signalled = out.unsignalled + 1 == SIGNAL_EVERY;
-            out.unsignalled = (out.unsignalled + 1) % SIGNAL_EVERY;
-            // There is a place for every buffer.
-            let _ = out.posted.push_back(index);
-            qp.send(SqSpace { wrs: 1, sges: 1 }, Doorbell::Now, |chain| {
-                let signal = match is_signalled {
-                    true => Signal::Slot(slot, Kind::Send),
-                    false => Signal::None,
-                };
-                chain.send([sge], signal)
-            })?;
-            // If there are enough, this one is freed.
-            let _ = out.kept.push_within_capacity(frame.bytes);
+            if let Some(left) = left {
+                // It has left its place there.
+                let _ = out.waiting.push_front(left);
+                return Ok(());
+            }
         }
         Ok(())
+    }
+
+    /// Sends a frame, unless it must wait.
+    fn send_frame(qp: &QueuePair<Con>, out: &mut Out, frame: Frame) -> Result<Option<Waiting>> {
+        let Some(index) = out.free.pop_front() else {
+            return Ok(Some(Waiting::Frame(frame)));
+        };
+        let slot = qp.slot(index).ok_or(EINVAL)?;
+        let bytes = frame.bytes.get(..frame.len).ok_or(EINVAL)?;
+        let mut buffer = slot.bytes.lock();
+        let buffer_bytes = (*buffer).as_mut().ok_or(EINVAL)?;
+        buffer_bytes.write(0, bytes)?;
+        let sge = buffer_bytes.sge(0, bytes.len())?;
+        drop(buffer);
+        // The completion of a send says that all former ones are complete.
+        let is_signalled = out.unsignalled + 1 == SIGNAL_EVERY;
+        let sent = qp.send(SqSpace { wrs: 1, sges: 1 }, Doorbell::Now, |chain| {
+            let signal = match is_signalled {
+                true => Signal::Slot(slot, Kind::Send),
+                false => Signal::None,
+            };
+            chain.send([sge], signal)
+        });
+        match sent {
+            // Work for memory has the entries.
+            Err(EAGAIN) => {
+                let _ = out.free.push_front(index);
+                return Ok(Some(Waiting::Frame(frame)));
+            }
+            sent => sent?,
+        }
+        out.unsignalled = (out.unsignalled + 1) % SIGNAL_EVERY;
+        // There is a place for every buffer.
+        let _ = out.posted.push_back(index);
+        // If there are enough, this one is freed.
+        let _ = out.kept.push_within_capacity(frame.bytes);
+        Ok(None)
+    }
+
+    /// Posts the rest of a write, chunk by chunk, unless it must wait.
+    fn send_write(qp: &QueuePair<Con>, out: &mut Out, write: Waiting) -> Result<Option<Waiting>> {
+        let Waiting::Write {
+            from,
+            at,
+            len,
+            to,
+            mut done,
+            cookie,
+        } = write
+        else {
+            return Err(EINVAL);
+        };
+        let place = out.works.iter_mut().position(|work| work.is_none());
+        let slot = place.and_then(|place| Self::work_slot(qp, place));
+        let mut posted = Ok(());
+        while done < len && posted.is_ok() {
+            let chunk = CHUNK.min(len - done);
+            let is_last = done + chunk == len;
+            let to = Remote {
+                addr: to.addr.wrapping_add(done as u64),
+                rkey: to.rkey,
+            };
+            posted = match slot {
+                Some(slot) => {
+                    let sges = from.sges(at + done, chunk);
+                    Self::post_write(qp, sges, to, is_last.then_some(slot))
+                }
+                None => Err(EAGAIN),
+            };
+            if posted.is_ok() {
+                done += chunk;
+            }
+        }
+        if let Err(EAGAIN) = posted {
+            return Ok(Some(Waiting::Write {
+                from,
+                at,
+                len,
+                to,
+                done,
+                cookie,
+            }));
+        }
+        // Even after an error the device may have a part of it.
+        let place = place.and_then(|place| out.works.get_mut(place));
+        *place.ok_or(EINVAL)? = Some(Posted {
+            cookie,
+            _from: Some(from),
+            region: None,
+        });
+        posted.map(|()| None)
+    }
+
+    fn post_write(
+        qp: &QueuePair<Con>,
+        sges: impl Iterator<Item = Sge> + Clone,
+        to: Remote,
+        signal: Option<SlotRef<'_, Con>>,
+    ) -> Result {
+        // CAST: Small numbers.
+        let count = sges.clone().count() as u32;
+        let most = SGES.min(qp.pd().device().max_send_sge()).max(1);
+        let space = SqSpace {
+            wrs: count.div_ceil(most),
+            sges: count,
+        };
+        qp.send(space, Doorbell::Now, |chain| {
+            let (mut sges, mut left, mut addr) = (sges, count, to.addr);
+            while left > 0 {
+                let now = left.min(most);
+                left -= now;
+                // CAST: Lossless.
+                let part = sges.clone().take(now as usize);
+                let bytes: u64 = part.clone().map(|sge| u64::from(sge.len())).sum();
+                let to = Remote {
+                    addr,
+                    rkey: to.rkey,
+                };
+                let signal = match signal.filter(|_| left == 0) {
+                    Some(slot) => Signal::Slot(slot, Kind::Other),
+                    None => Signal::None,
+                };
+                chain.rdma_write_signalled(to, part, signal);
+                addr = addr.wrapping_add(bytes);
+                for _ in 0..now {
+                    let _ = sges.next();
+                }
+            }
+        })
+    }
+
+    /// Posts an invalidation, unless it must wait.
+    fn send_invalidation(
+        qp: &QueuePair<Con>,
+        out: &mut Out,
+        region: Region,
+        cookie: u64,
+    ) -> Result<Option<Waiting>> {
+        let place = out.works.iter_mut().position(|work| work.is_none());
+        let slot = place.and_then(|place| Self::work_slot(qp, place));
+        let posted = match slot {
+            Some(slot) => qp.invalidate(region.remote().rkey, Signal::Slot(slot, Kind::Other)),
+            None => Err(EAGAIN),
+        };
+        match posted {
+            Err(EAGAIN) => return Ok(Some(Waiting::Invalidate(region, cookie))),
+            posted => posted?,
+        }
+        let place = place.and_then(|place| out.works.get_mut(place));
+        *place.ok_or(EINVAL)? = Some(Posted {
+            cookie,
+            _from: None,
+            region: Some(region),
+        });
+        Ok(None)
+    }
+
+    /// The slot for work for memory.
+    fn work_slot(qp: &QueuePair<Con>, place: usize) -> Option<SlotRef<'_, Con>> {
+        // CAST: A small number.
+        qp.slot(SENDS + place as u32)
+    }
+
+    /// Posts something behind all that waits, or ends the path.
+    fn post(&self, qp: &QueuePair<Con>, what: Waiting) {
+        let mut out = self.out.lock();
+        // There is a place unless the device is late to report what it has sent.
+        let _ = out.waiting.reserve(1, GFP_ATOMIC | __GFP_NOWARN);
+        match out.waiting.push_back(what) {
+            Ok(()) => self.send_all(qp, &mut out),
+            Err(what) => {
+                drop(out);
+                drop(what);
+                let owner = &self.owner;
+                owner.error(fmt!("no memory for a frame that waits to be sent"));
+            }
+        }
+    }
+
+    /// The queue pair is drained: nothing uses memory any more.
+    fn end_works(&self) {
+        loop {
+            let mut out = self.out.lock();
+            let waiting = out.waiting.pop_front();
+            let work = out.works.iter_mut().find_map(Option::take);
+            drop(out);
+            if waiting.is_none() && work.is_none() {
+                return;
+            }
+        }
+    }
+
+    /// Work for memory has completed. Returns its cookie.
+    fn worked(&self, qp: &QueuePair<Con>, index: u32) -> Option<u64> {
+        let mut out = self.out.lock();
+        // CAST: Lossless.
+        let place = out.works.get_mut(index.checked_sub(SENDS)? as usize)?;
+        let mut work = place.take()?;
+        if let Some(Region(mut mr)) = work.region.take() {
+            mr.invalidated();
+            // There is a place for each.
+            let _ = out.regions.push_within_capacity(mr);
+        }
+        self.send_all(qp, &mut out);
+        drop(out);
+        Some(work.cookie)
+    }
+
+    /// Keeps a region whose key is invalid.
+    fn keep_region(&self, mr: KBox<UserMr>) {
+        // There is a place for each.
+        let _ = self.out.lock().regions.push_within_capacity(mr);
+    }
+
+    /// A region without a key.
+    fn region(&self, pd: &Arc<Pd>) -> Result<KBox<UserMr>> {
+        let mut out = self.out.lock();
+        if let Some(region) = out.regions.pop() {
+            return Ok(region);
+        }
+        if out.made >= REGIONS {
+            return Err(ENOBUFS);
+        }
+        out.made += 1;
+        drop(out);
+        // CAST: A small number.
+        let pages = MAX_REGION.div_ceil(PAGE_SIZE) as u32;
+        let region = UserMr::new(pd, pages).and_then(|mr| Ok(KBox::new(mr, GFP_KERNEL)?));
+        region.inspect_err(|_| self.out.lock().made -= 1)
     }
 
     /// As [`Self::send_waiting`], and ends the path if that fails.
@@ -469,6 +757,20 @@ impl Handler for Con {
         self.shared.send_all(&qp, &mut out);
     }
 
+    fn slot_done(&self, qp: QpRef<'_, Self>, slot: SlotRef<'_, Self>, _done: Position) {
+        let cookie = self.shared.worked(&qp, slot.index());
+        if let (Some(cookie), Some(upper)) = (cookie, self.shared.upper.as_ref()) {
+            upper.completed(self.shared.id, cookie);
+        }
+    }
+
+    fn sq_space_freed(&self, qp: QpRef<'_, Self>) {
+        let mut out = self.shared.out.lock();
+        if !out.waiting.is_empty() {
+            self.shared.send_all(&qp, &mut out);
+        }
+    }
+
     fn failed(&self, _qp: QpRef<'_, Self>, wc: &Wc) {
         // Flushed work requests follow an error that was reported before, or a disconnect.
         if wc.is_flush() {
@@ -502,23 +804,76 @@ impl Connection for Sender {
     }
 
     fn send(&self, frame: Frame) {
-        let mut out = self.shared.out.lock();
-        // There is a place unless the device is late to report what it has sent.
-        let _ = out.waiting.reserve(1, GFP_ATOMIC | __GFP_NOWARN);
-        match out.waiting.push_back(frame) {
-            Ok(()) => self.shared.send_all(&self.qp, &mut out),
-            Err(frame) => {
-                drop(out);
-                drop(frame);
-                let owner = &self.shared.owner;
-                owner.error(fmt!("no memory for a frame that waits to be sent"));
-            }
-        }
+        self.shared.post(&self.qp, Waiting::Frame(frame));
+    }
+
+    fn memory(&self) -> Option<&dyn Device> {
+        Some(self)
     }
 
     fn fail(&self, why: &str) {
         self.shared
             .owner
             .breach(fmt!("message connection: {}", why));
+    }
+}
+
+impl Device for Sender {
+    fn map(&self, pages: &Arc<UserPages>, at: usize, len: usize) -> Result<Source> {
+        let mapped = DmaUser::new(self.qp.pd(), pages, at, len, Direction::ToDevice)?;
+        Source::new(mapped)
+    }
+
+    fn register(
+        &self,
+        pages: &Arc<UserPages>,
+        at: usize,
+        len: usize,
+        access: Access,
+    ) -> Result<Region> {
+        let mut mr = self.shared.region(self.qp.pd())?;
+        let dir = Direction::Bidirectional;
+        let memory = DmaUser::new(self.qp.pd(), pages, at, len, dir);
+        if let Err(e) = memory.and_then(|memory| mr.describe(memory)) {
+            self.shared.keep_region(mr);
+            return Err(e);
+        }
+        let space = SqSpace { wrs: 1, sges: 0 };
+        let posted = self.qp.send(space, Doorbell::Now, |chain| {
+            chain.reg_mr(&mr, access);
+        });
+        match posted {
+            Ok(()) => Ok(Region(mr)),
+            Err(e) if is_surely_unsent(e) => {
+                mr.invalidated();
+                self.shared.keep_region(mr);
+                Err(e)
+            }
+            // The connection is of no use any more. Its domain keeps the memory.
+            Err(e) => {
+                self.shared.owner.error(fmt!(
+                    "cannot register memory ({})",
+                    crate::convert::errno(e).as_str()
+                ));
+                Err(e)
+            }
+        }
+    }
+
+    fn invalidate(&self, region: Region, cookie: u64) {
+        self.shared
+            .post(&self.qp, Waiting::Invalidate(region, cookie));
+    }
+
+    fn write(&self, from: &Source, at: usize, len: usize, to: Remote, cookie: u64) {
+        let write = Waiting::Write {
+            from: from.clone(),
+            at,
+            len,
+            to,
+            done: 0,
+            cookie,
+        };
+        self.shared.post(&self.qp, write);
     }
 }

@@ -1,0 +1,353 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Memory of programs, as far as it concerns the channel and its queue; [`crate::memory`] has the rest.
+
+use core::mem::MaybeUninit;
+use ibmsg_proto::{
+    channel::Conn,
+    memory::{
+        Handle,
+        MemoryTerms,
+        Range, //
+    },
+    outcome::Cause,
+    receive::Arrival,
+    send::{
+        Next,
+        Progress, //
+    },
+    wire::{
+        FrameWriter,
+        MemoryRecord,
+        Note,
+        NoteKind,
+        NOTE_LEN, //
+    },
+    Outcome, //
+};
+use ibtrs_core::{
+    convert,
+    messages::memory::Device, //
+};
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+use kx::user::UserPages;
+
+use super::{
+    out::{
+        Reserved,
+        Sent, //
+    },
+    serve::Put,
+    Begun,
+    Chan,
+    Fault, //
+};
+use crate::{
+    memory::{
+        self,
+        Memory,
+        PutOp,
+        Refused, //
+    },
+    types::Body, //
+};
+
+/// Memory of the peer, and pages of the program to copy from or to.
+pub(crate) type Copied = (Handle, Range, Arc<UserPages>);
+
+impl From<Refused> for Fault {
+    fn from(refused: Refused) -> Self {
+        match refused {
+            Refused::Later => Self::NoMemory,
+            Refused::Breach(what) => Self::Protocol(what),
+        }
+    }
+}
+
+impl Chan {
+    /// The peer's terms of memory; none if one of the two sides has none.
+    fn memory_terms(&self) -> Option<MemoryTerms> {
+        self.proto.rx.window().memory()?;
+        self.peer?.memory()
+    }
+
+    /// Whether the program can use memory here. Returns the peer's terms, if the place for it is still missing.
+    ///
+    /// # Errors
+    ///
+    /// - [`ENOTCONN`] if the channel is not open yet,
+    /// - [`EPIPE`] if the program has closed its end, or the peer has,
+    /// - [`EOPNOTSUPP`] if the other machine, or the session, has no memory.
+    pub(crate) fn may_have_memory(&self) -> Result<Option<MemoryTerms>> {
+        if self.begun != Begun::Open && !self.takes_no_more() {
+            return Err(ENOTCONN);
+        }
+        if self.takes_no_more() {
+            return Err(EPIPE);
+        }
+        let terms = self.memory_terms().ok_or(EOPNOTSUPP)?;
+        Ok(self.memory.is_none().then_some(terms))
+    }
+
+    /// Takes a place for memory, if there is none.
+    pub(crate) fn add_memory(&mut self, place: &mut Option<KBox<Memory>>) {
+        if self.memory.is_none() {
+            self.memory = place.take();
+        }
+    }
+
+    /// The connection that keys and work requests of the channel belong to, if there are any.
+    pub(crate) fn memory_on(&self) -> Option<Conn> {
+        self.memory.as_ref()?.on()
+    }
+
+    /// As [`Chan::memory_on`], if they must have ended before the channel is on another connection.
+    pub(crate) fn fence_on(&self) -> Option<Conn> {
+        let memory = self.memory.as_ref().filter(|memory| memory.needs_fence());
+        memory?.on()
+    }
+
+    /// Whether the client may move the channel away from a connection that works.
+    pub(super) fn may_leave(&self) -> bool {
+        self.memory.as_ref().is_none_or(|memory| memory.may_leave())
+    }
+
+    /// The channel has left its connection, by which nothing reaches memory any more.
+    pub(crate) fn memory_left(&mut self) {
+        if let Some(memory) = &mut self.memory {
+            memory.left();
+            self.out.each_put(PutOp::lost);
+        }
+    }
+
+    /// The peer's memory is fenced.
+    pub(super) fn peer_is_fenced(&mut self) {
+        if self.memory.is_some() {
+            self.out.each_put(PutOp::is_fenced);
+        }
+    }
+
+    /// Whether nothing of memory is left.
+    pub(super) fn is_memory_quiet(&self) -> bool {
+        self.memory.as_ref().is_none_or(|memory| memory.is_quiet())
+    }
+
+    /// Whether there are records about memory to send.
+    pub(super) fn has_memory_records(&mut self) -> bool {
+        let is_on = self.proto.conn().is_some();
+        let memory = self.memory.as_mut().filter(|_| is_on);
+        memory.is_some_and(|memory| memory.has_records())
+    }
+
+    /// A record about memory has arrived by `from`.
+    pub(crate) fn memory_record(
+        &mut self,
+        from: Conn,
+        record: &MemoryRecord,
+        device: &dyn Device,
+    ) -> Result<(), Fault> {
+        let terms = self.memory_terms();
+        let terms = terms.ok_or(Fault::Protocol("memory was not agreed upon"))?;
+        if let MemoryRecord::Note(note) = record {
+            return self.note(note);
+        }
+        if self.proto.conn() != Some(from) {
+            // After the end of either side, nothing more is asked for.
+            return Ok(());
+        }
+        if self.memory.is_none() {
+            let flags = GFP_ATOMIC | __GFP_NOWARN;
+            self.memory = Some(Memory::new(self.proto.id(), terms, flags)?);
+        }
+        match &mut self.memory {
+            Some(memory) => Ok(memory.arrived(from, record, device)?),
+            None => Err(Fault::NoMemory),
+        }
+    }
+
+    /// NOTE has arrived: what the peer has put is in place.
+    fn note(&mut self, note: &Note) -> Result<(), Fault> {
+        if note.kind != NoteKind::Placed {
+            return Err(Fault::Protocol("bodies were not agreed upon"));
+        }
+        self.proto.check_open()?;
+        if self.proto.rx.note(note.number)? == Arrival::Skipped {
+            self.inbox.drop_pieces();
+        }
+        self.acknowledged(&note.ack)
+    }
+
+    /// A work request has completed.
+    pub(crate) fn memory_done(&mut self, cookie: u64) {
+        let Some(memory) = &mut self.memory else {
+            return;
+        };
+        if let Some((number, place)) = memory.completed(cookie) {
+            memory.wrote(self.out.put_mut(number), place);
+        }
+    }
+
+    /// Goes on with what is taken back, and with GETs. `conn`: the connection that the channel is on, if that works.
+    pub(crate) fn advance_memory(&mut self, conn: Option<(Conn, &dyn Device)>) {
+        let is_over = self.proto.is_over() || self.proto.peer_has_ended();
+        let is_ending = self.is_shut || self.proto.tx.is_stopped();
+        if let Some(memory) = &mut self.memory {
+            memory.advance(conn, is_ending, is_over);
+        }
+    }
+
+    /// What may sleep was done.
+    pub(crate) fn memory_did(&mut self, done: memory::Done, device: &dyn Device) {
+        let Some(memory) = &mut self.memory else {
+            return;
+        };
+        if let Some((number, source)) = memory.did(done, device) {
+            if let Some(put) = self.out.put_mut(number) {
+                put.mapped(source);
+            }
+        }
+    }
+
+    /// Queues the PUT with a number in its place, for which the caller has memory. If that is impossible, it has that outcome.
+    pub(crate) fn start_put(
+        &mut self,
+        number: u32,
+        reserved: Reserved,
+        (handle, range, pages): Copied,
+        place: KBox<MaybeUninit<Sent>>,
+        put: KBox<MaybeUninit<PutOp>>,
+    ) {
+        let put = KBox::write(put, PutOp::new(number, handle, range, pages));
+        match self.commit(reserved, Body::new(), place) {
+            Ok(()) => self.out.add_put(put),
+            Err(e) => self.end_op(number, e),
+        }
+    }
+
+    /// Begins the GET with a number, which may take until `deadline`. If that is impossible, it has that outcome.
+    pub(crate) fn start_get(
+        &mut self,
+        number: u32,
+        (handle, range, pages): Copied,
+        deadline: Option<u64>,
+    ) {
+        let begun = match (self.may_have_memory(), &mut self.memory) {
+            (Ok(_), Some(memory)) => memory.begin_get(number, handle, range, pages, deadline),
+            (Err(e), _) => Err(e),
+            (_, None) => Err(EPIPE),
+        };
+        match begun {
+            Ok(()) => self.expires_at(deadline),
+            Err(e) => self.end_op(number, e),
+        }
+    }
+
+    fn end_op(&mut self, number: u32, error: Error) {
+        if let Some(memory) = &mut self.memory {
+            memory.end_op(number, Err(convert::errno(error)));
+        }
+    }
+
+    /// Nobody waits for an operation any longer. Returns the outcome, if that is known now.
+    pub(crate) fn give_up_op(&mut self, number: u32) -> Option<memory::Outcome> {
+        self.out.expire_put(number);
+        self.next_expiry = Some(0);
+        self.expire(0);
+        let memory = self.memory.as_mut()?;
+        let outcome = memory.take_outcome(number);
+        memory.leave_op(number);
+        memory.give_up_get(number);
+        outcome
+    }
+
+    /// Tells the task what has become of a PUT.
+    pub(super) fn tell_put(&mut self, sent: &Sent, put: &PutOp, outcome: Outcome, cause: Cause) {
+        if sent.about.may_tell {
+            self.inbox.owes_less();
+        }
+        let progress = match outcome {
+            Outcome::Delivered => Progress::Queued,
+            _ => self.proto.tx.progress(&sent.item),
+        };
+        if let Some(memory) = &mut self.memory {
+            memory.end_op(put.number(), put.outcome(progress, cause));
+        }
+    }
+
+    /// Adds records about memory to a frame. None if it has no room for the next.
+    pub(super) fn put_memory(
+        &mut self,
+        on: Conn,
+        frame: &mut FrameWriter<'_>,
+        records: &mut u32,
+    ) -> Option<()> {
+        let Some(memory) = &mut self.memory else {
+            return Some(());
+        };
+        while memory.send(on, |record| {
+            frame.record(|out| record.encode(out)).is_some()
+        })? {
+            *records += 1;
+        }
+        Some(())
+    }
+
+    /// Goes on with the PUT at `at` in the queue, whose turn it is. None if the frame has no room.
+    pub(super) fn put_put(
+        &mut self,
+        at: usize,
+        (on, device): (Conn, Option<&dyn Device>),
+        frame: &mut FrameWriter<'_>,
+    ) -> Option<Put> {
+        if frame.room() < NOTE_LEN {
+            return None;
+        }
+        let (Some(device), Some(memory), Some(sent)) =
+            (device, self.memory.as_mut(), self.out.get_mut(at))
+        else {
+            return Some(Put::Nothing);
+        };
+        let Some(put) = &mut sent.put else {
+            return Some(Put::Nothing);
+        };
+        match memory.step_put(put, &self.proto.tx, &mut sent.item, (on, device)) {
+            memory::Next::Wait => return Some(Put::Nothing),
+            memory::Next::Failed(outcome) => {
+                memory.end_op(put.number(), outcome);
+                let is_unsent = sent.item.number().is_none();
+                if sent.about.may_tell {
+                    self.inbox.owes_less();
+                }
+                if is_unsent {
+                    self.drop_unsent(at);
+                }
+                return Some(Put::Again);
+            }
+            memory::Next::Note => {}
+        }
+        // CAST: A small constant.
+        if !self.deficit.spend(NOTE_LEN as u32) {
+            return Some(Put::NoQuantum);
+        }
+        let is_new = sent.item.number().is_none();
+        let Next::Message(number) = self.proto.tx.next(&mut sent.item) else {
+            return Some(Put::Nothing);
+        };
+        self.counts.sent += u64::from(is_new);
+        let note = put.note(self.proto.id(), number, self.proto.rx.announce());
+        frame.record(|out| note.encode(out))?;
+        Some(Put::Record)
+    }
+
+    /// A message that has no number leaves the queue.
+    fn drop_unsent(&mut self, at: usize) {
+        if let Some(mut sent) = self.out.remove(at) {
+            self.proto.tx.release(sent.item.take());
+            self.out.bury(sent);
+            self.has_freed = true;
+        }
+    }
+}

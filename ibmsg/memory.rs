@@ -1,0 +1,382 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Memory of programs on a channel: what this end publishes, and its GETs and PUTs.
+//!
+//! [`ibmsg_proto::memory`] decides; this keeps the pages and regions about which it decides. The lock of the session
+//! protects it. What may sleep is a [`Job`] for a work item of the session: mapping, registration.
+//!
+//! | Module | Contents |
+//! |---|---|
+//! | [`exports`] | what is published, and how that ends |
+//! | [`grants`] | what the peer asks for: keys, pushes |
+//! | [`asker`] | keys of the peer's memory, GETs |
+//! | [`put`] | a PUT, which stands in the queue of messages |
+//! | [`ops`] | tasks and commands that wait for an operation |
+//! | [`job`] | what may sleep |
+//!
+//! # Where pages go
+//!
+//! A slot of [`exports`] has its pages until no key of them is valid and no push is under way. An operation has those of
+//! its buffer until it has ended. Work requests refer to what they use, and regions own it. So pages are given back when
+//! the last of these has gone, in whatever order that is.
+
+mod asker;
+mod exports;
+mod grants;
+mod job;
+mod ops;
+mod put;
+
+use asker::GetOp;
+use exports::Slot;
+use grants::{
+    Place,
+    Push, //
+};
+use ibmsg_proto::{
+    channel::Conn,
+    memory::{
+        Granted,
+        Keys,
+        MemoryTerms, //
+    },
+    wire::MemoryRecord, //
+};
+use ibtrs_core::messages::memory::Device;
+use kernel::prelude::*;
+use kx::deque::Deque;
+
+pub(crate) use job::{
+    Done,
+    Job, //
+};
+pub(crate) use ops::{
+    Outcome,
+    Waits, //
+};
+pub(crate) use put::{
+    Next,
+    PutOp, //
+};
+
+/// Keys of this side's memory that the peer may have at a time, and the other way round: a key is for 2 MiB.
+const KEYS: usize = 16;
+/// GETs of the peer that may be unanswered.
+const PUSHES: u16 = 4;
+/// Pushes of which the device has not reported the end: their answers may be there before.
+const MAX_PUSHES: usize = 4 * PUSHES as usize;
+/// Ranges that may be published on a channel.
+const MAX_EXPORTS: usize = 64;
+/// Operations at a time.
+const MAX_OPS: usize = 64;
+/// Records that wait to be sent: more than a peer can ask for that keeps to the terms.
+const MAX_RECORDS: usize = 64;
+/// Writes of a channel that the connection may have at a time, so that others have their turn.
+const MAX_WRITES: usize = 2;
+
+/// The terms of this side. The numbers are in range.
+pub(crate) const TERMS: Option<MemoryTerms> = MemoryTerms::new(KEYS as u16, PUSHES);
+
+/// Why a record was not taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Refused {
+    /// Not now: it comes again.
+    Later,
+    /// The peer must not send that.
+    Breach(&'static str),
+}
+
+/// What a completed work request was for: [`Upper::completed`](crate::link::Upper::completed) has it as a number.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Cookie {
+    /// The key at this place is invalid.
+    Key(usize),
+    /// A push has been written.
+    Push(u32),
+    /// A part of a PUT has been written, with the key at this place.
+    Put(u32, usize),
+    /// The landing zone of a GET has no key any more.
+    Landing(u32),
+}
+
+impl Cookie {
+    /// The number, for this channel. Operations have numbers of 24 bits.
+    fn to_bits(self, channel: u32) -> u64 {
+        // CAST: Lossless; places are small.
+        let (kind, place, number) = match self {
+            Self::Key(place) => (0, place as u64, 0),
+            Self::Push(number) => (1, 0, number),
+            Self::Put(number, place) => (2, place as u64, number),
+            Self::Landing(number) => (3, 0, number),
+        };
+        u64::from(channel) << 32 | kind << 30 | place << 24 | u64::from(number & NUMBER)
+    }
+
+    fn from_bits(bits: u64) -> Self {
+        // CAST: The masks leave what fits.
+        let (place, number) = ((bits >> 24 & 0x3f) as usize, bits as u32 & NUMBER);
+        match bits >> 30 & 3 {
+            0 => Self::Key(place),
+            1 => Self::Push(number),
+            2 => Self::Put(number, place),
+            _ => Self::Landing(number),
+        }
+    }
+}
+
+/// The bits of the number of an operation.
+const NUMBER: u32 = 0xff_ffff;
+const _: () = assert!(KEYS <= 0x40);
+
+/// The channel of a cookie.
+pub(crate) fn channel_of(cookie: u64) -> u32 {
+    // CAST: The upper half.
+    (cookie >> 32) as u32
+}
+
+/// The memory of a channel.
+pub(crate) struct Memory {
+    channel: u32,
+    /// The connection that keys, work requests and records belong to.
+    on: Option<Conn>,
+    /// Changes when the channel has left that.
+    era: u32,
+    /// The number of the last operation.
+    number: u32,
+    exports: KVec<Slot>,
+    granted: Granted<KEYS>,
+    places: [Place; KEYS],
+    pushes: KVec<Push>,
+    keys: Keys<KEYS>,
+    gets: KVec<GetOp>,
+    /// What the peer has revoked, and gets back when no work request uses it.
+    revoked: KVec<ibmsg_proto::memory::Handle>,
+    records: Deque<MemoryRecord>,
+    waiters: KVec<ops::Waiter>,
+    /// Writes for PUTs that have not completed.
+    writes: usize,
+    /// The PUT whose buffer is to be mapped.
+    to_map: Option<put::ToMap>,
+    /// GETs of this side that may be unanswered.
+    most_gets: usize,
+}
+
+impl Memory {
+    /// The memory of a channel on which nothing is published, with a peer of these terms.
+    ///
+    /// # Context
+    ///
+    /// That of `flags`.
+    ///
+    /// # Errors
+    ///
+    /// [`ENOMEM`]
+    pub(crate) fn new(
+        channel: u32,
+        peer: MemoryTerms,
+        flags: kernel::alloc::Flags,
+    ) -> Result<KBox<Self>> {
+        let mut records = Deque::new();
+        records.reserve(MAX_RECORDS, flags)?;
+        let this = Self {
+            channel,
+            on: None,
+            era: 0,
+            number: 0,
+            exports: KVec::with_capacity(MAX_EXPORTS, flags)?,
+            granted: Granted::new(),
+            places: [const { Place::Free }; KEYS],
+            pushes: KVec::with_capacity(MAX_PUSHES, flags)?,
+            // CAST: A small number.
+            keys: Keys::new(peer.keys().min(KEYS as u16)),
+            gets: KVec::with_capacity(MAX_OPS, flags)?,
+            revoked: KVec::with_capacity(KEYS, flags)?,
+            records,
+            waiters: KVec::with_capacity(MAX_OPS, flags)?,
+            writes: 0,
+            to_map: None,
+            most_gets: usize::from(peer.pushes()),
+        };
+        Ok(KBox::new(this, flags)?)
+    }
+
+    /// The connection that something of the channel belongs to.
+    pub(crate) fn on(&self) -> Option<Conn> {
+        self.on
+    }
+
+    /// Whether what is under way must have ended on the connection before the channel is on another one.
+    pub(crate) fn needs_fence(&self) -> bool {
+        !self.granted.is_empty()
+            || !self.pushes.is_empty()
+            || self.writes > 0
+            || self.gets.iter().any(|op| op.get.is_posted())
+    }
+
+    /// Whether the client may move the channel away from a connection that works.
+    pub(crate) fn may_leave(&self) -> bool {
+        !self.needs_fence() && self.keys.is_empty()
+    }
+
+    /// Whether nothing of the channel is left: pages, keys, work requests.
+    pub(crate) fn is_quiet(&self) -> bool {
+        !self.needs_fence()
+            && self.gets.is_empty()
+            && self.exports.iter().all(|slot| slot.pages.is_none())
+    }
+
+    /// Works on `conn` from now on, unless something is left on another one.
+    fn begins_on(&mut self, conn: Conn) -> bool {
+        *self.on.get_or_insert(conn) == conn
+    }
+
+    /// The channel has left its connection, by which nothing reaches memory any more: keys, work requests and records
+    /// have gone with it.
+    pub(crate) fn left(&mut self) {
+        self.on = None;
+        self.era = self.era.wrapping_add(1);
+        while let Some(handle) = self.granted.fence() {
+            if let Some(slot) = self.slot_of(handle) {
+                slot.export.invalidated();
+            }
+        }
+        for place in &mut self.places {
+            *place = Place::Free;
+        }
+        while let Some(push) = self.pushes.pop() {
+            if let Some(slot) = self.slot_of(push.handle) {
+                slot.export.push_ended();
+            }
+        }
+        self.keys.lost();
+        self.revoked.clear();
+        while self.records.pop_front().is_some() {}
+        self.writes = 0;
+        self.to_map = None;
+        for slot in &mut self.exports {
+            slot.is_told = false;
+        }
+        for op in &mut self.gets {
+            op.lost();
+        }
+        self.end_gets();
+    }
+
+    /// Whether there are records to send.
+    pub(crate) fn has_records(&mut self) -> bool {
+        !self.records.is_empty()
+            || self.exports.iter().any(Slot::is_to_tell)
+            || self.next_return(false).is_some()
+    }
+
+    /// Adds the next record with `put`, which returns whether there was room. Returns whether there was a record.
+    pub(crate) fn send(
+        &mut self,
+        on: Conn,
+        put: impl FnOnce(&MemoryRecord) -> bool,
+    ) -> Option<bool> {
+        if self.on != Some(on) {
+            return Some(false);
+        }
+        if let Some(record) = self.records.front() {
+            if !put(record) {
+                return None;
+            }
+            let _ = self.records.pop_front();
+            return Some(true);
+        }
+        if let Some(record) = self.next_revoke(false) {
+            if !put(&record) {
+                return None;
+            }
+            let _ = self.next_revoke(true);
+            return Some(true);
+        }
+        if let Some(record) = self.next_return(false) {
+            if !put(&record) {
+                return None;
+            }
+            let _ = self.next_return(true);
+            return Some(true);
+        }
+        Some(false)
+    }
+
+    /// Queues a record.
+    ///
+    /// # Errors
+    ///
+    /// [`Refused::Breach`] if there are too many: the peer does not take those that were sent before, or asks for more
+    /// than it may.
+    fn queue(&mut self, record: MemoryRecord) -> Result<(), Refused> {
+        const TOO_MANY: Refused = Refused::Breach("answers about memory are not taken");
+        if self.records.len() >= MAX_RECORDS {
+            return Err(TOO_MANY);
+        }
+        self.records.push_back(record).map_err(|_| TOO_MANY)
+    }
+
+    /// Takes a record that has arrived by `from`, which the channel is on. NOTE is not for this.
+    ///
+    /// # Errors
+    ///
+    /// [`Refused`]
+    pub(crate) fn arrived(
+        &mut self,
+        from: Conn,
+        record: &MemoryRecord,
+        device: &dyn Device,
+    ) -> Result<(), Refused> {
+        if !self.begins_on(from) {
+            return Err(Refused::Later);
+        }
+        match record {
+            MemoryRecord::Note(_) => Ok(()),
+            MemoryRecord::Ask(ask) => self.asked(ask),
+            MemoryRecord::Return(back) => self.returned(back, device),
+            MemoryRecord::Get(get) => self.asked_to_push(get),
+            MemoryRecord::Key(key) => {
+                let answered = self.keys.answered(key.handle, key.piece, key.key);
+                answered.map_err(|e| Refused::Breach(e.as_str()))
+            }
+            MemoryRecord::Revoke(revoke) => self.is_revoked(revoke.handle),
+            MemoryRecord::Got(got) => self.got(got),
+        }
+    }
+
+    /// A work request has completed. Returns the PUT that a write was for, and the place of its key.
+    pub(crate) fn completed(&mut self, cookie: u64) -> Option<(u32, usize)> {
+        match Cookie::from_bits(cookie) {
+            Cookie::Key(place) => self.key_is_invalid(place),
+            Cookie::Push(number) => self.pushed(number),
+            Cookie::Landing(number) => self.landing_is_closed(number),
+            Cookie::Put(number, place) => {
+                self.writes = self.writes.saturating_sub(1);
+                return Some((number, place));
+            }
+        }
+        None
+    }
+
+    /// Goes on with what can. `is_ending`: the channel has ended, or is about to; `is_over`: nothing of the peer
+    /// follows.
+    pub(crate) fn advance(
+        &mut self,
+        conn: Option<(Conn, &dyn Device)>,
+        is_ending: bool,
+        is_over: bool,
+    ) {
+        let device = match conn {
+            Some((on, device)) if self.on.is_none_or(|mine| mine == on) => Some((on, device)),
+            _ => None,
+        };
+        self.advance_exports(device.map(|(_, device)| device), is_ending, is_over);
+        self.advance_gets(device, is_over);
+    }
+
+    /// A number for an operation.
+    fn next_number(&mut self) -> u32 {
+        self.number = self.number.wrapping_add(1) & NUMBER;
+        self.number
+    }
+}

@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What this end publishes, and how that ends.
+
+use ibmsg_proto::{
+    memory::{
+        export::Unmapping,
+        Export,
+        Handle,
+        Range,
+        Rights,
+        Unmap, //
+    },
+    wire::{
+        MemoryRecord,
+        Revoke, //
+    }, //
+};
+use ibtrs_core::messages::memory::Device;
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+use kx::{
+    file::{
+        Ready,
+        WaitQueue, //
+    },
+    user::UserPages, //
+};
+
+use super::{
+    Memory,
+    MAX_EXPORTS, //
+};
+
+/// A place for memory that is published.
+pub(super) struct Slot {
+    pub(super) export: Export,
+    /// The range, of which the pages are.
+    pub(super) range: Option<Range>,
+    /// Until nothing can reach them any more.
+    pub(super) pages: Option<Arc<UserPages>>,
+    /// REVOKE was sent on this connection.
+    pub(super) is_told: bool,
+    /// A task that waits until they are free.
+    waiters: Option<Arc<WaitQueue>>,
+}
+
+impl Slot {
+    /// Whether REVOKE is to be sent.
+    pub(super) fn is_to_tell(&self) -> bool {
+        !self.is_told && self.export.is_revoked() && self.export.unmapping() == Unmapping::Tell
+    }
+}
+
+impl Memory {
+    /// The slot of a handle, whether or not that is valid.
+    pub(super) fn slot_of(&mut self, handle: Handle) -> Option<&mut Slot> {
+        self.exports.get_mut(usize::from(handle.slot()))
+    }
+
+    /// Publishes pages as a range.
+    ///
+    /// # Errors
+    ///
+    /// [`ENOBUFS`]: there are as many as there may be.
+    pub(crate) fn publish(
+        &mut self,
+        range: Range,
+        rights: Rights,
+        pages: Arc<UserPages>,
+    ) -> Result<Handle> {
+        let free = self.exports.iter().position(|slot| slot.pages.is_none());
+        let at = match free {
+            Some(at) => at,
+            None => {
+                let at = self.exports.len();
+                if at >= MAX_EXPORTS {
+                    return Err(ENOBUFS);
+                }
+                let slot = Slot {
+                    export: Export::new(u16::try_from(at)?),
+                    range: None,
+                    pages: None,
+                    is_told: false,
+                    waiters: None,
+                };
+                self.exports
+                    .push_within_capacity(slot)
+                    .map_err(|_| ENOBUFS)?;
+                at
+            }
+        };
+        let slot = self.exports.get_mut(at).ok_or(ENOBUFS)?;
+        let handle = slot.export.publish(range, rights).ok_or(ENOBUFS)?;
+        slot.range = Some(range);
+        slot.pages = Some(pages);
+        (slot.is_told, slot.waiters) = (false, None);
+        Ok(handle)
+    }
+
+    /// Begins to take a handle back. [`Memory::advance`] goes on with it, and wakes `waiters` at the end.
+    ///
+    /// # Errors
+    ///
+    /// [`ESTALE`]: the handle is not valid.
+    pub(crate) fn unmap(
+        &mut self,
+        handle: Handle,
+        how: Unmap,
+        waiters: Option<Arc<WaitQueue>>,
+    ) -> Result {
+        let slot = self.slot_of(handle);
+        let slot = slot.filter(|slot| slot.export.live(handle).is_ok());
+        let slot = slot.ok_or(ESTALE)?;
+        slot.waiters = waiters;
+        slot.export.revoke(how);
+        self.refuse_askers(handle);
+        Ok(())
+    }
+
+    /// Takes a handle back at once, if its pages are still there.
+    pub(crate) fn owner_exits(&mut self, handle: Handle) {
+        let slot = self.slot_of(handle);
+        if let Some(slot) =
+            slot.filter(|slot| slot.pages.is_some() && slot.export.handle() == handle)
+        {
+            slot.export.revoke(Unmap::Now);
+            self.refuse_askers(handle);
+        }
+    }
+
+    /// Whether the pages of a handle are free.
+    pub(crate) fn is_free(&mut self, handle: Handle) -> bool {
+        let slot = self.slot_of(handle);
+        slot.is_none_or(|slot| slot.export.handle() != handle || slot.pages.is_none())
+    }
+
+    /// REVOKE for the next handle that is to be returned. `counts`: it was sent.
+    pub(super) fn next_revoke(&mut self, counts: bool) -> Option<MemoryRecord> {
+        let slot = self.exports.iter_mut().find(|slot| slot.is_to_tell())?;
+        slot.is_told = counts;
+        Some(MemoryRecord::Revoke(Revoke {
+            channel: self.channel,
+            handle: slot.export.handle(),
+        }))
+    }
+
+    /// Goes on with what is being taken back.
+    pub(super) fn advance_exports(
+        &mut self,
+        device: Option<&dyn Device>,
+        is_ending: bool,
+        is_over: bool,
+    ) {
+        for at in 0..self.exports.len() {
+            let Some(slot) = self.exports.get_mut(at) else {
+                return;
+            };
+            if slot.pages.is_none() {
+                continue;
+            }
+            let handle = slot.export.handle();
+            if is_over {
+                slot.export.revoke(Unmap::Now);
+            } else if is_ending {
+                slot.export.revoke(Unmap::Gently);
+            }
+            if !slot.export.is_revoked() {
+                continue;
+            }
+            let what = slot.export.unmapping();
+            if is_ending || is_over {
+                self.refuse_askers(handle);
+            }
+            if what == Unmapping::Invalidate {
+                self.end_keys(handle, device);
+            }
+            let Some(slot) = self.exports.get_mut(at) else {
+                return;
+            };
+            if slot.export.free() {
+                (slot.pages, slot.range) = (None, None);
+                if let Some(waiters) = slot.waiters.take() {
+                    waiters.wake(Ready::IN);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What may sleep, and is done without the lock.
+
+use ibmsg_proto::memory::{
+    Range,
+    Rights, //
+};
+use ibtrs_core::messages::memory::{
+    Access,
+    Device,
+    Region,
+    Source, //
+};
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+use kx::user::UserPages;
+
+use super::Memory;
+
+/// What is to be done. `era`: the result counts only as long as the channel has not left its connection.
+pub(crate) enum Job {
+    /// Registers a key for the peer.
+    Register {
+        era: u32,
+        at: usize,
+        pages: Arc<UserPages>,
+        from: usize,
+        len: usize,
+        access: Access,
+        key: (Range, Rights),
+    },
+    /// Maps what the peer has asked for.
+    MapPush {
+        era: u32,
+        number: u32,
+        pages: Arc<UserPages>,
+        from: usize,
+        len: usize,
+    },
+    /// Registers the landing zone of a GET.
+    Land {
+        era: u32,
+        number: u32,
+        pages: Arc<UserPages>,
+        from: usize,
+        len: usize,
+        access: Access,
+    },
+    /// Maps the buffer of a PUT.
+    MapPut {
+        era: u32,
+        number: u32,
+        pages: Arc<UserPages>,
+    },
+}
+
+/// What was done.
+pub(crate) enum Done {
+    Registered {
+        era: u32,
+        at: usize,
+        key: (Range, Rights),
+        region: Result<Region>,
+    },
+    MappedPush {
+        era: u32,
+        number: u32,
+        source: Result<Source>,
+    },
+    Landed {
+        era: u32,
+        number: u32,
+        region: Result<Region>,
+    },
+    /// [`Memory::did`] returns this: the PUT is in the queue of messages.
+    MappedPut {
+        era: u32,
+        number: u32,
+        source: Result<Source>,
+    },
+}
+
+impl Job {
+    /// Does it.
+    ///
+    /// # Context
+    ///
+    /// *may sleep*
+    pub(crate) fn run(self, device: &dyn Device) -> Done {
+        match self {
+            Self::Register {
+                era,
+                at,
+                pages,
+                from,
+                len,
+                access,
+                key,
+            } => Done::Registered {
+                era,
+                at,
+                key,
+                region: device.register(&pages, from, len, access),
+            },
+            Self::MapPush {
+                era,
+                number,
+                pages,
+                from,
+                len,
+            } => Done::MappedPush {
+                era,
+                number,
+                source: device.map(&pages, from, len),
+            },
+            Self::Land {
+                era,
+                number,
+                pages,
+                from,
+                len,
+                access,
+            } => Done::Landed {
+                era,
+                number,
+                region: device.register(&pages, from, len, access),
+            },
+            Self::MapPut { era, number, pages } => Done::MappedPut {
+                era,
+                number,
+                source: device.map(&pages, 0, pages.len()),
+            },
+        }
+    }
+}
+
+impl Done {
+    /// Whether there was no room, and the same should be tried again a little later.
+    pub(crate) fn is_again(&self) -> bool {
+        matches!(
+            self,
+            Self::Registered {
+                region: Err(EAGAIN),
+                ..
+            } | Self::Landed {
+                region: Err(EAGAIN),
+                ..
+            }
+        )
+    }
+}
+
+impl Memory {
+    /// Whether there is something to do that may sleep.
+    pub(crate) fn has_job(&self) -> bool {
+        self.to_map.is_some() || self.wants_owner_job() || self.wants_asker_job()
+    }
+
+    /// The next thing to do.
+    pub(crate) fn next_job(&mut self) -> Option<Job> {
+        if let Some(job) = self.job_of_put() {
+            return Some(job);
+        }
+        if let Some(job) = self.job_of_owner() {
+            return Some(job);
+        }
+        self.job_of_asker()
+    }
+
+    /// It was done. Returns the PUT whose buffer is mapped.
+    pub(crate) fn did(&mut self, done: Done, device: &dyn Device) -> Option<(u32, Result<Source>)> {
+        match done {
+            Done::Registered {
+                era,
+                at,
+                key,
+                region,
+            } if era == self.era => self.registered(at, key, region, device),
+            Done::MappedPush {
+                era,
+                number,
+                source,
+            } if era == self.era => self.push_is_mapped(number, source, device),
+            Done::Landed {
+                era,
+                number,
+                region,
+            } if era == self.era => self.landed(number, region, device),
+            Done::MappedPut {
+                era,
+                number,
+                source,
+            } if era == self.era => return Some((number, source)),
+            // What was registered goes with the connection.
+            Done::Registered { .. }
+            | Done::MappedPush { .. }
+            | Done::Landed { .. }
+            | Done::MappedPut { .. } => {}
+        }
+        None
+    }
+}

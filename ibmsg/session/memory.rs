@@ -1,0 +1,408 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Memory of programs: what they do with it, work requests that complete, and work that may sleep.
+
+use core::mem::MaybeUninit;
+use ibmsg_proto::{
+    channel::Conn,
+    memory::{
+        Handle,
+        MemoryTerms,
+        Range,
+        Rights,
+        Unmap, //
+    },
+    wire::MemoryRecord,
+    Seq, //
+};
+use ibtrs_core::messages::memory::Device;
+use ibtrs_proto::Errno;
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+use kx::{
+    deque::Deque,
+    file::{
+        uring::Command,
+        WaitQueue, //
+    },
+    user::UserPages, //
+};
+
+use super::{
+    ConnState,
+    Role,
+    Side,
+    State, //
+};
+use crate::{
+    channel::{
+        Chan,
+        Copied,
+        Fault,
+        Reserved,
+        Sent, //
+    },
+    link::Connection,
+    memory::{
+        self,
+        Memory,
+        Outcome,
+        PutOp,
+        Waits, //
+    },
+    types::now, //
+};
+
+/// For how long registrations wait for room in a queue, in milliseconds.
+const PAUSE_MS: u32 = 5;
+/// Things that are done before other work of the machine gets its turn.
+const BATCH: usize = 16;
+
+impl State {
+    /// Whether a connection is lost and drained, or never was: nothing reaches memory by it.
+    pub(super) fn is_drained(&self, id: Conn) -> bool {
+        self.conns.iter().all(|conn| conn.id != id) && !self.undrained.contains(&id)
+    }
+
+    /// The connection that a channel is on, if that works.
+    fn conn_of(&self, chan: &Chan) -> Option<(Conn, Arc<dyn Connection>)> {
+        let on = chan.proto.answers_on()?;
+        let mut conns = self.conns.iter();
+        let conn = conns.find(|conn| conn.id == on && !conn.has_failed)?;
+        Some((on, conn.out.clone()))
+    }
+}
+
+impl Side {
+    /// The terms of memory of this side: programs of one machine have shared memory.
+    pub(super) fn memory_terms(&self) -> Option<MemoryTerms> {
+        match self.0.peer {
+            ibmsg_proto::access::Peer::Local => None,
+            _ => memory::TERMS,
+        }
+    }
+
+    /// Makes the place for the memory of a channel.
+    ///
+    /// # Errors
+    ///
+    /// See [`Chan::may_have_memory`]; [`ENOMEM`].
+    pub(crate) fn prepare_memory(&self, id: u32) -> Result {
+        let missing = self
+            .with(id, |chan| chan.may_have_memory())
+            .ok_or(EPIPE)??;
+        if let Some(terms) = missing {
+            let mut place = Some(Memory::new(id, terms, GFP_KERNEL_ACCOUNT)?);
+            // Another task may have been faster.
+            self.with(id, |chan| chan.add_memory(&mut place))
+                .ok_or(EPIPE)?;
+        }
+        Ok(())
+    }
+
+    fn with_memory<R>(&self, id: u32, f: impl FnOnce(&mut Memory) -> Result<R>) -> Result<R> {
+        let result = self.change(id, |chan| {
+            chan.may_have_memory()?;
+            f(chan.memory.as_mut().ok_or(EPIPE)?)
+        });
+        result.ok_or(EPIPE)?
+    }
+
+    /// Publishes pages of a program on a channel.
+    ///
+    /// # Errors
+    ///
+    /// As [`Chan::may_have_memory`]; [`ENOBUFS`]: there are too many ranges.
+    pub(crate) fn publish(
+        &self,
+        id: u32,
+        range: Range,
+        rights: Rights,
+        pages: Arc<UserPages>,
+    ) -> Result<Handle> {
+        self.with_memory(id, |memory| memory.publish(range, rights, pages))
+    }
+
+    /// Begins to take a handle back; `waiters` are woken when its pages are free.
+    ///
+    /// # Errors
+    ///
+    /// [`ESTALE`]: the handle is not valid.
+    pub(crate) fn unmap(&self, id: u32, handle: Handle, waiters: Arc<WaitQueue>) -> Result {
+        let result = self.change(id, |chan| {
+            let memory = chan.memory.as_mut().ok_or(ESTALE)?;
+            memory.unmap(handle, Unmap::Gently, Some(waiters))
+        });
+        result.ok_or(ESTALE)?
+    }
+
+    /// Whether the pages of a handle are free.
+    pub(crate) fn is_unmapped(&self, id: u32, handle: Handle) -> bool {
+        let is_free = self.with(id, |chan| {
+            let memory = chan.memory.as_mut();
+            memory.is_none_or(|memory| memory.is_free(handle))
+        });
+        is_free.unwrap_or(true)
+    }
+
+    /// The program whose pages are published has gone: takes their handle back at once.
+    pub(crate) fn owner_exits(&self, id: u32, handle: Handle) {
+        let _ = self.change(id, |chan| {
+            if let Some(memory) = &mut chan.memory {
+                memory.owner_exits(handle);
+            }
+        });
+    }
+
+    /// Makes a place for an operation. Returns its number.
+    ///
+    /// # Errors
+    ///
+    /// As [`Chan::may_have_memory`]; [`EAGAIN`]: there are too many operations.
+    pub(crate) fn begin_op(&self, id: u32, waits: Waits) -> Result<u32> {
+        self.with_memory(id, |memory| memory.begin_op(waits))
+    }
+
+    /// Attaches the command that waits for an operation.
+    pub(crate) fn attach_op(&self, id: u32, number: u32, command: Command) {
+        // Without the channel, it is dropped, and so fails.
+        let _ = self.with(id, |chan| {
+            if let Some(memory) = &mut chan.memory {
+                memory.attach_op(number, command);
+            }
+        });
+    }
+
+    /// Begins a PUT in a place that was reserved.
+    pub(crate) fn put(
+        &self,
+        id: u32,
+        number: u32,
+        reserved: Reserved,
+        what: Copied,
+        (place, put): (KBox<MaybeUninit<Sent>>, KBox<MaybeUninit<PutOp>>),
+    ) {
+        // Without the channel, nobody waits.
+        let _ = self.change(id, |chan| {
+            chan.start_put(number, reserved, what, place, put);
+        });
+    }
+
+    /// Begins a GET that may take that long, in milliseconds; 0: as long as the channel's terms say.
+    pub(crate) fn get(&self, id: u32, number: u32, what: Copied, timeout_ms: u32) {
+        let now = now();
+        let _ = self.change(id, |chan| {
+            let timeout_ms = match timeout_ms {
+                0 => chan.terms.timeout_ms,
+                timeout_ms => timeout_ms,
+            };
+            let deadline = (timeout_ms != 0).then(|| now + u64::from(timeout_ms) * 1000);
+            chan.start_get(number, what, deadline);
+        });
+    }
+
+    /// The command that waits for an operation is to end at once. Returns it, if it is the caller's to complete.
+    pub(crate) fn cancel_op(&self, id: u32, number: u32) -> Option<Command> {
+        let command = self.change(id, |chan| {
+            let command = chan.memory.as_mut()?.detach_op(number)?;
+            let _ = chan.give_up_op(number);
+            Some(command)
+        });
+        command.flatten()
+    }
+
+    /// Takes the outcome of an operation, if it has ended.
+    pub(crate) fn take_outcome(&self, id: u32, number: u32) -> Option<Outcome> {
+        let outcome = self.with(id, |chan| {
+            let memory = chan.memory.as_mut();
+            memory.map_or(Some(Err(Errno::ECONNABORTED)), |memory| {
+                memory.take_outcome(number)
+            })
+        });
+        outcome.unwrap_or(Some(Err(Errno::ECONNABORTED)))
+    }
+
+    /// The task does not wait for an operation any longer. Returns the outcome, if it is known.
+    pub(crate) fn give_up_op(&self, id: u32, number: u32) -> Option<Outcome> {
+        self.change(id, |chan| chan.give_up_op(number)).flatten()
+    }
+
+    /// A record about memory has arrived.
+    pub(super) fn memory_record(
+        &self,
+        state: &mut State,
+        from: Conn,
+        record: &MemoryRecord,
+        now: u64,
+    ) -> core::result::Result<(), Fault> {
+        let id = record.channel();
+        let State { conns, chans, .. } = &mut *state;
+        let conn = conns.iter().find(|conn| conn.id == from);
+        let chan = chans.get_mut(&id);
+        // A channel takes records from its connection only.
+        let chan = chan.filter(|chan| chan.proto.takes_from(from));
+        let device = conn.and_then(|conn| conn.out.memory());
+        if let (Some(chan), Some(device)) = (chan, device) {
+            chan.memory_record(from, record, device)?;
+            self.attend(state, id, now);
+        }
+        Ok(())
+    }
+
+    /// A work request has completed.
+    pub(super) fn memory_done(&self, from: Conn, cookie: u64) {
+        let id = memory::channel_of(cookie);
+        self.locked(|state| {
+            let chan = state.chans.get_mut(&id);
+            // Otherwise it was lost with its connection.
+            if let Some(chan) = chan.filter(|chan| chan.memory_on() == Some(from)) {
+                chan.memory_done(cookie);
+                self.done(state, id);
+            }
+        });
+    }
+
+    /// Looks after the memory of a channel that has changed.
+    pub(super) fn attend_memory(
+        &self,
+        chan: &mut Chan,
+        conns: &[KBox<ConnState>],
+        sleepers: &mut Deque<u32>,
+    ) {
+        let on = chan.proto.answers_on();
+        let conn = conns
+            .iter()
+            .find(|conn| Some(conn.id) == on && !conn.has_failed);
+        let device = conn.and_then(|conn| Some((conn.id, conn.out.memory()?)));
+        chan.advance_memory(device);
+        let has_job = chan.memory.as_ref().is_some_and(|memory| memory.has_job());
+        if has_job && device.is_some() && !chan.is_listed_memory {
+            chan.is_listed_memory = sleepers.push_back(chan.proto.id()).is_ok();
+            self.0.memory.enqueue(self.0.clone());
+        }
+    }
+
+    /// A channel that the client moves leaves the connection that it was on. Returns whether nothing reaches its memory
+    /// by that any more.
+    ///
+    /// # Errors
+    ///
+    /// When it is moved to the connection that it is on although memory is in use there.
+    pub(super) fn fence_memory(
+        state: &mut State,
+        to: Conn,
+        (channel, moves): (u32, Seq),
+    ) -> core::result::Result<bool, Fault> {
+        let State {
+            conns,
+            chans,
+            undrained,
+            ..
+        } = &mut *state;
+        let Some(chan) = chans.get_mut(&channel) else {
+            return Ok(true);
+        };
+        let is_newer = moves.since(chan.proto.moves()) > 0;
+        let Some(on) = chan.memory_on().filter(|_| is_newer) else {
+            return Ok(true);
+        };
+        if chan.fence_on() == Some(to) {
+            return Err(Fault::Protocol("a channel is moved with its memory in use"));
+        }
+        let conn = conns.iter_mut().find(|conn| conn.id == on);
+        if conn.is_none() && !undrained.contains(&on) || chan.fence_on().is_none() {
+            chan.memory_left();
+            return Ok(true);
+        }
+        // What arrives by it does not count any more. The record waits until it is drained.
+        if chan.proto.lost(on) {
+            chan.lost();
+        }
+        if let Some(conn) = conn {
+            conn.fail("a channel has left it whose memory is in use");
+        }
+        Ok(false)
+    }
+
+    /// Does what may sleep for the memory of channels.
+    ///
+    /// # Context
+    ///
+    /// *may sleep*
+    pub(super) fn memory_work(&self) {
+        let mut is_again = false;
+        for _ in 0..BATCH {
+            let Some((id, (on, conn), job)) = self.next_job() else {
+                if is_again {
+                    self.0.memory.enqueue_in(self.0.clone(), PAUSE_MS);
+                }
+                return;
+            };
+            let Some(device) = conn.memory() else {
+                continue;
+            };
+            let done = job.run(device);
+            is_again |= done.is_again();
+            self.did_job(id, on, device, done);
+        }
+        self.0.memory.enqueue(self.0.clone());
+    }
+
+    fn next_job(&self) -> Option<(u32, (Conn, Arc<dyn Connection>), memory::Job)> {
+        let mut state = self.0.state.lock();
+        loop {
+            let id = state.sleepers.pop_front()?;
+            let Some(chan) = state.chans.get_mut(&id) else {
+                continue;
+            };
+            chan.is_listed_memory = false;
+            let Some(chan) = state.chans.get(&id) else {
+                continue;
+            };
+            let Some(conn) = state.conn_of(chan) else {
+                continue;
+            };
+            let chan = state.chans.get_mut(&id);
+            let memory = chan.and_then(|chan| chan.memory.as_mut());
+            let job = memory
+                .filter(|memory| memory.on().is_none_or(|on| on == conn.0))
+                .and_then(|memory| memory.next_job());
+            if let Some(job) = job {
+                return Some((id, conn, job));
+            }
+        }
+    }
+
+    fn did_job(&self, id: u32, on: Conn, device: &dyn Device, done: memory::Done) {
+        self.locked(|state| {
+            // A channel of the same number may be another one by now; what was done is then of no use to it.
+            let chan = state.chans.get_mut(&id);
+            if let Some(chan) = chan.filter(|chan| chan.memory_on() == Some(on)) {
+                chan.memory_did(done, device);
+                self.attend(state, id, now());
+                self.step(state, now());
+            }
+        });
+    }
+
+    /// The connection of a channel's memory is lost: that of channels which are on others.
+    pub(super) fn settle_memory(state: &mut State, id: u32) {
+        let on = state.chans.get(&id).and_then(|chan| chan.memory_on());
+        if on.is_some_and(|on| state.is_drained(on)) {
+            if let Some(chan) = state.chans.get_mut(&id) {
+                chan.memory_left();
+            }
+        }
+    }
+
+    /// A connection that was forgotten before is drained.
+    pub(super) fn is_drained_now(&self, state: &mut State, id: Conn) {
+        let len = state.undrained.len();
+        state.undrained.retain(|conn| *conn != id);
+        if state.undrained.len() < len && self.0.role == Role::Server {
+            state.walk_again(self.0.role);
+        }
+    }
+}
