@@ -392,7 +392,6 @@ impl Channel {
     }
 
     /// The file, for as long as the kernel needs its descriptor.
-    #[cfg(feature = "uring")]
     pub(crate) fn file(&self) -> Arc<File> {
         self.file.clone()
     }

@@ -25,6 +25,7 @@
 //! | [`error`] | failures |
 //! | [`portal`] | message portals, and offers |
 //! | [`channel`] | channels, and their messages |
+//! | [`memory`] | memory of a program that the other one of its channel may use |
 //! | [`publish`] | logs of portals, and subscriptions |
 //! | [`fdinfo`] | the portals and channels of all processes |
 //! | [`rules`] | who may use portals and sessions |
@@ -38,6 +39,7 @@
 mod channel;
 mod error;
 pub mod fdinfo;
+pub mod memory;
 mod portal;
 pub mod publish;
 pub mod rules;
@@ -51,6 +53,7 @@ pub mod words;
 
 pub use channel::{Channel, Connect, Message, Outgoing, Tuning};
 pub use error::{Error, Result};
+pub use memory::{Memory, Published, Rights};
 pub use portal::{Bind, Offer, Portal};
 pub use wire::Terms;
 

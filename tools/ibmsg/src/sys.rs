@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The ioctls of `ibmsg.h`, and files in tokio's epoll: the only unsafe code of this crate but for [`uring`](crate::uring).
+//! The ioctls of `ibmsg.h`, and files in tokio's epoll: the only unsafe code of this crate but for [`uring`](crate::uring)
+//! and [`memory`](crate::memory).
 
 use std::ffi::c_void;
 use std::io;
@@ -20,6 +21,10 @@ pub(crate) const TUNE: Opcode = 0xB907;
 pub(crate) const SUBSCRIBE: Opcode = 0xB910;
 pub(crate) const UNSUBSCRIBE: Opcode = 0xB911;
 pub(crate) const LOG: Opcode = 0xB912;
+pub(crate) const MAP: Opcode = 0xB908;
+pub(crate) const UNMAP: Opcode = 0xB909;
+pub(crate) const PUT: Opcode = 0xB90A;
+pub(crate) const GET: Opcode = 0xB90B;
 
 /// An ioctl with a structure, which begins with its size.
 struct Call<'a> {
@@ -176,6 +181,21 @@ pub(crate) fn ioctl(file: impl AsFd, number: Opcode, argument: &mut [u8]) -> io:
     // file, the kernel refuses a number that the file does not know; none of the drivers in the kernel has these.
     #[allow(unsafe_code)]
     Ok(unsafe { rustix::ioctl::ioctl(file, call) }?)
+}
+
+/// As [`ioctl`], with a structure that says where memory of the program is.
+///
+/// # Safety
+///
+/// The kernel, and the other program, may use that memory as `number` says, for as long as that takes.
+#[allow(unsafe_code)]
+pub(crate) unsafe fn with_memory(
+    file: impl AsFd,
+    number: Opcode,
+    argument: &mut [u8],
+) -> io::Result<()> {
+    // Nothing else differs: what the kernel does with the memory is the caller's promise.
+    ioctl(file, number, argument).map(drop)
 }
 
 /// One that returns a new file.

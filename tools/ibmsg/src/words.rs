@@ -29,6 +29,10 @@ pub enum Doing {
     Unanswered,
     /// The channel has ended.
     Closed,
+    /// Publishing memory, or taking it back.
+    Map,
+    /// Using memory of the other program.
+    Copy,
 }
 
 /// The text of an error number.
@@ -41,7 +45,9 @@ pub fn name(errno: i32) -> String {
 }
 
 fn known(doing: Doing, errno: Errno) -> Option<&'static str> {
-    use Doing::{Accept, Bind, Closed, Connect, Open, Refused, Unanswered, Undelivered, Write};
+    use Doing::{
+        Accept, Bind, Closed, Connect, Copy, Map, Open, Refused, Unanswered, Undelivered, Write,
+    };
     Some(match (doing, errno) {
         (Open, Errno::NOENT) => "there is no /dev/ibmsg: the module ibmsg is not loaded",
         (Open, Errno::ACCESS | Errno::PERM) => "this user may not open /dev/ibmsg",
@@ -76,6 +82,18 @@ fn known(doing: Doing, errno: Errno) -> Option<&'static str> {
         (Unanswered, Errno::CONNABORTED) => "the other machine has lost the channel; the request may have been executed",
         (Closed, Errno::SHUTDOWN) => "the client's session was closed",
         (Closed, Errno::CONNABORTED) => "the other machine has lost the channel",
+        (Map | Copy, Errno::NOMEM) => "the limit of locked memory, or no memory",
+        (Map | Copy, Errno::OPNOTSUPP) => "the channel has no memory, or the memory is that of a file",
+        (Map | Copy, Errno::PIPE) => "the channel is closed",
+        (Map, Errno::NOBUFS) => "the channel has as much published memory as it may",
+        (Copy, Errno::STALE) => "the other program has not published that memory, or has taken it back",
+        (Copy, Errno::ACCESS) => "the other program does not allow that",
+        (Copy, Errno::RANGE) => "that is outside of what the other program has published",
+        (Copy, Errno::NOBUFS) => "the other machine has no room for a registration",
+        (Copy, Errno::IO) => "a part may have been written, and no more will be",
+        (Copy, Errno::CANCELED) => "nothing was copied: the channel was closed before",
+        (Copy, Errno::TIMEDOUT) => "the time is over: the rest may still be copied, or not",
+        (Copy, Errno::CONNABORTED) => "the channel has ended: it may have been copied, or not",
         _ => return None,
     })
 }
