@@ -90,6 +90,57 @@ mod suite {
         Ok(())
     }
 
+    /// A message that is queued by itself is what a chain of it would be.
+    #[test]
+    fn a_message_alone_is_a_chain_of_one() -> Result {
+        let mut queue = queue()?;
+        chain(&mut queue, 1, false)?;
+        let to = Remote {
+            addr: 0x1234,
+            rkey: 77,
+        };
+        let none = ptr::null_mut();
+        assert!(queue.push_message(Some(to), &[sge(10), sge(11)], 5, none, false));
+        assert!(queue.push_message(None, &[], 6, none, true));
+        assert_eq!(&list(&queue)?[..], &[(1, 0), (2, 10), (0, 0)]);
+        assert_eq!((queue.used_sges, queue.credits.free()), (3, DEPTH - 3));
+        // SAFETY: `push_message` writes this variant, and the second has been written by it.
+        let (written, sent) = unsafe { (queue.wrs[1].rdma, queue.wrs[2].rdma) };
+        assert_eq!((written.remote_addr, written.rkey), (to.addr, to.rkey));
+        let opcodes = (written.wr.opcode, sent.wr.opcode);
+        let (write, send) = (
+            bindings::ib_wr_opcode_IB_WR_RDMA_WRITE_WITH_IMM,
+            bindings::ib_wr_opcode_IB_WR_SEND_WITH_IMM,
+        );
+        assert_eq!(opcodes, (write, send));
+        // SAFETY: A request with one of these opcodes has an immediate.
+        assert_eq!(unsafe { *written.wr.ex.imm_data }, 5u32.to_be());
+        let signalled = bindings::ib_send_flags_IB_SEND_SIGNALED;
+        assert_eq!((written.wr.send_flags, sent.wr.send_flags), (0, signalled));
+        // The signal frees the entries of all three.
+        queue.completed();
+        assert_eq!(queue.credits.free(), DEPTH);
+        Ok(())
+    }
+
+    /// Whatever a message alone is too simple for is left to chains, and leaves nothing behind.
+    #[test]
+    fn a_message_alone_is_not_always_possible() -> Result {
+        let none = ptr::null_mut();
+        let mut queue = queue()?.with_reserve(4);
+        // Elements of another domain, and more than a request may have.
+        let foreign = Sge::of_domain(DOMAIN + 1, 1, 1, 0);
+        assert!(!queue.push_message(None, &[sge(1), foreign], 0, none, false));
+        assert!(!queue.push_message(None, &[sge(1); 5], 0, none, false));
+        assert!(list(&queue)?.is_empty() && queue.credits.free() == DEPTH);
+        // No more than the reserve leaves.
+        while queue.push_message(None, &[], 0, none, false) {}
+        assert_eq!(queue.credits.free(), 4);
+        queue.close();
+        assert!(!queue.push_message(None, &[], 0, none, false));
+        Ok(())
+    }
+
     /// A chain that takes more than was announced leaves nothing behind, even if it caused signals.
     #[test]
     fn overflow_leaves_nothing() -> Result {
