@@ -6,6 +6,7 @@ import re
 
 # The first pattern that is found in a name decides.
 _PATTERNS = [(layer, re.compile(pattern)) for layer, pattern in (
+    ("block layer", r"^_*(blk|bio|bvec|submit_bio|sbitmap|blkdev|blkcg|elv_|part_|update_io_ticks|rq_|bdev|disk_)"),
     ("locks", r"spin_|_raw_|rcu_|mutex|rwsem|lockref|local_bh|refcount|preempt_|up_read|down_read|sem"),
     ("memory", r"kmalloc|kfree|krealloc|kmem_cache|slab|kvfree|free_pages|alloc_pages|page_|obj_|memcg|refill"),
     ("network", r"skb|ip_|ip6|dst_|udp|tcp|net|dev_|sock_|neigh|__ip|fib|nf_|qdisc|napi|eth_|siphash|loopback|rt_|inet|"

@@ -93,6 +93,8 @@ def everything(run: Results) -> str:
     jobs = list(dict.fromkeys(job for jobs in run.counts.values() for job in jobs))
     for job in jobs:
         parts += [counts(run, job), modules(run, job)]
+        if run.device == "card":
+            parts.append(modules(run, job, "layers"))
     parts += [lines(run, target, job) for target, found in run.lines.items() for job in found
               if "CPUs" in job]
     if run.facts:

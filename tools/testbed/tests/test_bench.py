@@ -295,7 +295,8 @@ def test_a_profile_has_instructions_and_calls():
 
 
 @pytest.mark.parametrize("name, layer", [
-    ("_raw_spin_lock_irqsave", "locks"), ("kfree", "memory"), ("__alloc_skb", "network"), ("crc32_le", "copies, checksums"),
+    ("_raw_spin_lock_irqsave", "locks"), ("kfree", "memory"), ("__blk_mq_end_request", "block layer"),
+    ("submit_bio_noacct", "block layer"), ("sbitmap_get", "block layer"), ("__alloc_skb", "network"), ("crc32_le", "copies, checksums"),
     ("__queue_work", "work queues"), ("handle_softirqs", "interrupts"), ("ktime_get", "clocks, timers"),
     ("try_to_wake_up", "scheduler"), ("entry_SYSCALL_64", "system calls, files"), ("xa_load", "other")])
 def test_functions_of_the_kernel_have_layers(name, layer):
