@@ -266,6 +266,7 @@ impl IoHandle {
         self.copy(to, at, len, true)
     }
 
+    #[inline]
     fn copy(&mut self, block: &PageBlock, at: usize, len: usize, out: bool) -> Result {
         let place = block.range(at, len)?;
         // SAFETY: `raw` was not taken back, by the type invariant, and `self`, which owns it, is

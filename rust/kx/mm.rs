@@ -28,15 +28,15 @@ use kernel::{
 };
 
 mod block;
-mod line;
 mod pieces;
+mod record;
 
 pub use block::{
     Node,
     PageBlock, //
 };
-pub use line::Line;
 pub use pieces::Pieces;
+pub use record::Record;
 
 /// Returns the size in bytes of the memory that the kernel manages on this machine.
 ///

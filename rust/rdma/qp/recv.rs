@@ -75,8 +75,8 @@ use kernel::{
 };
 use kx::{
     mm::{
-        Line,
-        Pieces, //
+        Pieces,
+        Record, //
     },
     sync::{
         atomic::{
@@ -100,7 +100,7 @@ pub struct RecvClass {
 }
 
 /// Size of a buffer with a payload, in bytes, without the payload.
-pub const HEAD: usize = Line::BYTES;
+pub const HEAD: usize = Record::BYTES;
 
 /// The payload of a message that a handler has kept: its buffer is not posted again before
 /// [`QueuePair::give_back`].
@@ -160,6 +160,7 @@ impl Received<'_> {
     /// Keeps the payload of the message; `None` if it has none, or if this was called before. The
     /// buffer is not posted again, whatever the handler returns, until it is [given
     /// back](QueuePair::give_back).
+    #[inline]
     pub fn keep(&self) -> Option<Kept> {
         let kept = Kept::new(self.entry.class, self.entry.index)?;
         if self.payload == 0 || self.kept.replace(true) {
@@ -204,7 +205,7 @@ struct Entry {
     index: u32,
     /// The scatter elements of the work request, as many as [`Ring::num_sge`].
     sges: [bindings::ib_sge; 2],
-    head: Option<Line>,
+    head: Option<Record>,
     /// The payload is kept, and the buffer is not posted.
     kept: AtomicFlag,
 }
@@ -268,7 +269,7 @@ impl Split {
         let behind = self.payloads.sge(payload, self.payload).ok_or(EINVAL)?;
         // INVARIANT: Both parts are those of this buffer.
         entry.sges = [sge.raw(), behind.raw()];
-        entry.head = Some(self.heads.pieces().line(head).ok_or(EINVAL)?);
+        entry.head = Some(self.heads.pieces().record(head).ok_or(EINVAL)?);
         Ok(())
     }
 
@@ -650,6 +651,7 @@ impl<H: Handler> QueuePair<H> {
     /// # Context
     ///
     /// Any.
+    #[inline]
     pub fn give_back(&self, kept: Kept) {
         let Some((ring, entry)) = self.keeper(&kept) else {
             return;
@@ -702,7 +704,7 @@ unsafe extern "C" fn recv_done<H: Handler>(cq: *mut bindings::ib_cq, wc: *mut bi
     let head;
     let bytes: &[u8] = match (entry.head, &ring.buf) {
         _ if len == 0 => &[],
-        (Some(line), _) => {
+        (Some(record), _) => {
             // CAST: At most a page.
             payload = len.saturating_sub(HEAD as u32).min(ring.payload) as usize;
             if let (true, Some(split)) = (ring.needs_sync, &ring.split) {
@@ -711,9 +713,9 @@ unsafe extern "C" fn recv_done<H: Handler>(cq: *mut bindings::ib_cq, wc: *mut bi
             }
             // It leaves zeroes: if the next message does not get there although it completes, this one is
             // not taken for it.
-            // SAFETY: By the invariant of `Entry` the line is memory of the ring, which lives with the
+            // SAFETY: By the invariant of `Entry` the record is memory of the ring, which lives with the
             // queue pair.
-            head = unsafe { line.take() };
+            head = unsafe { record.take() };
             head.get(..len as usize).unwrap_or(&head)
         }
         (None, Some(buf)) => {
