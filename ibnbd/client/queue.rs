@@ -220,6 +220,7 @@ impl IoOperations for Queue {
 /// # Errors
 ///
 /// `ESTALE` if the server's write cache was lost since, and the write with it.
+#[inline]
 fn answered(rq: &Request<Queue>) -> Result {
     let disk = rq.queue_data();
     let generation = rq.pdu().generation;
@@ -242,6 +243,7 @@ fn answered(rq: &Request<Queue>) -> Result {
     }
 }
 
+#[inline]
 fn end(mut rq: Request<Queue>, mut result: Result) {
     // A request that was cancelled while it was dispatched again may be abandoned, although its
     // new tag does not show that it was cancelled.
@@ -282,6 +284,7 @@ enum Outcome {
 }
 
 /// Submits an accepted request.
+#[inline]
 fn start(disk: &Arc<DiskQueue>, mut rq: Request<Queue>, queue: u32, last: bool) -> Outcome {
     // Read before the number of the device: if the session is lost in between, `submit` refuses
     // the request with `ESTALE`.

@@ -218,6 +218,7 @@ impl IoBuffer<'_> {
     /// # Errors
     ///
     /// `EINVAL`: the buffer is shorter; errors of [`IoHandle::read_out`].
+    #[inline]
     pub(crate) fn copy_from(&self, io: &mut IoHandle, bytes: u32) -> Result<Sge> {
         let (len, (block, offset)) = (bytes as usize, self.place(bytes)?);
         let copied = io.read_out(block, offset, len);
@@ -237,6 +238,7 @@ impl IoBuffer<'_> {
     /// # Errors
     ///
     /// `EINVAL`: the buffer is shorter; errors of [`IoHandle::fill`].
+    #[inline]
     pub(crate) fn copy_to(&self, io: &mut IoHandle, bytes: u32) -> Result {
         let (len, (block, offset)) = (bytes as usize, self.place(bytes)?);
         self.group.dma.sync_for_cpu(self.at, len)?;

@@ -5,6 +5,7 @@
 use crate::data::{
     con::{
         Con,
+        RECV_ANSWERS,
         RECV_AUTH,
         RECV_INFO, //
     },
@@ -52,6 +53,7 @@ use rdma::{
 
 impl Con {
     /// Handles an answer; `rkey` is the new key of its chunk, if that has changed.
+    #[inline]
     fn answered(
         &self,
         qp: &QpRef<'_, Self>,
@@ -152,6 +154,7 @@ impl Con {
 
     /// Checks that the server may send `imm` in this message. No message with an immediate is
     /// expected before the server's terms are known.
+    #[inline]
     fn check(&self, imm: Imm, message: &Received<'_>) -> Result<(), ImmError> {
         let wire = self.link().wire.as_ref();
         let terms = wire.ok_or(ImmError::NotNegotiated)?.imms;
@@ -163,12 +166,10 @@ impl Con {
     }
 }
 
-impl Handler for Con {
-    type Slot = Request;
-
-    fn received(&self, qp: QpRef<'_, Self>, message: Received<'_>) -> Repost {
-        self.link().heartbeat.received();
-        self.count_message();
+impl Con {
+    /// Handles a message that is more than an answer.
+    #[inline(never)]
+    fn received_any(&self, qp: QpRef<'_, Self>, message: Received<'_>) -> Repost {
         if message.class == RECV_AUTH {
             // The server has not proved itself yet, so nothing but AUTH2 is accepted.
             match (message.imm, message.invalidated) {
@@ -233,6 +234,28 @@ impl Handler for Con {
             | Imm::Unknown(_) => {}
         }
         Repost::Yes
+    }
+}
+
+impl Handler for Con {
+    type Slot = Request;
+
+    #[inline]
+    fn received(&self, qp: QpRef<'_, Self>, message: Received<'_>) -> Repost {
+        self.link().heartbeat.received();
+        self.count_message();
+        let imm = message.imm.map(Imm::decode);
+        match (imm, message.class, message.invalidated) {
+            // Most answers.
+            (Some(imm @ Imm::IoRspSameKey { id, errno }), RECV_ANSWERS, None)
+                if self.check(imm, &message).is_ok() =>
+            {
+                let answer = imm::Answer { id, errno };
+                self.answered(&qp, answer, None, Trailer::decode(message.bytes));
+                Repost::Yes
+            }
+            _ => self.received_any(qp, message),
+        }
     }
 
     fn sent(&self, qp: QpRef<'_, Self>, slot: SlotRef<'_, Self>) {

@@ -315,6 +315,7 @@ fn unanswered(in_flight: &mut Option<InFlight>) -> Option<&mut InFlight> {
 
 impl Inner {
     /// Takes the request out of its slot if it is over.
+    #[inline]
     fn finish(&mut self, qp: &QueuePair<Con>) -> Option<Ended> {
         let in_flight = self
             .in_flight
@@ -381,6 +382,7 @@ impl Ended {
     /// # Context
     ///
     /// Any but hardirq; under no lock.
+    #[inline]
     pub(crate) fn end(mut self, slot: &SlotRef<'_, Con>, pd: &Pd) {
         let mut io = self.io.release(pd);
         if self.in_buffer > 0 {
@@ -430,6 +432,7 @@ pub(crate) enum Stray {
 /// # Errors
 ///
 /// The answer is refused: the caller fails the path, and the request then fails over.
+#[inline]
 pub(crate) fn answered(
     qp: &QpRef<'_, Con>,
     slot: SlotRef<'_, Con>,
@@ -473,6 +476,7 @@ pub(crate) fn answered(
 }
 
 /// Posts a local invalidation of the key of `slot`'s request; its completion calls [`invalidated`].
+#[inline(never)]
 fn invalidate(qp: &QueuePair<Con>, slot: SlotRef<'_, Con>, rkey: u32) -> Result {
     qp.invalidate(rkey, Signal::Slot(slot, Kind::Other))
 }
@@ -619,6 +623,7 @@ pub(crate) fn take(
 }
 
 /// Ends the request of `slot` if it is over; must not be called under a lock.
+#[inline]
 fn end(over: Option<Ended>, slot: &SlotRef<'_, Con>, qp: &QueuePair<Con>) {
     if let Some(ended) = over {
         ended.end(slot, qp.pd());

@@ -17,7 +17,10 @@ use crate::{
             Inner, //
         },
         small,
-        wire::Wire, //
+        wire::{
+            Wire,
+            DISK_USER_HDR, //
+        }, //
     },
     types::{
         Descriptor,
@@ -242,22 +245,70 @@ impl PathIo {
         self.hand_back(in_flight, error)
     }
 
+    /// As [`Self::submit_here`], for a request for which [`small::user_hdr`] has returned `user_hdr`.
+    #[inline]
+    fn submit_small(
+        &self,
+        (qp, slot): (&QueuePair<Con>, SlotRef<'_, Con>),
+        buffer: IoBuffer<'_>,
+        req: &Descriptor,
+        user_hdr: &[u8; DISK_USER_HDR],
+        io: IoHandle,
+    ) -> Result<(), (Error, IoHandle)> {
+        let mut guard = slot.inner.lock();
+        let inner = &mut *guard;
+        if inner.in_flight.is_some() {
+            drop(guard);
+            return Err((EBUSY, io));
+        }
+        inner.in_flight = Some(InFlight {
+            io: Some(Carried::Buffered(io)),
+            request: *req,
+            timer: self.link.stats.timer(),
+            messages: qp.handler().messages(),
+            unanswered: true,
+            unsent: false,
+            key: Key::Dead,
+            cancelled: false,
+            result: Ok(()),
+            timed: false,
+            times: None,
+            trailer: None,
+        });
+        if req.counted {
+            self.count_in_flight();
+        }
+        let Err(error) = inner.post_small(&self.wire, qp, buffer, req, user_hdr) else {
+            self.count(req, 1);
+            return Ok(());
+        };
+        if !is_surely_unsent(error) {
+            self.count(req, 1);
+            drop(guard);
+            self.not_posted(qp, error);
+            return Ok(());
+        }
+        let in_flight = inner.in_flight.take();
+        drop(guard);
+        self.hand_back(in_flight, error)
+    }
+
     /// Counts a request as one in flight.
-    pub(super) fn count_in_flight(&self) {
+    fn count_in_flight(&self) {
         self.link.inflight.fetch_add(1, Relaxed);
     }
 
     /// Fails the path: the device may have a request of `qp` or not. The teardown of the path ends the
     /// request or sends it again.
     #[cold]
-    pub(super) fn not_posted(&self, qp: &QueuePair<Con>, error: Error) {
+    fn not_posted(&self, qp: &QueuePair<Con>, error: Error) {
         qp.handler()
             .error(fmt!("cannot post ({})", convert::errno(error).as_str()));
     }
 
     /// Hands back the I/O of a request that has certainly not been sent, and has left its slot.
     #[cold]
-    pub(super) fn hand_back(
+    fn hand_back(
         &self,
         in_flight: Option<InFlight>,
         error: Error,
@@ -275,7 +326,7 @@ impl PathIo {
 
     /// Counts and traces a request that was handed to the device.
     #[inline]
-    pub(super) fn count(&self, req: &Descriptor, nents: u32) {
+    fn count(&self, req: &Descriptor, nents: u32) {
         let link = &self.link;
         // CAST: A user header has at most `MAX_USER_HDR` bytes.
         let bytes = req.bytes + req.usr_len as u32;

@@ -4,7 +4,11 @@
 
 use ibtrs_core::convert;
 use ibtrs_proto::{
-    capsule::Window,
+    capsule::{
+        self,
+        Window, //
+    },
+    consts::MAX_REQUEST_HDR_LEN,
     handshake::{
         ConnRsp,
         ReqExt, //
@@ -25,6 +29,13 @@ pub(crate) const MAX_SGES: u32 = 33;
 ///
 /// [`Nop`]: ibtrs_proto::imm::Imm::Nop
 const OWN_NOPS: u32 = 128;
+
+/// The length of the user headers of disks.
+pub(super) const DISK_USER_HDR: usize = 32;
+/// The length of the headers of a small request of a disk.
+// CAST: A small constant.
+pub(super) const SMALL_HEADERS: u32 = (DISK_USER_HDR + MAX_REQUEST_HDR_LEN) as u32;
+const _: () = assert!(SMALL_HEADERS <= capsule::HEADERS);
 
 /// The sizes and features that both sides agreed on when they connected.
 #[derive(Clone, Copy)]
@@ -47,7 +58,7 @@ pub(crate) struct Wire {
     pub(crate) inv_answers: bool,
     /// Requests may be capsules.
     pub(crate) capsules: bool,
-    /// Requests may be capsules, and the server takes the headers of [small ones](super::small).
+    /// Requests may be capsules, and the server takes [the headers](SMALL_HEADERS) of small ones.
     pub(super) small_capsules: bool,
     /// The path has a message connection.
     pub(crate) messages: bool,
@@ -135,8 +146,7 @@ impl Wire {
             imm_in_messages: !dev.has_immediates() && rsp.ext.is_some(),
             inv_answers: dev.has_immediates() && rsp.ext.is_some(),
             capsules: rsp.window.is_some(),
-            small_capsules: rsp.window.is_some()
-                && super::small::are_headers_taken(rsp.max_hdr_size),
+            small_capsules: rsp.window.is_some() && rsp.max_hdr_size >= SMALL_HEADERS,
             messages: rsp.messages && asked.messages,
             // CAST: A window has at most some thousand requests.
             window: window.map_or(i32::MAX, |window| window as i32),

@@ -98,10 +98,7 @@ impl Session {
             return Err((EMSGSIZE, io));
         }
         let alone = match self.submit_or_requeue(generation, &mut req, user_hdr, io) {
-            // The send queue may be full of unpolled completions.
-            Err((EAGAIN, io)) if self.poll(queue) > 0 => {
-                self.submit_or_requeue(generation, &mut req, user_hdr, io)?
-            }
+            Err((EAGAIN, io)) => self.poll_and_retry(queue, generation, &mut req, user_hdr, io)?,
             result => result?,
         };
         if req.last && !alone {
@@ -109,6 +106,23 @@ impl Session {
             self.ring(cid);
         }
         Ok(())
+    }
+
+    /// Submits a request again for which there was no room: the send queue may be full of unpolled
+    /// completions.
+    #[cold]
+    fn poll_and_retry(
+        self: &Arc<Self>,
+        queue: u32,
+        generation: Generation,
+        req: &mut Descriptor,
+        user_hdr: &[u8],
+        io: IoHandle,
+    ) -> Result<bool, (Error, IoHandle)> {
+        match self.poll(queue) {
+            0 => Err((EAGAIN, io)),
+            _ => self.submit_or_requeue(generation, req, user_hdr, io),
+        }
     }
 
     /// Sends the request or puts it on the requeue list. Returns true if the only path of the

@@ -48,6 +48,7 @@ impl Con {
     /// # Errors
     ///
     /// The chunk is handed back: this path already has a request with this number.
+    #[inline]
     pub(crate) fn claim(
         &self,
         slot: &ChunkSlot,
@@ -94,6 +95,7 @@ impl Con {
     }
 
     /// Releases the number of a request of this path that is over, as [`SessionIo::release`] does.
+    #[inline]
     pub(crate) fn release(&self, buf_id: u16) {
         self.path.release(&*self.control, buf_id);
     }
@@ -105,6 +107,7 @@ impl Con {
 }
 
 impl PathIo {
+    #[inline]
     fn release(&self, control: &dyn Control, buf_id: u16) {
         let wake = || control.wake();
         self.session.release(self.tag, buf_id, wake);
@@ -154,6 +157,7 @@ impl SessionIo {
     /// # Context
     ///
     /// Any.
+    #[inline]
     pub(crate) fn release(&self, tag: PathTag, buf_id: u16, wake: impl FnOnce()) {
         match serving::release(&self.owners.words, tag, buf_id) {
             Next::Nobody => {}

@@ -66,6 +66,7 @@ impl Con {
     /// # Errors
     ///
     /// A violation of the protocol that leaves no request to answer; for the log.
+    #[inline]
     fn request(
         &self,
         qp: &QpRef<'_, Self>,
@@ -143,6 +144,7 @@ fn parse(
 }
 
 /// As [`parse`], for a request in a capsule, whose data stays in the message.
+#[inline]
 fn parse_capsule(
     chunk: &mut Chunk,
     offset: u32,
@@ -164,6 +166,7 @@ fn parse_capsule(
 }
 
 /// Begins a request that was parsed; returns the length of its user header.
+#[inline]
 fn begin(chunk: &mut Chunk, request: ServerRequest) -> Result<u16, RequestError> {
     if usize::from(request.usr_len) > MAX_USER_HDR {
         return Err(RequestError::HeaderSize(request.usr_len));
@@ -182,11 +185,10 @@ fn not_copied(error: Error, usr_len: u16) -> RequestError {
     }
 }
 
-impl Handler for Con {
-    type Slot = ChunkSlot;
-
-    fn received(&self, qp: QpRef<'_, Self>, message: Received<'_>) -> Repost {
-        self.path.heartbeat.received();
+impl Con {
+    /// Handles a message that is no request.
+    #[cold]
+    fn received_other(&self, qp: QpRef<'_, Self>, message: Received<'_>) -> Repost {
         let imm = match (message.imm, message.class) {
             (None, RECV_AUTH) => {
                 self.control.clone().auth1_received(message.bytes);
@@ -215,11 +217,6 @@ impl Handler for Con {
             return Repost::No;
         }
         match decoded {
-            Imm::IoReq { payload } => {
-                if let Err(what) = self.request(&qp, payload, &message) {
-                    self.error(fmt!("bad request: {}", what));
-                }
-            }
             Imm::Fence(fence) => {
                 if let Err(what) = self.control.clone().fence_received(fence) {
                     self.error(fmt!("{}", what));
@@ -236,8 +233,9 @@ impl Handler for Con {
             }
             Imm::DurableSeen(number) => self.control.durable_seen(self.purpose, number),
             Imm::DowntimeSeen(_) => self.control.downtime_seen(),
-            // Refused above.
-            Imm::IoRsp { .. }
+            // Handled by the caller, or refused above.
+            Imm::IoReq { .. }
+            | Imm::IoRsp { .. }
             | Imm::IoRspInv { .. }
             | Imm::IoRspSameKey { .. }
             | Imm::IoRspMore { .. }
@@ -249,6 +247,25 @@ impl Handler for Con {
             | Imm::Unknown(_) => {}
         }
         Repost::Yes
+    }
+}
+
+impl Handler for Con {
+    type Slot = ChunkSlot;
+
+    #[inline]
+    fn received(&self, qp: QpRef<'_, Self>, message: Received<'_>) -> Repost {
+        self.path.heartbeat.received();
+        match (message.imm.map(Imm::decode), message.class) {
+            // A client may send one on any connection; its terms are checked where it is decoded.
+            (Some(Imm::IoReq { payload }), class) if class != RECV_AUTH => {
+                if let Err(what) = self.request(&qp, payload, &message) {
+                    self.error(fmt!("bad request: {}", what));
+                }
+                Repost::Yes
+            }
+            _ => self.received_other(qp, message),
+        }
     }
 
     fn sent(&self, _qp: QpRef<'_, Self>, slot: SlotRef<'_, Self>) {

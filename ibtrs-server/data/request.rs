@@ -18,6 +18,7 @@ use kx::mm::Pieces;
 
 impl Request {
     /// Returns the direction of the data: into [`Request::buffer`] for a read.
+    #[inline]
     pub fn dir(&self) -> Dir {
         match &self.chunk {
             Some(chunk) => chunk.request.direction,
@@ -26,17 +27,20 @@ impl Request {
     }
 
     /// Returns the client's address on the path over which the request arrived.
+    #[inline]
     pub fn source(&self) -> Addr {
         self.qp.handler().path.ends.src
     }
 
     /// Returns whether the request's path has stopped serving, so that no answer can reach the
     /// client.
+    #[inline]
     pub fn is_moot(&self) -> bool {
         !self.qp.handler().path.takes_requests()
     }
 
     /// Returns the user header, a private copy.
+    #[inline]
     pub fn user_hdr(&self) -> &[u8] {
         match &self.chunk {
             Some(chunk) => chunk.user_hdr(),
@@ -46,6 +50,7 @@ impl Request {
 
     /// Returns the number of bytes of data: of a write, those that arrived; of a read, those that
     /// the client wants.
+    #[inline]
     pub fn data_len(&self) -> usize {
         match &self.chunk {
             Some(chunk) => match chunk.request.direction {
@@ -58,6 +63,7 @@ impl Request {
 
     /// Returns the number of the chunk. No two requests of a session in service have the same
     /// number, whichever paths they arrived on.
+    #[inline]
     pub fn buf_id(&self) -> u16 {
         // CAST: A table has no more slots than chunks.
         self.index as u16
@@ -66,6 +72,7 @@ impl Request {
     /// Returns the memory of the data, and where in it the data begins; there are at least
     /// [`Request::data_len`] bytes from there on, which are in one piece unless they begin with the
     /// memory. `None` only if there is no data.
+    #[inline]
     pub fn buffer(&self) -> Option<(&Pieces, usize)> {
         let chunk = self.chunk.as_ref()?;
         match &chunk.capsule {
@@ -94,6 +101,7 @@ impl Request {
     /// # Context
     ///
     /// Any.
+    #[inline]
     pub fn respond(mut self, result: Result) {
         self.answer(result);
     }
@@ -146,6 +154,7 @@ impl Request {
         }
     }
 
+    #[inline]
     fn answer(&mut self, result: Result) {
         if let Some(chunk) = self.chunk.take() {
             answer::respond(&self.qp, self.index, chunk, result);

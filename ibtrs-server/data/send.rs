@@ -138,6 +138,7 @@ fn send_unsent<'a>(qp: &'a QueuePair<Con>, queue: &mut Queue) -> Option<Left<'a>
 }
 
 /// Sends an answer that has waited; `EAGAIN` if it has to wait longer.
+#[cold]
 fn send_again<'a>(
     qp: &QueuePair<Con>,
     slot: SlotRef<'a, Con>,

@@ -48,6 +48,7 @@ use rdma::{
 /// # Context
 ///
 /// May sleep.
+#[inline]
 pub(crate) fn proceed(
     path: &PathIo,
     qp: PercpuArc<QueuePair<Con>>,
@@ -77,6 +78,7 @@ pub(crate) fn proceed(
 }
 
 /// Gives a request a buffer.
+#[inline]
 fn grant(con: &Con, chunk: &mut Chunk, buffer: Buffer) {
     if chunk.grant(buffer) {
         con.control.clone().keeps_small();
@@ -84,6 +86,7 @@ fn grant(con: &Con, chunk: &mut Chunk, buffer: Buffer) {
 }
 
 /// Makes a request wait until there is a buffer for its data.
+#[cold]
 fn wait_for_buffer(con: &Con, slot: SlotRef<'_, Con>, chunk: KBox<Chunk>) {
     con.path.stats.declared.inc(server_path::BUFFER_WAITS);
     let waiter = Waiter {
@@ -111,6 +114,7 @@ fn wait_for_buffer(con: &Con, slot: SlotRef<'_, Con>, chunk: KBox<Chunk>) {
 }
 
 /// Invalidates the key of the chunk of a request, which is served after that.
+#[inline(never)]
 fn invalidate(qp: &QueuePair<Con>, slot: SlotRef<'_, Con>, mut chunk: KBox<Chunk>, rkey: u32) {
     chunk.invalidated = true;
     let post = || {
@@ -126,6 +130,7 @@ fn invalidate(qp: &QueuePair<Con>, slot: SlotRef<'_, Con>, mut chunk: KBox<Chunk
 }
 
 /// Hands a request of `path` to the service.
+#[inline]
 pub(crate) fn serve(
     path: &PathIo,
     qp: PercpuArc<QueuePair<Con>>,

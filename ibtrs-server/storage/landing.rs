@@ -457,6 +457,7 @@ impl Landing {
     }
 
     /// Makes the data of a write ready for the service.
+    #[inline]
     pub(crate) fn prepare_data(&self, request: &ServerRequest) -> Result {
         let len = request.data_len as usize;
         if request.direction == Dir::Read || len == 0 {

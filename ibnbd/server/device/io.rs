@@ -114,6 +114,7 @@ impl IoRequest {
     /// # Context
     ///
     /// May sleep, but does not wait for the disk.
+    #[inline]
     pub(crate) fn submit(self, requests: &Requests) {
         let is_first = self.device.backlog().is_empty();
         if !is_first || !self.device.bdev().takes_nowait(&self.spec) {
@@ -142,6 +143,7 @@ impl IoRequest {
         device.backlog().push(self);
     }
 
+    #[inline]
     fn start(mut self, requests: &Requests) {
         // The disk may have got a cache since the request arrived.
         match self.through {

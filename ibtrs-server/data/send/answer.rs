@@ -123,6 +123,7 @@ pub(crate) fn end_batch(qp: &QueuePair<Con>) {
     send_some(qp, qp.handler().batch.end());
 }
 
+#[inline]
 fn send_some(qp: &QueuePair<Con>, answered: Option<Answered>) {
     if let Some(answered) = answered {
         answer(qp, answered);
@@ -134,6 +135,7 @@ fn send_some(qp: &QueuePair<Con>, answered: Option<Answered>) {
 /// # Context
 ///
 /// Any.
+#[inline]
 fn answer(qp: &QueuePair<Con>, answered: Answered) {
     let Answered {
         index,
@@ -157,6 +159,7 @@ fn answer(qp: &QueuePair<Con>, answered: Answered) {
 }
 
 /// Counts the request as ended, and releases its number.
+#[inline]
 fn leave_service(qp: &QueuePair<Con>, index: u32, chunk: &mut Chunk, result: Result) {
     let path = &qp.handler().path;
     if take(&mut chunk.counted) {
@@ -192,6 +195,7 @@ pub(crate) fn abandon(qp: &QueuePair<Con>, index: u32, mut chunk: KBox<Chunk>) {
 }
 
 /// Fails the path, because a response could not be sent and the client gets none.
+#[cold]
 pub(super) fn lost(qp: &QueuePair<Con>, index: u32, chunk: KBox<Chunk>, error: Error) {
     let con = qp.handler();
     con.cannot_send("cannot post an answer", error);
@@ -200,6 +204,7 @@ pub(super) fn lost(qp: &QueuePair<Con>, index: u32, chunk: KBox<Chunk>, error: E
     }
 }
 
+#[inline]
 pub(super) fn send(
     qp: &QueuePair<Con>,
     index: u32,
@@ -252,6 +257,7 @@ fn sending<'a>(
 }
 
 /// Posts the work requests of an answer, the last of them with `signal`.
+#[inline]
 fn post(
     qp: &QueuePair<Con>,
     index: u32,
@@ -329,6 +335,7 @@ fn post(
 }
 
 /// Posts an answer in the message that invalidates the client's key `rkey`.
+#[inline(never)]
 fn post_inv(
     qp: &QueuePair<Con>,
     data: Option<Data>,
@@ -354,6 +361,7 @@ fn post_inv(
 }
 
 /// Posts an answer that is one message, with the data of a read if there is any.
+#[inline]
 fn post_one(
     qp: &QueuePair<Con>,
     data: Option<Data>,
@@ -403,6 +411,7 @@ fn write_data(
 }
 
 /// Posts the data of a read, if there is any, and then an answer with the trailer as a message.
+#[inline(never)]
 fn post_with_trailer(
     qp: &QueuePair<Con>,
     data: Option<Data>,
