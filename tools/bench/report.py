@@ -14,6 +14,8 @@ table { border-collapse: collapse; margin: 1rem 0; font-size: 13px }
 td, th { border-bottom: 1px solid #ddd; padding: .2rem .6rem; text-align: right }
 td:first-child, th:first-child { text-align: left }
 .scroll { overflow-x: auto } svg { max-width: 100%; height: auto }"""
+CARD = """Counted over the card of tools/card, which does nearly nothing by itself. Client and server are one guest, each
+on half of the processors. There are no times."""
 METHOD = """One nanosecond of the guest is one instruction of any of its processors, so a microsecond is a
 thousand instructions. Client and server are one guest. These figures say how much work an I/O is. They do not say how
 long it takes on an RDMA card: soft-RoCE does in instructions what a card does by itself, and an instruction is not a
@@ -79,7 +81,7 @@ def stacked(title: str, modules: dict[str, dict[str, float]]) -> str:
 
 
 def page(run: Results) -> str:
-    parts = ["<h2>Figures</h2>", table(tables.figures(run))]
+    parts = ["<h2>Figures</h2>", table(tables.figures(run))] if run.figures else []
     for job in run.jobs:
         values = {target: run.value(target, job) for target in run.targets}
         parts.append(bars(job, run.unit(job), {target: value for target, value in values.items() if value}))
@@ -110,7 +112,7 @@ def page(run: Results) -> str:
     title = f"Bench of {run.commit}, {run.flavour} kernel"
     return (f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{html.escape(title)}</title>'
             f"<style>{STYLE}</style><h1>{html.escape(title)}</h1><p>Kernel {html.escape(run.kernel)}; processor "
-            f"{html.escape(run.machine)}.</p><p>{METHOD}</p>" + "\n".join(parts) + "</html>\n")
+            f"{html.escape(run.machine)}.</p><p>{CARD if run.device == 'card' else METHOD}</p>" + "\n".join(parts) + "</html>\n")
 
 
 def write(run: Results, folder: Path) -> None:

@@ -87,7 +87,8 @@ def lines(run: Results, target: str, job: str) -> str:
 def everything(run: Results) -> str:
     ours = [target for target in run.targets if target.startswith("ibnbd")]
     others = [target for target in run.targets if target.startswith("floor") or target in ("RNBD Y", "NVMe-oF")]
-    parts = [f"Modules of {run.commit}, kernel {run.kernel}.", figures(run)]
+    parts = [f"Modules of {run.commit}, kernel {run.kernel}."]
+    parts += [figures(run)] if run.figures else []
     parts += [ratios(run, target, others) for target in ours if others]
     parts += [reached(run, goal) for goal in goals.of(run)]
     jobs = list(dict.fromkeys(job for jobs in run.counts.values() for job in jobs))

@@ -339,6 +339,15 @@ def test_tables_have_each_figure_and_ratio():
     assert "76,800" in text
 
 
+def test_a_run_over_the_card_has_layers_and_no_figures():
+    made = full_run()
+    made.device, made.figures, made.facts, made.lines = "card", [], {}, {}
+    made.profiles["ibnbd Y"]["read"]["layers"] = {"kernel: block layer": 3000.0}
+    text, page = tables.everything(made), report.page(made)
+    assert "| kernel: block layer | 3,000 |" in text and "|  |  |" not in text
+    assert report.CARD in page and report.METHOD not in page and "<h2>Figures</h2>" not in page
+
+
 def test_a_figure_that_is_not_there_leaves_its_place_empty():
     made = run(a=(1, 2))
     made.figures.append(Figure("b", "read", 3.0, "us"))
