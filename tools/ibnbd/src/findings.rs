@@ -2,6 +2,7 @@
 
 //! Faults of a machine, and their remedies.
 
+mod boot;
 mod client;
 mod exports;
 mod interrupts;
@@ -81,6 +82,7 @@ pub fn all(root: &Root, machine: &Machine, measured: &[Measured]) -> Vec<Finding
     found.append(&mut client::all(root, machine));
     found.append(&mut server::all(root, machine));
     found.append(&mut messages::all(root, machine));
+    found.append(&mut boot::all(root, machine));
     found.extend(machine.notes.iter().map(of_note));
     found.sort_by_key(|finding| finding.severity);
     found
@@ -97,7 +99,8 @@ fn modules(root: &Root, has_messages: bool) -> Vec<Finding> {
         return Vec::new();
     }
     let what = "neither ibnbd_client nor ibnbd_server is loaded";
-    let remedy = "modprobe ibnbd_client, or modprobe ibnbd_server dev_search_path=DIRECTORY";
+    let remedy =
+        "ibnbd map or ibnbd join on a client, ibnbd export add on a server load what they need";
     vec![Finding::new(Severity::Error, what, remedy)]
 }
 

@@ -343,6 +343,7 @@ fn add(context: &Context, words: &AddExport) -> Done {
             ),
         );
     }
+    let name = &folder::plain(Some(&directory), name);
     let others = folder::other_names(&context.root, &context.machine(), &directory, device, name);
     need_unexported(device, others, words.force)?;
     export(context, &directory, device, name)?;

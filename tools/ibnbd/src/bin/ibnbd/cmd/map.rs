@@ -124,6 +124,14 @@ pub(super) fn map(context: &Context, map: &Map) -> Done {
 }
 
 fn from_server(context: &Context, map: &Map, device: &str) -> Done {
+    // A server would say no more than that the name makes no sense.
+    if device.split('/').any(|part| part == "..") {
+        let why = "the name of an export has no .. in it";
+        let failure = Failure::usage(format!("map {device}"), why);
+        return Err(
+            failure.todo("take the name that the server exports it by: see `ibnbd discover`")
+        );
+    }
     let wanted = wanted(context, map, device);
     let wanted = wanted.map_err(|failure| swapped(map, device).unwrap_or(failure))?;
     let line = wanted.line().map_err(|why| Failure::usage("map", why))?;
