@@ -289,9 +289,10 @@ fn granted(
     is_sane.then_some((key, Place { addresses, port }))
 }
 
-/// Text of the other end, without what a terminal would take for a command.
+/// Text of the other end, without what a terminal would take for a command or write backwards.
 fn shown(text: &str) -> String {
-    let plain = |c: char| if c.is_control() { '?' } else { c };
+    let is_plain = |c: char| c == ' ' || c.is_ascii_graphic();
+    let plain = |c: char| if is_plain(c) { c } else { '?' };
     text.chars().take(MOST_SHOWN).map(plain).collect()
 }
 

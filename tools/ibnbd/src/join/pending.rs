@@ -7,6 +7,7 @@
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
+use std::net::SocketAddr;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 
 use rustix::fs::{flock, FlockOperation};
@@ -18,6 +19,8 @@ const FOLDER: &str = "/run/ibtrs/tokens";
 /// No host has such a name: they have no dots.
 const LOCK: &str = "/run/ibtrs/tokens/.lock";
 const LISTENER: &str = "/run/ibtrs/tokens/.listener";
+/// Where it listens: another user of this machine could be the one that answers there.
+const PLACES: &str = "/run/ibtrs/tokens/.places";
 
 /// How long a token may be used, in seconds.
 pub const LIFETIME_S: u64 = 3600;
@@ -69,6 +72,23 @@ pub fn listener(root: &Root) -> io::Result<Option<Lock>> {
     }
 }
 
+/// Says where the listener listens, nowhere at first.
+///
+/// # Errors
+///
+/// The system's.
+pub fn set_places<'a>(root: &Root, places: impl Iterator<Item = &'a SocketAddr>) -> io::Result<()> {
+    let lines: String = places.map(|place| format!("{place}\n")).collect();
+    fs::write(root.real(PLACES), lines)
+}
+
+/// Whether the listener listens there.
+pub fn is_open(root: &Root, place: &SocketAddr) -> bool {
+    let text = root.read(PLACES).unwrap_or_default();
+    let place = place.to_string();
+    text.lines().any(|line| line == place)
+}
+
 /// Seconds since the boot.
 fn now(root: &Root) -> io::Result<u64> {
     let text = root.read("/proc/uptime")?;
@@ -90,8 +110,10 @@ pub fn issue(root: &Root, token: &Token, _lock: &Lock) -> io::Result<()> {
     let target = root.real(&path(&token.host));
     // No host has a dot in its name.
     let partial = target.with_file_name(format!("{}.new", token.host));
+    // Of a command that was killed.
+    let _ = fs::remove_file(&partial);
     let mut options = OpenOptions::new();
-    options.write(true).create(true).truncate(true).mode(0o600);
+    options.write(true).create_new(true).mode(0o600);
     let mut file = options.open(&partial)?;
     file.write_all(format!("{until}\n{}\n", token.text()).as_bytes())?;
     fs::rename(&partial, &target)

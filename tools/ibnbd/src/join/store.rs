@@ -140,8 +140,10 @@ fn write(root: &Root, file: &str, bytes: &[u8]) -> io::Result<()> {
     let target = root.real(file);
     // No session has a dot in its name.
     let partial = root.real(&format!("{file}.new"));
+    // Of a command that was killed.
+    let _ = fs::remove_file(&partial);
     let mut options = OpenOptions::new();
-    options.write(true).create(true).truncate(true).mode(0o600);
+    options.write(true).create_new(true).mode(0o600);
     let mut new = options.open(&partial)?;
     new.write_all(bytes)?;
     new.sync_all()?;

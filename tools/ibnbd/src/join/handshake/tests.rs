@@ -201,6 +201,12 @@ proptest! {
         let server = thread::spawn(move || join(&mut there, "web1", &Key::new(SECRET), "m"));
         let _ = io::copy(&mut here, &mut io::sink());
         prop_assert!(server.join().unwrap().is_err());
+        // Behind the name of a host that has a token.
+        let (mut here, mut there) = UnixStream::pair().unwrap();
+        send(&mut here, prologue("web1").as_bytes()).unwrap();
+        send(&mut here, &bytes).unwrap();
+        here.shutdown(std::net::Shutdown::Write).unwrap();
+        prop_assert!(serve(&mut there, "web1", &place()).is_err());
     }
 }
 

@@ -61,7 +61,10 @@ pub(super) fn listen(context: &Context) -> Done {
         note!("another process listens already");
         return Ok(0);
     };
+    pending::set_places(root, [].iter()).map_err(failed)?;
     drop(lock);
+    // The terminal of the command that has started it may go. A service has none.
+    let _ = rustix::process::setsid();
     let shared = Arc::new(Shared {
         root: root.clone(),
         active: AtomicUsize::new(0),
@@ -112,6 +115,9 @@ impl Places {
         match TcpListener::bind(place) {
             Ok(listener) => {
                 self.open.insert(place);
+                if let Err(error) = pending::set_places(&shared.root, self.open.iter()) {
+                    note!("cannot say that it listens on {place}: {error}");
+                }
                 let shared = Arc::clone(shared);
                 thread::spawn(move || accept(&shared, &listener));
             }

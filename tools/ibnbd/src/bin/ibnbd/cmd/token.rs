@@ -4,8 +4,7 @@
 
 use std::fs::{self, OpenOptions};
 use std::io;
-use std::net::{IpAddr, TcpStream};
-use std::os::unix::process::CommandExt;
+use std::net::IpAddr;
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -80,13 +79,17 @@ pub(super) fn issue(context: &Context, host: &str, words: &TokenWords) -> Result
     let lock = pending::lock(&context.root).map_err(failed)?;
     pending::issue(&context.root, &token, &lock).map_err(failed)?;
     let nobody_waits = pending::listener(&context.root).map_err(failed)?.is_some();
+    if nobody_waits {
+        // Of one that has ended.
+        pending::set_places(&context.root, [].iter()).map_err(failed)?;
+    }
     // Who waits sees the token from now on.
     drop(lock);
     let waits = act::with_progress("listen for the client", || {
         if nobody_waits {
             start(context)?;
         }
-        wait(&token)
+        wait(context, &token)
     });
     if let Err(error) = waits {
         if let Ok(lock) = pending::lock(&context.root) {
@@ -173,25 +176,21 @@ fn start(context: &Context) -> io::Result<()> {
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(log)
-        .process_group(0)
         .spawn()
         .map(drop)
 }
 
-/// Waits until a client could connect to each address.
-fn wait(token: &Token) -> io::Result<()> {
+/// Waits until it listens on each address.
+fn wait(context: &Context, token: &Token) -> io::Result<()> {
     let deadline = Instant::now() + PATIENCE;
     for address in &token.addresses {
         let place = (*address, token.port).into();
-        loop {
-            match TcpStream::connect_timeout(&place, Duration::from_secs(1)) {
-                Ok(_) => break,
-                Err(error) if Instant::now() >= deadline => {
-                    let why = format!("nobody listens on {address} port {}: {error}", token.port);
-                    return Err(io::Error::new(error.kind(), why));
-                }
-                Err(_) => thread::sleep(Duration::from_millis(50)),
+        while !pending::is_open(&context.root, &place) {
+            if Instant::now() >= deadline {
+                let why = format!("nobody listens on {address} port {}", token.port);
+                return Err(io::Error::other(why));
             }
+            thread::sleep(Duration::from_millis(50));
         }
     }
     Ok(())
