@@ -21,7 +21,7 @@ C_FLAGS = ("-std=c99", "-pedantic", "-Wall", "-Wextra", "-Werror", "-O2", "-I", 
 def build(name: str = "ibnbd") -> Path:
     """Returns a program, as the sources are now: built as for its tests, which have built most of it."""
     target = paths.crates()
-    subprocess.run(["cargo", "build", "--locked", "--package", name], cwd=paths.TOP, check=True,
+    subprocess.run(["cargo", "build", "--quiet", "--locked", "--package", name], cwd=paths.TOP, check=True,
                    env={**os.environ, "CARGO_TARGET_DIR": str(target)})
     return target / "debug" / name
 

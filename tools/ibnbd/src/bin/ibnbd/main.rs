@@ -13,6 +13,7 @@ mod note;
 mod act;
 mod cli;
 mod cmd;
+mod complete;
 mod context;
 mod fail;
 mod interrupt;
@@ -24,6 +25,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 fn main() -> ExitCode {
+    complete::answer();
     let cli = cli::Cli::parse();
     let context = context::Context::new(&cli.global);
     match cmd::run(&context, cli.command) {

@@ -6,10 +6,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, CommandFactory};
+use clap_complete::env::Shells;
 use clap_complete::Shell;
 
 use super::Done;
 use crate::cli::Cli;
+use crate::complete;
 use crate::context::Context;
 use crate::fail::Failure;
 
@@ -36,7 +38,13 @@ pub(crate) struct ManpagesArgs {
 
 pub(super) fn completions(context: &Context, shell: Shell) -> Done {
     let mut text = Vec::new();
-    clap_complete::generate(shell, &mut Cli::command(), "ibnbd", &mut text);
+    let shells = Shells::builtins();
+    let completer = shells.completer(&shell.to_string());
+    let completer = completer
+        .ok_or_else(|| Failure::usage(shell.to_string(), "there are no completions for it"))?;
+    completer
+        .write_registration(complete::VARIABLE, "ibnbd", "ibnbd", "ibnbd", &mut text)
+        .map_err(|error| Failure::system("completions", &error))?;
     context.print(&String::from_utf8_lossy(&text))?;
     Ok(0)
 }
