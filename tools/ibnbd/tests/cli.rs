@@ -758,7 +758,7 @@ fn the_key_of_a_session_is_shown() {
     let tree = Tree::new();
     tree.usual_client();
     let text = good(&tree, &["show", "s"]);
-    assert!(rows(&text).contains(&vec!["settings.key_id", "default"]));
+    assert!(rows(&text).contains(&vec!["key_id", "default"]));
     std::fs::remove_file(tree.real("/sys/class/ibtrs-client/s/key_id")).unwrap();
     assert!(!good(&tree, &["show", "s"]).contains("key_id"));
 }

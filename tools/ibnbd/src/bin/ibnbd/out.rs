@@ -2,6 +2,8 @@
 
 //! Tables, CSV, JSON and YAML.
 
+use std::borrow::Cow;
+
 use comfy_table::{presets, Table as Drawn};
 use ibnbd_host::value::{Latency, Operation};
 use serde::Serialize;
@@ -12,14 +14,23 @@ use crate::fail::Failure;
 
 /// Rows under names of columns.
 pub(crate) struct Table {
-    columns: Vec<&'static str>,
+    columns: Vec<Cow<'static, str>>,
     rows: Vec<Vec<String>>,
 }
 
 impl Table {
     pub(crate) fn new(columns: impl Into<Vec<&'static str>>) -> Self {
+        let columns = columns.into().into_iter().map(Cow::Borrowed);
         Self {
-            columns: columns.into(),
+            columns: columns.collect(),
+            rows: Vec::new(),
+        }
+    }
+
+    /// The same with names that are made.
+    pub(crate) fn named(columns: impl Iterator<Item = String>) -> Self {
+        Self {
+            columns: columns.map(Cow::Owned).collect(),
             rows: Vec::new(),
         }
     }
@@ -32,7 +43,7 @@ impl Table {
         self.rows.is_empty()
     }
 
-    pub(crate) fn columns(&self) -> &[&'static str] {
+    pub(crate) fn columns(&self) -> &[Cow<'static, str>] {
         &self.columns
     }
 
@@ -61,12 +72,13 @@ impl Table {
         self.rows = self.rows.iter().map(|row| pick(row)).collect();
         self.columns = places
             .iter()
-            .filter_map(|&at| self.columns.get(at).copied())
+            .filter_map(|&at| self.columns.get(at).cloned())
             .collect();
         self
     }
 
-    fn drawn(&self) -> String {
+    /// As people see it.
+    pub(crate) fn drawn(&self) -> String {
         let mut table = Drawn::new();
         table.load_preset(presets::NOTHING);
         table.set_header(self.columns.iter().map(|name| name.to_uppercase()));
@@ -85,7 +97,8 @@ impl Table {
             Failure::new(crate::fail::REFUSED, "csv", error.to_string())
         };
         let mut writer = csv::Writer::from_writer(Vec::new());
-        writer.write_record(&self.columns).map_err(|e| bad(&e))?;
+        let columns = self.columns.iter().map(|column| column.as_bytes());
+        writer.write_record(columns).map_err(|e| bad(&e))?;
         for row in &self.rows {
             writer.write_record(row).map_err(|e| bad(&e))?;
         }
@@ -167,7 +180,7 @@ fn chosen(mut tables: Vec<Table>, wanted: &[String]) -> Result<Vec<Table>, Failu
             let mut all: Vec<String> = Vec::new();
             for column in tables.iter().flat_map(|table| &table.columns) {
                 if !all.iter().any(|known| known == column) {
-                    all.push((*column).to_owned());
+                    all.push(column.to_string());
                 }
             }
             let all = all.join(",");

@@ -9,6 +9,7 @@ mod configured;
 pub(crate) mod discover;
 pub(crate) mod events;
 pub(crate) mod export;
+mod groups;
 pub(crate) mod host;
 pub(crate) mod join;
 pub(crate) mod key;

@@ -3,6 +3,7 @@
 //! `completions` and `manpages`.
 
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, CommandFactory};
@@ -41,7 +42,7 @@ pub(super) fn completions(context: &Context, shell: Shell) -> Done {
     let shells = Shells::builtins();
     let completer = shells.completer(&shell.to_string());
     let completer = completer
-        .ok_or_else(|| Failure::usage(shell.to_string(), "there are no completions for it"))?;
+        .ok_or_else(|| Failure::system("completions", &io::ErrorKind::Unsupported.into()))?;
     completer
         .write_registration(complete::VARIABLE, "ibnbd", "ibnbd", "ibnbd", &mut text)
         .map_err(|error| Failure::system("completions", &error))?;

@@ -10,7 +10,7 @@ use ibnbd_host::outage::Outage;
 use ibnbd_host::planned;
 use serde_json::Value;
 
-use super::Done;
+use super::{groups, Done};
 use crate::cli::Format;
 use crate::context::Context;
 use crate::fail::{Failure, REFUSED};
@@ -294,7 +294,14 @@ pub(super) fn show(context: &Context, name: &str) -> Done {
     let mut table = Table::new(["name", "value"]);
     let value = serde_json::to_value(&document)
         .map_err(|e| Failure::new(REFUSED, "show", e.to_string()))?;
-    for part in ["disk", "session", "path", "opened"] {
+    let parts = ["disk", "session", "path", "opened"].into_iter();
+    if context.format == Format::Table && context.columns.is_empty() {
+        let objects = parts.filter_map(|part| value.get(part)?.as_object());
+        let text: String = objects.map(groups::text).collect();
+        context.print(&text)?;
+        return Ok(0);
+    }
+    for part in parts {
         flatten(&mut table, "", value.get(part).unwrap_or(&Value::Null));
     }
     out::emit(context, &document, vec![table])?;
