@@ -107,11 +107,13 @@ def test_a_half_made_export_is_taken_back(pair, tools):
         answer = server_tool.refused(f"export add {device} x --host web1 --ro --from any")
         assert "cannot add export x (enable=1): " in answer and why in answer, answer
         assert entries(pair, "exports") == []
-    assert "there is no such host" in server_tool.refused(f"export add {disk} x --host web2", code=3)
-    assert entries(pair, "exports") == []
-    server_tool(f"export add {disk} x --host web1")
+    # With the hosts that were made for it.
+    assert "ENOENT" in server_tool.refused("export add /dev/missing x --host web1,web2")
+    assert entries(pair, "exports") == [] and entries(pair, "hosts") == ["web1"]
+    server_tool(f"export add {disk} x --host web1,web2")
+    assert entries(pair, "hosts") == ["web1", "web2"]
     assert "there is an export of that name" in server_tool.refused(f"export add {disk} x --any-host")
-    assert export_of(server_tool, "x")["allowed_hosts"] == ["web1"]
+    assert export_of(server_tool, "x")["allowed_hosts"] == ["web1", "web2"]
     # All settings of a command, or none.
     answer = server_tool.refused("export set x access_mode=ro device_path=/dev/other")
     assert "(device_path=/dev/other)" in answer and "EBUSY" in answer

@@ -27,6 +27,9 @@ pub struct Disk {
     pub session: Option<String>,
     /// Its name on the server.
     pub mapping_path: Option<String>,
+    /// The same, by the word of the documentation: the name of the export.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub export: Option<String>,
     /// `init`, `open`, `closed` or `unmapped`.
     pub state: Option<String>,
     /// `ro`, `rw` or `migration`.
@@ -165,10 +168,12 @@ fn disk(
     if state.is_none() && !files.has_own() {
         return None;
     }
+    let mapping_path = files.own("mapping_path", value::word);
     Some(Disk {
         state,
         session: files.own("session", value::word),
-        mapping_path: files.own("mapping_path", value::word),
+        export: mapping_path.clone(),
+        mapping_path,
         access_mode: files.own("access_mode", value::word),
         wwid: files.own("wwid", value::word),
         identity: files.own("identity", value::word),

@@ -24,6 +24,9 @@ pub struct Opened {
     pub entry: String,
     /// The name by which the client has opened it.
     pub mapping_path: Option<String>,
+    /// The same, by the word of the documentation: the name of the export.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub export: Option<String>,
     /// `ro`, `rw` or `migration`.
     pub access_mode: Option<String>,
     /// Whether it is open for reading only.
@@ -93,6 +96,7 @@ fn opened(
         family,
         session: session.to_owned(),
         entry: entry.to_owned(),
+        export: mapping_path.clone(),
         mapping_path,
         access_mode: reader.get_if(wants("access_mode"), &file("access_mode"), value::word),
         read_only: reader.get_if(wants("read_only"), &file("read_only"), value::flag),
