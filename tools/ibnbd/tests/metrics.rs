@@ -415,6 +415,32 @@ fn the_dashboard_asks_for_what_there_is() {
     assert_eq!(unused, expected);
 }
 
+/// With several machines, a line says which one's it is, and the choice of a disk holds everywhere.
+#[test]
+fn the_dashboard_tells_machines_and_disks_apart() {
+    let dashboard = include_str!("../../grafana/ibnbd.json");
+    let dashboard: serde_json::Value = serde_json::from_str(dashboard).unwrap();
+    let panels = dashboard["panels"].as_array().unwrap();
+    let mut number = 0;
+    for target in panels
+        .iter()
+        .filter_map(|panel| panel["targets"].as_array())
+        .flatten()
+    {
+        let text = |key: &str| target[key].as_str().unwrap_or_default();
+        if text("legendFormat").contains("{{") {
+            assert!(text("legendFormat").contains("{{instance}}"), "{target}");
+        }
+        let is_of_disk = text("expr").contains("ibnbd_disk_");
+        assert!(
+            !is_of_disk || text("expr").contains("disk=~\"$disk\""),
+            "{target}"
+        );
+        number += usize::from(is_of_disk);
+    }
+    assert!(number > 8, "{number}");
+}
+
 /// Rules that ask for a metric or a label that is not there would never fire.
 #[test]
 fn the_alert_rules_ask_for_what_there_is() {
