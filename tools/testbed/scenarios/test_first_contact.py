@@ -68,3 +68,4 @@ def test_the_lines_of_readme_lead_to_a_disk_that_stays(installed):
     client = installed.client
     client.wait_until("grep -qx kept /srv/data/file", 240)
     assert set(client.run("cat /sys/class/ibtrs-client/web1/paths/*/key_id").split()) == {"default"}
+    client.run("umount /srv/data")
