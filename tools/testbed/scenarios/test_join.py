@@ -89,3 +89,16 @@ def test_what_join_keeps_brings_the_disk_back(pair, stack, tools):
         tool("apply")
     assert keyring.key_ids(client, "client", SESSION) == ["default", "default"]
     assert client.run("cat /sys/block/ibnbd0/ibnbd/mapping_path").strip() == "disk1"
+
+
+@pytest.mark.rdma("siw")
+def test_over_iwarp_the_addresses_are_those_of_the_interfaces(pair, stack, tools):
+    """The GID of such a device is no address."""
+    of_server, of_client = tools
+    pair.server.null_blk(size_mb=16)
+    of_server("export add /dev/nullb0 disk1 --host web1")
+    token = of_server("host add web1 --token")
+    assert token.startswith("ibtrs-token-1/web1/10.0.1.1,10.0.2.1/11235/")
+    assert "disk1" in of_client(f"join {token}")
+    assert of_client("map disk1") == "/dev/ibnbd0"
+    assert keyring.key_ids(pair.client, "client", SESSION) == ["default", "default"]
