@@ -33,7 +33,7 @@ Examples:
 #[derive(Args, Debug)]
 pub(crate) struct Unmap {
     /// Disks, by any of their names
-    #[arg(required_unless_present = "unused", value_delimiter = ',')]
+    #[arg(required_unless_present = "unused")]
     pub(crate) disks: Vec<String>,
     /// Also if somebody uses them: their I/O fails
     #[arg(short, long)]
