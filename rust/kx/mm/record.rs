@@ -39,11 +39,12 @@ impl Record {
     #[inline]
     pub unsafe fn take(self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
-        for (number, to) in bytes.as_chunks_mut().0.iter_mut().enumerate() {
+        for (number, to) in bytes.chunks_exact_mut(size_of::<u64>()).enumerate() {
             let word = self.0.as_ptr().wrapping_add(number);
             // SAFETY: By the type invariant the word is inside a piece, which lives by this function's
             // contract, and is aligned. The access is volatile, as others may write meanwhile.
-            *to = unsafe { word.read_volatile() }.to_ne_bytes();
+            let word = unsafe { word.read_volatile() };
+            to.copy_from_slice(&word.to_ne_bytes());
         }
         for number in 0..WORDS {
             // SAFETY: As above. There is no reference to the contents.
