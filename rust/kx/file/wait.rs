@@ -11,7 +11,15 @@ use kernel::{
     error::to_result,
     prelude::*,
     processor::cpu_relax,
-    sync::LockClassKey,
+    sync::{
+        atomic::{
+            Acquire,
+            Atomic,
+            Relaxed,
+            Release, //
+        },
+        LockClassKey, //
+    },
     task::{
         might_sleep,
         TASK_INTERRUPTIBLE,
@@ -25,13 +33,6 @@ use kernel::{
         Msecs, //
     },
     types::Opaque, //
-};
-
-use crate::sync::atomic::{
-    Acquire,
-    Atomic,
-    Relaxed,
-    Release, //
 };
 
 /// Creates an initializer of a [`WaitQueue`] from its name.
