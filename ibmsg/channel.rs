@@ -1085,7 +1085,6 @@ impl Chan {
             self.out.bury(sent);
         }
         if has_popped {
-            self.has_room_for_news();
             self.has_freed = true;
             self.tell_writable();
         }

@@ -71,8 +71,6 @@ pub(crate) struct Serving {
     is_dirty: bool,
     /// Bytes of what had no credits.
     lacks: u32,
-    /// The channel's queue had no room.
-    is_full: bool,
 }
 
 impl Serving {
@@ -86,8 +84,12 @@ impl Serving {
             turn: 0,
             is_dirty: false,
             lacks: 0,
-            is_full: false,
         }
+    }
+
+    /// There may be something to send, which needs fewer credits than what was to come next.
+    fn changed(&mut self) {
+        (self.is_dirty, self.lacks) = (true, 0);
     }
 
     /// What is to be queued next, for which subscription.
@@ -167,23 +169,14 @@ impl Chan {
     /// Something was published.
     pub(crate) fn has_news(&mut self) {
         if let Some(serving) = &mut self.serving {
-            serving.is_dirty = true;
-        }
-    }
-
-    /// There is room in the queue.
-    pub(super) fn has_room_for_news(&mut self) {
-        if let Some(serving) = &mut self.serving {
-            serving.is_full = false;
+            serving.changed();
         }
     }
 
     /// Whether there is something for subscribers that can be sent.
     pub(super) fn has_news_to_send(&self) -> bool {
         let serving = self.serving.as_ref();
-        serving.is_some_and(|serving| {
-            serving.is_dirty && !serving.is_full && self.can_send(serving.lacks)
-        })
+        serving.is_some_and(|serving| serving.is_dirty && self.can_send(serving.lacks))
     }
 
     /// Whether a message would be sent at once.
@@ -230,7 +223,7 @@ impl Chan {
                 false => Err(wrong(PublishError::Side)),
             };
         };
-        serving.is_dirty = true;
+        serving.changed();
         let at = serving.list.iter().position(|it| it.feed.tag() == tag);
         match (what, at) {
             (Publication::Subscribe(request), None) if serving.list.len() < serving.most => {
@@ -277,6 +270,12 @@ impl Chan {
                 self.wants_memory(now);
                 return false;
             };
+            if !self.proto.tx.may_be_long(body.len()) {
+                if let Some(serving) = &mut self.serving {
+                    serving.end(at, Some(Errno::EMSGSIZE));
+                }
+                continue;
+            }
             if !self.can_send(body.len()) {
                 if let Some(serving) = &mut self.serving {
                     serving.lacks = body.len();
@@ -291,19 +290,9 @@ impl Chan {
                     }
                     return true;
                 }
-                // The other program takes no message of that length.
-                Err(EMSGSIZE) => {
-                    if let Some(serving) = &mut self.serving {
-                        serving.end(at, Some(Errno::EMSGSIZE));
-                    }
-                }
-                Err(ENOMEM) => {
-                    self.wants_memory(now);
-                    return false;
-                }
-                Err(_) => {
-                    if let Some(serving) = &mut self.serving {
-                        serving.is_full = true;
+                Err(error) => {
+                    if error == ENOMEM {
+                        self.wants_memory(now);
                     }
                     return false;
                 }

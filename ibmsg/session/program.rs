@@ -339,7 +339,8 @@ impl Side {
 
     /// Gives up a place.
     pub(crate) fn cancel(&self, id: u32, reserved: Reserved) {
-        let _ = self.with(id, |chan| chan.cancel(reserved));
+        // What is published may have waited for its room.
+        let _ = self.change(id, |chan| chan.cancel(reserved));
     }
 
     /// Sends a message, at once unless it is [gathered](Chan::gathers): then a work item sends it soon, with what was

@@ -423,7 +423,7 @@ def wrong() -> None:
     with fails(errno.ENOENT):
         log(portal, tag)
     # A subscriber that takes shorter messages.
-    short, _ = join(portal, "news", opts(max_message=100))
+    short, _ = join(portal, "news", opts(max_message=100, recv_bytes=200))
     subscribe(short, 5000)
     assert wait_one(short).event == SUBSCRIBED
     log(portal, 5000, SET, entries=4, size=1000)

@@ -265,12 +265,20 @@ impl Sender {
         }
     }
 
-    /// Whether a message of `len` bytes would be sent at once, if none waits before it: what has another place to wait
-    /// than the queue is not put there before.
+    /// Whether the peer takes messages of `len` bytes.
+    pub const fn may_be_long(&self, len: u32) -> bool {
+        len <= self.max_message
+    }
+
+    /// Whether a message of `len` bytes would be taken and sent at once, if none waits before it: what has another place
+    /// to wait than the queue is not put there before.
     pub fn has_credit(&self, len: u32) -> bool {
         let bytes = self.bytes.plus(cost(len));
         let has_both = self.high.is_before(self.msg_limit) && !self.byte_limit.is_before(bytes);
-        self.connected && !self.stopped && self.is_caught_up() && has_both
+        let held = self.held_bytes.saturating_add(cost(len));
+        let fits = self.held_messages < self.limits.messages && held <= self.limits.bytes;
+        let has_room = self.held_messages == 0 || fits;
+        self.connected && !self.stopped && self.is_caught_up() && has_both && has_room
     }
 
     /// Takes an acknowledgement. Returns whether it says anything new. Messages whose

@@ -83,6 +83,35 @@ fn credits_in_messages_and_bytes() {
 }
 
 #[test]
+fn what_would_be_sent_at_once() {
+    let limits = SendLimits {
+        messages: 2,
+        bytes: 400,
+    };
+    let mut tx = Sender::new(limits, FIRST);
+    assert!(!tx.has_credit(0));
+    tx.open(&Window::new(3, 500, 300, 0).unwrap());
+    assert!(tx.may_be_long(300) && !tx.may_be_long(301));
+    // One message may always wait; credits in bytes: 500.
+    assert!(tx.has_credit(400) && !tx.has_credit(437));
+    let mut first = tx.queue(100).unwrap();
+    assert!(tx.has_credit(100) && !tx.has_credit(173));
+    assert!(matches!(tx.next(&mut first), Next::Message(_)));
+    let mut second = tx.queue(0).unwrap();
+    assert!(matches!(tx.next(&mut second), Next::Message(_)));
+    // Two are in the queue; then one; then the credits are used up.
+    assert!(!tx.has_credit(0));
+    tx.release(second);
+    assert!(tx.has_credit(0) && !tx.has_credit(210));
+    let mut third = tx.queue(0).unwrap();
+    assert!(matches!(tx.next(&mut third), Next::Message(_)));
+    tx.release(third);
+    assert!(!tx.has_credit(0));
+    tx.lost();
+    assert!(!tx.has_credit(0));
+}
+
+#[test]
 fn the_queue_has_limits() {
     let mut tx = sender(10, 10_000);
     assert_eq!(tx.queue(101), Err(Refused::TooLong));
