@@ -31,6 +31,7 @@ REASONS = {
     "test_failover_time.py::test_mainlines_server*": NO_RNBD,
     "test_faults.py::*": NO_FAULTS,
     "test_message_faults.py::*": NO_FAULTS,
+    "test_message_memory.py::test_each_call_fails_once": NO_FAULTS,
     "test_few_queues.py::test_mainlines_server": NO_RNBD,
     "test_interop.py::*mainline*": NO_RNBD,
     "test_iwarp.py::*": NO_SIW,
