@@ -131,7 +131,7 @@ def ask(session: str, name: str, size=str(3 * PIECE), offset="0", rounds="40") -
     (handle,) = hear(fd)
     choose = random.Random(1)
     for round in range(int(rounds)):
-        length = choose.choice(LENGTHS)
+        length = choose.choice([length for length in LENGTHS if length <= size])
         start = choose.randrange(size - length + 1)
         data = pattern(round, length)
         put(fd, handle, offset + start, data)
