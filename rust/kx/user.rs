@@ -51,7 +51,10 @@ use kernel::{
 use crate::{
     module::ModuleRef,
     sync::SetOnce,
-    work::later, //
+    work::{
+        flush_later,
+        later, //
+    }, //
 };
 
 /// What a device does with pinned memory.
@@ -236,7 +239,13 @@ impl UserPages {
         }
         let pages = KVVec::with_capacity(count, GFP_KERNEL_ACCOUNT)?;
         // SAFETY: This is a system call of a program.
-        let mm = unsafe { ours::kx_charge_pinned(count) };
+        let charge = || unsafe { ours::kx_charge_pinned(count) };
+        let mut mm = charge();
+        if mm.is_null() {
+            // What the program does not use any more may still count.
+            flush_later();
+            mm = charge();
+        }
         if mm.is_null() {
             return Err(ENOMEM);
         }

@@ -72,6 +72,7 @@ pub use item::{
     WorkPointer, //
 };
 pub use queue::{
+    flush_later,
     later,
     Options,
     Queue,
@@ -285,7 +286,7 @@ mod tests {
         release.complete_all();
         assert_eq!(left.wait_timeout(10_000), Ok(()));
         assert_eq!(ended.load(Relaxed), 0);
-        queue::flush_destroyer();
+        queue::flush_later();
         assert_eq!(ended.load(Relaxed), 1);
         Ok(())
     }

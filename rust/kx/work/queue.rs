@@ -274,9 +274,12 @@ impl Drop for QueueDestroyer {
     }
 }
 
-/// Waits for the work items of the destroyer that are queued now.
-#[cfg(IBTRS_KUNIT)]
-pub(super) fn flush_destroyer() {
+/// Waits for what was queued by [`later`], and for queues that are being destroyed.
+///
+/// # Context
+///
+/// *may sleep*, but not in such a work item.
+pub fn flush_later() {
     let queue = DESTROYER.read().get().cloned();
     if let Some(queue) = queue {
         queue.flush();
