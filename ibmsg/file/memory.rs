@@ -148,7 +148,7 @@ fn handle(fields: &mut Bytes<'_>) -> Result<Handle> {
 
 fn waiters() -> Result<Arc<WaitQueue>> {
     let waiters = kx::new_wait_queue!("ChannelFile::memory");
-    Ok(Arc::pin_init(waiters, GFP_KERNEL_ACCOUNT)?)
+    Arc::pin_init(waiters, GFP_KERNEL_ACCOUNT)
 }
 
 impl ChannelFile {

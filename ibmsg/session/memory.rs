@@ -75,6 +75,9 @@ impl State {
     }
 }
 
+/// A channel, its connection, and what is to be done by that.
+type Next = (u32, (Conn, Arc<dyn Connection>), memory::Job);
+
 impl Side {
     /// The terms of memory of this side: programs of one machine have shared memory.
     pub(super) fn memory_terms(&self) -> Option<MemoryTerms> {
@@ -350,7 +353,7 @@ impl Side {
         self.0.memory.enqueue(self.0.clone());
     }
 
-    fn next_job(&self) -> Option<(u32, (Conn, Arc<dyn Connection>), memory::Job)> {
+    fn next_job(&self) -> Option<Next> {
         let mut state = self.0.state.lock();
         loop {
             let id = state.sleepers.pop_front()?;
