@@ -418,7 +418,13 @@ def starved(session: str, name: str, *functions: str) -> None:
             return sum(int(line.split()[2]) for line in file)
 
     def deed(number: int) -> None:
-        unmap(fd, map_memory(fd, at(memory), PIECE))
+        mine = map_memory(fd, at(memory), PIECE)
+        try:
+            unmap(fd, mine)
+        except OSError:
+            # There was no memory to wait with: it is still published.
+            unmap(fd, mine)
+            raise
         put(fd, handle, PAGE, pattern(number, 70000))
         assert get(fd, handle, PAGE, 70000) == pattern(number, 70000)
 
