@@ -31,6 +31,10 @@ def fingerprint(tool: Tool) -> str:
     return key["fingerprint"]
 
 
+def fingerprint_of(tool: Tool, session: str) -> list[str]:
+    return [key["fingerprint"] for key in tool.json("key list")["keys"] if key["session"] == session]
+
+
 def test_a_token_leads_to_a_disk_over_all_paths(pair, stack, tools):
     server, client = pair
     of_server, of_client = tools
@@ -64,6 +68,11 @@ def test_a_token_leads_to_a_disk_over_all_paths(pair, stack, tools):
     # A token of another host lets its client see nothing of this one's.
     assert "disk1" not in of_client(f"join {other}")
     assert "lets this machine open it" in of_client.refused("map disk1 --session web2", code=3)
+    # A host that is removed takes its key with it.
+    assert fingerprint_of(of_server, SESSION)
+    of_server("host remove web1 --force")
+    server.run("test ! -e /etc/ibtrs/keys/web1.key && test -e /etc/ibtrs/keys/web2.key")
+    assert not fingerprint_of(of_server, SESSION) and fingerprint_of(of_server, "web2")
 
 
 def test_what_join_keeps_brings_the_disk_back(pair, stack, tools):

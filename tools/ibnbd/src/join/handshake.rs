@@ -44,6 +44,8 @@ const MOST: usize = 8192;
 const TAG: usize = 16;
 /// Most characters of a text of the other end that people read.
 const MOST_SHOWN: usize = 200;
+/// The most characters of the name of a machine.
+const MOST_OF_MACHINE: usize = 64;
 
 /// Why the ends do not agree.
 #[derive(Debug)]
@@ -296,6 +298,13 @@ fn shown(text: &str) -> String {
     text.chars().take(MOST_SHOWN).map(plain).collect()
 }
 
+/// The name of a machine, as the other end gives it: nothing that could be taken for more than a name in a log.
+fn machine_name(text: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '.';
+    let plain = |c: char| if is_plain(c) { c } else { '?' };
+    text.chars().take(MOST_OF_MACHINE).map(plain).collect()
+}
+
 /// A client that has sent its first message.
 pub struct Knock {
     host: String,
@@ -346,7 +355,7 @@ impl Knock {
         let Hello { machine } = channel.receive(stream)?;
         Ok(Guest {
             channel,
-            machine: shown(&machine),
+            machine: machine_name(&machine),
         })
     }
 }

@@ -104,6 +104,28 @@ pub fn read(root: &Root, session: &str) -> io::Result<Vec<u8>> {
     program::filtered(creds, &fs::read(root.real(&sealed))?)
 }
 
+/// Forgets the key of a session that was kept, and has systemd load none. Returns whether there was one.
+///
+/// # Errors
+///
+/// The system's, or that of systemctl.
+pub fn forget(root: &Root, session: &str) -> io::Result<bool> {
+    let mut was_there = false;
+    for kind in ["cred", "key"] {
+        match fs::remove_file(root.real(&format!("{FOLDER}/{session}.{kind}"))) {
+            Ok(()) => was_there = true,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+    }
+    if was_there && has_services(root) {
+        let mut systemctl = program::command(root, "systemctl");
+        systemctl.args(["--quiet", "disable", &unit(session)]);
+        program::output(systemctl, PATIENCE)?;
+    }
+    Ok(was_there)
+}
+
 /// Has systemd load the key of a session now and at each boot.
 ///
 /// # Errors
@@ -187,6 +209,29 @@ mod tests {
             read(&root, "web2").unwrap_err().kind(),
             io::ErrorKind::NotFound
         );
+    }
+
+    #[test]
+    fn it_is_forgotten() {
+        let tree = Tree::new();
+        let root = Root::new(tree.base());
+        assert!(!forget(&root, "web1").unwrap());
+        kept(&root);
+        assert!(forget(&root, "web1").unwrap() && !forget(&root, "web1").unwrap());
+        assert_eq!(
+            read(&root, "web1").unwrap_err().kind(),
+            io::ErrorKind::NotFound
+        );
+        // With systemd, the unit that loads it as well.
+        let tree = Tree::new();
+        tree.folder(SYSTEMD).program("/usr/sbin/systemd-creds");
+        let root = Root::new(tree.base());
+        kept(&root);
+        // There is no systemctl, which would stop it.
+        assert!(forget(&root, "web1").is_err());
+        tree.program("/usr/sbin/systemctl");
+        kept(&root);
+        assert!(forget(&root, "web1").unwrap());
     }
 
     #[test]

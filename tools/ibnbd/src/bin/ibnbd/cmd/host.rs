@@ -8,8 +8,10 @@ use ibnbd_host::configfs::change::{self, Limits};
 use ibnbd_host::configfs::{self, Host};
 use ibnbd_host::document::{Hosts, FORMAT};
 use ibnbd_host::family::Side;
-use ibnbd_host::join::pending;
+use ibnbd_host::join::{pending, store};
+use ibnbd_host::keyring::{self, KeyringError};
 use ibnbd_host::prefix::{self, Prefix};
+use ibtrs_proto::auth::KeyId;
 
 use super::args::{prefix, SetOf};
 use super::token::{self, TokenWords};
@@ -235,6 +237,23 @@ fn remove(context: &Context, name: &str, force: bool) -> Done {
     let withdrawn =
         pending::lock(&context.root).and_then(|lock| pending::withdraw(&context.root, name, &lock));
     withdrawn.map_err(|error| Failure::system(format!("the token of host {name}"), &error))?;
+    forget_key(context, name)
+}
+
+/// Removes the key with which a host has joined: whoever has it would be known by it.
+fn forget_key(context: &Context, name: &str) -> Done {
+    let root = &context.root;
+    let what = || format!("the key of host {name}");
+    let forgot = store::forget(root, name).map_err(|error| Failure::system(what(), &error))?;
+    if !forgot {
+        return Ok(0);
+    }
+    let failed = |error: KeyringError| Failure::new(REFUSED, what(), error.to_string());
+    for loaded in keyring::keys(root).map_err(failed)? {
+        if loaded.session == name && loaded.id == KeyId::default().as_str() {
+            keyring::remove(root, &loaded).map_err(failed)?;
+        }
+    }
     Ok(0)
 }
 

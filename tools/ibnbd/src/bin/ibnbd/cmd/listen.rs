@@ -49,6 +49,8 @@ struct Shared {
     root: Root,
     /// Clients that are attended to.
     active: AtomicUsize,
+    /// Those of them that have proved a token, which they take out of use. The process goes on for them only.
+    proved: AtomicUsize,
     /// Refusals so far: strangers must not fill a log.
     refusals: AtomicUsize,
 }
@@ -59,6 +61,7 @@ pub(super) fn listen(context: &Context) -> Done {
     let lock = pending::lock(root).map_err(failed)?;
     let Some(alone) = pending::listener(root).map_err(failed)? else {
         note!("another process listens already");
+        ready(&mut false);
         return Ok(0);
     };
     pending::set_places(root, [].iter()).map_err(failed)?;
@@ -68,6 +71,7 @@ pub(super) fn listen(context: &Context) -> Done {
     let shared = Arc::new(Shared {
         root: root.clone(),
         active: AtomicUsize::new(0),
+        proved: AtomicUsize::new(0),
         refusals: AtomicUsize::new(0),
     });
     let mut places = Places::default();
@@ -75,19 +79,40 @@ pub(super) fn listen(context: &Context) -> Done {
     loop {
         let lock = pending::lock(root).map_err(failed)?;
         let tokens = pending::all(root, &lock).map_err(failed)?;
-        if tokens.is_empty() && shared.active.load(Ordering::Acquire) == 0 {
-            // The next token that is issued starts another listener.
+        if tokens.is_empty() && shared.proved.load(Ordering::Acquire) == 0 {
+            // The next token that is issued starts another listener. Strangers are not waited for.
+            ready(&mut told);
             drop(alone);
             drop(lock);
             return Ok(0);
         }
         drop(lock);
         places.listen(&shared, &tokens);
-        if !told {
-            notify::ready("waits for clients with a token");
-            told = true;
-        }
+        ready(&mut told);
         thread::sleep(INTERVAL);
+    }
+}
+
+/// Tells systemd once that it has begun.
+fn ready(told: &mut bool) {
+    if !core::mem::replace(told, true) {
+        notify::ready("waits for clients with a token");
+    }
+}
+
+/// Counts a client that has proved a token as long as it lives.
+struct Proved<'a>(&'a AtomicUsize);
+
+impl<'a> Proved<'a> {
+    fn new(proved: &'a AtomicUsize) -> Self {
+        proved.fetch_add(1, Ordering::AcqRel);
+        Self(proved)
+    }
+}
+
+impl Drop for Proved<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -244,6 +269,8 @@ fn join(shared: &Shared, stream: &mut Limited, peer: IpAddr) -> Result<(), Refus
     };
     // The client has been quick; keeping a key may take long.
     stream.extend(ANSWER);
+    // Before the token is out of use, after which the process may end.
+    let _proved = Proved::new(&shared.proved);
     // From here on nobody else can use it.
     if !pending::take(root, &pending.token).map_err(system)? {
         return Err(refuse(
@@ -296,7 +323,7 @@ fn give_key(
     let machine = guest.machine.clone();
     let granted = guest.grant(stream, &random, place);
     note!(
-        "{peer}: {machine} has joined as host {host}; the fingerprint of its key is {fingerprint}"
+        "{peer} has joined as host {host}; the fingerprint of its key is {fingerprint}; it calls itself {machine}"
     );
     if let Err(error) = granted {
         note!("{peer}: {machine} may not know it: {error}; ibnbd host add {host} --token gives it another key");

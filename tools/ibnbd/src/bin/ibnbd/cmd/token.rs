@@ -30,6 +30,8 @@ const UNIT: &str = "ibnbd-join.service";
 const LOG: &str = "/run/ibtrs/join.log";
 /// How long it may take to listen.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How long it waits before it starts what listens once more.
+const AGAIN: Duration = Duration::from_secs(2);
 
 /// A token for a host.
 #[derive(Args, Debug)]
@@ -156,14 +158,17 @@ fn warn(context: &Context, configured: &Configured, host: &str) {
 fn start(context: &Context) -> io::Result<()> {
     let root = &context.root;
     if root.is_machine() && store::has_services(root) {
-        // The one before may be at its end just now.
-        let restarted = Command::new("systemctl")
-            .args(["--quiet", "restart", UNIT])
+        // One that runs goes on: a client may be getting its key. Only the service is bounded by its unit.
+        let status = Command::new("systemctl")
+            .args(["--quiet", "start", UNIT])
             .stderr(Stdio::null())
-            .status();
-        if restarted.is_ok_and(|status| status.success()) {
-            return Ok(());
-        }
+            .status()?;
+        return match status.success() {
+            true => Ok(()),
+            false => Err(io::Error::other(format!(
+                "systemd cannot start it: see systemctl status {UNIT}"
+            ))),
+        };
     }
     let log = root.real(LOG);
     // Of one that has ended.
@@ -185,7 +190,13 @@ fn wait(context: &Context, token: &Token) -> io::Result<()> {
     let deadline = Instant::now() + PATIENCE;
     for address in &token.addresses {
         let place = (*address, token.port).into();
+        let mut again = Instant::now() + AGAIN;
         while !pending::is_open(&context.root, &place) {
+            if Instant::now() >= again {
+                // The one that ran was at its end.
+                start(context)?;
+                again += AGAIN;
+            }
             if Instant::now() >= deadline {
                 let why = format!("nobody listens on {address} port {}", token.port);
                 return Err(io::Error::other(why));
