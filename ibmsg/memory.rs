@@ -143,6 +143,8 @@ pub(crate) struct Memory {
     era: u32,
     /// The number of the last operation.
     number: u32,
+    /// The number of the last record GET.
+    request: u32,
     exports: KVec<Slot>,
     granted: Granted<KEYS>,
     places: [Place; KEYS],
@@ -183,6 +185,7 @@ impl Memory {
             on: None,
             era: 0,
             number: 0,
+            request: 0,
             exports: KVec::with_capacity(MAX_EXPORTS, flags)?,
             granted: Granted::new(),
             places: [const { Place::Free }; KEYS],
@@ -374,9 +377,17 @@ impl Memory {
         self.advance_gets(device, is_over);
     }
 
-    /// A number for an operation.
+    /// A number for an operation, which none has that is under way.
     fn next_number(&mut self) -> u32 {
-        self.number = self.number.wrapping_add(1) & NUMBER;
-        self.number
+        loop {
+            self.number = self.number.wrapping_add(1) & NUMBER;
+            let number = self.number;
+            let is_used = self.waiters.iter().any(|waiter| waiter.number == number)
+                || self.gets.iter().any(|op| op.number == number);
+            // There are fewer operations than numbers.
+            if !is_used {
+                return number;
+            }
+        }
     }
 }

@@ -43,12 +43,13 @@ use super::{
     Job,
     Memory,
     Refused,
-    MAX_OPS, //
+    MAX_OPS,
+    NUMBER, //
 };
 
 /// A GET.
 pub(super) struct GetOp {
-    number: u32,
+    pub(super) number: u32,
     pub(super) get: Get,
     /// Where the bytes go.
     pages: Arc<UserPages>,
@@ -181,7 +182,8 @@ impl Memory {
         let asked = self.gets.iter().filter(|op| op.get.is_requested()).count();
         let is_orphan = self.gets.get(at).is_none_or(|op| op.is_orphan);
         let may_ask = asked < self.most_gets && !is_orphan && !is_over;
-        let id = may_ask.then(|| self.next_number());
+        // Used only if there is a request.
+        let id = may_ask.then_some(self.request.wrapping_add(1) & NUMBER);
         if id.is_some() && !self.begins_on(on) {
             return;
         }
@@ -199,7 +201,10 @@ impl Memory {
             return;
         }
         match op.get.step(&mut self.keys, id) {
-            GetStep::Request { part, to, id } => op.landing = Landing::Wanted(part, to, id),
+            GetStep::Request { part, to, id } => {
+                op.landing = Landing::Wanted(part, to, id);
+                self.request = id;
+            }
             GetStep::Invalidate => {
                 if let Landing::Open(_) = op.landing {
                     return Self::close(op, self.channel, device);

@@ -38,7 +38,7 @@ pub(crate) enum Waits {
 
 /// An operation that somebody waits for.
 pub(crate) struct Waiter {
-    number: u32,
+    pub(super) number: u32,
     waits: Waits,
     outcome: Option<Outcome>,
 }
