@@ -680,7 +680,7 @@ def bounds() -> None:
     assert one(server).body == b"last"
     # What is no message.
     for data in (b"", bytes(31), bytes(32), head(length=1), head() + b"x", head(kind=7), head(kind=RECEIPT), head(kind=OFFER),
-                 head(flags=4), head(flags=F_KERNEL), head(event=1), head(id=1), head(status=1), head(kind=REQUEST, id=1),
+                 head(flags=0x20), head(flags=F_KERNEL), head(event=1), head(id=1), head(status=1), head(kind=REQUEST, id=1),
                  head(kind=REQUEST, flags=F_RECEIPT), head(kind=REPLY, id=1, status=4096)):
         with fails(errno.EINVAL):
             os.write(client, data)
