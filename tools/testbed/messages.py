@@ -1437,7 +1437,7 @@ def given_back() -> None:
     (number,) = struct.unpack("=Q", os.read(source, 8))
     ready(portal, select.POLLIN, 20)
     (offer,) = read(portal)
-    assert offer.id == number and not poll(portal)
+    assert offer.id == number and not poll(portal) & select.POLLIN
     # Closing one's own descriptor does the same.
     other = os.dup(portal)
     os.close(other)

@@ -44,6 +44,7 @@ def test_order_of_messages_that_wait_for_others(solo, lossy):
     assert (int(gather(solo, "in_order", 3, 3000)) > 5) == lossy
 
 
+@pytest.mark.fast
 def test_tasks_poll_before_they_sleep(solo):
     load(solo)
     gather(solo, "busy")
