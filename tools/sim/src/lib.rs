@@ -14,6 +14,7 @@ pub mod cli;
 mod client;
 mod counts;
 mod driver;
+mod events;
 pub mod history;
 pub mod mem;
 pub mod msg;

@@ -3,7 +3,7 @@
 //! Shrinks a schedule that leads to a violation.
 
 use crate::schedule::Schedule;
-use crate::simulation::shrunk;
+use crate::simulation::{shrunk, without};
 use crate::world::{run, Bug};
 
 /// Drops requests and faults from a schedule as long as it fails with any of the rest.
@@ -18,16 +18,8 @@ pub fn shrink(sch: &Schedule, bug: Option<Bug>) -> Schedule {
 fn smaller(sch: &Schedule, bug: Option<Bug>) -> Option<Schedule> {
     let fails = |less: &Schedule| run(less, bug).violation.is_some();
     let requests = sch.requests.len();
-    let without_fault = (0..sch.faults.len()).rev().map(|at| {
-        let mut less = sch.clone();
-        less.faults.remove(at);
-        less
-    });
-    let without_request = (0..requests).rev().map(|at| {
-        let mut less = sch.clone();
-        less.requests.remove(at);
-        less
-    });
+    let without_fault = without(sch, |sch| &mut sch.faults);
+    let without_request = without(sch, |sch| &mut sch.requests);
     let pairs = (0..requests).flat_map(|second| (0..second).map(move |first| (first, second)));
     let without_two = pairs.map(|(first, second)| {
         let mut less = sch.clone();
@@ -36,7 +28,8 @@ fn smaller(sch: &Schedule, bug: Option<Bug>) -> Option<Schedule> {
         less
     });
     without_fault
-        .chain(without_request)
+        .rev()
+        .chain(without_request.rev())
         .chain(without_two)
         .find(fails)
 }

@@ -72,6 +72,19 @@ pub(crate) fn shrunk<S: Clone>(sch: &S, smaller: impl Fn(&S) -> Option<S>) -> S 
     best
 }
 
+/// The schedules with one thing less in a list.
+pub(crate) fn without<'s, S: Clone, T>(
+    sch: &'s S,
+    list: impl Fn(&mut S) -> &mut Vec<T> + 's,
+) -> impl DoubleEndedIterator<Item = S> + 's {
+    let count = list(&mut sch.clone()).len();
+    (0..count).map(move |at| {
+        let mut less = sch.clone();
+        list(&mut less).remove(at);
+        less
+    })
+}
+
 /// Implements [`Simulation`] for the functions and types of a module.
 macro_rules! simulation {
     ($name:ident, $program:literal, $sum:ty) => {

@@ -2,9 +2,6 @@
 
 //! A run: the time, the pending events, and the checks.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
-
 use ibtrs_proto::backoff::Attempts;
 use ibtrs_proto::errno::Errno;
 use ibtrs_proto::failover::{Call, Outage};
@@ -12,6 +9,7 @@ use ibtrs_proto::fsm::{client_path, server_path};
 
 use crate::client::Client;
 use crate::driver::Step;
+use crate::events::Events;
 use crate::history::{linearizable, Seen};
 use crate::net::{Io, Link, Msg, Side};
 use crate::schedule::{Fault, Kind, Mode, Schedule, Time, MS, SECTORS};
@@ -225,11 +223,7 @@ pub struct World<'a> {
     pub(crate) sch: &'a Schedule,
     pub(crate) bug: Option<Bug>,
     pub(crate) now: Time,
-    seq: u64,
-    heap: BinaryHeap<Reverse<(Time, u64, u32)>>,
-    /// Events of the heap, by place; places are used again.
-    events: Vec<Ev>,
-    free: Vec<u32>,
+    events: Events<Ev>,
     /// Requests and their I/O that are under way somewhere.
     material: u32,
     pub(crate) links: Vec<Link>,
@@ -291,10 +285,7 @@ impl<'a> World<'a> {
             sch,
             bug,
             now: 0,
-            seq: 0,
-            heap: BinaryHeap::with_capacity(256),
-            events: Vec::with_capacity(256),
-            free: Vec::with_capacity(256),
+            events: Events::new(),
             material: 0,
             // There is no attempt 0.
             links: vec![Link::new(0)],
@@ -310,19 +301,8 @@ impl<'a> World<'a> {
     }
 
     pub(crate) fn at(&mut self, when: Time, ev: Ev) {
-        let place = match self.free.pop() {
-            Some(place) => {
-                self.events[place as usize] = ev;
-                place
-            }
-            None => {
-                self.events.push(ev);
-                self.events.len() as u32 - 1
-            }
-        };
         self.material += u32::from(is_material(&ev));
-        self.seq += 1;
-        self.heap.push(Reverse((when, self.seq, place)));
+        self.events.add(when, ev);
     }
 
     pub(crate) fn violate(&mut self, violation: Violation) {
@@ -360,11 +340,9 @@ impl<'a> World<'a> {
         let last_request = self.sch.requests.last().map_or(0, |q| q.at);
         let deadline = quiet.max(last_request) + self.sch.queue_timeout + TIME_LIMIT;
         let mut events = 0;
-        while let Some(Reverse((when, _, place))) = self.heap.pop() {
+        while let Some((when, ev)) = self.events.pop() {
             self.now = when;
             events += 1;
-            let ev = self.events[place as usize];
-            self.free.push(place);
             self.material -= u32::from(is_material(&ev));
             self.happen(ev);
             if self.violation.is_some() {

@@ -20,7 +20,7 @@ pub use check::Violation;
 pub use schedule::Schedule;
 pub use world::{run, trace, Outcome};
 
-use crate::simulation::{counts_events, shrunk, simulation, Events};
+use crate::simulation::{counts_events, shrunk, simulation, without, Events};
 
 /// The simulator of memory between programs.
 pub struct Memory;
@@ -35,15 +35,7 @@ pub fn shrink(sch: &Schedule, bug: Option<Bug>) -> Schedule {
 
 fn smaller(sch: &Schedule, bug: Option<Bug>) -> Option<Schedule> {
     let fails = |less: &Schedule| run(less, bug).violation.is_some();
-    let fault = (0..sch.faults.len()).map(|at| {
-        let mut less = sch.clone();
-        less.faults.remove(at);
-        less
-    });
-    let op = (0..sch.ops.len()).map(|at| {
-        let mut less = sch.clone();
-        less.ops.remove(at);
-        less
-    });
+    let fault = without(sch, |sch| &mut sch.faults);
+    let op = without(sch, |sch| &mut sch.ops);
     fault.chain(op).find(fails)
 }

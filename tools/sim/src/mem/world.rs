@@ -2,9 +2,6 @@
 
 //! The run of a schedule.
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
-
 use ibmsg_proto::outcome::Cause;
 
 use super::bug::Bug;
@@ -12,6 +9,7 @@ use super::check::{Log, Sort, Violation};
 use super::fabric::{Attempt, Pkt, Qp, Wr};
 use super::host::Host;
 use super::schedule::{Kind, Schedule, CLIENT, SERVER};
+use crate::events::Events;
 use crate::schedule::{Rng, Time, MS};
 
 /// What happens.
@@ -91,9 +89,7 @@ pub struct World<'s> {
     pub(super) bug: Option<Bug>,
     pub(super) now: Time,
     pub(super) rng: Rng,
-    heap: BinaryHeap<Reverse<(Time, u64)>>,
-    events: BTreeMap<u64, Ev>,
-    count: u64,
+    events: Events<Ev>,
     pub(super) attempts: Vec<Attempt>,
     pub(super) hosts: [Host; 2],
     pub(super) log: Log,
@@ -121,9 +117,7 @@ impl<'s> World<'s> {
             bug,
             now: 0,
             rng: Rng::new(sch.seed),
-            heap: BinaryHeap::new(),
-            events: BTreeMap::new(),
-            count: 0,
+            events: Events::new(),
             attempts: Vec::new(),
             hosts: Host::pair(sch, bug),
             log: Log::default(),
@@ -148,9 +142,7 @@ impl<'s> World<'s> {
     }
 
     pub(super) fn after(&mut self, lag: Time, ev: Ev) {
-        self.count += 1;
-        self.heap.push(Reverse((self.now + lag, self.count)));
-        self.events.insert(self.count, ev);
+        self.events.add(self.now + lag, ev);
     }
 
     fn run(mut self) -> Outcome {
@@ -169,9 +161,8 @@ impl<'s> World<'s> {
             self.after(fault.at, Ev::Fault(n));
         }
         let mut events = 0;
-        while let Some(Reverse((at, id))) = self.heap.pop() {
+        while let Some((at, ev)) = self.events.pop() {
             self.now = at;
-            let ev = self.events.remove(&id).expect("an event");
             if self.trace {
                 println!("{at:>8} {ev:?}");
             }

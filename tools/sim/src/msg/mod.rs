@@ -21,7 +21,7 @@ pub use check::Violation;
 pub use schedule::Schedule;
 pub use world::{run, trace, Outcome};
 
-use crate::simulation::{counts_events, shrunk, simulation, Events};
+use crate::simulation::{counts_events, shrunk, simulation, without, Events};
 
 /// The simulator of messages between programs.
 pub struct Messages;
@@ -37,25 +37,11 @@ pub fn shrink(sch: &Schedule, bug: Option<Bug>) -> Schedule {
 
 fn smaller(sch: &Schedule, bug: Option<Bug>) -> Option<Schedule> {
     let fails = |less: &Schedule| run(less, bug).violation.is_some();
-    let channels = sch.channels.len();
-    let channel = (0..channels).filter(move |_| channels > 1).map(|at| {
-        let mut less = sch.clone();
-        less.channels.remove(at);
-        less
-    });
-    let fault = (0..sch.faults.len()).map(|at| {
-        let mut less = sch.clone();
-        less.faults.remove(at);
-        less
-    });
+    // The last channel stays.
+    let channel = without(sch, |sch| &mut sch.channels).filter(|less| !less.channels.is_empty());
+    let fault = without(sch, |sch| &mut sch.faults);
     let op = (0..sch.channels.len()).flat_map(|chan| {
-        (0..2).flat_map(move |side| {
-            (0..sch.channels[chan].ops[side].len()).map(move |at| {
-                let mut less = sch.clone();
-                less.channels[chan].ops[side].remove(at);
-                less
-            })
-        })
+        (0..2).flat_map(move |side| without(sch, move |sch| &mut sch.channels[chan].ops[side]))
     });
     channel.chain(fault).chain(op).find(fails)
 }

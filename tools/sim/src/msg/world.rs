@@ -2,8 +2,7 @@
 
 //! Runs a schedule: time, events, and the state of both kernels.
 
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::VecDeque;
 
 use ibmsg_proto::call::{CalleeSlot, CallerSlot};
 use ibmsg_proto::channel::Channel;
@@ -15,6 +14,7 @@ use super::bug::Bug;
 use super::check::{Log, Violation};
 use super::fabric::{Attempt, Record};
 use super::schedule::{Kind, Schedule, CLIENT, PATHS, SERVER};
+use crate::events::Events;
 use crate::schedule::{mix, Time};
 
 /// Slots for calls on each side of a channel.
@@ -224,10 +224,7 @@ pub struct World<'a> {
     pub bug: Option<Bug>,
     pub trace: bool,
     pub now: Time,
-    heap: BinaryHeap<Reverse<(Time, u32, usize)>>,
-    events: Vec<Option<Ev>>,
-    free: Vec<usize>,
-    order: u32,
+    events: Events<Ev>,
     pub attempts: Vec<Attempt>,
     pub hosts: [Host; 2],
     pub log: Log,
@@ -254,19 +251,7 @@ impl World<'_> {
 
     /// Something happens later.
     pub fn after(&mut self, delay: Time, ev: Ev) {
-        let slot = match self.free.pop() {
-            Some(slot) => {
-                self.events[slot] = Some(ev);
-                slot
-            }
-            None => {
-                self.events.push(Some(ev));
-                self.events.len() - 1
-            }
-        };
-        self.order += 1;
-        self.heap
-            .push(Reverse((self.now + delay, self.order, slot)));
+        self.events.add(self.now + delay, ev);
     }
 
     /// The faults that last now.
@@ -411,11 +396,8 @@ impl World<'_> {
     }
 
     fn go(&mut self) {
-        while let Some(Reverse((at, _, slot))) = self.heap.pop() {
+        while let Some((at, ev)) = self.events.pop() {
             self.now = at;
-            let ev = self.events[slot].take();
-            self.free.push(slot);
-            let Some(ev) = ev else { continue };
             if self.trace {
                 println!("{at:8} {ev:?}");
             }
@@ -488,10 +470,7 @@ fn run_with(sch: &Schedule, bug: Option<Bug>, trace: bool) -> Outcome {
         bug,
         trace,
         now: 0,
-        heap: BinaryHeap::with_capacity(64),
-        events: Vec::with_capacity(64),
-        free: Vec::new(),
-        order: 0,
+        events: Events::new(),
         // Epoch 0 is none.
         attempts: vec![Attempt::none()],
         hosts: [host(), host()],

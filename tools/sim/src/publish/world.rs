@@ -2,8 +2,7 @@
 
 //! The run of a schedule.
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+use std::collections::BTreeSet;
 
 use super::bug::Bug;
 use super::check::{Check, Violation};
@@ -11,6 +10,7 @@ use super::fabric::Attempt;
 use super::publisher::{Publisher, Served};
 use super::schedule::{Kind, Schedule, What, CLIENT, SERVER, TAGS};
 use super::subscriber::Client;
+use crate::events::Events;
 use crate::schedule::{Rng, Time, MS};
 
 /// What happens.
@@ -89,9 +89,7 @@ pub struct World<'s> {
     bug: Option<Bug>,
     pub(super) now: Time,
     rng: Rng,
-    heap: BinaryHeap<Reverse<(Time, u64)>>,
-    events: BTreeMap<u64, Ev>,
-    count: u64,
+    events: Events<Ev>,
     serves_at: BTreeSet<Time>,
     pub(super) sessions: Vec<Session>,
     pub(super) publisher: Publisher,
@@ -123,9 +121,7 @@ impl<'s> World<'s> {
             bug,
             now: 0,
             rng: Rng::new(sch.seed),
-            heap: BinaryHeap::new(),
-            events: BTreeMap::new(),
-            count: 0,
+            events: Events::new(),
             serves_at: BTreeSet::new(),
             sessions: (0..sch.sessions).map(|_| session()).collect(),
             publisher: Publisher::new(),
@@ -154,9 +150,7 @@ impl<'s> World<'s> {
     }
 
     pub(super) fn after(&mut self, lag: Time, ev: Ev) {
-        self.count += 1;
-        self.heap.push(Reverse((self.now + lag, self.count)));
-        self.events.insert(self.count, ev);
+        self.events.add(self.now + lag, ev);
     }
 
     fn run(mut self) -> Outcome {
@@ -172,9 +166,8 @@ impl<'s> World<'s> {
             self.after(fault.at, Ev::Fault(n));
         }
         let mut events = 0;
-        while let Some(Reverse((at, id))) = self.heap.pop() {
+        while let Some((at, ev)) = self.events.pop() {
             self.now = at;
-            let ev = self.events.remove(&id).expect("an event");
             if self.trace {
                 println!("{at:>8} {ev:?}");
             }
