@@ -4,25 +4,24 @@
 
 mod common;
 
-use common::{passes, seeds, seeds_are_runs};
+use common::seeds_are_runs;
 use ibtrs_sim::{run, Bug, Mode, Outcome, Schedule, Session, Violation};
 
 #[test]
 fn nothing_is_lost_doubled_or_overtaken() {
-    let (first, runs) = seeds();
-    // An event that never happened was not tested.
-    let mut happened = [0u64; 9];
-    for seed in first..first + runs {
-        let o = passes::<Session>(seed);
-        let counts = [o.retries, o.waited, o.fences, o.older, o.session_lost];
-        let more = [o.connects, o.failures, o.exhausted, o.stale];
-        for (sum, n) in happened.iter_mut().zip(counts.into_iter().chain(more)) {
-            *sum += u64::from(n);
-        }
-    }
-    if runs >= 1000 {
-        assert!(happened.iter().all(|n| *n > runs / 100), "{happened:?}");
-    }
+    common::all_pass::<Session, _>(100, |o| {
+        [
+            o.retries,
+            o.waited,
+            o.fences,
+            o.older,
+            o.session_lost,
+            o.connects,
+            o.failures,
+            o.exhausted,
+            o.stale,
+        ]
+    });
 }
 
 #[test]

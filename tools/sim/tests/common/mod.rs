@@ -5,7 +5,7 @@
 use ibtrs_sim::simulation::Simulation;
 
 /// A number from the environment.
-pub fn number(name: &str, default: u64) -> u64 {
+fn number(name: &str, default: u64) -> u64 {
     std::env::var(name)
         .ok()
         .and_then(|n| n.parse().ok())
@@ -13,15 +13,35 @@ pub fn number(name: &str, default: u64) -> u64 {
 }
 
 /// The first seed, to take up where another run ended, and the number of schedules.
-pub fn seeds() -> (u64, u64) {
+fn seeds() -> (u64, u64) {
     (
         number("IBTRS_SIM_SEED", 0),
         number("IBTRS_SIM_RUNS", 20_000),
     )
 }
 
+/// Runs all schedules, none of which may fail. `counts` says how often things happened in a run: in many runs, each
+/// happens more than once in `rarely` of them, as what never happened was not tested.
+pub fn all_pass<S: Simulation, const N: usize>(
+    rarely: u64,
+    counts: impl Fn(&S::Outcome) -> [u32; N],
+) {
+    let (first, runs) = seeds();
+    let mut happened = [0u64; N];
+    for seed in first..first + runs {
+        let outcome = passes::<S>(seed);
+        for (sum, n) in happened.iter_mut().zip(counts(&outcome)) {
+            *sum += u64::from(n);
+        }
+    }
+    println!("{happened:?}");
+    if runs >= 1000 {
+        assert!(happened.iter().all(|n| *n > runs / rarely), "{happened:?}");
+    }
+}
+
 /// Runs the schedule of a seed, which must not fail.
-pub fn passes<S: Simulation>(seed: u64) -> S::Outcome {
+fn passes<S: Simulation>(seed: u64) -> S::Outcome {
     let sch = S::of_seed(seed);
     let outcome = S::run(&sch, None);
     let violation = S::violation(&outcome);
