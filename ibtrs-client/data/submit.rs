@@ -50,7 +50,13 @@ use ibtrs_proto::{
 };
 use kernel::{
     prelude::*,
-    sync::Arc, //
+    sync::{
+        lock::{
+            Backend,
+            Guard, //
+        },
+        Arc, //
+    }, //
 };
 use kx::{
     io::IoHandle,
@@ -182,7 +188,6 @@ impl PathIo {
         io: IoHandle,
         timed: bool,
     ) -> Result<(), (Error, IoHandle)> {
-        let stats = &self.link.stats;
         // Before interrupts are disabled: a long scatterlist, and an IOMMU, take their time.
         let io = match buffer {
             Some(_) => Carried::Buffered(io),
@@ -207,42 +212,19 @@ impl PathIo {
             }
         };
         inner.in_flight = Some(InFlight {
-            io: Some(io),
-            request: *req,
-            timer: stats.timer(),
-            messages: qp.handler().messages(),
-            unanswered: true,
             unsent: plan.transfer == Transfer::Direct,
             key: match plan.has_region() {
                 true => Key::Live,
                 false => Key::Dead,
             },
-            cancelled: false,
-            result: Ok(()),
             timed,
-            times: None,
-            trailer: None,
+            ..self.in_flight(qp, req, io)
         });
         if req.counted {
             self.count_in_flight();
         }
         let posted = inner.post(self, qp, slot, req, place, plan);
-        let error = match posted {
-            Ok(()) => {
-                self.count(req, nents);
-                return Ok(());
-            }
-            Err(error) => error,
-        };
-        if !is_surely_unsent(error) {
-            self.count(req, nents);
-            drop(guard);
-            self.not_posted(qp, error);
-            return Ok(());
-        }
-        let in_flight = inner.in_flight.take();
-        drop(guard);
-        self.hand_back(in_flight, error)
+        self.posted(qp, guard, req, nents, posted)
     }
 
     /// As [`Self::submit_here`], for a request for which [`small::user_hdr`] has returned `user_hdr`.
@@ -261,8 +243,19 @@ impl PathIo {
             drop(guard);
             return Err((EBUSY, io));
         }
-        inner.in_flight = Some(InFlight {
-            io: Some(Carried::Buffered(io)),
+        inner.in_flight = Some(self.in_flight(qp, req, Carried::Buffered(io)));
+        if req.counted {
+            self.count_in_flight();
+        }
+        let posted = inner.post_small(&self.wire, qp, buffer, req, user_hdr);
+        self.posted(qp, guard, req, 1, posted)
+    }
+
+    /// A request that is about to be posted, without a region of its own.
+    #[inline]
+    fn in_flight(&self, qp: &QueuePair<Con>, req: &Descriptor, io: Carried) -> InFlight {
+        InFlight {
+            io: Some(io),
             request: *req,
             timer: self.link.stats.timer(),
             messages: qp.handler().messages(),
@@ -274,22 +267,32 @@ impl PathIo {
             timed: false,
             times: None,
             trailer: None,
-        });
-        if req.counted {
-            self.count_in_flight();
         }
-        let Err(error) = inner.post_small(&self.wire, qp, buffer, req, user_hdr) else {
-            self.count(req, 1);
+    }
+
+    /// The request in a slot, with `nents` scatter elements, was posted or not. If it is certain that it was not sent, it
+    /// comes back.
+    #[inline]
+    fn posted<B: Backend>(
+        &self,
+        qp: &QueuePair<Con>,
+        mut slot: Guard<'_, Inner, B>,
+        req: &Descriptor,
+        nents: u32,
+        posted: Result,
+    ) -> Result<(), (Error, IoHandle)> {
+        let Err(error) = posted else {
+            self.count(req, nents);
             return Ok(());
         };
         if !is_surely_unsent(error) {
-            self.count(req, 1);
-            drop(guard);
+            self.count(req, nents);
+            drop(slot);
             self.not_posted(qp, error);
             return Ok(());
         }
-        let in_flight = inner.in_flight.take();
-        drop(guard);
+        let in_flight = slot.in_flight.take();
+        drop(slot);
         self.hand_back(in_flight, error)
     }
 
