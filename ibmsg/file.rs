@@ -12,7 +12,11 @@ mod publish;
 pub(crate) use context::Context;
 
 use kernel::prelude::*;
-use kx::file::IovIterDest;
+use kx::file::{
+    IovIterDest,
+    IovIterSource,
+    WaitQueue, //
+};
 
 use crate::types::{
     Arg,
@@ -201,6 +205,42 @@ impl Reading {
             0 => Err(error),
             done => Ok(done),
         }
+    }
+}
+
+/// The header of the message that a program writes, and the length of the content behind it.
+///
+/// # Errors
+///
+/// [`EINVAL`], [`EMSGSIZE`], [`EFAULT`]
+fn written(from: &mut IovIterSource<'_>) -> Result<(Header, usize)> {
+    let len = from.len().checked_sub(HEADER_LEN).ok_or(EINVAL)?;
+    if len > MAX_MESSAGE {
+        return Err(EMSGSIZE);
+    }
+    let mut header = [0; HEADER_LEN];
+    if from.copy_from_iter(&mut header) != HEADER_LEN {
+        return Err(EFAULT);
+    }
+    Ok((Header::written(&header, len)?, len))
+}
+
+/// Tries something that fails with [`EAGAIN`] as long as there is no room, until there is some.
+///
+/// # Errors
+///
+/// Those of `attempt`; [`EAGAIN`] unless the task may wait; [`ERESTARTSYS`] if a signal came first.
+fn with_room<R>(
+    waiters: &WaitQueue,
+    may_wait: bool,
+    mut attempt: impl FnMut() -> Result<R>,
+) -> Result<R> {
+    match attempt() {
+        Err(EAGAIN) if may_wait => waiters.wait(None, || match attempt() {
+            Err(EAGAIN) => None,
+            result => Some(result),
+        })?,
+        result => result,
     }
 }
 

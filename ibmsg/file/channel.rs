@@ -40,6 +40,8 @@ use kx::{
 
 use super::{
     is_too_small,
+    with_room,
+    written, //
     InfoWriter,
     Reading,
     CALL,
@@ -48,14 +50,13 @@ use super::{
     GET,
     INFO,
     MAP,
-    MAX_MESSAGE,
     PUT,
     SHUTDOWN,
     SUBSCRIBE,
     TUNE,
     TUNE_LEN,
     UNMAP,
-    UNSUBSCRIBE, //
+    UNSUBSCRIBE,
 };
 use crate::{
     channel::{
@@ -243,13 +244,7 @@ impl ChannelFile {
         let its = &self.its;
         let reserve = || its.side.reserve_message(its.channel, header, caller());
         loop {
-            let reserved = match reserve() {
-                Err(EAGAIN) if may_wait => self.wake.wait(None, || match reserve() {
-                    Err(EAGAIN) => None,
-                    result => Some(result),
-                })?,
-                result => result,
-            };
+            let reserved = with_room(&self.wake, may_wait, reserve);
             match reserved {
                 // Lists grow when no lock is held. Others may use up what was allocated.
                 Err(ENOMEM) => its.side.grow(its.channel)?,
@@ -380,20 +375,11 @@ impl FileOps for ChannelFile {
     }
 
     fn write(&self, io: Io, from: &mut IovIterSource<'_>) -> Result<usize> {
-        let total = from.len();
-        let len = total.checked_sub(HEADER_LEN).ok_or(EINVAL)?;
-        if len > MAX_MESSAGE {
-            return Err(EMSGSIZE);
-        }
-        let mut header = [0; HEADER_LEN];
-        if from.copy_from_iter(&mut header) != HEADER_LEN {
-            return Err(EFAULT);
-        }
-        let header = Header::written(&header, len)?;
+        let (header, len) = written(from)?;
         let may_wait = io.may_wait() && header.flags & F_NOWAIT == 0;
         let reserved = self.reserve(&header, may_wait, || Caller::Reader)?;
         self.send(reserved, Body::written(from, len))?;
-        Ok(total)
+        Ok(HEADER_LEN + len)
     }
 
     fn ioctl(&self, file: &File, cmd: u32, arg: usize) -> Result<usize> {

@@ -22,7 +22,8 @@ use kx::file::{
 
 use super::{
     channel::ChannelFile,
-    MAX_MESSAGE, //
+    with_room,
+    written, //
 };
 use crate::{
     channel::Ask,
@@ -36,7 +37,6 @@ use crate::{
     types::{
         Arg,
         Body,
-        Header,
         Kind,
         F_NOWAIT,
         HEADER_LEN,
@@ -110,15 +110,9 @@ impl ChannelFile {
             list,
         };
         loop {
-            let result = match its.side.ask(its.channel, &mut ask) {
-                Err(EAGAIN) if may_wait => self.wait_on(self.waiters(), || {
-                    match its.side.ask(its.channel, &mut ask) {
-                        Err(EAGAIN) => None,
-                        result => Some(result),
-                    }
-                })?,
-                result => result,
-            };
+            let result = with_room(self.waiters(), may_wait, || {
+                its.side.ask(its.channel, &mut ask)
+            });
             match result {
                 Err(ENOMEM) => its.side.grow(its.channel)?,
                 result => return result.map(|()| 0),
@@ -141,16 +135,7 @@ pub(super) fn publish(
     io: Io,
     from: &mut IovIterSource<'_>,
 ) -> Result<usize> {
-    let total = from.len();
-    let len = total.checked_sub(HEADER_LEN).ok_or(EINVAL)?;
-    if len > MAX_MESSAGE {
-        return Err(EMSGSIZE);
-    }
-    let mut header = [0; HEADER_LEN];
-    if from.copy_from_iter(&mut header) != HEADER_LEN {
-        return Err(EFAULT);
-    }
-    let header = Header::written(&header, len)?;
+    let (header, len) = written(from)?;
     // It has no outcome, and no time.
     if header.kind != Kind::Msg || header.flags & !F_NOWAIT != 0 || header.timeout_ms != 0 {
         return Err(EINVAL);
@@ -158,31 +143,21 @@ pub(super) fn publish(
     let may_wait = io.may_wait() && header.flags & F_NOWAIT == 0;
     let body = Arc::new(Body::written(from, len)?, GFP_KERNEL_ACCOUNT)?;
     let logs = &portal.logs;
-    let publish = || logs.publish(header.tag, &body);
-    loop {
-        let published = match publish() {
-            Err(Unpublished::Wait) if may_wait => {
-                portal.waiters.wait(None, || match publish() {
-                    Err(Unpublished::Wait) => None,
-                    result => Some(result),
-                })?
-            }
-            result => result,
-        };
-        match published {
-            Ok(()) => break,
-            Err(Unpublished::NoLog(terms)) => {
-                let charge = limits.charge_portal(portal.uid, publish::memory(&terms))?;
-                logs.set(header.tag, terms, charge)?;
-            }
-            Err(Unpublished::Wait) => return Err(EAGAIN),
-            Err(Unpublished::TooLong) => return Err(EMSGSIZE),
-            Err(Unpublished::NoMemory) => return Err(ENOMEM),
-            Err(Unpublished::Over) => return Err(EPIPE),
-        }
+    // The terms of the log that is to be made first, if there is none.
+    let publish = || match logs.publish(header.tag, &body) {
+        Ok(()) => Ok(None),
+        Err(Unpublished::NoLog(terms)) => Ok(Some(terms)),
+        Err(Unpublished::Wait) => Err(EAGAIN),
+        Err(Unpublished::TooLong) => Err(EMSGSIZE),
+        Err(Unpublished::NoMemory) => Err(ENOMEM),
+        Err(Unpublished::Over) => Err(EPIPE),
+    };
+    while let Some(terms) = with_room(&portal.waiters, may_wait, publish)? {
+        let charge = limits.charge_portal(portal.uid, publish::memory(&terms))?;
+        logs.set(header.tag, terms, charge)?;
     }
     logs.tell(header.tag);
-    Ok(total)
+    Ok(HEADER_LEN + len)
 }
 
 /// Takes `struct ibmsg_log`.
