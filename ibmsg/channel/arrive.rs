@@ -26,6 +26,7 @@ use ibmsg_proto::{
         Kind as WireKind,
         Live,
         Message,
+        MessageHdr,
         Open,
         PublishKind,
         ResumeEntry,
@@ -111,13 +112,7 @@ impl Chan {
         }
         let incoming = incoming.filter(|incoming| self.inbox.reserve(&incoming.body).is_ok());
         let Some(mut incoming) = incoming else {
-            let rx = &mut self.proto.rx;
-            let arrival = rx.no_memory(header.number, header.total, header.offset)?;
-            self.acknowledged(&header.ack)?;
-            if arrival == Arrival::Dropped {
-                self.starves(now);
-            }
-            return Ok(());
+            return self.has_no_memory(header, now);
         };
         // CAST: A frame is shorter.
         let len = message.content.len() as u32;
@@ -137,6 +132,17 @@ impl Chan {
                 self.queue(message, incoming, now)?;
             }
             Arrival::Skipped | Arrival::Duplicate | Arrival::Closed | Arrival::Dropped => {}
+        }
+        Ok(())
+    }
+
+    /// There is no memory for a message that has arrived, or for a piece of it.
+    pub(super) fn has_no_memory(&mut self, header: &MessageHdr, now: u64) -> Result<(), Fault> {
+        let rx = &mut self.proto.rx;
+        let arrival = rx.no_memory(header.number, header.total, header.offset)?;
+        self.acknowledged(&header.ack)?;
+        if arrival == Arrival::Dropped {
+            self.starves(now);
         }
         Ok(())
     }

@@ -197,15 +197,7 @@ impl Chan {
         let mut rx = self.proto.rx;
         if rx.skip(header.number, header.total)? == Arrival::Skipped {
             match self.subscribe_peer(header.tag, &what) {
-                Err(Fault::NoMemory) => {
-                    let rx = &mut self.proto.rx;
-                    let arrival = rx.no_memory(header.number, header.total, header.offset)?;
-                    self.acknowledged(&header.ack)?;
-                    if arrival == Arrival::Dropped {
-                        self.starves(now);
-                    }
-                    return Ok(());
-                }
+                Err(Fault::NoMemory) => return self.has_no_memory(header, now),
                 result => result?,
             }
             self.inbox.drop_pieces();
