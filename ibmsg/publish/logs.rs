@@ -183,12 +183,11 @@ impl Inner {
         self.logs.get_mut(&tag).ok_or(ENOMEM)
     }
 
-    /// The first subscriber of a tag with at least this number.
-    fn subscriber(&self, tag: u64, from: u64) -> Option<(u64, &Subscriber)> {
-        let cursor = self.subscribers.cursor_lower_bound(&(tag, from))?;
-        let ((of, number), _) = cursor.current();
-        let key = (*of == tag).then_some((tag, *number))?;
-        Some((key.1, self.subscribers.get(&key)?))
+    /// The first subscriber from a key on.
+    fn follower(&self, from: &Key) -> Option<(Key, Arc<dyn Follower>)> {
+        let cursor = self.subscribers.cursor_lower_bound(from)?;
+        let (key, subscriber) = cursor.current();
+        Some((*key, subscriber.who.clone()))
     }
 
     /// A publisher may go on. Returns whether one has waited.
@@ -352,17 +351,20 @@ impl Logs {
     ///
     /// *any*. The caller holds no locks.
     pub(crate) fn tell(&self, tag: u64) {
-        let mut from = 0;
-        while let Some((number, who)) = self.follower(tag, from) {
-            who.serve();
-            from = number + 1;
-        }
+        self.serve_from((tag, 0), |of| of == tag);
     }
 
-    fn follower(&self, tag: u64, from: u64) -> Option<(u64, Arc<dyn Follower>)> {
-        let inner = self.inner.lock();
-        let (number, subscriber) = inner.subscriber(tag, from)?;
-        Some((number, subscriber.who.clone()))
+    /// Notifies the subscribers from a key on, as long as their tags are wanted.
+    fn serve_from(&self, first: Key, is_wanted: impl Fn(u64) -> bool) {
+        let mut from = first;
+        loop {
+            let next = self.inner.lock().follower(&from);
+            let Some(((tag, number), who)) = next.filter(|((tag, _), _)| is_wanted(*tag)) else {
+                return;
+            };
+            who.serve();
+            from = (tag, number + 1);
+        }
     }
 
     /// What there is to know about the log of a tag.
@@ -394,17 +396,7 @@ impl Logs {
         let logs = core::mem::replace(&mut inner.logs, RBTree::new());
         drop(inner);
         drop(logs);
-        let mut from = Some((0, 0));
-        while let Some(key) = from {
-            let inner = self.inner.lock();
-            let next = inner.subscribers.cursor_lower_bound(&key);
-            let next = next.map(|at| (*at.current().0, at.current().1.who.clone()));
-            drop(inner);
-            from = next.as_ref().map(|((tag, number), _)| (*tag, number + 1));
-            if let Some((_, who)) = next {
-                who.serve();
-            }
-        }
+        self.serve_from((0, 0), |_| true);
     }
 
     // --- subscribers ---
@@ -522,7 +514,9 @@ impl Inner {
     fn forget_unused(&mut self, tag: u64) -> Option<Entries> {
         let entries = self.logs.get(&tag)?;
         let is_unused = entries.charge.is_none() && entries.log.is_unused();
-        match is_unused && self.subscriber(tag, 0).is_none() {
+        let first = self.follower(&(tag, 0));
+        let is_followed = first.is_some_and(|((of, _), _)| of == tag);
+        match is_unused && !is_followed {
             true => self.logs.remove(&tag),
             false => None,
         }
