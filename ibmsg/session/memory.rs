@@ -65,14 +65,13 @@ impl State {
     pub(super) fn is_drained(&self, id: Conn) -> bool {
         self.conns.iter().all(|conn| conn.id != id) && !self.undrained.contains(&id)
     }
+}
 
-    /// The connection that a channel is on, if that works.
-    fn conn_of(&self, chan: &Chan) -> Option<(Conn, Arc<dyn Connection>)> {
-        let on = chan.proto.answers_on()?;
-        let mut conns = self.conns.iter();
-        let conn = conns.find(|conn| conn.id == on && !conn.has_failed)?;
-        Some((on, conn.out.clone()))
-    }
+/// The connection that a channel is on, if that works.
+fn conn_of<'c>(conns: &'c [KBox<ConnState>], chan: &Chan) -> Option<&'c ConnState> {
+    let on = chan.proto.answers_on()?;
+    let mut conns = conns.iter().map(|conn| &**conn);
+    conns.find(|conn| conn.id == on && !conn.has_failed)
 }
 
 /// A channel, its connection, and what is to be done by that.
@@ -274,10 +273,7 @@ impl Side {
         conns: &[KBox<ConnState>],
         sleepers: &mut Deque<u32>,
     ) {
-        let on = chan.proto.answers_on();
-        let conn = conns
-            .iter()
-            .find(|conn| Some(conn.id) == on && !conn.has_failed);
+        let conn = conn_of(conns, chan);
         let device = conn.and_then(|conn| Some((conn.id, conn.out.memory()?)));
         chan.advance_memory(device);
         let has_job = chan.memory.as_ref().is_some_and(|memory| memory.has_job());
@@ -355,25 +351,27 @@ impl Side {
 
     fn next_job(&self) -> Option<Next> {
         let mut state = self.0.state.lock();
+        let State {
+            conns,
+            chans,
+            sleepers,
+            ..
+        } = &mut *state;
         loop {
-            let id = state.sleepers.pop_front()?;
-            let Some(chan) = state.chans.get_mut(&id) else {
+            let id = sleepers.pop_front()?;
+            let Some(chan) = chans.get_mut(&id) else {
                 continue;
             };
             chan.is_listed_memory = false;
-            let Some(chan) = state.chans.get(&id) else {
+            let Some(conn) = conn_of(conns, chan) else {
                 continue;
             };
-            let Some(conn) = state.conn_of(chan) else {
-                continue;
-            };
-            let chan = state.chans.get_mut(&id);
-            let memory = chan.and_then(|chan| chan.memory.as_mut());
+            let memory = chan.memory.as_mut();
             let job = memory
-                .filter(|memory| memory.on().is_none_or(|on| on == conn.0))
+                .filter(|memory| memory.on().is_none_or(|on| on == conn.id))
                 .and_then(|memory| memory.next_job());
             if let Some(job) = job {
-                return Some((id, conn, job));
+                return Some((id, (conn.id, conn.out.clone()), job));
             }
         }
     }
@@ -384,8 +382,7 @@ impl Side {
             let chan = state.chans.get_mut(&id);
             if let Some(chan) = chan.filter(|chan| chan.memory_on() == Some(on)) {
                 chan.memory_did(done, device);
-                self.attend(state, id, now());
-                self.step(state, now());
+                self.done(state, id);
             }
         });
     }

@@ -25,7 +25,7 @@
 //! | [`link`] | flow control of a connection, in frames |
 //! | [`fair`] | fair queueing of channels on a connection |
 //! | [`gather`] | messages that wait for others, to share a frame |
-//! | [`memory`] | memory that the peer's program reads and writes (protocol only: no kernel module speaks it yet) |
+//! | [`memory`] | memory that the peer's program reads and writes |
 //! | [`publish`] | logs of portals, and subscriptions to them |
 //! | [`access`] | the operator's rules and limits |
 //!

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Memory of programs that the peer's program reads and writes. Protocol only: no kernel module speaks it yet.
+//! Memory of programs that the peer's program reads and writes.
 //!
 //! The *owner* publishes a range on a channel as a [`Handle`]; the *asker* gets from it and puts to it.
 //! Keys of RDMA are between the kernels, and belong to one channel and one connection. The design is in
