@@ -70,7 +70,7 @@ impl Inner {
         let mut headers = [0; HEADERS];
         *headers.first_chunk_mut().ok_or(EINVAL)? = *user_hdr;
         let rest = headers.get_mut(DISK_USER_HDR..).ok_or(EINVAL)?;
-        let data = match req.dir {
+        match req.dir {
             Dir::Read => {
                 let header = ReadHdr {
                     usr_len,
@@ -79,7 +79,6 @@ impl Inner {
                     desc: Some(buffer.desc(req.bytes)),
                 };
                 header.encode(rest).ok_or(EINVAL)?;
-                None
             }
             Dir::Write => {
                 let header = WriteHdr {
@@ -87,14 +86,9 @@ impl Inner {
                     timed: false,
                 };
                 *rest.first_chunk_mut::<WRITE_HDR_LEN>().ok_or(EINVAL)? = header.encode();
-                let Some(Carried::Buffered(io)) =
-                    self.in_flight.as_mut().and_then(|f| f.io.as_mut())
-                else {
-                    return Err(EINVAL);
-                };
-                Some(buffer.copy_from(io, req.bytes)?)
             }
-        };
+        }
+        // Before anything else: a request in the slot is sent again by these.
         self.hdr.write(0, &headers)?;
         let payload = wire.layout.request(req.tag, usr_len.into());
         let imm = Imm::IoReq {
@@ -105,12 +99,17 @@ impl Inner {
             true => Doorbell::Now,
             false => Doorbell::Later,
         };
-        match data {
-            None => {
+        match req.dir {
+            Dir::Read => {
                 let from = [self.hdr.sge(0, SMALL_HEADERS as usize)?];
                 qp.send_message(None, from, imm, signal, doorbell)
             }
-            Some(data) => {
+            Dir::Write => {
+                let io = self.in_flight.as_mut().and_then(|f| f.io.as_mut());
+                let Some(Carried::Buffered(io)) = io else {
+                    return Err(EINVAL);
+                };
+                let data = buffer.copy_from(io, req.bytes)?;
                 let from = [self.hdr.sge(0, HEADERS)?, data];
                 qp.send_message(None, from, imm, signal, doorbell)
             }
