@@ -238,7 +238,7 @@ impl UserPages {
             return Err(EINVAL);
         }
         let pages = KVVec::with_capacity(count, GFP_KERNEL_ACCOUNT)?;
-        // SAFETY: This is a system call of a program.
+        // SAFETY: The helper looks at the current task only, and returns null if that has no memory.
         let charge = || unsafe { ours::kx_charge_pinned(count) };
         let mut mm = charge();
         if mm.is_null() {
@@ -337,7 +337,8 @@ impl UserPages {
     fn refusal(address: usize, got: c_int) -> Error {
         match to_result(got) {
             Err(e) if e != EFAULT => e,
-            // SAFETY: This is a system call of a program, which holds no lock of its address space.
+            // SAFETY: The current task has memory, as `kx_charge_pinned` has returned it in this call of `pin`, which
+            // runs where it may sleep and takes no lock of that memory.
             _ if unsafe { ours::kx_is_file_memory(address) } => EOPNOTSUPP,
             _ => EFAULT,
         }

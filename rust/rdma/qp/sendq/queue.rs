@@ -239,6 +239,9 @@ impl SendQueue {
 
     /// Queues a chain of one message with an immediate: a write to `to`, or else a send. Returns false if
     /// it is not as simple as mostly; then nothing was queued.
+    ///
+    /// `cqe` is a completion entry of the queue pair, or of a slot that it keeps, see
+    /// `QueuePair::report_of`.
     #[inline(always)]
     pub(super) fn push_message<const N: usize>(
         &mut self,
@@ -340,12 +343,13 @@ impl SendQueue {
         let mut bad = ptr::null();
         // SAFETY: The queue pair is live by this function's contract. By the type invariant the
         // waiting requests form a valid list with their elements in `sges`; the list ends, as
-        // `Draft::gather` and `Chain` create requests with a null link, and `Draft::finish`
-        // restores the end. The device's driver copies requests and elements before it returns.
-        // `Chain::push` has checked that completion entries are those of the queue pair, or of
-        // slots that it keeps, and `Chain::reg_mr` that regions belong to its protection domain, so
-        // all of them outlive the queue pair. `Draft::gather` has checked that the elements are of
-        // that domain. It keeps the memory that they name, but for that of I/O (`MappedIo`), as the
+        // `Draft::gather`, `Chain` and `push_message` create requests with a null link, and
+        // `Draft::finish` restores the end. The device's driver copies requests and elements before
+        // it returns. `QueuePair::report_of`, from which `Chain::push` and `push_message` have
+        // completion entries, has checked that they are those of the queue pair, or of slots that it
+        // keeps, and `Chain::reg_mr` that regions belong to its protection domain, so all of them
+        // outlive the queue pair. `Draft::gather` and `push_message` have checked that the elements
+        // are of that domain. It keeps the memory that they name, but for that of I/O (`MappedIo`), as the
         // crate's documentation says.
         let ret = unsafe { bindings::ib_post_send(qp, self.wrs.as_ptr().cast(), &mut bad) };
         kernel::error::to_result(ret).map_err(|error| {
