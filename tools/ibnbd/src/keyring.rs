@@ -8,9 +8,9 @@
 
 use std::fmt;
 use std::fs::{self, DirBuilder};
-use std::io::{self, Write};
+use std::io;
 use std::os::unix::fs::DirBuilderExt;
-use std::process::{Command, Output, Stdio};
+use std::process::Command;
 
 use ibtrs_proto::auth::{Key, KeyId};
 use schemars::JsonSchema;
@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::join::token::hex;
+use crate::program;
 use crate::root::Root;
 
 /// The keyring, as `keyctl` takes it.
@@ -186,33 +187,20 @@ fn keyctl(root: &Root, words: &[&str]) -> Result<String, KeyringError> {
 
 /// The output of a program for `input`.
 fn run(command: &mut Command, input: &[u8]) -> Result<String, KeyringError> {
-    let piped = command
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
-    let mut child = piped.spawn().map_err(|error| match error.kind() {
+    let printed = program::fed(command, input).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => KeyringError::NoProgram,
         _ => KeyringError::System(error),
     })?;
-    let fed = child
-        .stdin
-        .take()
-        .map_or(Ok(()), |mut to| to.write_all(input));
-    let output = child.wait_with_output()?;
-    if !output.status.success() {
-        return Err(refused(&output));
-    }
-    fed?;
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    let printed = printed.map_err(|said| refused(&said))?;
+    Ok(String::from_utf8_lossy(&printed).into_owned())
 }
 
-fn refused(output: &Output) -> KeyringError {
-    let text = String::from_utf8_lossy(&output.stderr);
-    if text.contains("Can't find") {
+fn refused(said: &str) -> KeyringError {
+    if said.contains("Can't find") {
         return KeyringError::NoKeyring;
     }
     // Before it comes that it has joined a session.
-    let last = text.lines().rfind(|line| !line.trim().is_empty());
+    let last = program::last_line(said);
     KeyringError::Refused(last.unwrap_or("keyctl failed without a word").to_owned())
 }
 

@@ -51,6 +51,7 @@ pub mod configfs;
 pub mod discovery;
 pub mod disk_name;
 pub mod document;
+pub mod exchange;
 pub mod family;
 pub mod find;
 pub mod findings;

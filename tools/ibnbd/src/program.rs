@@ -60,6 +60,18 @@ pub(crate) fn output(mut program: Command, limit: Duration) -> io::Result<Vec<u8
 /// The system's where there is no such program; `Other` with the last line that it has said if it
 /// fails.
 pub(crate) fn filtered(mut program: Command, input: &[u8]) -> io::Result<Vec<u8>> {
+    fed(&mut program, input)?.map_err(|said| {
+        let last = last_line(&said).unwrap_or("it failed without a word");
+        io::Error::other(last.to_owned())
+    })
+}
+
+/// What a program makes of `input`, or what it has said if it fails.
+///
+/// # Errors
+///
+/// The system's where there is no such program.
+pub(crate) fn fed(program: &mut Command, input: &[u8]) -> io::Result<Result<Vec<u8>, String>> {
     let mut child = program
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -72,14 +84,15 @@ pub(crate) fn filtered(mut program: Command, input: &[u8]) -> io::Result<Vec<u8>
         .map_or(Ok(()), |mut to| to.write_all(input));
     let output = child.wait_with_output()?;
     if !output.status.success() {
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        let last = said.lines().rfind(|line| !line.trim().is_empty());
-        return Err(io::Error::other(
-            last.unwrap_or("it failed without a word").to_owned(),
-        ));
+        return Ok(Err(String::from_utf8_lossy(&output.stderr).into_owned()));
     }
     fed?;
-    Ok(output.stdout)
+    Ok(Ok(output.stdout))
+}
+
+/// The last line of what a program has said.
+pub(crate) fn last_line(said: &str) -> Option<&str> {
+    said.lines().rfind(|line| !line.trim().is_empty())
 }
 
 #[cfg(test)]

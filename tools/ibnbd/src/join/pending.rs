@@ -6,13 +6,14 @@
 //! them all. Times are those since the boot, so that nobody extends them by setting the clock.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, Write};
+use std::io;
 use std::net::SocketAddr;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 
 use rustix::fs::{flock, FlockOperation};
 
 use super::token::Token;
+use crate::exchange::{exchange, Mode};
 use crate::root::Root;
 
 const FOLDER: &str = "/run/ibtrs/tokens";
@@ -107,16 +108,12 @@ fn path(host: &str) -> String {
 /// The system's.
 pub fn issue(root: &Root, token: &Token, _lock: &Lock) -> io::Result<()> {
     let until = now(root)?.saturating_add(LIFETIME_S);
-    let target = root.real(&path(&token.host));
-    // No host has a dot in its name.
-    let partial = target.with_file_name(format!("{}.new", token.host));
-    // Of a command that was killed.
-    let _ = fs::remove_file(&partial);
-    let mut options = OpenOptions::new();
-    options.write(true).create_new(true).mode(0o600);
-    let mut file = options.open(&partial)?;
-    file.write_all(format!("{until}\n{}\n", token.text()).as_bytes())?;
-    fs::rename(&partial, &target)
+    let text = format!("{until}\n{}\n", token.text());
+    exchange(
+        &root.real(&path(&token.host)),
+        text.as_bytes(),
+        &Mode::Private,
+    )
 }
 
 /// The tokens that may be used. Those whose time is over go.
@@ -128,6 +125,7 @@ pub fn all(root: &Root, lock: &Lock) -> io::Result<Vec<Pending>> {
     let now = now(root)?;
     let mut found = Vec::new();
     for name in root.list_if_any(FOLDER)? {
+        // No host has a dot in its name: it is a file that is being written, or one of those above.
         if name.contains('.') {
             continue;
         }

@@ -5,13 +5,14 @@
 //! Where systemd runs, a key is a credential that only this machine can decrypt, and
 //! `ibnbd-key@SESSION.service` loads it at each boot. Elsewhere it is a file that only root can read.
 
-use std::fs::{self, DirBuilder, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
 use std::time::Duration;
 
 use ibtrs_proto::auth::{Key, KeyId, KEY_TEXT_LEN};
 
+use crate::exchange::{exchange, Mode};
 use crate::program;
 use crate::root::Root;
 
@@ -78,11 +79,12 @@ pub fn keep(root: &Root, session: &str, id: &KeyId, key: &Key) -> io::Result<Kep
         let file = format!("{FOLDER}/{session}.cred");
         let sealed = encrypt(root, session, plain);
         sealed
-            .and_then(|sealed| write(root, &file, &sealed))
+            .and_then(|sealed| exchange(&root.real(&file), &sealed, &Mode::Private))
             .map(|()| Kept::Credential(file))
     } else {
         let file = format!("{FOLDER}/{session}.key");
-        write(root, &file, &[plain, b"\n"].concat()).map(|()| Kept::File(file))
+        exchange(&root.real(&file), &[plain, b"\n"].concat(), &Mode::Private)
+            .map(|()| Kept::File(file))
     };
     text.fill(0);
     std::hint::black_box(&text);
@@ -156,20 +158,6 @@ fn encrypt(root: &Root, session: &str, text: &[u8]) -> io::Result<Vec<u8>> {
     let mut creds = program::command(root, "systemd-creds");
     creds.args(["encrypt", &format!("--name={session}.cred"), "-", "-"]);
     program::filtered(creds, text)
-}
-
-fn write(root: &Root, file: &str, bytes: &[u8]) -> io::Result<()> {
-    let target = root.real(file);
-    // No session has a dot in its name.
-    let partial = root.real(&format!("{file}.new"));
-    // Of a command that was killed.
-    let _ = fs::remove_file(&partial);
-    let mut options = OpenOptions::new();
-    options.write(true).create_new(true).mode(0o600);
-    let mut new = options.open(&partial)?;
-    new.write_all(bytes)?;
-    new.sync_all()?;
-    fs::rename(&partial, &target)
 }
 
 #[cfg(test)]

@@ -2,9 +2,8 @@
 
 //! `status`, `check` and `report`.
 
-use std::fs::{self, File, Metadata, OpenOptions, Permissions};
+use std::fs;
 use std::io::{self, IsTerminal, Write};
-use std::os::unix::fs::{fchown, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -12,6 +11,7 @@ use clap::Args;
 use ibnbd_host::config;
 use ibnbd_host::configfs::{self, Configured};
 use ibnbd_host::document::{Check, Status, FORMAT};
+use ibnbd_host::exchange::{exchange, Mode};
 use ibnbd_host::findings::{self, Severity};
 use ibnbd_host::health::Health;
 use ibnbd_host::model::{Machine, Messages};
@@ -170,7 +170,7 @@ pub(super) fn replace(file: &Path, text: &str) -> Result<(), Failure> {
         Ok(old) => Mode::OfOld(old),
         Err(_) => Mode::Usual,
     };
-    exchange(&target, text, &mode).map_err(failed)
+    exchange(&target, text.as_bytes(), &mode).map_err(failed)
 }
 
 /// A file for the user only, in a folder where others may put links and files of theirs, such as
@@ -183,35 +183,7 @@ fn write_private(file: &Path, text: &str) -> Result<(), Failure> {
         return Err(failure.todo("leave out --file to have the report on standard output"));
     }
     let failed = |error| Failure::system(&*what, &error);
-    exchange(file, text, &Mode::Private).map_err(failed)
-}
-
-/// Mode and owner of a file that is written.
-enum Mode {
-    /// Those of the file that it replaces.
-    OfOld(Metadata),
-    /// The user's, as the system gives them.
-    Usual,
-    /// Nobody else can read it.
-    Private,
-}
-
-fn exchange(target: &Path, text: &str, mode: &Mode) -> io::Result<()> {
-    let mut name = target.file_name().unwrap_or_default().to_owned();
-    name.push(format!(".{}", std::process::id()));
-    let partial = target.with_file_name(name);
-    // Of a command that was killed.
-    let _ = fs::remove_file(&partial);
-    let written = write_new(&partial, text, mode).and_then(|()| fs::rename(&partial, target));
-    if written.is_err() {
-        // If it was made at all.
-        let _ = fs::remove_file(&partial);
-    }
-    let folder = match target.parent() {
-        Some(folder) if folder != Path::new("") => folder,
-        _ => Path::new("."),
-    };
-    written.and_then(|()| File::open(folder)?.sync_all())
+    exchange(file, text.as_bytes(), &Mode::Private).map_err(failed)
 }
 
 /// The most links to links, as many as Linux follows.
@@ -227,27 +199,6 @@ fn target(file: &Path) -> io::Result<PathBuf> {
         file = file.with_file_name("").join(to);
     }
     Err(rustix::io::Errno::LOOP.into())
-}
-
-/// Writes a file that is not there.
-fn write_new(file: &Path, text: &str, mode: &Mode) -> io::Result<()> {
-    let mut options = OpenOptions::new();
-    options.write(true).create_new(true);
-    // Nobody reads meanwhile what is not for them.
-    if !matches!(mode, Mode::Usual) {
-        options.mode(0o600);
-    }
-    let mut new = options.open(file)?;
-    new.write_all(text.as_bytes())?;
-    if let Mode::OfOld(old) = mode {
-        // Only root may give it to another user, but the group may still be one of ours.
-        let group = fchown(&new, None, Some(old.gid()));
-        let _ = fchown(&new, Some(old.uid()), None);
-        // Another group must not read what the old group could.
-        let allowed = if group.is_ok() { 0o777 } else { 0o707 };
-        new.set_permissions(Permissions::from_mode(old.mode() & allowed))?;
-    }
-    new.sync_all()
 }
 
 pub(super) fn report(context: &Context, file: Option<&Path>) -> Done {
