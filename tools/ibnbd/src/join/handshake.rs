@@ -293,16 +293,19 @@ fn granted(
 
 /// Text of the other end, without what a terminal would take for a command or write backwards.
 fn shown(text: &str) -> String {
-    let is_plain = |c: char| c == ' ' || c.is_ascii_graphic();
-    let plain = |c: char| if is_plain(c) { c } else { '?' };
-    text.chars().take(MOST_SHOWN).map(plain).collect()
+    plain(text, MOST_SHOWN, |c| c == ' ' || c.is_ascii_graphic())
 }
 
 /// The name of a machine, as the other end gives it: nothing that could be taken for more than a name in a log.
 fn machine_name(text: &str) -> String {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '.';
-    let plain = |c: char| if is_plain(c) { c } else { '?' };
-    text.chars().take(MOST_OF_MACHINE).map(plain).collect()
+    plain(text, MOST_OF_MACHINE, |c| {
+        c.is_ascii_alphanumeric() || c == '-' || c == '.'
+    })
+}
+
+fn plain(text: &str, most: usize, is_plain: impl Fn(char) -> bool) -> String {
+    let plain = |c| if is_plain(c) { c } else { '?' };
+    text.chars().take(most).map(plain).collect()
 }
 
 /// A client that has sent its first message.

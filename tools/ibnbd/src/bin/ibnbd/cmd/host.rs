@@ -9,13 +9,13 @@ use ibnbd_host::configfs::{self, Host};
 use ibnbd_host::document::{Hosts, FORMAT};
 use ibnbd_host::family::Side;
 use ibnbd_host::join::{pending, store};
-use ibnbd_host::keyring::{self, KeyringError};
+use ibnbd_host::keyring;
 use ibnbd_host::prefix::{self, Prefix};
 use ibtrs_proto::auth::KeyId;
 
 use super::args::{prefix, SetOf};
 use super::token::{self, TokenWords};
-use super::{configured, listen, modules, Done};
+use super::{configured, key, listen, modules, Done};
 use crate::act;
 use crate::context::Context;
 use crate::fail::{Failure, REFUSED};
@@ -248,11 +248,10 @@ fn forget_key(context: &Context, name: &str) -> Done {
     if !forgot {
         return Ok(0);
     }
-    let failed = |error: KeyringError| Failure::new(REFUSED, what(), error.to_string());
-    for loaded in keyring::keys(root).map_err(failed)? {
-        if loaded.session == name && loaded.id == KeyId::default().as_str() {
-            keyring::remove(root, &loaded).map_err(failed)?;
-        }
+    let failed = |error| key::failure(context, what(), &error);
+    let keys = keyring::keys(root).map_err(failed)?;
+    if let Some(loaded) = key::find(&keys, name, &KeyId::default()) {
+        keyring::remove(root, loaded).map_err(failed)?;
     }
     Ok(0)
 }

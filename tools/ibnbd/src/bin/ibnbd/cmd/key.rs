@@ -225,7 +225,8 @@ fn name(id: &str, session: &str) -> String {
     format!("key {id} of session {session}")
 }
 
-fn find<'a>(keys: &'a [LoadedKey], session: &str, id: &KeyId) -> Option<&'a LoadedKey> {
+/// The key of a session with that id.
+pub(super) fn find<'a>(keys: &'a [LoadedKey], session: &str, id: &KeyId) -> Option<&'a LoadedKey> {
     let wanted = |key: &&LoadedKey| key.session == session && key.id == id.as_str();
     keys.iter().find(wanted)
 }

@@ -48,9 +48,9 @@ const MOST_REFUSALS_LOGGED: usize = 200;
 struct Shared {
     root: Root,
     /// Clients that are attended to.
-    active: AtomicUsize,
+    active: Arc<AtomicUsize>,
     /// Those of them that have proved a token, which they take out of use. The process goes on for them only.
-    proved: AtomicUsize,
+    proved: Arc<AtomicUsize>,
     /// Refusals so far: strangers must not fill a log.
     refusals: AtomicUsize,
 }
@@ -70,8 +70,8 @@ pub(super) fn listen(context: &Context) -> Done {
     let _ = rustix::process::setsid();
     let shared = Arc::new(Shared {
         root: root.clone(),
-        active: AtomicUsize::new(0),
-        proved: AtomicUsize::new(0),
+        active: Arc::default(),
+        proved: Arc::default(),
         refusals: AtomicUsize::new(0),
     });
     let mut places = Places::default();
@@ -97,22 +97,6 @@ pub(super) fn listen(context: &Context) -> Done {
 fn ready(told: &mut bool) {
     if !core::mem::replace(told, true) {
         notify::ready("waits for clients with a token");
-    }
-}
-
-/// Counts a client that has proved a token as long as it lives.
-struct Proved<'a>(&'a AtomicUsize);
-
-impl<'a> Proved<'a> {
-    fn new(proved: &'a AtomicUsize) -> Self {
-        proved.fetch_add(1, Ordering::AcqRel);
-        Self(proved)
-    }
-}
-
-impl Drop for Proved<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -160,35 +144,32 @@ fn accept(shared: &Arc<Shared>, listener: &TcpListener) {
             thread::sleep(Duration::from_millis(100));
             continue;
         };
-        let guard = Attended::new(shared);
-        if guard.is_one_too_many() {
+        let counted = Counted::new(&shared.active);
+        if shared.active.load(Ordering::Acquire) > MOST_AT_ONCE {
             continue;
         }
+        let shared = Arc::clone(shared);
         // Without a thread the client is turned away.
         let _ = thread::Builder::new().spawn(move || {
-            let shared = &guard.0;
-            attend(shared, stream, peer.ip().to_canonical());
+            let _counted = counted;
+            attend(&shared, stream, peer.ip().to_canonical());
         });
     }
 }
 
 /// Counts a client as long as it lives.
-struct Attended(Arc<Shared>);
+struct Counted(Arc<AtomicUsize>);
 
-impl Attended {
-    fn new(shared: &Arc<Shared>) -> Self {
-        shared.active.fetch_add(1, Ordering::AcqRel);
-        Self(Arc::clone(shared))
-    }
-
-    fn is_one_too_many(&self) -> bool {
-        self.0.active.load(Ordering::Acquire) > MOST_AT_ONCE
+impl Counted {
+    fn new(count: &Arc<AtomicUsize>) -> Self {
+        count.fetch_add(1, Ordering::AcqRel);
+        Self(Arc::clone(count))
     }
 }
 
-impl Drop for Attended {
+impl Drop for Counted {
     fn drop(&mut self) {
-        self.0.active.fetch_sub(1, Ordering::AcqRel);
+        self.0.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -270,7 +251,7 @@ fn join(shared: &Shared, stream: &mut Limited, peer: IpAddr) -> Result<(), Refus
     // The client has been quick; keeping a key may take long.
     stream.extend(ANSWER);
     // Before the token is out of use, after which the process may end.
-    let _proved = Proved::new(&shared.proved);
+    let _proved = Counted::new(&shared.proved);
     // From here on nobody else can use it.
     if !pending::take(root, &pending.token).map_err(system)? {
         return Err(refuse(

@@ -165,9 +165,7 @@ fn start(context: &Context) -> io::Result<()> {
             .status()?;
         return match status.success() {
             true => Ok(()),
-            false => Err(io::Error::other(format!(
-                "systemd cannot start it: see systemctl status {UNIT}"
-            ))),
+            false => Err(io::Error::other("systemd cannot start it")),
         };
     }
     let log = root.real(LOG);
