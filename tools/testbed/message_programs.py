@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Has the programs of `messages.py`, `message_gather.py` and `message_publish.py` in guests."""
+"""Has the programs of messages in guests: `messages.py`, and others that use it."""
 
 from pathlib import Path
 
 # Frames after which the link between the programs is lost.
 LOSSY = 40
+PROGRAMS = ("messages", "message_gather", "message_memory", "message_publish")
 
 
 def load(guest, lossy: bool = False, parameters: str = "") -> None:
@@ -16,8 +17,36 @@ def load(guest, lossy: bool = False, parameters: str = "") -> None:
 
 
 def push(guest) -> None:
-    for name in ("messages.py", "message_gather.py", "message_publish.py"):
-        guest.push(f"/tmp/{name}", (Path(__file__).parent / name).read_text())
+    for name in PROGRAMS:
+        guest.push(f"/tmp/{name}.py", (Path(__file__).parent / f"{name}.py").read_text())
+
+
+def load_both(pair) -> None:
+    """Loads the module on two machines, for message connections between them."""
+    for guest in pair:
+        guest.run("modprobe ibmsg")
+        push(guest)
+
+
+def command(program: str, name: str, arguments: tuple) -> str:
+    return f"python3 /tmp/{program}.py {' '.join(map(str, (name, *arguments)))} 2>&1"
+
+
+def case(guest, name: str, *arguments, program: str = "messages", timeout: float = 210) -> str:
+    """Runs a case of a program to its end."""
+    return guest.run(f"timeout -s KILL {timeout - 10} {command(program, name, arguments)}", timeout=timeout)
+
+
+def start(guest, name: str, *arguments, program: str = "messages"):
+    """Starts a case of a program."""
+    return guest.start(f"exec {command(program, name, arguments)}")
+
+
+def finish(*programs, timeout: float = 300) -> str:
+    """Waits until programs that were started have ended well; what they have said."""
+    for program in programs:
+        assert program.wait(timeout).ok, "\n".join(program.text for program in programs)
+    return "".join(program.text for program in programs)
 
 
 def bound(guest) -> None:

@@ -263,10 +263,10 @@ def fill(portal: int, tag: int) -> int:
     return log(portal, tag)["next"]
 
 
-def slow_drop() -> None:
-    """With DROP, the publisher never waits, and the subscriber is told what it has lost."""
+def slow_and_fast(policy: int) -> tuple[int, Reader]:
+    """Publishes 100 entries without waiting: a channel that has read none of them, and what a fast one has read."""
     portal = bind("news")
-    log(portal, 5, SET, entries=4, policy=DROP)
+    log(portal, 5, SET, entries=4, policy=policy)
     (slow, _), (fast, _) = join(portal, "news", opts(recv_msgs=3)), join(portal, "news")
     subscribe(slow, 5)
     subscribe(fast, 5)
@@ -275,6 +275,12 @@ def slow_drop() -> None:
     for at in range(100):
         write(portal, body_of(at, 16), tag=5, flags=F_NOWAIT)
         reader.to(at + 1)
+    return slow, reader
+
+
+def slow_drop() -> None:
+    """With DROP, the publisher never waits, and the subscriber is told what it has lost."""
+    slow, reader = slow_and_fast(DROP)
     assert len(reader.got) == 100 and reader.lost == 0
     behind = Reader(slow).to(100)
     assert behind.lost + len(behind.got) == 100 and behind.lost > 80, (behind.lost, len(behind.got))
@@ -283,16 +289,7 @@ def slow_drop() -> None:
 
 def slow_close() -> None:
     """With CLOSE, its subscription ends, and it may go on."""
-    portal = bind("news")
-    log(portal, 5, SET, entries=4, policy=CLOSE)
-    (slow, _), (fast, _) = join(portal, "news", opts(recv_msgs=3)), join(portal, "news")
-    subscribe(slow, 5)
-    subscribe(fast, 5)
-    has_subscribers(portal, 5, 2)
-    reader = Reader(fast)
-    for at in range(100):
-        write(portal, body_of(at, 16), tag=5, flags=F_NOWAIT)
-        reader.to(at + 1)
+    slow, _ = slow_and_fast(CLOSE)
     behind = Reader(slow)
     assert behind.end() == errno.ENOBUFS and behind.lost == 0 and behind.next < 10, behind.next
     subscribe(slow, 5, POSITION, behind.log, behind.next)

@@ -5,14 +5,14 @@ import os
 import random
 import re
 import time
+from functools import partial
 
 import pytest
 
-from testbed import blockdev, faults, mishaps
+from testbed import blockdev, faults, message_programs, mishaps
 from testbed.faults import Function
 from testbed.lab import SERVER_ADDRESS, wait_for
-from testbed.message_programs import bound, push
-from testbed.paths import TOP
+from testbed.message_programs import bound, finish, load_both
 
 pytestmark = pytest.mark.links(2)
 
@@ -22,30 +22,15 @@ FUNCTIONS = (Function("pin_user_pages_fast", depth=2), Function("mmu_notifier_re
              faults.BY_NAME["ib_alloc_mr"], faults.BY_NAME["krealloc_node_align_noprof"],
              faults.BY_NAME["kvrealloc_node_align_noprof"])
 
-
-def load(pair) -> None:
-    for guest in pair:
-        guest.run("modprobe ibmsg")
-        push(guest)
-        guest.push("/tmp/message_memory.py", (TOP / "tools/testbed/message_memory.py").read_text())
+start = partial(message_programs.start, program="message_memory")
 
 
 @pytest.fixture
 def session(pair, stack):
     """Two paths with message connections, and a disk."""
-    load(pair)
+    load_both(pair)
     mishaps.make_ready(pair)
     blockdev.map_two_paths(pair, stack)
-
-
-def start(guest, name: str, *arguments):
-    return guest.start(f"exec python3 /tmp/message_memory.py {name} {' '.join(map(str, arguments))} 2>&1")
-
-
-def finish(*programs, timeout: float = 300) -> str:
-    for program in programs:
-        assert program.wait(timeout).ok, "\n".join(program.text for program in programs)
-    return "".join(program.text for program in programs)
 
 
 def test_get_and_put(pair, session):
@@ -117,7 +102,7 @@ def test_each_call_fails_once(pair, stack):
     if not pair.client.spec.kernel.slow:
         pytest.skip("the fast kernel does not fail on demand")
     faults.load(pair.client)
-    load(pair)
+    load_both(pair)
     mishaps.make_ready(pair)
     blockdev.map_two_paths(pair, stack)
     server = start(pair.server, "serve", "kv")

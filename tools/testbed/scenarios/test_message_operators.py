@@ -7,7 +7,7 @@ import pytest
 
 from testbed import blockdev
 from testbed.lab import SERVER_ADDRESS, wait_for
-from testbed.message_programs import push
+from testbed.message_programs import load_both, push, start
 from testbed.tool import MESSAGES, PROGRAM, Tool
 
 pytestmark = [pytest.mark.links(2), pytest.mark.fast]
@@ -67,15 +67,9 @@ def labels(side: str, portal: str = "kv", more: str = "") -> str:
 @pytest.fixture
 def operators(pair, stack):
     """Two paths with message connections, and a disk."""
-    for guest in pair:
-        guest.run("modprobe ibmsg")
-        push(guest)
+    load_both(pair)
     blockdev.map_two_paths(pair, stack)
     return Operator(pair.client), Operator(pair.server)
-
-
-def start(guest, name: str, *arguments):
-    return guest.start(f"exec python3 /tmp/messages.py {name} {' '.join(map(str, arguments))} 2>&1")
 
 
 def each_path(pair, what: str) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from testbed import blockdev, keyring, mishaps
 from testbed.lab import SERVER_ADDRESS, wait_for
-from testbed.message_programs import bound, push
+from testbed.message_programs import bound, finish, load_both, push, start
 from testbed.stack import STACKS
 
 pytestmark = [pytest.mark.links(2), pytest.mark.fast]
@@ -19,22 +19,12 @@ SESSION = "/sys/class/ibtrs-client/demo"
 CHANNELS = int(os.environ.get("IBTRS_CHANNELS", 1000))
 
 
-def load(pair) -> None:
-    for guest in pair:
-        guest.run("modprobe ibmsg")
-        push(guest)
-
-
 @pytest.fixture
 def session(pair, stack):
     """Two paths with message connections, and a disk."""
-    load(pair)
+    load_both(pair)
     mishaps.make_ready(pair)
     blockdev.map_two_paths(pair, stack)
-
-
-def start(guest, name: str, *arguments):
-    return guest.start(f"exec python3 /tmp/messages.py {name} {' '.join(map(str, arguments))} 2>&1")
 
 
 def answering(pair, name: str, *arguments):
@@ -42,12 +32,6 @@ def answering(pair, name: str, *arguments):
     program = start(pair.server, "answer", name, *arguments)
     bound(pair.server)
     return program
-
-
-def finish(*programs, timeout: float = 300) -> str:
-    for program in programs:
-        assert program.wait(timeout).ok, program.text
-    return "".join(program.text for program in programs)
 
 
 def moves(text: str) -> list[int]:
@@ -132,7 +116,7 @@ def test_many_channels(pair, stack):
     for guest in pair:
         # More than an eighth of what a small guest has: nothing like that is used.
         guest.run("modprobe ibmsg total_mib=1024")
-    load(pair)
+    load_both(pair)
     blockdev.map_two_paths(pair, stack)
     server = start(pair.server, "answer_crowd", "crowd", CHANNELS)
     bound(pair.server)
@@ -206,7 +190,7 @@ def test_messages_of_a_program_that_has_gone_wait_as_well(pair, session):
 
 def test_a_client_that_does_not_come_back(pair, stack):
     pair.server.run("modprobe ibmsg reconnect_s=2")
-    load(pair)
+    load_both(pair)
     blockdev.map_two_paths(pair, stack)
     client, server = held(pair)
     each_path(pair, "disconnect")
@@ -235,7 +219,7 @@ def test_a_server_that_has_restarted(pair, stack, session):
 
 
 def test_a_session_without_disks(pair, stack):
-    load(pair)
+    load_both(pair)
     pair.server.run(stack.load_server())
     pair.client.run(stack.load_client())
     control = "/sys/class/ibnbd-client/ctl"
@@ -275,7 +259,7 @@ def test_a_session_without_disks(pair, stack):
 
 def test_a_client_that_starts_again(pair, stack):
     """Its machine had a power cut, for all that the server knows: its former channels end when it comes back."""
-    load(pair)
+    load_both(pair)
     pair.server.run(stack.load_server())
     pair.client.run(stack.load_client())
     control = "/sys/class/ibnbd-client/ctl"
@@ -346,7 +330,7 @@ def test_a_drain_delivers_what_was_written(pair, session):
 
 
 def test_a_name_that_no_portal_may_have(pair, stack):
-    load(pair)
+    load_both(pair)
     pair.server.run(stack.load_server())
     pair.client.run(stack.load_client())
     for name in ("local", "x" * 65):
@@ -369,7 +353,7 @@ def test_a_machine_that_has_not_proved_a_key(pair, session):
 def test_a_machine_that_has_proved_a_key(pair, stack):
     for guest in pair:
         keyring.load(guest)
-    load(pair)
+    load_both(pair)
     blockdev.map_two_paths(pair, stack)
     server = answering(pair, "kv", 1, 1000, 0.002, 0)
     client = start(pair.client, "ask", "demo", "kv", 1, 1000, 0.002)
@@ -382,7 +366,7 @@ def test_a_key_that_is_removed(pair, stack):
     """Programs of both machines are told why, and go on with another key."""
     for guest in pair:
         keyring.load(guest)
-    load(pair)
+    load_both(pair)
     mishaps.make_ready(pair)
     blockdev.map_two_paths(pair, stack)
     client, server = held(pair)
@@ -404,7 +388,7 @@ def test_a_server_without_messages(pair, stack):
     blockdev.map_two_paths(pair, stack)
     assert tries(pair.client).split() == ["ENOTSUP"]
     # It takes effect with the next connection of a path.
-    load(pair)
+    load_both(pair)
     assert tries(pair.client).split() == ["ENOTSUP"]
     pair.client.run(f"echo 1 > {SESSION}/paths/ip:10.0.1.2@ip:10.0.1.1/reconnect")
     wait_for(lambda: blockdev.connected(pair.client) == 2, 60, "both paths are connected")

@@ -3,15 +3,14 @@
 again."""
 
 import json
+from functools import partial
 
 import pytest
 
-from testbed.message_programs import bound, load
+from testbed.message_programs import bound, case, load
 from testbed.tool import MESSAGES, Tool
 
-
-def publish(guest, name: str, *arguments) -> str:
-    return guest.run(f"timeout -s KILL 200 python3 /tmp/message_publish.py {name} {' '.join(map(str, arguments))} 2>&1", timeout=210)
+publish = partial(case, program="message_publish")
 
 
 @pytest.mark.parametrize("lossy", (False, True), ids=("", "lossy"))

@@ -4,10 +4,11 @@ paths, and when the publisher is restarted."""
 
 import re
 import time
+from functools import partial
 
 import pytest
 
-from testbed import blockdev, mishaps
+from testbed import blockdev, message_programs, mishaps
 from testbed.lab import SERVER_ADDRESS, wait_for
 from testbed.message_programs import push
 
@@ -15,9 +16,7 @@ pytestmark = [pytest.mark.links(2), pytest.mark.fast]
 
 SESSION = "/sys/class/ibtrs-client/demo"
 
-
-def start(guest, name: str, *arguments):
-    return guest.start(f"exec python3 /tmp/message_publish.py {name} {' '.join(map(str, arguments))} 2>&1")
+start = partial(message_programs.start, program="message_publish")
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 
 from testbed import blockdev, keyring
 from testbed.lab import wait_for
-from testbed.message_programs import push
+from testbed.message_programs import push, start
 from testbed.paths import TOP
 from testbed.tool import MESSAGES, Tool
 
@@ -24,10 +24,6 @@ def load(guest, parameters: str = "") -> None:
 
 def case(guest, *words) -> str:
     return guest.run(f"timeout 60 python3 /tmp/messages.py {' '.join(map(str, words))} 2>&1")
-
-
-def start(guest, *words):
-    return guest.start(f"exec python3 /tmp/messages.py {' '.join(map(str, words))} 2>&1")
 
 
 def write(guest, file: str, text: str) -> None:

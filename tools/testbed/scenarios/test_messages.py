@@ -6,17 +6,17 @@ import errno
 import json
 import os
 import re
+from functools import partial
 
 import pytest
 
+from testbed import message_programs
 from testbed.message_programs import bound, load
 from testbed.paths import TOP
 from testbed.tool import MESSAGES, Tool
 
-
-def case(guest, name: str, *arguments, timeout: float = 600) -> str:
-    return guest.run(f"timeout -s KILL {timeout - 10} python3 /tmp/messages.py {name} {' '.join(map(str, arguments))} 2>&1",
-                     timeout=timeout)
+case = partial(message_programs.case, timeout=600)
+gather = partial(message_programs.case, program="message_gather")
 
 
 @pytest.mark.parametrize("lossy", (False, True), ids=("", "lossy"))
@@ -25,10 +25,6 @@ def case(guest, name: str, *arguments, timeout: float = 600) -> str:
 def test_what_programs_are_promised(solo, name, lossy):
     load(solo, lossy)
     case(solo, name)
-
-
-def gather(guest, name: str, *arguments) -> str:
-    return guest.run(f"timeout -s KILL 200 python3 /tmp/message_gather.py {name} {' '.join(map(str, arguments))} 2>&1", timeout=210)
 
 
 @pytest.mark.parametrize("lossy", (False, True), ids=("", "lossy"))

@@ -123,13 +123,8 @@ def test_the_program_notes_what_becomes_of_requests():
     assert said["answers"] == found.sent - found.in_doubt and found.longest_ms >= 100
 
 
-@pytest.mark.parametrize("load", ("round", "calls", "oneway"))
-@pytest.mark.parametrize("depth, channels", ((1, 1), (8, 1), (2, 5)))
-@pytest.mark.parametrize("size", (8, 65536))
-@pytest.mark.parametrize("backend", ("tcp", pytest.param("tcp-ring", marks=pytest.mark.skipif(
-    not has_rings(), reason="this machine has no io_uring for programs"))))
-def test_the_program_over_tcp(load, depth, channels, size, backend):
-    words = f"{backend} --load {load} --depth {depth} --channels {channels} --bytes {size} --count 300".split()
+def sends_300(words: list[str]) -> None:
+    """The program sends that many messages, and both sides end well."""
     server = run("server", *words)
     assert server.stdout.readline() == "ready\n"
     client = run("client", *words)
@@ -137,6 +132,16 @@ def test_the_program_over_tcp(load, depth, channels, size, backend):
     assert client.returncode == 0 and not wrong, wrong
     assert json.loads(said)["messages"] == 300 and json.loads(said)["ns"] > 0
     assert server.communicate(timeout=60)[1] == "" and server.returncode == 0
+
+
+@pytest.mark.parametrize("load", ("round", "calls", "oneway"))
+@pytest.mark.parametrize("depth, channels", ((1, 1), (8, 1), (2, 5)))
+@pytest.mark.parametrize("size", (8, 65536))
+@pytest.mark.parametrize("backend", ("tcp", pytest.param("tcp-ring", marks=pytest.mark.skipif(
+    not has_rings(), reason="this machine has no io_uring for programs"))))
+def test_the_program_over_tcp(load, depth, channels, size, backend):
+    words = f"{backend} --load {load} --depth {depth} --channels {channels} --bytes {size} --count 300".split()
+    sends_300(words)
 
 
 def test_the_program_refuses_wrong_words():
@@ -149,12 +154,6 @@ def test_the_program_refuses_wrong_words():
 @pytest.mark.parametrize("backend", ("zeromq", "nng"))
 def test_the_program_over_libraries(load, depth, size, backend):
     words = f"{backend} --load {load} --depth {depth} --bytes {size} --count 300".split()
-    server = run("server", *words)
-    assert server.stdout.readline() == "ready\n"
-    client = run("client", *words)
-    said, wrong = client.communicate(timeout=60)
-    assert client.returncode == 0 and not wrong, wrong
-    assert json.loads(said)["messages"] == 300 and json.loads(said)["ns"] > 0
-    assert server.communicate(timeout=60)[1] == "" and server.returncode == 0
+    sends_300(words)
     refused = run("server", backend, "--channels", "2")
     assert "one channel only" in refused.communicate(timeout=60)[1] and refused.returncode == 1
