@@ -240,7 +240,7 @@ fn remove(context: &Context, name: &str, force: bool) -> Done {
     forget_key(context, name)
 }
 
-/// Removes the key with which a host has joined: whoever has it would be known by it.
+/// Removes the key with which a host has joined: its owner would still be accepted as that host.
 fn forget_key(context: &Context, name: &str) -> Done {
     let root = &context.root;
     let what = || format!("the key of host {name}");
