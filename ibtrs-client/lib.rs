@@ -5,7 +5,7 @@
 //! [`Session`] is the interface. A session has [`Path`]s, which live as long as
 //! the operator wants them. The RDMA resources of a path belong to one connection
 //! attempt ([`path::attempt::Attempt`]): connections ([`data::con::Con`]) and the requests in
-//! flight ([`data::slot::Request`]). State changes follow
+//! flight ([`data::slot::ReqSlot`]). State changes follow
 //! [`ibtrs_proto::fsm::client_path`] and run in work items; submitters never wait
 //! for them.
 //!
@@ -40,8 +40,8 @@
 //! `Session::hook` or `Path::hook`, `Session::paths`, `Path::attempt`,
 //! `Attempt::cons`, then one of `Path::fsm` and `Attempt::setup` (never both);
 //! `Env::key_id`; `Reauth::state`;
-//! `Request::inner`, `Session::failover`; then the locks of the RDMA crate. Nothing is taken under
-//! `Path::kept`, `FailoverRecord::state` or `History::ring`; under `OldestRequest::known`, only `Request::inner`;
+//! `ReqSlot::inner`, `Session::failover`; then the locks of the RDMA crate. Nothing is taken under
+//! `Path::kept`, `FailoverRecord::state` or `History::ring`; under `OldestRequest::known`, only `ReqSlot::inner`;
 //! under `Session::messages`, only locks of what serves messages.
 
 #![deny(unsafe_code)]

@@ -460,7 +460,7 @@ impl Path {
         self.fsm.lock().state
     }
 
-    /// Returns whether the client takes notices over this path, as soon as it [hears](PathIo::hears).
+    /// Returns whether the client takes notices over this path, as soon as it [has posted its receives](PathIo::recvs_posted).
     pub(crate) fn takes_notices(&self) -> bool {
         self.notices && self.io.takes_requests()
     }
@@ -580,14 +580,14 @@ impl Path {
     ///
     /// `EAGAIN`: not yet; `ENOTCONN`; those of the driver.
     pub(crate) fn notify(&self, imm: Imm) -> Result {
-        match self.io.hears() {
+        match self.io.recvs_posted() {
             true => send_imm(&*self.io.service()?, imm),
             false => Err(EAGAIN),
         }
     }
 }
 
-/// What the path hears from its connections and requests.
+/// What the path learns from its connections and requests.
 impl Control for Path {
     fn error(self: Arc<Self>, what: fmt::Arguments<'_>) {
         Path::error(&self, what);

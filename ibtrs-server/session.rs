@@ -320,8 +320,8 @@ impl Parent for Session {
         Session::complete(&self, path, name)
     }
 
-    fn put_up(&self, path: &Arc<Path>, fence: Fence) -> Result<bool> {
-        Session::put_up(self, path, fence)
+    fn apply_fence(&self, path: &Arc<Path>, fence: Fence) -> Result<bool> {
+        Session::apply_fence(self, path, fence)
     }
 
     fn path_gone(self: Arc<Self>, path: &Arc<Path>) {

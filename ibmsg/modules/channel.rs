@@ -85,7 +85,7 @@ struct Callee {
 
 /// A channel.
 #[pin_data]
-struct Inner {
+struct ChannelInner {
     end: End,
     context: HandlerContext,
     /// Empty during a handler, and after [`Held::leave`].
@@ -104,10 +104,10 @@ struct Inner {
 }
 
 kx::impl_has_work! {
-    impl HasWork<Work<Self>> for Inner { self.work }
+    impl HasWork<Work<Self>> for ChannelInner { self.work }
 }
 
-/// A channel, to other modules: they contain no code for [`Inner`], not even to drop it.
+/// A channel, to other modules: they contain no code for [`ChannelInner`], not even to drop it.
 trait Held: Send + Sync {
     fn end(&self) -> &End;
 
@@ -118,14 +118,14 @@ trait Held: Send + Sync {
     fn has_ended(&self) -> bool;
 }
 
-impl Held for Inner {
+impl Held for ChannelInner {
     fn end(&self) -> &End {
         &self.end
     }
 
     fn leave(&self) {
         self.end.release();
-        // ORDERING: Pairs with `Inner::later`: either this takes the ticket, or that sees the flag.
+        // ORDERING: Pairs with `ChannelInner::later`: either this takes the ticket, or that sees the flag.
         self.is_left.xchg(true, Full);
         // A work item that waits for a worker is not waited for, as other handlers may have all of them.
         drop(self.waiting.take());
@@ -374,7 +374,7 @@ impl Opened {
     ) -> Result<Self> {
         let callee = Callee { receiver, owner };
         let inner = Arc::pin_init(
-            pin_init!(Inner {
+            pin_init!(ChannelInner {
                 end,
                 context,
                 callee: TakeCell::new(callee),

@@ -97,7 +97,7 @@ struct Subscriber {
 /// Tag, and a number that no other subscriber has.
 type Key = (u64, u64);
 
-struct Inner {
+struct LogsInner {
     logs: RBTree<u64, Entries>,
     subscribers: RBTree<Key, Subscriber>,
     counts: LogCounts,
@@ -116,7 +116,7 @@ struct Inner {
 #[pin_data]
 pub(crate) struct Logs {
     #[pin]
-    inner: SpinLockIrq<Inner>,
+    inner: SpinLockIrq<LogsInner>,
     /// Tasks of the portal.
     waiters: Arc<WaitQueue>,
 }
@@ -152,7 +152,7 @@ impl Survey {
     }
 }
 
-impl Inner {
+impl LogsInner {
     /// An id that no other log has had.
     fn new_id(&mut self) -> LogId {
         loop {
@@ -211,7 +211,7 @@ impl Logs {
     ///
     /// [`ENOMEM`]
     pub(crate) fn new(waiters: Arc<WaitQueue>) -> Result<Arc<Self>> {
-        let inner = Inner {
+        let inner = LogsInner {
             logs: RBTree::new(),
             subscribers: RBTree::new(),
             counts: LogCounts::default(),
@@ -293,7 +293,7 @@ impl Logs {
         };
         let waits = log.terms().policy() == Policy::Wait;
         let is_full = log.admission(body.len(), None) != Admission::Append;
-        let Inner {
+        let LogsInner {
             logs, subscribers, ..
         } = &mut *inner;
         let survey = match waits && is_full {
@@ -493,7 +493,7 @@ impl Logs {
     }
 }
 
-impl Inner {
+impl LogsInner {
     /// A subscriber that needed the entry `was` needs `now`. Returns whether a publisher has waited for it last.
     fn has_waited_for(&mut self, tag: u64, was: Option<u64>, now: Option<u64>) -> bool {
         let Some(entries) = self.logs.get_mut(&tag) else {

@@ -12,7 +12,7 @@
 //!
 //! Contexts: *any*.
 
-use crate::request::Queue;
+use crate::request::IbnbdMq;
 use ibnbd_proto::{
     checksum::{
         self,
@@ -73,14 +73,14 @@ impl Damage {
 }
 
 /// Returns the path that has damaged the request, if it is sent again.
-pub(crate) fn damaging_path(rq: &Request<Queue>) -> Option<u32> {
+pub(crate) fn damaging_path(rq: &Request<IbnbdMq>) -> Option<u32> {
     rq.pdu().check.avoid
 }
 
 /// Puts the checksum of a request into its header. Called before each attempt to send it, even if
 /// the transport took none of the earlier attempts, because the user may have changed the data
 /// since.
-pub(crate) fn seal(rq: &mut Request<Queue>, op: Op, header: &mut [u8; IO_HDR_LEN]) {
+pub(crate) fn seal(rq: &mut Request<IbnbdMq>, op: Op, header: &mut [u8; IO_HDR_LEN]) {
     let crc = checksum::start(header, crc32c);
     let check = &mut rq.pdu_mut().check;
     check.crc = crc;
@@ -99,14 +99,14 @@ pub(crate) fn seal(rq: &mut Request<Queue>, op: Op, header: &mut [u8; IO_HDR_LEN
 ///
 /// `EBADMSG` if request or answer were damaged; that of `result`.
 #[inline]
-pub(crate) fn verify(rq: &mut Request<Queue>, result: Result) -> Result {
+pub(crate) fn verify(rq: &mut Request<IbnbdMq>, result: Result) -> Result {
     match rq.queue_data().has_checksums() || result == Err(EBADMSG) {
         true => examine(rq, result),
         false => result,
     }
 }
 
-fn examine(rq: &mut Request<Queue>, result: Result) -> Result {
+fn examine(rq: &mut Request<IbnbdMq>, result: Result) -> Result {
     // An abandoned request has no data any more. This is the answer to the message without effect
     // that took its place.
     if rq.is_abandoned() {
@@ -135,7 +135,7 @@ fn examine(rq: &mut Request<Queue>, result: Result) -> Result {
 
 /// Returns the pause after which a damaged request is sent again, in milliseconds; `None` if it
 /// fails.
-pub(crate) fn resend_after(rq: &mut Request<Queue>, op: Op) -> Option<u32> {
+pub(crate) fn resend_after(rq: &mut Request<IbnbdMq>, op: Op) -> Option<u32> {
     let check = &mut rq.pdu_mut().check;
     let again = check.resends.again();
     check.avoid = check.path;

@@ -19,7 +19,7 @@ use crate::{
         PlaceRef,
         SessionRef, //
     },
-    request::Queue, //
+    request::IbnbdMq, //
 };
 use ibnbd_proto::{
     checksum::DataChecksum,
@@ -163,7 +163,7 @@ struct DeviceInner {
     /// The session generation that `standing` refers to.
     generation: u32,
     /// Present from when the partition table was read until the disk is unmapped.
-    disk: Option<Arc<GenDisk<Queue>>>,
+    disk: Option<Arc<GenDisk<IbnbdMq>>>,
     /// The state that user space sees.
     shown: DevState,
     pending_uevents: PendingUevents,
@@ -303,7 +303,7 @@ impl Device {
     /// # Context
     ///
     /// May sleep until uevents are sent, so the caller holds no lock that reopening a device takes.
-    pub(crate) fn set_disk(self: &Arc<Self>, disk: Option<Arc<GenDisk<Queue>>>) {
+    pub(crate) fn set_disk(self: &Arc<Self>, disk: Option<Arc<GenDisk<IbnbdMq>>>) {
         let mut inner = self.inner.lock();
         match &disk {
             Some(_) if inner.shown == DevState::Unmapped => return,

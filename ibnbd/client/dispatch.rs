@@ -20,7 +20,7 @@ use crate::{
     paused::Paused,
     request::{
         self,
-        Queue, //
+        IbnbdMq, //
     },
     timeouts::Timeouts,
     write_cache::WriteCache, //
@@ -100,7 +100,7 @@ pub(crate) struct DiskQueue {
     #[pin]
     fair_share: FairShare,
     /// Requests that wait for the queue state to change, by tag.
-    queued: ByTag<TakeCell<Request<Queue>>>,
+    queued: ByTag<TakeCell<Request<IbnbdMq>>>,
     paused: Arc<Paused>,
 }
 
@@ -213,7 +213,7 @@ impl DiskQueue {
     /// # Errors
     ///
     /// Returns the request with `Status::RESOURCE` if its tag has no free slot.
-    pub(crate) fn queue(&self, rq: Request<Queue>) -> Result<(), (Request<Queue>, Status)> {
+    pub(crate) fn queue(&self, rq: Request<IbnbdMq>) -> Result<(), (Request<IbnbdMq>, Status)> {
         dispatch::queue(self, rq.tag(), rq).map_err(|rq| (rq, Status::RESOURCE))
     }
 
@@ -244,7 +244,7 @@ impl DiskQueue {
 
 /// The state that [`dispatch`] reads and changes.
 impl dispatch::Disk for DiskQueue {
-    type Request = Request<Queue>;
+    type Request = Request<IbnbdMq>;
 
     #[inline]
     fn queue_state(&self) -> QueueState {
@@ -290,7 +290,7 @@ impl dispatch::Disk for DiskQueue {
         self.queue_state.fetch_add(0, Full);
     }
 
-    fn put(&self, tag: u32, rq: Request<Queue>) -> Result<(), Request<Queue>> {
+    fn put(&self, tag: u32, rq: Request<IbnbdMq>) -> Result<(), Request<IbnbdMq>> {
         match self.queued.get(tag) {
             Some(slot) => slot.put(rq),
             None => Err(rq),
@@ -340,7 +340,7 @@ impl DiskQueue {
     }
 }
 
-fn requeue(slot: &TakeCell<Request<Queue>>) {
+fn requeue(slot: &TakeCell<Request<IbnbdMq>>) {
     if let Some(rq) = slot.take() {
         request::hand_back(rq);
     }

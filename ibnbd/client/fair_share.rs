@@ -14,7 +14,7 @@ use crate::{
     by_tag::ByTag,
     request::{
         Admission,
-        Queue, //
+        IbnbdMq, //
     }, //
 };
 use ibnbd_proto::window::Window;
@@ -90,7 +90,7 @@ impl Drop for GroupRef {
 }
 
 /// A waiting request, and the index of the hardware queue that it arrived on.
-pub(crate) type Waiting = (Request<Queue>, u32);
+pub(crate) type Waiting = (Request<IbnbdMq>, u32);
 
 /// The fair share of one disk.
 #[pin_data]
@@ -147,7 +147,7 @@ pub(crate) struct Next {
 /// The decision about a request.
 pub(crate) enum Entry {
     /// Submit the request now.
-    Go(Request<Queue>),
+    Go(Request<IbnbdMq>),
     /// The request waits, see [`FairShare::next`].
     Waits,
 }
@@ -201,7 +201,7 @@ impl FairShare {
 
     /// Admits a request that arrived on hardware queue `queue`, or keeps it waiting.
     #[inline]
-    pub(crate) fn enter(&self, mut rq: Request<Queue>, queue: u32) -> Entry {
+    pub(crate) fn enter(&self, mut rq: Request<IbnbdMq>, queue: u32) -> Entry {
         rq.pdu_mut().admission = Admission(None);
         if self.group_ref.0.disks.load(Relaxed) < 2 {
             return Entry::Go(rq);

@@ -3,7 +3,7 @@
 //! Latencies of a disk's requests as the block layer sees them, including the time that a request
 //! waits for a path, for the server and for the fair share.
 
-use crate::request::Queue;
+use crate::request::IbnbdMq;
 use ibnbd_proto::latency::{
     self,
     Histogram,
@@ -45,7 +45,7 @@ impl Latencies {
     ///
     /// Any.
     #[inline]
-    pub(crate) fn count(&self, rq: &Request<Queue>, kind: Kind) {
+    pub(crate) fn count(&self, rq: &Request<IbnbdMq>, kind: Kind) {
         if let Some(ns) = rq.elapsed_ns() {
             self.counts
                 .inc(latency::row(ns.get()) * KINDS + kind.column());

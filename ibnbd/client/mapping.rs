@@ -16,7 +16,7 @@ use crate::{
         Registry,
         Unmap, //
     },
-    request::Queue, //
+    request::IbnbdMq, //
 };
 use ibtrs_core::convert;
 use kernel::{
@@ -55,7 +55,7 @@ pub(crate) struct Mapping {
 struct Parts {
     link: Option<Link<Arc<PlainDir>>>,
     dir: Dir<Arc<Mapping>>,
-    disk: Arc<GenDisk<Queue>>,
+    disk: Arc<GenDisk<IbnbdMq>>,
 }
 
 impl Mapping {
@@ -100,7 +100,7 @@ impl Mapping {
         Ok(new)
     }
 
-    fn add_disk(&self, registry: &Registry) -> Result<GenDisk<Queue>> {
+    fn add_disk(&self, registry: &Registry) -> Result<GenDisk<IbnbdMq>> {
         let session = self.opened.session();
         let rsp = self.device().rsp();
         let io = self.device().io().clone();
@@ -124,7 +124,7 @@ impl Mapping {
 
     /// Creates the link `<device path>@<session>`. Without it, because the name is too long, for
     /// example, the disk works all the same.
-    fn link(&self, registry: &Registry, disk: &GenDisk<Queue>) -> Option<Link<Arc<PlainDir>>> {
+    fn link(&self, registry: &Registry, disk: &GenDisk<IbnbdMq>) -> Option<Link<Arc<PlainDir>>> {
         let path = self.device().name().to_str().ok()?;
         let session = self.session_name().to_str().ok()?;
         let link = Link::new(registry.links()?, disk, fmt!("{path}@{session}"));
@@ -248,7 +248,7 @@ impl Mapping {
     }
 
     /// Drops a reference to the disk on a worker, as freeing the disk may sleep.
-    fn drop_disk(&self, disk: Arc<GenDisk<Queue>>) {
+    fn drop_disk(&self, disk: Arc<GenDisk<IbnbdMq>>) {
         let jobs = self.opened.session().registry().jobs();
         // Without memory, it is dropped here.
         let _ = jobs.spawn(GFP_KERNEL, move || drop(disk));
@@ -267,7 +267,7 @@ impl Unmap for Mapping {
 /// by force waits for.
 pub(crate) struct NewDisk {
     device: Arc<Device>,
-    disk: Arc<GenDisk<Queue>>,
+    disk: Arc<GenDisk<IbnbdMq>>,
 }
 
 impl NewDisk {

@@ -10,7 +10,7 @@
 
 use crate::{
     by_tag::ByTag,
-    request::Queue, //
+    request::IbnbdMq, //
 };
 use kernel::{
     prelude::*,
@@ -35,7 +35,7 @@ const CHECK_MS: u32 = 10;
 
 /// A request that pauses for `ms` milliseconds from `since` on.
 struct Pause {
-    rq: Request<Queue>,
+    rq: Request<IbnbdMq>,
     since: Instant<Monotonic>,
     ms: u32,
 }
@@ -83,7 +83,7 @@ impl Paused {
     /// its tag, and the disk cannot be removed. The caller has called [`stop_timer`] for the request.
     ///
     /// [`stop_timer`]: crate::request::stop_timer
-    pub(crate) fn requeue_after(self: &Arc<Self>, rq: Request<Queue>, ms: u32) {
+    pub(crate) fn requeue_after(self: &Arc<Self>, rq: Request<IbnbdMq>, ms: u32) {
         let place = match self.places.get(rq.tag()) {
             Some(place) if ms > 0 => place,
             _ => return rq.requeue(),

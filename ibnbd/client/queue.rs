@@ -22,8 +22,8 @@ use crate::{
     request::{
         self,
         Admission,
+        IbnbdMq,
         Pdu,
-        Queue,
         MAX_SEGMENTS, //
     },
     timeouts::{
@@ -67,11 +67,11 @@ use kx::{
 };
 
 /// Returns whether a write ends only once it is durable.
-fn is_durable(disk: &DiskQueue, rq: &Request<Queue>) -> bool {
+fn is_durable(disk: &DiskQueue, rq: &Request<IbnbdMq>) -> bool {
     disk.is_write_through() || rq.is_fua()
 }
 
-fn header(disk: &DiskQueue, device_id: u32, rq: &Request<Queue>, op: WireOp) -> IoHdr {
+fn header(disk: &DiskQueue, device_id: u32, rq: &Request<IbnbdMq>, op: WireOp) -> IoHdr {
     let is_flush = op == WireOp::Flush;
     let through = disk.is_write_through() && op.written_through() == WrittenThrough::WithFua;
     let fua = through || rq.is_fua() && !is_flush;
@@ -98,7 +98,7 @@ fn can_do(disk: &DiskQueue, op: WireOp) -> bool {
 }
 
 #[vtable]
-impl Operations for Queue {
+impl Operations for IbnbdMq {
     type Pdu = Pdu;
     type Shared = Times;
     type Sg = SgList<{ MAX_SEGMENTS as usize }>;
@@ -115,7 +115,7 @@ impl Operations for Queue {
             request::reset(&mut rq);
             return Err((rq, Status::TIMEOUT));
         }
-        disk.timeouts().begins(rq.shared(), rq.pdu().timeouts);
+        disk.timeouts().start_timer(rq.shared(), rq.pdu().timeouts);
         match disk.fair_share().enter(rq, hctx.index()) {
             Entry::Go(rq) => match start(disk, rq, hctx.index(), last) {
                 Outcome::Sent => return Ok(()),
@@ -187,7 +187,7 @@ impl Operations for Queue {
     }
 }
 
-impl IoOperations for Queue {
+impl IoOperations for IbnbdMq {
     fn is_wanted(disk: &Arc<DiskQueue>) -> bool {
         !disk.is_gone()
     }
@@ -221,7 +221,7 @@ impl IoOperations for Queue {
 ///
 /// `ESTALE` if the server's write cache was lost since, and the write with it.
 #[inline]
-fn answered(rq: &Request<Queue>) -> Result {
+fn answered(rq: &Request<IbnbdMq>) -> Result {
     let disk = rq.queue_data();
     let generation = rq.pdu().generation;
     match rq.op() {
@@ -244,7 +244,7 @@ fn answered(rq: &Request<Queue>) -> Result {
 }
 
 #[inline]
-fn end(mut rq: Request<Queue>, mut result: Result) {
+fn end(mut rq: Request<IbnbdMq>, mut result: Result) {
     // A request that was cancelled while it was dispatched again may be abandoned, although its
     // new tag does not show that it was cancelled.
     let cancelled = request::stop_timer(&mut rq) || rq.is_abandoned();
@@ -280,12 +280,12 @@ enum Outcome {
     /// Queued by the driver, or handed back to the block layer.
     Elsewhere,
     /// The request ends with the status, or is dispatched again if that is `RESOURCE`.
-    Refused(Request<Queue>, Status),
+    Refused(Request<IbnbdMq>, Status),
 }
 
 /// Submits an accepted request.
 #[inline]
-fn start(disk: &Arc<DiskQueue>, mut rq: Request<Queue>, queue: u32, last: bool) -> Outcome {
+fn start(disk: &Arc<DiskQueue>, mut rq: Request<IbnbdMq>, queue: u32, last: bool) -> Outcome {
     // Read before the number of the device: if the session is lost in between, `submit` refuses
     // the request with `ESTALE`.
     let generation = disk.transport().generation();
@@ -337,7 +337,7 @@ fn start(disk: &Arc<DiskQueue>, mut rq: Request<Queue>, queue: u32, last: bool) 
     let Err((error, io)) = submitted else {
         return Outcome::Sent;
     };
-    let mut rq = match io.downcast::<Request<Queue>>() {
+    let mut rq = match io.downcast::<Request<IbnbdMq>>() {
         Ok(rq) => rq,
         // Does not happen: the handle is that of the request. Ending it is right in any case.
         Err(io) => {
@@ -357,7 +357,7 @@ fn start(disk: &Arc<DiskQueue>, mut rq: Request<Queue>, queue: u32, last: bool) 
     }
 }
 
-fn refused(disk: &DiskQueue, mut rq: Request<Queue>, status: Status) -> Outcome {
+fn refused(disk: &DiskQueue, mut rq: Request<IbnbdMq>, status: Status) -> Outcome {
     disk.fair_share().leave(Admission::take(&mut rq));
     let status = match request::stop_timer(&mut rq) {
         true => Status::TIMEOUT,

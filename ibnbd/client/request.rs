@@ -14,7 +14,7 @@ use kx::blk::{
 pub(crate) const MAX_SEGMENTS: u16 = 128;
 
 /// The driver of the disks; [`crate::queue`] has its operations.
-pub(crate) struct Queue;
+pub(crate) struct IbnbdMq;
 
 /// The driver's part of a request.
 #[derive(Default)]
@@ -67,7 +67,7 @@ pub(crate) struct Admission(pub(crate) Option<u64>);
 impl Admission {
     /// Takes the admission of `rq`, which is not counted from then on.
     #[inline]
-    pub(crate) fn take(rq: &mut Request<Queue>) -> Self {
+    pub(crate) fn take(rq: &mut Request<IbnbdMq>) -> Self {
         core::mem::take(&mut rq.pdu_mut().admission)
     }
 }
@@ -77,7 +77,7 @@ impl Admission {
 ///
 /// The request keeps the number of its timeouts, because the timeout limit covers all attempts.
 #[inline]
-pub(crate) fn stop_timer(rq: &mut Request<Queue>) -> bool {
+pub(crate) fn stop_timer(rq: &mut Request<IbnbdMq>) -> bool {
     let times = rq.queue_data().timeouts().ends(rq.shared());
     rq.pdu_mut().timeouts = times.unwrap_or_default();
     times.is_none()
@@ -85,7 +85,7 @@ pub(crate) fn stop_timer(rq: &mut Request<Queue>) -> bool {
 
 /// Resets the data of a request that ends, for the next one.
 #[inline]
-pub(crate) fn reset(rq: &mut Request<Queue>) {
+pub(crate) fn reset(rq: &mut Request<IbnbdMq>) {
     let pdu = rq.pdu_mut();
     pdu.timeouts = 0;
     pdu.check.reset();
@@ -93,7 +93,7 @@ pub(crate) fn reset(rq: &mut Request<Queue>) {
 
 /// Returns an unsent request to the block layer, which dispatches it again. A cancelled request
 /// ends instead.
-pub(crate) fn hand_back(mut rq: Request<Queue>) {
+pub(crate) fn hand_back(mut rq: Request<IbnbdMq>) {
     if !stop_timer(&mut rq) && !rq.is_abandoned() {
         return rq.requeue();
     }

@@ -6,7 +6,7 @@ use crate::{
     admin,
     events::EventHandler,
     fair_share::DiskGroup,
-    request::Queue, //
+    request::IbnbdMq, //
 };
 use ibnbd_proto::map_opts::SessionOptions;
 use ibtrs_client::{
@@ -43,7 +43,7 @@ pub(crate) struct Session {
     events: Arc<EventHandler>,
     /// The version that both sides speak.
     version: u8,
-    tags: Arc<TagSet<Queue>>,
+    tags: Arc<TagSet<IbnbdMq>>,
     group: Arc<DiskGroup>,
 }
 
@@ -120,7 +120,7 @@ impl Session {
     }
 
     /// Returns the tag set of the disks.
-    pub(crate) fn tags(&self) -> &Arc<TagSet<Queue>> {
+    pub(crate) fn tags(&self) -> &Arc<TagSet<IbnbdMq>> {
         &self.tags
     }
 
@@ -166,7 +166,7 @@ impl Drop for Session {
     }
 }
 
-fn tags(transport: &ibtrs_client::Session) -> Result<Arc<TagSet<Queue>>> {
+fn tags(transport: &ibtrs_client::Session) -> Result<Arc<TagSet<IbnbdMq>>> {
     Arc::pin_init(
         TagSet::new(TagSetSpec {
             nr_queues: transport.nr_queues(),

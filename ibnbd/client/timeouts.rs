@@ -167,7 +167,7 @@ impl Timeouts {
 
     /// Notes that a request is dispatched. It has already timed out `so_far` times.
     #[inline]
-    pub(crate) fn begins(&self, request: &Times, so_far: u32) {
+    pub(crate) fn start_timer(&self, request: &Times, so_far: u32) {
         if is_late(so_far) {
             self.late.fetch_add(1, Relaxed);
         }
@@ -274,7 +274,7 @@ mod tests {
         let request = Times::default();
         assert_eq!(timeouts.set_limit(Timeouts::MAX + 1), Err(EINVAL));
         assert_eq!(timeouts.set_limit(2), Ok(()));
-        timeouts.begins(&request, 0);
+        timeouts.start_timer(&request, 0);
         assert!(!timeouts.exceeded(&request, WRITE) && !request.is_cancelled());
         assert!(timeouts.timed_out() == 1 && !timeouts.is_stuck());
         assert!(timeouts.exceeded(&request, WRITE) && request.is_cancelled());
@@ -287,11 +287,11 @@ mod tests {
     fn a_request_keeps_its_count_when_it_is_dispatched_again() {
         let timeouts = in_use();
         let request = Times::default();
-        timeouts.begins(&request, 0);
+        timeouts.start_timer(&request, 0);
         assert!(!timeouts.exceeded(&request, WRITE) && !timeouts.exceeded(&request, WRITE));
         assert_eq!(timeouts.ends(&request), Some(2));
         assert_eq!(timeouts.timed_out(), 0);
-        timeouts.begins(&request, 2);
+        timeouts.start_timer(&request, 2);
         assert_eq!(timeouts.timed_out(), 1);
         assert_eq!(timeouts.set_limit(3), Ok(()));
         assert!(timeouts.exceeded(&request, WRITE));
@@ -304,9 +304,9 @@ mod tests {
         let timeouts = in_use();
         let (returned, other) = (Times::default(), Times::default());
         assert_eq!(timeouts.set_limit(1), Ok(()));
-        timeouts.begins(&returned, 0);
+        timeouts.start_timer(&returned, 0);
         assert_eq!(timeouts.ends(&returned), Some(0));
-        timeouts.begins(&other, 0);
+        timeouts.start_timer(&other, 0);
         assert!(!timeouts.exceeded(&returned, WRITE));
         assert!(!other.is_cancelled() && !timeouts.is_stuck() && timeouts.timed_out() == 0);
         assert_eq!(timeouts.ends(&other), Some(0));
@@ -323,7 +323,7 @@ mod tests {
                 is_connected: false,
                 ..timeout
             };
-            timeouts.begins(&request, 0);
+            timeouts.start_timer(&request, 0);
             assert!(!timeouts.exceeded(&request, lost));
             assert!(timeouts.exceeded(&request, timeout));
             assert_eq!(timeouts.ends(&request), None);
@@ -340,15 +340,15 @@ mod tests {
             is_connected: false,
             ..timeout
         };
-        timeouts.begins(&read, 0);
-        timeouts.begins(&write, 0);
+        timeouts.start_timer(&read, 0);
+        timeouts.start_timer(&write, 0);
         assert!(!timeouts.exceeded(&write, lost(WRITE)) && !timeouts.exceeded(&write, WRITE));
         assert!(!timeouts.is_scan_cut());
         assert!(timeouts.exceeded(&read, lost(READ)) && timeouts.is_stuck());
         assert_eq!(timeouts.ends(&read), None);
         // The read has ended, and its data is missing all the same.
         assert!(!timeouts.is_stuck() && timeouts.is_scan_cut());
-        timeouts.begins(&read, 0);
+        timeouts.start_timer(&read, 0);
         timeouts.scan_over();
         assert!(!timeouts.exceeded(&read, lost(READ)) && !timeouts.exceeded(&read, READ));
         assert!(timeouts.ends(&read) == Some(2) && timeouts.ends(&write) == Some(2));

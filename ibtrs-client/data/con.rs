@@ -91,7 +91,7 @@ impl Con {
 
     /// Counts a request that is about to be sent, unless `window` are in flight.
     #[inline]
-    pub(crate) fn enter(&self, window: i32) -> bool {
+    pub(crate) fn try_acquire_credit(&self, window: i32) -> bool {
         // ORDERING: A counter. The server has one receive more than the window, for the request that it
         // answers before it posts the receive again.
         if self.outstanding.load(Relaxed) >= window {
@@ -100,13 +100,13 @@ impl Con {
         if self.outstanding.fetch_add(1, Relaxed) < window {
             return true;
         }
-        self.leave();
+        self.release_credit();
         false
     }
 
     /// Stops counting a request that is over, or was not sent.
     #[inline]
-    pub(crate) fn leave(&self) {
+    pub(crate) fn release_credit(&self) {
         self.outstanding.fetch_sub(1, Relaxed);
     }
 

@@ -12,7 +12,7 @@ use crate::data::{
     slot::{
         self,
         Answer,
-        Request,
+        ReqSlot,
         Stray, //
     }, //
 };
@@ -238,7 +238,7 @@ impl Con {
 }
 
 impl Handler for Con {
-    type Slot = Request;
+    type Slot = ReqSlot;
 
     #[inline]
     fn received(&self, qp: QpRef<'_, Self>, message: Received<'_>) -> Repost {

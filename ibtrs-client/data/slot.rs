@@ -95,16 +95,16 @@ use rdma::{
     },
 };
 
-/// The slot of a chunk.
+/// The request slot of a tag: its header buffer, memory region and chunk, and the request in flight, if any.
 #[pin_data]
-pub(crate) struct Request {
+pub(crate) struct ReqSlot {
     #[pin]
-    pub(super) inner: SpinLockIrq<Inner>,
+    pub(super) inner: SpinLockIrq<ReqSlotInner>,
     /// The I/O buffers of the path, shared by all slots.
     pub(super) io_buffers: Arc<IoBuffers>,
 }
 
-pub(super) struct Inner {
+pub(super) struct ReqSlotInner {
     pub(super) mr: IoMr,
     pub(super) hdr: DmaBuf,
     pub(super) chunk: Remote,
@@ -227,7 +227,7 @@ impl InFlight {
     }
 }
 
-impl Request {
+impl ReqSlot {
     /// Returns whether a request is in flight.
     pub(crate) fn is_busy(&self) -> bool {
         self.inner.lock().in_flight.is_some()
@@ -258,7 +258,7 @@ impl Request {
         chunk: Chunk,
         io_buffers: Arc<IoBuffers>,
     ) -> impl PinInit<Self, Error> {
-        let inner = Inner {
+        let inner = ReqSlotInner {
             mr,
             hdr,
             chunk: Remote {
@@ -268,7 +268,7 @@ impl Request {
             in_flight: None,
         };
         try_pin_init!(Self {
-            inner <- new_spinlock_irq!(inner, "Request::inner"),
+            inner <- new_spinlock_irq!(inner, "ReqSlot::inner"),
             io_buffers,
         }? Error)
     }
@@ -313,7 +313,7 @@ fn unanswered(in_flight: &mut Option<InFlight>) -> Option<&mut InFlight> {
     in_flight.as_mut().filter(|in_flight| in_flight.unanswered)
 }
 
-impl Inner {
+impl ReqSlotInner {
     /// Takes the request out of its slot if it is over.
     #[inline]
     fn finish(&mut self, qp: &QueuePair<Con>) -> Option<Ended> {
@@ -327,7 +327,7 @@ impl Inner {
         let result = in_flight.result.map_err(convert::error);
         let link = qp.handler().link();
         in_flight.uncount(link);
-        qp.handler().leave();
+        qp.handler().release_credit();
         let stats = &link.stats;
         let ns = stats.ended(request.dir, &in_flight.timer, request.cid);
         if request.failover != 0 {

@@ -9,7 +9,7 @@ use crate::{
         io_buffer::IoBuffer,
         slot::{
             Carried,
-            Inner, //
+            ReqSlotInner, //
         },
         wire::{
             Wire,
@@ -54,7 +54,7 @@ pub(super) fn user_hdr<'a>(
     user_hdr.try_into().ok().filter(|_| is_small)
 }
 
-impl Inner {
+impl ReqSlotInner {
     /// Writes the headers, and posts the request.
     #[inline]
     pub(super) fn post_small(

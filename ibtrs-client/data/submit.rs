@@ -14,7 +14,7 @@ use crate::{
         slot::{
             Carried,
             InFlight,
-            Inner, //
+            ReqSlotInner, //
         },
         small,
         wire::{
@@ -114,9 +114,9 @@ impl PathIo {
         io: IoHandle,
     ) -> Result<(), (Error, IoHandle)> {
         match self.qps.get(usize::from(req.cid)) {
-            Some(qp) if qp.handler().enter(self.wire.window) => self
+            Some(qp) if qp.handler().try_acquire_credit(self.wire.window) => self
                 .submit_here(qp, req, user_hdr, io)
-                .inspect_err(|_| qp.handler().leave()),
+                .inspect_err(|_| qp.handler().release_credit()),
             _ => self.submit_elsewhere(req, user_hdr, io),
         }
     }
@@ -139,7 +139,9 @@ impl PathIo {
             Iterator::chain(cid.saturating_add(1)..=nr_queues, 1..cid.min(nr_queues + 1));
         let open = others.find_map(|other| {
             let qp = self.qps.get(usize::from(other))?;
-            qp.handler().enter(self.wire.window).then_some((other, qp))
+            qp.handler()
+                .try_acquire_credit(self.wire.window)
+                .then_some((other, qp))
         });
         let Some((cid, qp)) = open else {
             return Err((EAGAIN, io));
@@ -149,7 +151,7 @@ impl PathIo {
         // The caller rings the doorbell of its own connection only.
         req.last = true;
         self.submit_here(qp, &req, user_hdr, io)
-            .inspect_err(|_| qp.handler().leave())
+            .inspect_err(|_| qp.handler().release_credit())
     }
 
     /// Sends a request on its connection `qp`, which has room for it.
@@ -276,7 +278,7 @@ impl PathIo {
     fn posted<B: Backend>(
         &self,
         qp: &QueuePair<Con>,
-        mut slot: Guard<'_, Inner, B>,
+        mut slot: Guard<'_, ReqSlotInner, B>,
         req: &Descriptor,
         nents: u32,
         posted: Result,
@@ -366,7 +368,7 @@ impl PathIo {
     }
 }
 
-impl Inner {
+impl ReqSlotInner {
     /// Maps the data in the region if the plan needs that.
     #[inline]
     fn prepare(&mut self, plan: Plan, submit: &Descriptor, io: &Carried) -> Result {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! What a request finds on its way: its connection, its path and its session, as far as the data plane
-//! knows them. What is above them hears from it by [`Control`], in any context.
+//! knows them. What is above them learns from it by [`Control`], in any context.
 
 use crate::{
     data::{
@@ -97,7 +97,7 @@ pub(crate) const RECV_INFO: usize = 1;
 /// message arrives in it, whatever it is.
 pub(crate) const RECV_AUTH: usize = 2;
 
-/// What a path hears from its connections and requests, in any context.
+/// What a path learns from its connections and requests, in any context.
 pub(crate) trait Control: Send + Sync {
     /// Closes the path because of an error; `what` is logged as the reason.
     fn error(self: Arc<Self>, what: fmt::Arguments<'_>);
@@ -238,7 +238,7 @@ pub(crate) struct PathIo {
     pub(crate) imms: ImmTerms,
     /// The client has sent a heartbeat: it has posted its receives. Over iWARP, what comes before that
     /// ends the connection.
-    hears: AtomicFlag,
+    recvs_posted: AtomicFlag,
     /// The client takes answers that consist of one message and leave the key as it was.
     pub(crate) same_key: bool,
     /// The client takes several answers in one message.
@@ -303,7 +303,7 @@ impl PathIo {
                 tag,
                 epoch: ext.map(|ext| ext.epoch),
                 imms: ImmTerms::new(ext, terms.shape == Shape::Slots),
-                hears: AtomicFlag::new(false),
+                recvs_posted: AtomicFlag::new(false),
                 same_key: ext.is_some_and(|ext| ext.same_key),
                 more_answers: ext.is_some_and(|ext| ext.wants_more_answers()),
                 inv_answers: ext.is_some_and(|ext| ext.wants_inv_answers()),
@@ -373,7 +373,7 @@ impl PathIo {
 
     /// As [`Self::takes_requests`], for a thread that has put a request into its place instead of
     /// claiming a number.
-    pub(crate) fn takes_requests_after_all(&self) -> bool {
+    pub(crate) fn takes_requests_ordered(&self) -> bool {
         // ORDERING: The request is put there before the flag is read; pairs with the full exchange
         // in `set_connected`.
         smp_mb(Full);
@@ -381,13 +381,13 @@ impl PathIo {
     }
 
     /// Returns whether the client can be sent what it has not asked for.
-    pub(crate) fn hears(&self) -> bool {
-        self.hears.load(Relaxed)
+    pub(crate) fn recvs_posted(&self) -> bool {
+        self.recvs_posted.load(Relaxed)
     }
 
     /// Notes that the client has sent a heartbeat.
-    pub(crate) fn is_heard(&self) {
-        self.hears.store(true, Relaxed);
+    pub(crate) fn set_recvs_posted(&self) {
+        self.recvs_posted.store(true, Relaxed);
     }
 
     /// Notes whether the path is connected.
@@ -427,7 +427,7 @@ impl PathIo {
     pub(crate) fn strip_if_drained(&self, slot: &ChunkSlot) {
         // ORDERING: See `Path::give_buffers_back`.
         if self.is_drained.load(Relaxed) {
-            slot.strip();
+            slot.release_buffers();
         }
     }
 }

@@ -16,7 +16,7 @@ use crate::{
             answer, //
         },
         serve::{
-            proceed,
+            dispatch,
             serve, //
         }, //
     }, //
@@ -93,7 +93,7 @@ impl Con {
         };
         chunk.refused = parsed.err().map(|error| self.refuse(error));
         match self.claim(&slot, buf_id, chunk) {
-            Ok(Claim::Serve(chunk)) => proceed(path, qp.get(), slot, chunk),
+            Ok(Claim::Serve(chunk)) => dispatch(path, qp.get(), slot, chunk),
             Ok(Claim::Later) => {}
             Err(chunk) => {
                 drop(slot.put(chunk));
@@ -223,7 +223,7 @@ impl Con {
                 }
             }
             Imm::Heartbeat => {
-                self.path.is_heard();
+                self.path.set_recvs_posted();
                 if let Err(error) = send_imm(&qp, Imm::HeartbeatAck) {
                     self.failed("cannot answer a heartbeat", error);
                 }

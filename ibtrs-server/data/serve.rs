@@ -49,7 +49,7 @@ use rdma::{
 ///
 /// May sleep.
 #[inline]
-pub(crate) fn proceed(
+pub(crate) fn dispatch(
     path: &PathIo,
     qp: PercpuArc<QueuePair<Con>>,
     slot: SlotRef<'_, Con>,
@@ -99,7 +99,7 @@ fn wait_for_buffer(con: &Con, slot: SlotRef<'_, Con>, chunk: KBox<Chunk>) {
         // The request is in its place, so either this sees that the path is being closed, or the
         // teardown sees the request. Once it is in the line, it may go on at once, and is not this
         // thread's to take back.
-        if !con.path.takes_requests_after_all() {
+        if !con.path.takes_requests_ordered() {
             return false;
         }
         let queued = buffers::wait(con.control.holder(), waiter);
@@ -169,7 +169,7 @@ impl PathIo {
     /// # Context
     ///
     /// May sleep.
-    pub(crate) fn go_on(&self, waiter: Waiter, buffer: Buffer) {
+    pub(crate) fn resume(&self, waiter: Waiter, buffer: Buffer) {
         let qp = self.qp(waiter.cid);
         // Without a connection or a slot, the teardown of the path drops the request.
         let Some((qp, slot)) = qp.zip(self.slots.get(waiter.buf_id.into())) else {

@@ -211,7 +211,7 @@ impl Path {
             return true;
         };
         let is_same = |key: &Key| auth.has_proved(&Crypto, key);
-        let Some(error) = auth::key_has_gone(&id, name, is_same) else {
+        let Some(error) = auth::key_vanished(&id, name, is_same) else {
             return true;
         };
         drop(auth);

@@ -158,7 +158,7 @@ impl WorkItem<{ crate::path::work::FENCES }> for Path {
 
     fn run(this: Arc<Self>) {
         while let Some(fence) = this.inbox.take() {
-            match this.parent.put_up(&this, fence) {
+            match this.parent.apply_fence(&this, fence) {
                 Ok(true) => this.inbox.done(fence),
                 Ok(false) => {}
                 // The client repeats the fence over another path.

@@ -83,7 +83,7 @@ pub(crate) trait Parent: Send + Sync {
     /// # Errors
     ///
     /// `ENOMEM`.
-    fn put_up(&self, path: &Arc<Path>, fence: Fence) -> Result<bool>;
+    fn apply_fence(&self, path: &Arc<Path>, fence: Fence) -> Result<bool>;
 
     /// Removes a closed path, and the session with its last path.
     ///

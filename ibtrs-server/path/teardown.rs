@@ -80,7 +80,7 @@ impl Path {
         // this visits the slot, or sees the flag after that.
         self.io.is_drained.store(true, Relaxed);
         for slot in self.io.slots.iter() {
-            slot.strip();
+            slot.release_buffers();
         }
     }
 

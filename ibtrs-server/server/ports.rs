@@ -101,7 +101,7 @@ struct Listening {
     handler: Arc<PortHandler>,
 }
 
-struct Inner {
+struct PortsInner {
     /// For IPv4, IPv6 and GIDs, while there are no ports.
     wildcards: [Option<CmId>; 3],
     ports: KVec<Port>,
@@ -120,7 +120,7 @@ pub struct Ports {
     /// The module's port number, also the default for new ports; 0 to listen on ports only.
     port_nr: u16,
     #[pin]
-    inner: Mutex<Inner>,
+    inner: Mutex<PortsInner>,
     /// Listens again on ports whose RDMA device was removed, or on all addresses if that failed.
     #[pin]
     relisten: DelayedWork<Self>,
@@ -147,7 +147,7 @@ impl Ports {
                 net: Net::current(),
                 port_nr,
                 inner <- new_mutex!(
-                    Inner {
+                    PortsInner {
                         wildcards: [const { None }; 3],
                         ports: KVec::new(),
                         last: 0,
@@ -190,7 +190,7 @@ impl Ports {
 
     /// Listens on all addresses. The connection manager assigns GIDs to the initial network
     /// namespace, so the server listens on GIDs only there, if that is possible.
-    fn listen_everywhere(&self, inner: &mut Inner) -> Result {
+    fn listen_everywhere(&self, inner: &mut PortsInner) -> Result {
         // iWARP finds no device for an IPv4 address that came through a wildcard of
         // IPv6, so each family has its own.
         let v4 = Some(self.wildcard(&SockAddr::v4([0; 4], self.port_nr))?);
@@ -279,7 +279,7 @@ impl Ports {
     }
 
     /// Returns whether the server should listen on all addresses but does not.
-    fn lacks_wildcards(&self, inner: &Inner) -> bool {
+    fn lacks_wildcards(&self, inner: &PortsInner) -> bool {
         let should = !inner.closed && inner.ports.is_empty() && self.port_nr > 0;
         should && !inner.listens_everywhere()
     }
@@ -434,7 +434,7 @@ impl WorkItem for Ports {
     }
 }
 
-impl Inner {
+impl PortsInner {
     fn find(&mut self, id: PortId) -> Result<&mut Port> {
         let mut ports = self.ports.iter_mut();
         ports.find(|port| port.id == id).ok_or(ENOENT)

@@ -71,8 +71,8 @@ impl Fences {
 }
 
 impl Session {
-    /// See [`Parent::put_up`](crate::path::parent::Parent::put_up).
-    pub(crate) fn put_up(&self, carrier: &Arc<Path>, fence: Fence) -> Result<bool> {
+    /// See [`Parent::apply_fence`](crate::path::parent::Parent::apply_fence).
+    pub(crate) fn apply_fence(&self, carrier: &Arc<Path>, fence: Fence) -> Result<bool> {
         // Operators wait for the lock of the paths, so no allocation under it waits for I/O.
         let _no_io = NoIo::enter();
         let mut left = KVec::new();

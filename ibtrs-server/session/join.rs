@@ -284,7 +284,7 @@ impl Session {
             let Some(holder) = holder.filter(|holder| !holder.authenticated) else {
                 return Ok(());
             };
-            holder.give_way(path, "under its UUID");
+            holder.evict(path, "under its UUID");
             if left == 0 {
                 let why = "the session without authentication under its UUID is being closed";
                 return Err(Refusal::new(ECONNRESET, why));
@@ -414,7 +414,7 @@ impl Session {
                 return Ok(());
             };
             if self.authenticated && !holder.authenticated {
-                holder.give_way(path, "of its name");
+                holder.evict(path, "of its name");
             }
             if !holder.is_going() || left == 0 {
                 let why = "another client already has a session with this name";
@@ -427,7 +427,7 @@ impl Session {
     /// Closes an unauthenticated session, because the client of `path` has proved a key, and needs
     /// the session's name or UUID; `which` completes the log line. Call under the lock of the list
     /// of sessions.
-    fn give_way(&self, path: &Path, which: &str) {
+    fn evict(&self, path: &Path, which: &str) {
         // Otherwise its client could keep the session by adding paths.
         self.ending.store(true, Relaxed);
         for own in self.paths.lock().iter() {

@@ -91,7 +91,7 @@ impl WorkItem<LINE> for Session {
             };
             // Otherwise the path has just left the line.
             if this.io.holding.leave_first(first) {
-                path.io.go_on(first, buffer);
+                path.io.resume(first, buffer);
             }
         }
     }

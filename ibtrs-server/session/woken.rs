@@ -3,7 +3,7 @@
 //! Serves the requests of a session that have waited for another path ([`crate::data::chunk_owner`]).
 
 use crate::{
-    data::serve::proceed,
+    data::serve::dispatch,
     path::Path,
     session::Session, //
 };
@@ -54,7 +54,7 @@ impl Session {
         chunk.claimed = true;
         match io.qp(chunk.cid).filter(|_| io.takes_requests()) {
             // The queue pair has the same table of slots.
-            Some(qp) => proceed(io, qp, slot, chunk),
+            Some(qp) => dispatch(io, qp, slot, chunk),
             None => io.drop_request(&**path, &slot, buf_id, chunk),
         }
     }

@@ -719,7 +719,7 @@ fn take_back(mut memory: KBox<Memory>) {
     };
     let holding = holder.holding();
     holding.give_back(memory);
-    if holding.is_waiting_after_all() {
+    if holding.is_waiting_ordered() {
         holder.clone().serve_line();
     }
     if holding.buffers.is_short() {

@@ -92,7 +92,7 @@ const NOTHING: ServerRequest = ServerRequest {
 };
 
 /// What the lock of a [`ChunkSlot`] protects.
-struct Inner {
+struct ChunkSlotInner {
     /// The chunk, while no request is in service.
     idle: Option<KBox<Chunk>>,
     /// The buffer in reserve, from which the device may still send the answer to a former request,
@@ -104,7 +104,7 @@ struct Inner {
 #[pin_data]
 pub(crate) struct ChunkSlot {
     #[pin]
-    inner: SpinLockIrq<Inner>,
+    inner: SpinLockIrq<ChunkSlotInner>,
     /// The chunk, while another path has the number in service.
     pub(crate) waiting: TakeCell<KBox<Chunk>>,
     /// The chunk, while its key is being invalidated; a slot, while it waits for a buffer, or while
@@ -120,7 +120,7 @@ impl ChunkSlot {
     /// Creates an empty slot.
     pub(crate) fn new() -> impl PinInit<Self, Error> {
         try_pin_init!(Self {
-            inner <- new_spinlock_irq!(Inner { idle: None, leaving: None }, "ChunkSlot::inner"),
+            inner <- new_spinlock_irq!(ChunkSlotInner { idle: None, leaving: None }, "ChunkSlot::inner"),
             waiting: TakeCell::empty(),
             pending: TakeCell::empty(),
             unsent: TakeCell::empty(),
@@ -230,7 +230,7 @@ impl ChunkSlot {
     }
 
     /// Gives back all buffers that no request in service has: the connections of the path are gone.
-    pub(crate) fn strip(&self) {
+    pub(crate) fn release_buffers(&self) {
         let mut inner = self.inner.lock();
         let leaving = inner.leaving.take();
         let slot = inner.idle.as_deref_mut().and_then(Chunk::slot);

@@ -111,7 +111,7 @@ pub fn find_key(id: &KeyId, session: SessionName<'_>) -> Result<Key> {
 /// # Context
 ///
 /// As [`find_key`].
-pub fn key_has_gone(
+pub fn key_vanished(
     id: &KeyId,
     session: SessionName<'_>,
     is_same: impl FnOnce(&Key) -> bool,

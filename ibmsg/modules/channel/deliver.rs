@@ -26,9 +26,9 @@ use super::{
         Request, //
     },
     Callee,
+    ChannelInner, //
     ChannelRef,
     HandlerContext,
-    Inner, //
 };
 use crate::{
     channel::{
@@ -50,14 +50,14 @@ use crate::{
 const BATCH: u32 = 32;
 
 /// The listener of a channel.
-struct InnerListener(Arc<Inner>);
+struct InnerListener(Arc<ChannelInner>);
 
 /// The listener of a channel.
 ///
 /// # Errors
 ///
 /// [`ENOMEM`]
-pub(super) fn listener(inner: &Arc<Inner>) -> Result<Arc<dyn Listener>> {
+pub(super) fn listener(inner: &Arc<ChannelInner>) -> Result<Arc<dyn Listener>> {
     let listener: Arc<dyn Listener> = Arc::new(InnerListener(inner.clone()), GFP_KERNEL)?;
     Ok(listener)
 }
@@ -65,8 +65,8 @@ pub(super) fn listener(inner: &Arc<Inner>) -> Result<Arc<dyn Listener>> {
 impl Listener for InnerListener {
     fn ready(&self, ticket: KBox<Ticket>, arrives: bool) {
         match arrives && self.0.context == HandlerContext::Arrival {
-            true => Inner::deliver(&self.0, ticket),
-            false => Inner::later(&self.0, ticket),
+            true => ChannelInner::deliver(&self.0, ticket),
+            false => ChannelInner::later(&self.0, ticket),
         }
     }
 
@@ -75,7 +75,7 @@ impl Listener for InnerListener {
     }
 }
 
-impl WorkItem for Inner {
+impl WorkItem for ChannelInner {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
@@ -85,7 +85,7 @@ impl WorkItem for Inner {
     }
 }
 
-impl Inner {
+impl ChannelInner {
     /// Has the work item deliver what there is.
     fn later(this: &Arc<Self>, ticket: KBox<Ticket>) {
         // There is one ticket, and so a place for it.
@@ -124,7 +124,12 @@ impl Inner {
 
 impl Callee {
     /// Calls the handler. Returns what counts as taken now.
-    fn handle(&self, inner: &Inner, channel: &ChannelRef, delivery: Delivery) -> Option<Taken> {
+    fn handle(
+        &self,
+        inner: &ChannelInner,
+        channel: &ChannelRef,
+        delivery: Delivery,
+    ) -> Option<Taken> {
         let receiver = &*self.receiver;
         match delivery {
             Delivery::Room => {
@@ -172,7 +177,7 @@ impl Callee {
         }
     }
 
-    fn event(&self, inner: &Inner, channel: &ChannelRef, header: &Header) {
+    fn event(&self, inner: &ChannelInner, channel: &ChannelRef, header: &Header) {
         match header.event {
             Some(Event::Closed) => {
                 let closed = Closed {

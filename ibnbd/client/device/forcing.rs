@@ -7,7 +7,7 @@
 //! answers a request, the paths that carry such requests are failed, which ends them.
 
 use super::Device;
-use crate::request::Queue;
+use crate::request::IbnbdMq;
 use kernel::sync::Arc;
 use kx::{
     blk::GenDisk,
@@ -30,7 +30,7 @@ impl Device {
     /// # Context
     ///
     /// May sleep, until the server has answered or its paths are closed.
-    pub(crate) fn delete_by_force(&self, disk: &GenDisk<Queue>) {
+    pub(crate) fn delete_by_force(&self, disk: &GenDisk<IbnbdMq>) {
         disk.delete();
         self.forcing.cancel_sync();
     }

@@ -7,7 +7,7 @@
 //! takes, and requests do not wait for it.
 
 use super::Device;
-use crate::request::Queue;
+use crate::request::IbnbdMq;
 use ibtrs_proto::steps::Steps;
 use kernel::sync::Arc;
 use kx::{
@@ -44,7 +44,7 @@ impl PendingUevents {
     }
 
     /// Sends the uevents. An error is ignored: it means only that no program got the uevent.
-    fn send(self, disk: &GenDisk<Queue>) {
+    fn send(self, disk: &GenDisk<IbnbdMq>) {
         if self.cache_lost {
             let _ = disk.uevent(Action::Change, &[c"IBNBD_CACHE_LOST=1"]);
         }
@@ -68,7 +68,7 @@ impl Device {
     }
 
     /// Takes the pending uevents and the disk; [`None`] if there are none or the disk is unmapped.
-    fn take_uevents(&self) -> Option<(PendingUevents, Arc<GenDisk<Queue>>)> {
+    fn take_uevents(&self) -> Option<(PendingUevents, Arc<GenDisk<IbnbdMq>>)> {
         let mut inner = self.inner.lock();
         let disk = inner.disk.clone()?;
         Some((inner.pending_uevents.take()?, disk))

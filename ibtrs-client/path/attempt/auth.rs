@@ -54,12 +54,12 @@ use rdma::{
 /// Fails the attempt because of `error`; returns the corresponding error code.
 pub(crate) fn refused(attempt: &Attempt, error: AuthError) -> Error {
     attempt.error(fmt!("{} ({})", error.as_str(), error.errno().as_str()));
-    said_by_peer(error.errno())
+    map_peer_errno(error.errno())
 }
 
 /// As [`refused`], for the server's answer to the client's proof. If another client uses the
 /// session's UUID, the session gets a new one.
-fn not_let_in(attempt: &Attempt, error: AuthError) -> Error {
+fn auth_rejected(attempt: &Attempt, error: AuthError) -> Error {
     let renewed = match error.is_lost_session() {
         true => attempt.path.parent.take_new_uuid(attempt),
         false => None,
@@ -75,7 +75,7 @@ fn not_let_in(attempt: &Attempt, error: AuthError) -> Error {
 
 /// Returns the error for a refusal that a peer has sent. A peer's `EAGAIN` becomes `EBUSY`, because
 /// our own starts the next attempt without delay.
-pub(crate) fn said_by_peer(errno: Errno) -> Error {
+pub(crate) fn map_peer_errno(errno: Errno) -> Error {
     match errno {
         Errno::EAGAIN => EBUSY,
         errno => convert::error(errno),
@@ -171,7 +171,7 @@ pub(crate) fn exchange(
     send_auth1(attempt, &service, &auth1)?;
     let answer = attempt.wait_auth2()?;
     auth.auth2(&Crypto, answer.bytes())
-        .map_err(|error| not_let_in(attempt, error))?;
+        .map_err(|error| auth_rejected(attempt, error))?;
     if let Some(suite) = auth.suite() {
         attempt.proved.populate(Proved { key_id, suite });
     }

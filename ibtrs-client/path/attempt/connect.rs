@@ -16,7 +16,7 @@ use crate::{
         io_buffer::IoBuffers,
         slot::{
             self,
-            Request, //
+            ReqSlot, //
         },
         submit::PathIo,
         wire::{
@@ -795,7 +795,7 @@ fn exchange_info(attempt: &Arc<Attempt>, pd: &Arc<Pd>, wire: &Wire) -> Result<Ar
     let mut slots = Iterator::zip(memory.into_iter(), rsp.chunks());
     let slots = Slots::new(u32::from(wire.depth), |_| {
         let (memory, chunk) = slots.next().ok_or(EIO)?;
-        Ok(Request::new(memory, chunk, buffers.clone()))
+        Ok(ReqSlot::new(memory, chunk, buffers.clone()))
     })?;
     attempt.cons.lock().slots = Some(slots.clone());
     Ok(slots)

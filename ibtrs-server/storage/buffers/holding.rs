@@ -82,7 +82,7 @@ impl Holding {
 
     /// Returns whether a request waits for a buffer, as [`Self::is_waiting`] does, but in any case sees
     /// one that has not seen the buffer which the caller has just given back.
-    pub(super) fn is_waiting_after_all(&self) -> bool {
+    pub(super) fn is_waiting_ordered(&self) -> bool {
         // ORDERING: Full, see `wait`.
         self.waiting.fetch_add(0, Full) > 0
     }

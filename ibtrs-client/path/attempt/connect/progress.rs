@@ -3,7 +3,7 @@
 //! Progress of a connection attempt, and waiting for it.
 
 use crate::path::attempt::{
-    auth::said_by_peer,
+    auth::map_peer_errno,
     Attempt, //
 };
 use ibtrs_core::{
@@ -241,7 +241,7 @@ impl Events {
             _ => "",
         };
         self.fail(
-            said_by_peer(errno),
+            map_peer_errno(errno),
             fmt!(
                 "connection {} was refused: reason {}, {}{}",
                 self.cid,
