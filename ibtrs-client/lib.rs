@@ -98,7 +98,7 @@ mod param {
         pub(crate) auth_suites: SuitesParam = SuitesParam::new(),
         "Suites of authentication that the client offers: x25519, whose paths stay safe when the key becomes known later, hmac, or any of them (default: any)";
 
-        /// See [`rdma::cm::CmId::set_ack_timeout`].
+        /// See [`rdma::cm::ActiveId::set_ack_timeout`].
         pub(crate) ack_timeout: IntParam = IntParam::new(0, 0..=31),
         "Local ACK timeout: a packet is sent again after 4.096 us * 2^n; for slow software RDMA (default: 0, as the connection manager has it)";
 

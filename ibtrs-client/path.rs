@@ -72,7 +72,7 @@ use kx::{
     }, //
 };
 use rdma::{
-    cm::CmId,
+    cm::ActiveId,
     device::Device, //
 };
 
@@ -462,7 +462,7 @@ impl Path {
     }
 
     /// Records the device and the addresses of the path's connection `id`.
-    pub(crate) fn bound(&self, dev: &Device, id: &CmId) {
+    pub(crate) fn bound(&self, dev: &Device, id: &ActiveId) {
         let mut hca = self.hca.lock();
         if *hca.name != *dev.name() {
             // If memory is short, the old name stays; it is only shown to operators.
@@ -471,7 +471,9 @@ impl Path {
             }
         }
         hca.port = id.port_num();
-        hca.src = id.local_addr();
-        hca.dst = id.peer_addr();
+        (hca.src, hca.dst) = match id.addrs() {
+            Some(addrs) => (Some(addrs.local), Some(addrs.peer)),
+            None => (None, None),
+        };
     }
 }

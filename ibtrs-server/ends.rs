@@ -14,7 +14,10 @@ use kernel::{
     fmt,
     prelude::*, //
 };
-use rdma::cm::CmId;
+use rdma::cm::{
+    Addrs,
+    IncomingId, //
+};
 
 /// The addresses of a path.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -30,29 +33,26 @@ impl Ends {
     ///
     /// # Errors
     ///
-    /// `EAFNOSUPPORT`: an address is missing, or of a family that paths do not have.
-    pub(crate) fn of(id: &CmId) -> Result<Self> {
-        let addr = |addr: Option<_>| {
-            let addr = addr.and_then(|addr| convert::addr(&addr));
-            addr.ok_or(EAFNOSUPPORT)
-        };
+    /// `EAFNOSUPPORT`: an address is of a family that paths do not have.
+    pub(crate) fn of(addrs: &Addrs) -> Result<Self> {
+        let addr = |addr| convert::addr(addr).ok_or(EAFNOSUPPORT);
         Ok(Self {
-            src: addr(id.peer_addr())?,
-            dst: addr(id.local_addr())?,
+            src: addr(&addrs.peer)?,
+            dst: addr(&addrs.local)?,
         })
     }
 
     /// Returns whether the client can be at `src`, as far as the network shows. Over RoCE the
     /// client only claims that address in its request, but answers go to the client's GID. Over
     /// iWARP they go to the address itself; over InfiniBand a GID does not show an IP address.
-    pub(crate) fn is_credible(&self, id: &CmId) -> bool {
+    pub(crate) fn is_credible(&self, id: &IncomingId) -> bool {
         id.peer_roce_gid()
             .is_none_or(|gid| gid == self.src.roce_gid())
     }
 
     /// Returns the origin of a connection with these addresses, which are
     /// [credible](Self::is_credible).
-    pub(crate) fn origin(&self, id: &CmId) -> Origin {
+    pub(crate) fn origin(&self, id: &IncomingId) -> Origin {
         match id.peer_port() {
             Some(port) => Origin::Port {
                 lid: port.lid,

@@ -92,7 +92,7 @@ use kx::{
     }, //
 };
 use rdma::{
-    cm::CmId,
+    cm::IncomingId,
     device::{
         Name,
         RemovalGuard,
@@ -187,7 +187,7 @@ pub(crate) struct Path {
 
 /// The first connection of a path, which its client asks for.
 pub(crate) struct First<'a> {
-    pub(crate) id: &'a CmId,
+    pub(crate) id: &'a IncomingId,
     pub(crate) ends: Ends,
     pub(crate) request: &'a ConnReq,
     pub(crate) terms: Terms,
@@ -460,7 +460,8 @@ impl Path {
         self.fsm.lock().state
     }
 
-    /// Returns whether the client takes notices over this path, as soon as it [has posted its receives](PathIo::recvs_posted).
+    /// Returns whether the client takes notices over this path, once it has [posted
+    /// receives](PathIo::recvs_posted).
     pub(crate) fn takes_notices(&self) -> bool {
         self.notices && self.io.takes_requests()
     }

@@ -17,7 +17,7 @@ use kernel::{
         Monotonic, //
     }, //
 };
-use rdma::cm::CmId;
+use rdma::cm::ConnRequest;
 
 /// A decoded connection request.
 #[derive(Clone, Copy)]
@@ -38,14 +38,14 @@ impl Asked {
 
 /// A connection request that waits to be accepted.
 pub(crate) struct PendingConn {
-    pub(crate) id: CmId,
+    pub(crate) id: ConnRequest,
     pub(crate) asked: Result<Asked, HandshakeError>,
     pub(crate) came: Instant<Monotonic>,
 }
 
 impl PendingConn {
     /// Creates the request of a client that waits for an answer from now on.
-    pub(crate) fn new(id: CmId, private_data: &[u8]) -> Self {
+    pub(crate) fn new(id: ConnRequest, private_data: &[u8]) -> Self {
         Self {
             id,
             asked: Asked::decode(private_data),
@@ -80,7 +80,7 @@ impl Backlog {
     }
 
     /// Adds a request; returns it if the backlog is full.
-    pub(crate) fn push(&mut self, pending: PendingConn) -> Result<(), CmId> {
+    pub(crate) fn push(&mut self, pending: PendingConn) -> Result<(), ConnRequest> {
         if !setup::may_wait(self.pending.len(), pending.is_further()) {
             return Err(pending.id);
         }

@@ -91,8 +91,10 @@ use rdma::{
     cm::{
         CmEvent,
         CmHandler,
-        CmId,
-        ConnParam, //
+        ConnParam,
+        ConnRequest,
+        IncomingId,
+        NotAccepted, //
     },
     cq::PollContext,
     device::Device,
@@ -117,12 +119,16 @@ impl Incoming {
 impl CmHandler for Incoming {
     fn event(&self, _event: &CmEvent<'_>) {}
 
-    fn connect_request(&self, id: CmId, private_data: &[u8]) -> Result<(), CmId> {
+    fn connect_request(
+        &self,
+        request: ConnRequest,
+        private_data: &[u8],
+    ) -> Result<(), ConnRequest> {
         let env = &self.server.env;
-        let pending = PendingConn::new(id, private_data);
+        let pending = PendingConn::new(request, private_data);
         let pushed = env.backlog.lock().push(pending);
-        pushed.inspect_err(|id| {
-            log_refusal(env, &Ends::of(id), "the backlog is full");
+        pushed.inspect_err(|request| {
+            log_refusal(env, &Ends::of(&request.addrs()), "the backlog is full");
         })?;
         self.server.accept.enqueue(self.server.clone());
         Ok(())
@@ -148,14 +154,14 @@ impl Server {
     /// Accepts a connection, or refuses it with a line in the log. Drops it silently if the
     /// client has ended it or memory is short.
     fn accept(&self, pending: PendingConn) {
-        let Ok(id) = Arc::new(pending.id, GFP_KERNEL) else {
+        let Ok(id) = pending.id.into_id() else {
             return;
         };
         if id.has_ended() {
             // The client no longer waits for an answer.
             return;
         }
-        let ends = Ends::of(&id);
+        let ends = Ends::of(&id.addrs());
         let result = match (pending.asked, ends) {
             (_, Ok(ends)) if !ends.is_credible(&id) => Err(Refusal::new(
                 EACCES,
@@ -168,16 +174,22 @@ impl Server {
                 bytes: &bytes,
                 came: pending.came,
             }
-            .accept(&self.sessions),
+            .prepare(&self.sessions),
             (Err(error), _) => Err(error.into()),
             (_, Err(error)) => Err(error.into()),
         };
-        let Err(refusal) = result else {
-            return;
+        let (refusal, unanswered) = match result {
+            Err(refusal) => (refusal, Some(id)),
+            Ok(ready) => match ready.accept(id) {
+                Ok(()) => return,
+                Err(NotAccepted { error, unanswered }) => (error.into(), unanswered),
+            },
         };
         log_refusal(&self.env, &ends, &refusal);
-        // If the reject fails, dropping the id tells the client.
-        let _ = id.reject(&reject_encode(refusal.errno()));
+        if let Some(id) = unanswered {
+            // If this fails, the client's request times out.
+            let _ = id.reject(&reject_encode(refusal.errno()));
+        }
     }
 }
 
@@ -193,7 +205,7 @@ fn log_refusal(env: &Env, ends: &Result<Ends>, why: impl fmt::Display) {
 
 /// A connection that is being accepted.
 pub(crate) struct Incomer<'a> {
-    pub(crate) id: &'a Arc<CmId>,
+    pub(crate) id: &'a IncomingId,
     pub(crate) ends: Ends,
     pub(crate) request: &'a ConnReq,
     /// The request as received.
@@ -203,6 +215,34 @@ pub(crate) struct Incomer<'a> {
 
 /// The private data of an acceptance.
 type Acceptance = [u8; CONN_RSP_LEN];
+
+/// A connection that has its queue pair, and is accepted next.
+struct Ready {
+    path: Arc<Path>,
+    acceptance: Acceptance,
+    /// Number of reads of the client's memory that may be in progress at a time.
+    reads: u8,
+}
+
+impl Ready {
+    /// Accepts the connection.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`IncomingId::accept`]; the path fails.
+    fn accept(&self, id: IncomingId) -> Result<(), NotAccepted> {
+        let accepted = id.accept(ConnParam {
+            private_data: &self.acceptance,
+            retry_count: 7,
+            rnr_retry_count: 7,
+            reads_by_peer: 0,
+            reads: self.reads,
+        });
+        accepted.inspect_err(|_| {
+            self.path.event(Event::Error);
+        })
+    }
+}
 
 /// Adds a path to a session without authentication, if the service allows it.
 fn join_plain(session: &Session, path: &Arc<Path>) -> Result<(), Refusal> {
@@ -229,12 +269,12 @@ fn policy(kind: Kind) -> (Policy, bool) {
 }
 
 impl Incomer<'_> {
-    /// Accepts the connection.
+    /// Finds or creates the path of the connection, and creates its queue pair.
     ///
     /// # Errors
     ///
     /// The reason for the refusal.
-    fn accept(&self, sessions: &Arc<Sessions>) -> Result<(), Refusal> {
+    fn prepare(&self, sessions: &Arc<Sessions>) -> Result<Ready, Refusal> {
         if u32::from(self.request.cid_num) > sessions.env.config.max_connections {
             return Err(Refusal::new(
                 ENOSPC,
@@ -244,11 +284,14 @@ impl Incomer<'_> {
         let joining = sessions.joining.lock();
         let (path, acceptance) = self.find_path(sessions)?;
         drop(joining);
-        let result = self.connect(&path, &acceptance);
-        if result.is_err() {
+        let reads = self.connect(&path).inspect_err(|_| {
             path.event(Event::Error);
-        }
-        result
+        })?;
+        Ok(Ready {
+            path,
+            acceptance,
+            reads,
+        })
     }
 
     /// Returns where the connection comes from, for the accounts of strangers.
@@ -455,8 +498,8 @@ impl Incomer<'_> {
         Ok(path)
     }
 
-    /// Creates the queue pair of a connection and accepts it.
-    fn connect(&self, path: &Arc<Path>, acceptance: &Acceptance) -> Result<(), Refusal> {
+    /// Creates the queue pair of a connection; returns the number of reads for [`Ready`].
+    fn connect(&self, path: &Arc<Path>) -> Result<u8, Refusal> {
         path.take_for_connection(self.request.cid)?;
         let events = Events {
             path: path.clone(),
@@ -466,13 +509,14 @@ impl Incomer<'_> {
         // Before anything slow: the client may have ended the connection meanwhile.
         self.id.set_handler(events)?;
         if self.request.is_for_messages() {
-            return self.make_message_conn(path, acceptance);
+            self.make_message_conn(path)?;
+            return Ok(0);
         }
-        Ok(self.make_qp(path, acceptance)?)
+        Ok(self.make_qp(path)?)
     }
 
-    /// Creates the queue pair of the message connection and accepts it.
-    fn make_message_conn(&self, path: &Arc<Path>, acceptance: &Acceptance) -> Result<(), Refusal> {
+    /// Creates the queue pair of the message connection.
+    fn make_message_conn(&self, path: &Arc<Path>) -> Result<(), Refusal> {
         let epoch = path.io.epoch.filter(|_| path.io.terms.messages);
         let epoch = epoch.ok_or(Refusal::new(EPROTO, "its path has no message connection"))?;
         let conn = Conn {
@@ -480,18 +524,11 @@ impl Incomer<'_> {
             cid: self.request.cid,
         };
         let vector = path.vector(self.request.cid);
-        let conn = path.new_message_conn((conn, self.id.clone()), vector)?;
-        path.add_message_conn(conn, self.came)?;
-        Ok(self.id.accept(ConnParam {
-            private_data: acceptance,
-            retry_count: 7,
-            rnr_retry_count: 7,
-            reads_by_peer: 0,
-            reads: 0,
-        })?)
+        let conn = path.new_message_conn((conn, self.id.shared()), vector)?;
+        Ok(path.add_message_conn(conn, self.came)?)
     }
 
-    fn make_qp(&self, path: &Arc<Path>, acceptance: &Acceptance) -> Result {
+    fn make_qp(&self, path: &Arc<Path>) -> Result<u8> {
         let (config, request) = (&path.io.session.env.config, self.request);
         let terms = path.io.terms;
         if terms.shape == Shape::Slots && self.id.reads_allowed() == 0 {
@@ -517,7 +554,7 @@ impl Incomer<'_> {
             context: PollContext::WorkQueue,
             vector: path.vector(request.cid),
         };
-        let qp = qp_config.create(self.id.clone(), &path.io.pd, con)?;
+        let qp = qp_config.create(self.id.shared(), &path.io.pd, con)?;
         if terms.shape == Shape::Slots && qp.send_depth() < SHORTEST_SENDS {
             // The completion queue of the device is too short for more, beside the receives.
             return Err(E2BIG);
@@ -539,15 +576,9 @@ impl Incomer<'_> {
             qp.add_recvs(RECV_REQUESTS, RecvClass::empty(count))?;
         }
         path.add_con(request.cid, qp, self.came)?;
-        self.id.accept(ConnParam {
-            private_data: acceptance,
-            retry_count: 7,
-            rnr_retry_count: 7,
-            reads_by_peer: 0,
-            reads: match terms.shape {
-                Shape::Chunks => 0,
-                Shape::Slots => path.io.pd.device().max_reads().min(self.id.reads_allowed()),
-            },
+        Ok(match terms.shape {
+            Shape::Chunks => 0,
+            Shape::Slots => path.io.pd.device().max_reads().min(self.id.reads_allowed()),
         })
     }
 }

@@ -58,8 +58,8 @@ use kx::{
 use rdma::cm::{
     CmEvent,
     CmHandler,
-    CmId,
-    PortSpace, //
+    ConnRequest,
+    Listener, //
 };
 
 /// Connection requests that the connection manager keeps for a listening id.
@@ -97,13 +97,13 @@ struct Port {
 
 /// A listening id that is bound to the address of a port.
 struct Listening {
-    _cm: CmId,
+    _listener: Listener,
     handler: Arc<PortHandler>,
 }
 
 struct PortsInner {
     /// For IPv4, IPv6 and GIDs, while there are no ports.
-    wildcards: [Option<CmId>; 3],
+    wildcards: [Option<Listener>; 3],
     ports: KVec<Port>,
     /// The last number of a port.
     last: u64,
@@ -204,7 +204,7 @@ impl Ports {
         Ok(())
     }
 
-    fn wildcard_of_gids(&self) -> Option<CmId> {
+    fn wildcard_of_gids(&self) -> Option<Listener> {
         if *self.net != *Net::init() {
             return None;
         }
@@ -219,8 +219,8 @@ impl Ports {
         }
     }
 
-    fn wildcard(&self, addr: &SockAddr) -> Result<CmId> {
-        listen_at(&self.net, addr, self.incoming.clone()).map_err(in_use)
+    fn wildcard(&self, addr: &SockAddr) -> Result<Listener> {
+        Listener::new(&self.net, addr, BACKLOG, self.incoming.clone()).map_err(in_use)
     }
 
     /// Adds a port that is not enabled. With the first one, the server stops listening on all
@@ -391,12 +391,15 @@ impl Ports {
         };
         let handler = Arc::new(handler, GFP_KERNEL)?;
         let at = convert::sock_addr(address, number)?;
-        let cm = listen_at(&self.net, &at, handler.clone());
-        let cm = match listen::is_unspecified(address) {
-            true => cm.map_err(in_use),
-            false => cm,
+        let listener = Listener::new(&self.net, &at, BACKLOG, handler.clone());
+        let listener = match listen::is_unspecified(address) {
+            true => listener.map_err(in_use),
+            false => listener,
         };
-        Ok(Listening { _cm: cm?, handler })
+        Ok(Listening {
+            _listener: listener?,
+            handler,
+        })
     }
 
     /// Destroys ids whose RDMA device is being removed, and listens wherever the server should but
@@ -522,17 +525,13 @@ impl CmHandler for PortHandler {
         }
     }
 
-    fn connect_request(&self, id: CmId, private_data: &[u8]) -> Result<(), CmId> {
-        self.ports.incoming.connect_request(id, private_data)
+    fn connect_request(
+        &self,
+        request: ConnRequest,
+        private_data: &[u8],
+    ) -> Result<(), ConnRequest> {
+        self.ports.incoming.connect_request(request, private_data)
     }
-}
-
-/// Listens on an address; requests go to `handler`.
-fn listen_at(net: &Net, addr: &SockAddr, handler: Arc<dyn CmHandler>) -> Result<CmId> {
-    let id = CmId::new(net, PortSpace::of(addr), handler)?;
-    id.set_family_only()?;
-    id.listen(addr, BACKLOG)?;
-    Ok(id)
 }
 
 /// The error of listening on an unspecified address, which every machine has: the connection

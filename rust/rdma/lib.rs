@@ -9,7 +9,8 @@
 //! 1. A module keeps a [`device::Client`] as long as it is loaded. The client tracks all RDMA
 //!    devices, and tells users when a device is removed. A driver creates a protection domain of
 //!    its own ([`pd::Pd`]) for each peer.
-//! 2. A [`cm::CmId`] resolves an address or listens. Its events go to a [`cm::CmHandler`].
+//! 2. A [`cm::ActiveId`] resolves an address; a [`cm::Listener`] listens. Events go to a
+//!    [`cm::CmHandler`].
 //! 3. [`qp::QpConfig::create`] creates the queue pair of a resolved or incoming id, with its
 //!    completion queue and its rings of receive buffers. Completions go to a [`qp::Handler`], which
 //!    the queue pair owns.

@@ -88,7 +88,7 @@ use kx::{
 };
 use rdma::{
     cm::{
-        CmId,
+        ActiveId,
         ConnParam,
         PortSpace, //
     },
@@ -135,7 +135,7 @@ const MAX_READS: u8 = 16;
 /// Setup of one connection, from address resolution to ESTABLISHED.
 struct ConnSetup {
     cid: u16,
-    id: Arc<CmId>,
+    id: ActiveId,
     src: Option<SockAddr>,
     dst: SockAddr,
     /// The connection request as sent; zeros before that.
@@ -158,16 +158,16 @@ impl ConnSetup {
             Some(src) => Some(convert::sock_addr(src, 0)?),
             None => None,
         };
-        let id = CmId::new(attempt.path.env.net(), PortSpace::of(&dst), events)?;
+        let mut id = ActiveId::new(attempt.path.env.net(), PortSpace::of(&dst), events)?;
         id.set_reuse_addr()?;
         id.set_ack_timeout(match crate::param::ack_timeout.get() {
             0 => attempt.plan().ack_timeout,
             // CAST: The parameter is within 0..=31.
             exponent => exponent as u8,
         })?;
-        let start = Self {
+        let mut start = Self {
             cid,
-            id: Arc::new(id, GFP_KERNEL)?,
+            id,
             src,
             dst,
             request: [0; CONN_REQ_LEN],
@@ -176,14 +176,14 @@ impl ConnSetup {
         Ok(start)
     }
 
-    fn ask(&self) -> Result {
+    fn ask(&mut self) -> Result {
         let timeout_ms = CONNECT_TIMEOUT_MS / ADDR_TRIES;
         self.id
             .resolve_addr(self.src.as_ref(), &self.dst, timeout_ms)
     }
 
     /// Waits until the address is resolved.
-    fn resolved(&self, attempt: &Attempt) -> Result {
+    fn resolved(&mut self, attempt: &Attempt) -> Result {
         let cid = usize::from(self.cid);
         for left in (0..ADDR_TRIES).rev() {
             if attempt.wait_addr(cid)? {
@@ -202,7 +202,7 @@ impl ConnSetup {
     /// the route.
     fn route(&self, attempt: &Arc<Attempt>, config: QpConfig, pd: &Arc<Pd>) -> Result<Qp<Con>> {
         let con = Con::new(attempt.link.clone(), attempt.clone(), self.cid);
-        let qp = config.create(self.id.clone(), pd, con)?;
+        let qp = config.create(self.id.shared(), pd, con)?;
         self.id.resolve_route(CONNECT_TIMEOUT_MS)?;
         Ok(qp)
     }
@@ -216,7 +216,7 @@ impl ConnSetup {
     ) -> Result<KBox<MessageConn>> {
         let conn = attempt.message_conn()?;
         let queue = attempt.path.env.slow_queue();
-        let conn = MessageConn::new((conn, self.id.clone()), pd, attempt.clone(), queue, vector)?;
+        let conn = MessageConn::new((conn, self.id.shared()), pd, attempt.clone(), queue, vector)?;
         self.id.resolve_route(CONNECT_TIMEOUT_MS)?;
         Ok(conn)
     }
@@ -697,7 +697,7 @@ fn connect_rest(attempt: &Arc<Attempt>, pd: &Arc<Pd>, wire: &Wire, auth: &Client
         setups.push(ConnSetup::resolve(attempt, cid)?, GFP_KERNEL)?;
     }
     let first_vector = first_vector(attempt, dev);
-    for (vector, start) in (first_vector..).zip(&setups) {
+    for (vector, start) in (first_vector..).zip(&mut setups) {
         start.resolved(attempt)?;
         if start.cid == cid_num {
             let conn = start.route_messages(attempt, pd, vector)?;

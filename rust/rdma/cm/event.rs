@@ -2,40 +2,12 @@
 
 //! Events of connection manager ids.
 
-use core::ptr::NonNull;
-
-use super::{
-    CmId,
-    Context, //
-};
 use ibtrs_bindings as bindings;
 use kernel::{
     error::code::*,
     prelude::*,
     str::CStr, //
 };
-use kx::pr_err_ratelimited;
-
-/// Handles the events of an id.
-///
-/// # Context
-///
-/// Process context, with the id's handler lock held: the functions may sleep, but must not drop the
-/// id.
-pub trait CmHandler: Send + Sync {
-    /// Handles an event of the id.
-    fn event(&self, event: &CmEvent<'_>);
-
-    /// Handles a connection request to a listener. `id` is a new id for the connection, and
-    /// `private_data` comes from the peer, padded with bytes to ignore.
-    ///
-    /// The handler either keeps the new id, and accepts, rejects or drops it later in another
-    /// context; or it returns the id, which rejects the request. If it returns another id, that id
-    /// is leaked, and the log has an error.
-    fn connect_request(&self, id: CmId, _private_data: &[u8]) -> Result<(), CmId> {
-        Err(id)
-    }
-}
 
 /// The reason of [`CmEvent::Rejected`] if the peer's connection manager still has a connection from
 /// before a reboot of this machine, with the same address and number of a queue pair.
@@ -95,7 +67,7 @@ impl CmEvent<'_> {
 ///
 /// `id` and `event` must be the arguments with which the connection manager has called the handler,
 /// and the result must not be used after the handler has returned.
-unsafe fn translate<'a>(
+pub(super) unsafe fn translate<'a>(
     id: *mut bindings::rdma_cm_id,
     event: *mut bindings::rdma_cm_event,
 ) -> CmEvent<'a> {
@@ -145,7 +117,7 @@ fn error_of(kind: bindings::rdma_cm_event_type, status: i32) -> Error {
 ///
 /// `event` must be valid and have connection parameters. Their private data must be valid during
 /// `'a`.
-unsafe fn private_data<'a>(event: *mut bindings::rdma_cm_event) -> &'a [u8] {
+pub(super) unsafe fn private_data<'a>(event: *mut bindings::rdma_cm_event) -> &'a [u8] {
     // SAFETY: By this function's contract; the private data has the length in the parameters.
     unsafe {
         let conn = &*(*event).param.conn;
@@ -189,75 +161,4 @@ unsafe fn slice<'a>(data: *const u8, len: u8) -> &'a [u8] {
     }
     // SAFETY: By this function's contract.
     unsafe { core::slice::from_raw_parts(data, len.into()) }
-}
-
-/// The handler of all ids of this crate.
-///
-/// # Safety
-///
-/// The connection manager must have called this, for an id whose context is a [`Context`].
-pub(super) unsafe extern "C" fn handler(
-    id: *mut bindings::rdma_cm_id,
-    event: *mut bindings::rdma_cm_event,
-) -> kernel::ffi::c_int {
-    // SAFETY: By this function's contract the context is a `Context`. It outlives its id, which the
-    // connection manager keeps during a call of the handler. The new id of a request starts with
-    // the context of its listener, which the connection manager keeps as well.
-    let context = unsafe { &*(*id).context.cast::<Context>() };
-    // SAFETY: By this function's contract the event is valid.
-    if unsafe { (*event).event } == bindings::rdma_cm_event_type_RDMA_CM_EVENT_CONNECT_REQUEST {
-        // SAFETY: `id` is the new id of the request, and its context still that of the listener.
-        return unsafe { connect_request(context, id, event) };
-    }
-    // SAFETY: By this function's contract; `deliver` does not keep the event.
-    context.deliver(&unsafe { translate(id, event) });
-    0
-}
-
-/// # Safety
-///
-/// The connection manager must have called the handler with the connection request `event` and its
-/// new id `id`, and the handler must return the result. `listener` must be the context of the
-/// listening id.
-pub(super) unsafe fn connect_request(
-    listener: &Context,
-    id: *mut bindings::rdma_cm_id,
-    event: *mut bindings::rdma_cm_event,
-) -> kernel::ffi::c_int {
-    let Some(handler) = listener.handler() else {
-        return ENODEV.to_errno();
-    };
-    // The event names the resources from this side's point of view.
-    // SAFETY: By this function's contract the event is a connection request, so it has connection
-    // parameters.
-    let reads_allowed = unsafe { (*(*event).param.conn).initiator_depth };
-    // SAFETY: By this function's contract. If this succeeds, the result below is an error only
-    // after the id was released.
-    let new = NonNull::new(id)
-        .ok_or(EINVAL)
-        .and_then(|id| unsafe { CmId::from_request(id, reads_allowed) });
-    let new = match new {
-        Ok(new) => new,
-        // The connection manager destroys the id, which rejects the request.
-        Err(error) => return error.to_errno(),
-    };
-    // SAFETY: By this function's contract the event is a connection request, so it has connection
-    // parameters.
-    match handler.connect_request(new, unsafe { private_data(event) }) {
-        Ok(()) => 0,
-        Err(back) if core::ptr::eq(back.as_raw(), id) => {
-            // SAFETY: `back` is the new id, and the handler returns the error below.
-            unsafe { back.release() };
-            ECONNREFUSED.to_errno()
-        }
-        Err(other) => {
-            // The handler keeps the new id. The other id cannot be destroyed here, as its own
-            // handler may be running.
-            pr_err_ratelimited!(
-                "bug: a handler returned another id than the one that it received\n"
-            );
-            core::mem::forget(other);
-            0
-        }
-    }
 }

@@ -25,9 +25,9 @@ use kx::{
 };
 use rdma::{
     cm::{
+        ActiveId,
         CmEvent,
         CmHandler,
-        CmId,
         ConnParam,
         PortSpace, //
     },
@@ -168,8 +168,7 @@ impl kernel::Module for Module {
         let connection = Connection::new()?;
 
         // An id finds the device that leads to the server.
-        let id = CmId::new(&Net::current(), PortSpace::of(&server), connection.clone())?;
-        let id = Arc::new(id, GFP_KERNEL)?;
+        let mut id = ActiveId::new(&Net::current(), PortSpace::of(&server), connection.clone())?;
         id.resolve_addr(None, &server, LIMIT_MS)?;
         connection.wait(&connection.address)?;
         id.resolve_route(LIMIT_MS)?;
@@ -186,7 +185,7 @@ impl kernel::Module for Module {
             context: PollContext::WorkQueue,
             vector: 0,
         };
-        let qp = config.create(id.clone(), &pd, Messages(connection.clone()))?;
+        let qp = config.create(id.shared(), &pd, Messages(connection.clone()))?;
         let buffers = RecvClass {
             count: 16,
             bytes: 64,

@@ -16,8 +16,8 @@ CACHE = Path(os.environ.get("IBTRS_CACHE") or Path.home() / ".cache" / "ibtrs")
 DRIVER = "ibnbd/client"
 USES = """//! Not to be linked.
 use kernel::{alloc::flags::GFP_KERNEL, prelude::*, sync::Arc};
-use kx::{blk::{Operations, Request, Status}, configfs::Directory, io::IoHandle, sync::RcuPtr, sysfs::*};
-use rdma::{cm::CmId, dma::{DmaBuf, DmaPages, DmaPieces, MappedIo}, mr::{IoMr, Mr}, pd::Pd, qp::Handler, sendq::{Chain, Signal},
+use kx::{blk::{Operations, Request, Status}, configfs::Directory, io::IoHandle, net::addr::SockAddr, sync::RcuPtr, sysfs::*};
+use rdma::{cm::{ActiveId, CmId, ConnParam, ConnRequest, IncomingId, Listener}, dma::{DmaBuf, DmaPages, DmaPieces, MappedIo}, mr::{IoMr, Mr}, pd::Pd, qp::Handler, sendq::{Chain, Signal},
            sge::{Remote, Sge}};
 """
 # Code that must compile, so that the others fail for the given reason.
@@ -76,6 +76,10 @@ MISUSES = {
     "a request out of a pointer":
         ("E0624", "fn f<D: Operations>(r: &Request<D>) { unsafe { Request::<D>::from_raw(core::ptr::null_mut()) }; }"),
     "an id that is left to the connection manager": ("E0624", "fn f(id: CmId) { unsafe { id.release() } }"),
+    "two threads that bind an id": ("E0596", "fn f(id: &ActiveId, addr: &SockAddr) { let _ = id.resolve_addr(None, addr, 1); }"),
+    "a request that is answered twice": ("E0382", "fn f(id: IncomingId) { let _ = id.reject(&[]); let _ = id.reject(&[]); }"),
+    "a queue pair of a request that its handler may return": ("E0599", "fn f(request: &ConnRequest) { request.shared(); }"),
+    "a listener that connects": ("E0599", "fn f(id: &mut Listener, param: ConnParam<'_>) { let _ = id.connect(param); }"),
     "a file that removes itself and does not keep its module":
         ("E0599", "fn f(ctx: StoreCtx<'_, Arc<u32>>) { ctx.remove_self(); }"),
     "the name of a device that outlives it":
