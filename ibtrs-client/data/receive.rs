@@ -62,7 +62,8 @@ impl Con {
         trailer: Trailer,
     ) {
         let revoked = self.take_revoked();
-        let Some(slot) = qp.slot(id) else {
+        let slot = u16::try_from(id).ok().and_then(|tag| qp.slot(tag));
+        let Some(slot) = slot else {
             self.breach(fmt!("answer to the chunk {id}, which does not exist"));
             return;
         };

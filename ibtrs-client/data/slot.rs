@@ -386,8 +386,7 @@ impl Ended {
     pub(crate) fn end(mut self, slot: &SlotRef<'_, Con>, pd: &Pd) {
         let mut io = self.io.release(pd);
         if self.in_buffer > 0 {
-            // CAST: A table has no more slots than tags.
-            let buffer = slot.io_buffers.get(slot.index() as u16);
+            let buffer = slot.io_buffers.get(slot.index());
             let copied = buffer
                 .ok_or(EIO)
                 .and_then(|buffer| buffer.copy_to(&mut io, self.in_buffer));

@@ -163,7 +163,7 @@ impl PathIo {
         user_hdr: &[u8],
         io: IoHandle,
     ) -> Result<(), (Error, IoHandle)> {
-        let Some(slot) = self.slots.get(req.tag.into()) else {
+        let Some(slot) = self.slots.get(req.tag) else {
             return Err((EINVAL, io));
         };
         if req.bytes > self.wire.max_io_bytes {

@@ -29,7 +29,7 @@ impl Session {
     pub fn request_timeout(&self, tag: u16) {
         self.with_multipath(|multipath| {
             for path in &multipath.paths {
-                let slot = path.io.slots.get(tag.into());
+                let slot = path.io.slots.get(tag);
                 if slot.is_some_and(|slot| slot.is_busy()) {
                     path.probe();
                 }
@@ -52,7 +52,7 @@ impl Session {
     pub fn cancel(self: &Arc<Self>, tag: u16) {
         self.with_multipath(|multipath| {
             for path in &multipath.paths {
-                if let Some(slot) = path.io.slots.get(tag.into()) {
+                if let Some(slot) = path.io.slots.get(tag) {
                     slot::cancel(&path.io.qps, slot);
                 }
             }

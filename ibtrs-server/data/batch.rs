@@ -30,7 +30,7 @@ use kx::sync::atomic::{
 
 /// The answer to the request of chunk `index`, which is no longer in service.
 pub(crate) struct Answered {
-    pub(crate) index: u32,
+    pub(crate) index: u16,
     pub(crate) chunk: KBox<Chunk>,
     pub(crate) result: Result,
 }
@@ -43,9 +43,12 @@ impl Answered {
 }
 
 /// Returns the outcome of the request of chunk `index` as answers carry it: an error in nine bits.
-pub(crate) fn answer_on_wire(index: u32, result: Result) -> Answer {
+pub(crate) fn answer_on_wire(index: u16, result: Result) -> Answer {
     let errno = result.map_or_else(|error| convert::errno(error).to_imm(), |()| 0);
-    Answer { id: index, errno }
+    Answer {
+        id: index.into(),
+        errno,
+    }
 }
 
 /// No CPU.

@@ -4,7 +4,6 @@
 
 use crate::{
     data::con::{
-        buf_id,
         Con,
         Control,
         PathIo,
@@ -139,7 +138,7 @@ impl PathIo {
     pub(crate) fn drop_waiting(&self, control: &dyn Control) -> bool {
         let mut all = true;
         for slot in self.slots.iter() {
-            let buf_id = buf_id(slot);
+            let buf_id = slot.index();
             match serving::leave(&self.session.owners.words, self.tag, buf_id, &**slot) {
                 Left::Nothing => {}
                 Left::Pending(chunk) => self.drop_request(control, &slot, buf_id, chunk),

@@ -77,7 +77,6 @@ use rdma::{
         QueuePair, //
     },
     slot::{
-        SlotRef,
         Slots, //
     }, //
 };
@@ -290,7 +289,7 @@ impl PathIo {
     ) -> Result<Arc<Self>> {
         let config = &session.env.config;
         let (layout, bounds) = (config.layout(terms), config.bounds(terms));
-        let slots = Slots::new(u32::from(layout.queue_depth()), |_| Ok(ChunkSlot::new()))?;
+        let slots = Slots::new(layout.queue_depth(), |_| Ok(ChunkSlot::new()))?;
         let mut qps = KVVec::with_capacity(usize::from(request.cid_num), GFP_KERNEL)?;
         for _ in 0..request.cid_num {
             qps.push(None, GFP_KERNEL)?;
@@ -487,26 +486,19 @@ impl Con {
     }
 }
 
-/// Returns the request number of a slot.
-#[inline]
-pub(crate) fn buf_id(slot: SlotRef<'_, Con>) -> u16 {
-    // CAST: A table has no more slots than numbers.
-    slot.index() as u16
-}
-
 /// A request that the service has to answer.
 ///
 /// The request owns its memory: until it is dropped, no other request uses that, and with
 /// `always_invalidate` the client cannot write to it. Dropping the request answers with `EIO`.
 pub struct Request {
     pub(crate) qp: PercpuArc<QueuePair<Con>>,
-    pub(crate) index: u32,
+    pub(crate) index: u16,
     /// Present until the request is answered.
     pub(crate) chunk: Option<KBox<Chunk>>,
 }
 
 impl Request {
-    pub(crate) fn new(qp: PercpuArc<QueuePair<Con>>, index: u32, chunk: KBox<Chunk>) -> Self {
+    pub(crate) fn new(qp: PercpuArc<QueuePair<Con>>, index: u16, chunk: KBox<Chunk>) -> Self {
         Self {
             qp,
             index,

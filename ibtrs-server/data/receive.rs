@@ -6,7 +6,6 @@ use crate::{
     data::{
         claims::Claim,
         con::{
-            buf_id,
             Con,
             RECV_AUTH,
             RECV_INFO, //
@@ -78,7 +77,7 @@ impl Con {
             return Err("request on a path that is not connected");
         }
         let (buf_id, offset) = path.layout.check(payload).map_err(|error| error.as_str())?;
-        let slot = qp.slot(buf_id.into());
+        let slot = qp.slot(buf_id);
         let slot = slot.ok_or("no such chunk")?;
         let Some(mut chunk) = slot.take() else {
             return Err(IN_USE);
@@ -283,7 +282,7 @@ impl Handler for Con {
         chunk.end_fetch(done);
         match self.path.takes_requests() {
             true => serve(&self.path, qp.get(), slot.index(), chunk),
-            false => self.drop_request(&slot, buf_id(slot), chunk),
+            false => self.drop_request(&slot, slot.index(), chunk),
         }
     }
 

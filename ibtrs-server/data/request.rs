@@ -65,8 +65,7 @@ impl Request {
     /// number, whichever paths they arrived on.
     #[inline]
     pub fn buf_id(&self) -> u16 {
-        // CAST: A table has no more slots than chunks.
-        self.index as u16
+        self.index
     }
 
     /// Returns the memory of the data, and where in it the data begins; there are at least

@@ -36,7 +36,7 @@ pub(crate) mod fetch;
 /// # Context
 ///
 /// Any.
-pub(crate) fn wait_for_space(qp: &QueuePair<Con>, index: u32) {
+pub(crate) fn wait_for_space(qp: &QueuePair<Con>, index: u16) {
     // A number either has an answer to send or data to fetch, so the ring has room.
     queue(qp, |queue| {
         queue.indices.push(index);
@@ -82,7 +82,7 @@ enum Left<'a> {
     /// An answer was sent.
     Sent(Spare),
     /// An answer cannot be sent.
-    Lost(u32, KBox<Chunk>, Error),
+    Lost(u16, KBox<Chunk>, Error),
     /// Data cannot be fetched.
     NotFetched(SlotRef<'a, Con>, KBox<Chunk>, Error),
 }

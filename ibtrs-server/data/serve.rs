@@ -5,7 +5,6 @@
 use crate::{
     data::{
         con::{
-            buf_id,
             Con,
             PathIo,
             Request, //
@@ -91,7 +90,7 @@ fn wait_for_buffer(con: &Con, slot: SlotRef<'_, Con>, chunk: KBox<Chunk>) {
     con.path.stats.declared.inc(server_path::BUFFER_WAITS);
     let waiter = Waiter {
         tag: con.path.tag.get(),
-        buf_id: buf_id(slot),
+        buf_id: slot.index(),
         cid: chunk.cid,
         bytes: chunk.request.data_len,
     };
@@ -109,7 +108,7 @@ fn wait_for_buffer(con: &Con, slot: SlotRef<'_, Con>, chunk: KBox<Chunk>) {
         queued.is_ok()
     };
     if let Err(chunk) = serving::pend(&**slot, chunk, queue) {
-        con.drop_request(&slot, buf_id(slot), chunk);
+        con.drop_request(&slot, slot.index(), chunk);
     }
 }
 
@@ -125,7 +124,7 @@ fn invalidate(qp: &QueuePair<Con>, slot: SlotRef<'_, Con>, mut chunk: KBox<Chunk
         posted.is_ok()
     };
     if let Err(chunk) = serving::pend(&**slot, chunk, post) {
-        qp.handler().drop_request(&slot, buf_id(slot), chunk);
+        qp.handler().drop_request(&slot, slot.index(), chunk);
     }
 }
 
@@ -134,7 +133,7 @@ fn invalidate(qp: &QueuePair<Con>, slot: SlotRef<'_, Con>, mut chunk: KBox<Chunk
 pub(crate) fn serve(
     path: &PathIo,
     qp: PercpuArc<QueuePair<Con>>,
-    index: u32,
+    index: u16,
     mut chunk: KBox<Chunk>,
 ) {
     path.stats
@@ -144,8 +143,7 @@ pub(crate) fn serve(
     trace::server_request(|| {
         let write = chunk.request.direction == crate::Dir::Write;
         let bytes = u32::try_from(chunk.request_bytes()).unwrap_or(u32::MAX);
-        // CAST: A table has no more slots than numbers.
-        (path.session.name(), &path.name, index as u16, write, bytes)
+        (path.session.name(), &path.name, index, write, bytes)
     });
     let ready = match &chunk.capsule {
         Some(kept) => qp.sync_payload(kept, chunk.request.data_len as usize),
@@ -172,7 +170,7 @@ impl PathIo {
     pub(crate) fn resume(&self, waiter: Waiter, buffer: Buffer) {
         let qp = self.qp(waiter.cid);
         // Without a connection or a slot, the teardown of the path drops the request.
-        let Some((qp, slot)) = qp.zip(self.slots.get(waiter.buf_id.into())) else {
+        let Some((qp, slot)) = qp.zip(self.slots.get(waiter.buf_id)) else {
             return;
         };
         // Otherwise that has happened.

@@ -30,7 +30,7 @@ pub(crate) struct Unsent {
 
 pub(crate) struct Queue {
     /// The chunk numbers of answers, and of requests whose data is to be fetched, oldest first.
-    pub(crate) indices: Ring<u32>,
+    pub(crate) indices: Ring<u16>,
     /// A [flush](crate::data::idle), before all that waits, which it need not report on.
     pub(crate) flush: bool,
 }

@@ -32,7 +32,7 @@ impl Session {
             return;
         };
         let slots = &path.io.slots;
-        if let Some(slot) = waiting.and_then(|buf_id| slots.get(buf_id.into())) {
+        if let Some(slot) = waiting.and_then(|buf_id| slots.get(buf_id)) {
             if let Some(chunk) = slot.take_waiting() {
                 path.io.put_back(&slot, chunk);
             }
@@ -43,7 +43,7 @@ impl Session {
     /// Serves a request that has waited, or drops it if its path is being closed.
     fn serve_woken(self: &Arc<Self>, path: &Arc<Path>, buf_id: u16) {
         let io = &path.io;
-        let Some(slot) = io.slots.get(buf_id.into()) else {
+        let Some(slot) = io.slots.get(buf_id) else {
             return;
         };
         let Some(mut chunk) = slot.take_waiting() else {

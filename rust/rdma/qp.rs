@@ -471,7 +471,7 @@ impl<H: Handler> QueuePair<H> {
 
     /// Returns the slot `index`, if a table was set and has it.
     #[inline]
-    pub fn slot(&self, index: u32) -> Option<SlotRef<'_, H>> {
+    pub fn slot(&self, index: u16) -> Option<SlotRef<'_, H>> {
         self.slots()?.get(index)
     }
 

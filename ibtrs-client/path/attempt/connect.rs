@@ -793,7 +793,7 @@ fn exchange_info(attempt: &Arc<Attempt>, pd: &Arc<Pd>, wire: &Wire) -> Result<Ar
         convert::error(error.errno())
     })?;
     let mut slots = Iterator::zip(memory.into_iter(), rsp.chunks());
-    let slots = Slots::new(u32::from(wire.depth), |_| {
+    let slots = Slots::new(wire.depth, |_| {
         let (memory, chunk) = slots.next().ok_or(EIO)?;
         Ok(ReqSlot::new(memory, chunk, buffers.clone()))
     })?;

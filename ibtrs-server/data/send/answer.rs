@@ -82,7 +82,7 @@ fn space(data: Option<Data>, chunk: &Chunk, others: u32) -> SqSpace {
 /// # Context
 ///
 /// Any.
-pub(crate) fn respond(qp: &QueuePair<Con>, index: u32, mut chunk: KBox<Chunk>, result: Result) {
+pub(crate) fn respond(qp: &QueuePair<Con>, index: u16, mut chunk: KBox<Chunk>, result: Result) {
     leave_service(qp, index, &mut chunk, result);
     chunk.note_times();
     let short = qp.handler().path.shortage();
@@ -160,14 +160,13 @@ fn answer(qp: &QueuePair<Con>, answered: Answered) {
 
 /// Counts the request as ended, and releases its number.
 #[inline]
-fn leave_service(qp: &QueuePair<Con>, index: u32, chunk: &mut Chunk, result: Result) {
+fn leave_service(qp: &QueuePair<Con>, index: u16, chunk: &mut Chunk, result: Result) {
     let path = &qp.handler().path;
     if take(&mut chunk.counted) {
         path.stats.flow.ended();
         trace::server_response(|| {
             let error = result.err().map_or(0, Error::to_errno);
-            // CAST: A table has no more slots than numbers.
-            (path.session.name(), &path.name, index as u16, error)
+            (path.session.name(), &path.name, index, error)
         });
     }
     // Before the answer, after which the client may send the next capsule.
@@ -176,8 +175,7 @@ fn leave_service(qp: &QueuePair<Con>, index: u32, chunk: &mut Chunk, result: Res
     }
     // Before the answer, after which the client may use the number again.
     if take(&mut chunk.claimed) {
-        // CAST: A table has no more slots than numbers.
-        qp.handler().release(index as u16);
+        qp.handler().release(index);
     }
 }
 
@@ -187,7 +185,7 @@ fn leave_service(qp: &QueuePair<Con>, index: u32, chunk: &mut Chunk, result: Res
 /// # Context
 ///
 /// Any.
-pub(crate) fn abandon(qp: &QueuePair<Con>, index: u32, mut chunk: KBox<Chunk>) {
+pub(crate) fn abandon(qp: &QueuePair<Con>, index: u16, mut chunk: KBox<Chunk>) {
     leave_service(qp, index, &mut chunk, Err(ESHUTDOWN));
     if let Some(slot) = qp.slot(index) {
         qp.handler().path.put_back(&slot, chunk);
@@ -196,7 +194,7 @@ pub(crate) fn abandon(qp: &QueuePair<Con>, index: u32, mut chunk: KBox<Chunk>) {
 
 /// Fails the path, because a response could not be sent and the client gets none.
 #[cold]
-pub(super) fn lost(qp: &QueuePair<Con>, index: u32, chunk: KBox<Chunk>, error: Error) {
+pub(super) fn lost(qp: &QueuePair<Con>, index: u16, chunk: KBox<Chunk>, error: Error) {
     let con = qp.handler();
     con.cannot_send("cannot post an answer", error);
     if let Some(slot) = qp.slot(index) {
@@ -207,7 +205,7 @@ pub(super) fn lost(qp: &QueuePair<Con>, index: u32, chunk: KBox<Chunk>, error: E
 #[inline]
 pub(super) fn send(
     qp: &QueuePair<Con>,
-    index: u32,
+    index: u16,
     chunk: KBox<Chunk>,
     result: Result,
 ) -> Result<Spare, (Error, KBox<Chunk>)> {
@@ -260,7 +258,7 @@ fn sending<'a>(
 #[inline]
 fn post(
     qp: &QueuePair<Con>,
-    index: u32,
+    index: u16,
     chunk: &mut Chunk,
     result: Result,
     signal: Signal<'_, Con>,
@@ -288,10 +286,16 @@ fn post(
     }
     if qp.handler().path.same_key && inval.is_none() && !chunk.invalidated {
         if !chunk.more.is_empty() {
-            let imm = Imm::IoRspMore { id: index, errno };
+            let imm = Imm::IoRspMore {
+                id: index.into(),
+                errno,
+            };
             return post_more(qp, chunk.more_answers()?, imm);
         }
-        let imm = Imm::IoRspSameKey { id: index, errno };
+        let imm = Imm::IoRspSameKey {
+            id: index.into(),
+            errno,
+        };
         if chunk.has_trailer() {
             let trailer = chunk.answer_body(None)?.ok_or(EINVAL)?;
             return post_with_trailer(qp, data, chunk, (trailer, imm), signal);
@@ -299,14 +303,20 @@ fn post(
         return post_one(qp, data, chunk, imm, signal);
     }
     let imm = match inval {
-        Some(_) => Imm::IoRspInv { id: index, errno },
-        None => Imm::IoRsp { id: index, errno },
+        Some(_) => Imm::IoRspInv {
+            id: index.into(),
+            errno,
+        },
+        None => Imm::IoRsp {
+            id: index.into(),
+            errno,
+        },
     };
     let key = if qp.handler().path.session.env.config.invalidate {
         if chunk.invalidated {
             chunk.next_key();
         }
-        Some(chunk.key(index as u16))
+        Some(chunk.key(index))
     } else {
         None
     };

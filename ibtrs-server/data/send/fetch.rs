@@ -14,7 +14,6 @@ use super::{
 };
 use crate::{
     data::con::{
-        buf_id,
         Con, //
     },
     storage::chunk::Chunk,
@@ -170,5 +169,5 @@ pub(crate) fn give_up(
     error: Error,
 ) {
     qp.handler().cannot_send(FAILED, error);
-    qp.handler().drop_request(&slot, buf_id(slot), chunk);
+    qp.handler().drop_request(&slot, slot.index(), chunk);
 }

@@ -101,7 +101,7 @@ const _: () = assert!(OF_CLASS * MAX_CLASSES as u32 == RECEIVES);
 const SIGNAL_EVERY: u32 = 4;
 /// Frames that are being sent. The peer may take a frame, and give a credit for the next one, before the device
 /// reports that it was sent.
-const SENDS: u32 = RECEIVES + 2 * SIGNAL_EVERY;
+const SENDS: u16 = (RECEIVES + 2 * SIGNAL_EVERY) as u16;
 /// Buffers for frames that are kept for the next ones.
 const KEPT: usize = 8;
 /// For how long a frame waits for memory, in milliseconds.
@@ -109,9 +109,9 @@ const PAUSE_MS: u32 = 10;
 /// Bytes that a message connection takes, without its queues.
 pub const BYTES: u64 = (2 * RECEIVES as u64 + SENDS as u64) * FRAME as u64;
 /// Entries of its send queue and of its receive queue.
-pub const ENTRIES: (u32, u32) = (SENDS + WORK_ENTRIES, RECEIVES);
+pub const ENTRIES: (u32, u32) = (SENDS as u32 + WORK_ENTRIES, RECEIVES);
 /// Writes and invalidations that the device may have at a time; others wait.
-const WORKS: u32 = 32;
+const WORKS: u16 = 32;
 /// Entries of the send queue for them, and for registrations.
 const WORK_ENTRIES: u32 = 64;
 /// Scatter elements of a work request, if the device takes as many.
@@ -147,9 +147,9 @@ struct Buffer {
 /// Frames on their way to the peer.
 struct Out {
     /// Buffers that are not in use.
-    free: Deque<u32>,
+    free: Deque<u16>,
     /// Buffers in use, in the order in which they were posted.
-    posted: Deque<u32>,
+    posted: Deque<u16>,
     /// Sends since the last one that the device reports.
     unsignalled: u32,
     /// What waits for a buffer, or for room in the queue, in the order in which it is posted.
@@ -258,7 +258,7 @@ impl MessageConn {
         let (id, cm_id) = id;
         let shared = Shared::new(id, owner, queue)?;
         let config = QpConfig {
-            send_depth: SENDS + WORK_ENTRIES,
+            send_depth: ENTRIES.0,
             send_reserve: 0,
             send_sges: SGES.min(pd.device().max_send_sge()).max(1),
             recv_depth: RECEIVES,
@@ -361,15 +361,15 @@ impl Shared {
             unsignalled: 0,
             waiting: Deque::new(),
             kept: KVec::with_capacity(KEPT, GFP_KERNEL)?,
-            works: KVec::with_capacity(WORKS as usize, GFP_KERNEL)?,
+            works: KVec::with_capacity(WORKS.into(), GFP_KERNEL)?,
             regions: KVec::with_capacity(REGIONS, GFP_KERNEL)?,
             made: 0,
         };
         for _ in 0..WORKS {
             out.works.push_within_capacity(None)?;
         }
-        out.free.reserve(SENDS as usize, GFP_KERNEL)?;
-        out.posted.reserve(SENDS as usize, GFP_KERNEL)?;
+        out.free.reserve(SENDS.into(), GFP_KERNEL)?;
+        out.posted.reserve(SENDS.into(), GFP_KERNEL)?;
         for index in 0..SENDS {
             let _ = out.free.push_back(index);
         }
@@ -575,8 +575,8 @@ impl Shared {
 
     /// The slot for work for memory.
     fn work_slot(qp: &QueuePair<Con>, place: usize) -> Option<SlotRef<'_, Con>> {
-        // CAST: A small number.
-        qp.slot(SENDS + place as u32)
+        // CAST: Less than `WORKS`.
+        qp.slot(SENDS + place as u16)
     }
 
     /// Posts something behind all that waits, or ends the path.
@@ -609,10 +609,10 @@ impl Shared {
     }
 
     /// Work for memory has completed. Returns its cookie.
-    fn worked(&self, qp: &QueuePair<Con>, index: u32) -> Option<u64> {
+    fn worked(&self, qp: &QueuePair<Con>, index: u16) -> Option<u64> {
         let mut out = self.out.lock();
-        // CAST: Lossless.
-        let place = out.works.get_mut(index.checked_sub(SENDS)? as usize)?;
+        let place = usize::from(index.checked_sub(SENDS)?);
+        let place = out.works.get_mut(place)?;
         let mut work = place.take()?;
         if let Some(Region(mut mr)) = work.region.take() {
             mr.invalidated();

@@ -78,7 +78,7 @@ pub struct Slot<H: Handler> {
     send: Opaque<bindings::ib_cqe>,
     #[pin]
     other: Opaque<bindings::ib_cqe>,
-    index: u32,
+    index: u16,
     #[pin]
     data: H::Slot,
     _handler: PhantomData<fn(&H)>,
@@ -90,7 +90,7 @@ unsafe impl<H: Handler> Sync for Slot<H> {}
 unsafe impl<H: Handler> Send for Slot<H> {}
 
 impl<H: Handler> Slot<H> {
-    fn new(index: u32, data: impl PinInit<H::Slot, Error>) -> impl PinInit<Self, Error> {
+    fn new(index: u16, data: impl PinInit<H::Slot, Error>) -> impl PinInit<Self, Error> {
         try_pin_init!(Self {
             send: Opaque::new(bindings::ib_cqe {
                 done: Some(sendq::sent_done::<H>),
@@ -106,7 +106,7 @@ impl<H: Handler> Slot<H> {
 
     /// Returns the slot's index in its table.
     #[inline]
-    pub fn index(&self) -> u32 {
+    pub fn index(&self) -> u16 {
         self.index
     }
 
@@ -161,10 +161,10 @@ impl<H: Handler> Slots<H> {
     ///
     /// `ENOMEM`, or the error of an initialiser.
     pub fn new<I: PinInit<H::Slot, Error>>(
-        count: u32,
-        mut init: impl FnMut(u32) -> Result<I>,
+        count: u16,
+        mut init: impl FnMut(u16) -> Result<I>,
     ) -> Result<Arc<Self>> {
-        let mut slots = KVVec::with_capacity(count as usize, GFP_KERNEL)?;
+        let mut slots = KVVec::with_capacity(usize::from(count), GFP_KERNEL)?;
         for index in 0..count {
             let slot = KBox::pin_init(Slot::new(index, init(index)?), GFP_KERNEL)?;
             slots.push(slot, GFP_KERNEL)?;
@@ -174,8 +174,8 @@ impl<H: Handler> Slots<H> {
 
     /// Returns the slot `index`, if the table has it.
     #[inline]
-    pub fn get(&self, index: u32) -> Option<SlotRef<'_, H>> {
-        let slot = self.slots.get(index as usize)?;
+    pub fn get(&self, index: u16) -> Option<SlotRef<'_, H>> {
+        let slot = self.slots.get(usize::from(index))?;
         Some(SlotRef { table: self, slot })
     }
 
@@ -241,10 +241,10 @@ mod tests {
 
     #[pin_data]
     struct Data {
-        number: u32,
+        number: u16,
     }
 
-    fn data(number: u32) -> impl PinInit<Data, Error> {
+    fn data(number: u16) -> impl PinInit<Data, Error> {
         try_pin_init!(Data { number }? Error)
     }
 
@@ -258,7 +258,7 @@ mod tests {
         fn failed(&self, _qp: QpRef<'_, Self>, _wc: &Wc) {}
     }
 
-    fn table(count: u32) -> Result<Arc<Slots<Nobody>>> {
+    fn table(count: u16) -> Result<Arc<Slots<Nobody>>> {
         Slots::new(count, |index| Ok(data(index * 10)))
     }
 
