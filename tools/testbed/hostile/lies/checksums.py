@@ -218,9 +218,11 @@ lie("a device whose requests are to have checksums, unasked", like(opened={"deta
 
 
 class Loses(Checks):
-    """Loses the session with the first read, and then knows no checksums."""
+    """Loses the session after the first read, and then knows no checksums."""
 
     lost = False
+    # Requests of the user that come in the next session.
+    served = None
 
     def connect(self, server, connection, asked):
         connection.accept(server.acceptance(session_gen=server.paths))
@@ -230,13 +232,15 @@ class Loses(Checks):
         return super().open_rsp()
 
     def spot(self, server, request):
-        if self.lost:
+        if server.paths > 1:
             self.served = request
+        elif self.lost:
+            # Sent before the client has seen the second answer to the first read, which it may take for that to this
+            # one.
+            return request.by.disconnect()
         self.lost = True
         server.answer(request, bytes(request.desc[2]), more=trailer(request.user, bytes(request.desc[2])))
-        server.end(request)
-
-    served = None
+        return server.end(request)
 
 
 def loses(v: Victim) -> None:
