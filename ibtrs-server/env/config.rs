@@ -90,6 +90,9 @@ pub(crate) const SHORTEST_SENDS: u32 = LONGEST_CHAIN + 64;
 const _: () = assert!(LONGEST_CHAIN <= MAX_CHAIN.wrs && LONGEST_CHAIN * MAX_SGES <= MAX_CHAIN.sges);
 const _: () = assert!(SHORTEST_SENDS <= SLOT_SERVICE_SENDS && SHORTEST_SENDS <= SLOT_SENDS);
 
+/// The receives of a service connection for AUTH1 and the INFO request.
+pub(crate) const SETUP_RECVS: u32 = 2;
+
 /// Paths leave the memory divided by this to the buffers.
 const FOR_BUFFERS: u64 = 4;
 
@@ -343,7 +346,7 @@ impl Config {
     /// Returns the number of receives of the service connection, including those for AUTH1 and the
     /// INFO request.
     pub(crate) fn service_recvs(&self, terms: Terms) -> u32 {
-        self.service_requests(terms) + 2
+        self.service_requests(terms) + SETUP_RECVS
     }
 
     /// Returns the bytes of the private memory that each chunk may get, which no client can write to.

@@ -18,6 +18,7 @@ use crate::{
         },
         config::{
             Config,
+            SETUP_RECVS,
             SHORTEST_SENDS, //
         },
         Env, //
@@ -537,19 +538,18 @@ impl Incomer<'_> {
         }
         let con = Con::new(path.io.clone(), path.clone(), request.cid, Purpose::Blocks)?;
         let service = request.cid == 0;
-        let (send_depth, send_reserve, recv_depth) = match service {
-            true => (config.service_sends(terms), 0, config.service_recvs(terms)),
-            false => (
-                config.io_sends(terms),
-                config.invalidations(terms),
-                config.io_recvs(terms),
-            ),
+        let dev = path.io.pd.device();
+        let (send_depth, send_reserve) = match service {
+            true => (config.service_sends(terms), 0),
+            false => (config.io_sends(terms), config.invalidations(terms)),
         };
+        let setup_recvs = if service { SETUP_RECVS } else { 0 };
+        let requests = requests(config, terms, dev, service);
         let qp_config = QpConfig {
             send_depth,
             send_reserve,
             send_sges: MAX_SGES,
-            recv_depth,
+            recv_depth: requests + setup_recvs,
             payloads: !service && terms.window.is_some(),
             context: PollContext::WorkQueue,
             vector: path.vector(request.cid),
@@ -566,14 +566,9 @@ impl Incomer<'_> {
         if service {
             add_service_recvs(&qp, path)?;
         }
-        let requests = match service {
-            true => Some(config.service_requests(terms)),
-            // Those for capsules follow when the client has completed the path.
-            false if terms.window.is_some() => None,
-            false => Some(config.io_recvs(terms)),
-        };
-        if let Some(count) = requests {
-            qp.add_recvs(RECV_REQUESTS, RecvClass::empty(count))?;
+        // Those for capsules follow when the client has completed the path.
+        if service || terms.window.is_none() {
+            qp.add_recvs(RECV_REQUESTS, RecvClass::empty(requests))?;
         }
         path.add_con(request.cid, qp, self.came)?;
         Ok(match terms.shape {
@@ -586,9 +581,25 @@ impl Incomer<'_> {
 /// Returns whether the queues of a device have room for this number of receives, beside the sends
 /// that any connection needs.
 fn fits(dev: &Device, receives: u32) -> bool {
-    // A drain has a marker in each queue.
-    let entries = receives.saturating_add(SHORTEST_SENDS).saturating_add(2);
-    receives < dev.max_qp_wr() && entries <= dev.max_cqe()
+    receives <= dev.max_recvs(SHORTEST_SENDS)
+}
+
+/// Returns the number of receives of a connection for requests and heartbeats: those of the configuration,
+/// or as many as the queues of the device have room for. Over InfiniBand and RoCE, a message that finds none
+/// waits; iWARP does not wait, and its devices have longer queues.
+fn requests(config: &Config, terms: Terms, dev: &Device, service: bool) -> u32 {
+    let (wanted, beside, others) = match service {
+        // Of a short completion queue, the sends get half.
+        true => {
+            let sends = config.service_sends(terms).min(dev.max_cqe() / 2);
+            (config.service_requests(terms), sends, SETUP_RECVS)
+        }
+        false => (config.io_recvs(terms), SHORTEST_SENDS, 0),
+    };
+    match dev.has_immediates() {
+        true => wanted.min(dev.max_recvs(beside).saturating_sub(others)),
+        false => wanted,
+    }
 }
 
 /// Posts the receives for the messages that set up the path, in the order in which they arrive.

@@ -312,6 +312,13 @@ impl Device {
         self.attrs().max_cqe
     }
 
+    /// Returns the maximum number of receives of a queue pair that is to have `sends` entries in its send
+    /// queue. A drain has a marker in each queue, and the completion queue has room for both.
+    pub fn max_recvs(&self, sends: u32) -> u32 {
+        let completions = self.max_cqe().saturating_sub(sends.saturating_add(2));
+        completions.min(self.max_qp_wr().saturating_sub(1))
+    }
+
     /// Returns the maximum number of scatter elements of a send work request.
     pub fn max_send_sge(&self) -> u32 {
         self.attrs().max_send_sge

@@ -601,19 +601,25 @@ fn told_failover_time(env: &Env) -> u32 {
 /// The receives of the service connection for AUTH2 and the session information.
 const SETUP_RECVS: u32 = 2;
 
+/// Returns the number of send queue entries of the service connection; of a short completion queue they
+/// get half.
+fn service_sends(dev: &Device) -> u32 {
+    (2 * u32::from(SERVICE_QUEUE_DEPTH) + 2).min(dev.max_cqe() / 2)
+}
+
 /// Returns the number of receives of the service connection for answers and heartbeats: two for each
-/// request that mainline's server allows there, or what the device's queue has room for. A message that
+/// request that mainline's server allows there, or what the device's queues have room for. A message that
 /// finds no receive waits, except over iWARP, whose devices have longer queues.
 fn service_answers(dev: &Device) -> u32 {
-    // A drain has a marker in the queue.
-    let room = dev.max_qp_wr().saturating_sub(SETUP_RECVS + 1);
-    room.min(2 * u32::from(SERVICE_QUEUE_DEPTH))
+    let room = dev.max_recvs(service_sends(dev));
+    room.saturating_sub(SETUP_RECVS)
+        .min(2 * u32::from(SERVICE_QUEUE_DEPTH))
 }
 
 fn service_config(dev: &Device) -> QpConfig {
     QpConfig {
-        // The device may have fewer.
-        send_depth: 2 * u32::from(SERVICE_QUEUE_DEPTH) + 2,
+        // The send queue of the device may have fewer.
+        send_depth: service_sends(dev),
         send_reserve: 0,
         send_sges: 2,
         recv_depth: service_answers(dev) + SETUP_RECVS,
