@@ -90,10 +90,19 @@ fn queue_room(dev: &Device) -> u32 {
 /// Returns the window that the client chooses if the server limits nothing, so that the queues of its
 /// `connections` need not be as long as that of the path. None if one connection has all requests, or if
 /// all windows together would not have room for them.
-fn own_window(dev: &Device, depth: u16, connections: u16) -> Option<u32> {
+fn shared_window(room: u32, depth: u16, connections: u16) -> Option<u32> {
     let window = Window::of_path(depth, connections).requests();
     let all = window.saturating_mul(connections.into());
-    (connections > 1 && window <= queue_room(dev) && all >= depth.into()).then_some(window)
+    (connections > 1 && window <= room && all >= depth.into()).then_some(window)
+}
+
+/// Returns the window that the client chooses if the server limits nothing, for connections whose queues
+/// have `room` for so many requests. Those that are `sharing` the requests of the path have shorter queues
+/// if possible; in any other case there is a window only if the queues are too short for all requests.
+fn own_window(room: u32, depth: u16, sharing: Option<u16>) -> Option<u32> {
+    sharing
+        .and_then(|connections| shared_window(room, depth, connections))
+        .or_else(|| (room < depth.into()).then_some(room))
 }
 
 impl Wire {
@@ -131,9 +140,10 @@ impl Wire {
             return Err(EINVAL);
         }
         let depth = client_depth(rsp.queue_depth);
+        let room = queue_room(dev);
         let window = match rsp.window {
-            Some(window) => Some(window.requests().min(queue_room(dev))),
-            None => sharing.and_then(|connections| own_window(dev, depth, connections)),
+            Some(window) => Some(window.requests().min(room)),
+            None => own_window(room, depth, sharing),
         };
         Ok(Self {
             rsp,
@@ -173,5 +183,34 @@ impl Wire {
             (Some(_), Some(_)) => OWN_NOPS,
             _ => 0,
         }
+    }
+}
+
+#[cfg(IBTRS_KUNIT)]
+#[kernel::macros::kunit_tests(ibtrs_client_wire)]
+mod tests {
+    use super::*;
+
+    /// Room for any number of requests.
+    const ROOM: u32 = 1 << 16;
+
+    #[test]
+    fn connections_that_share_have_a_window() {
+        let each = Window::of_path(512, 4).requests();
+        assert_eq!(own_window(ROOM, 512, Some(4)), Some(each));
+        assert_eq!(own_window(each, 512, Some(4)), Some(each));
+        // More than a window can say.
+        assert_eq!(own_window(ROOM, u16::MAX, Some(2)), None);
+    }
+
+    #[test]
+    fn others_have_one_only_if_their_queues_are_short() {
+        for sharing in [None, Some(1)] {
+            assert_eq!(own_window(ROOM, 512, sharing), None);
+            assert_eq!(own_window(512, 512, sharing), None);
+            assert_eq!(own_window(511, 512, sharing), Some(511));
+        }
+        // Those that share have no room for their part.
+        assert_eq!(own_window(100, 512, Some(4)), Some(100));
     }
 }
