@@ -54,6 +54,39 @@ pub(super) fn user_hdr<'a>(
     user_hdr.try_into().ok().filter(|_| is_small)
 }
 
+/// Returns the headers of a small request, with zeros behind them.
+#[inline(always)]
+fn headers(
+    req: &Descriptor,
+    user_hdr: &[u8; DISK_USER_HDR],
+    buffer: IoBuffer<'_>,
+) -> Result<[u8; HEADERS]> {
+    // CAST: A small constant.
+    let usr_len = DISK_USER_HDR as u16;
+    let mut headers = [0; HEADERS];
+    *headers.first_chunk_mut().ok_or(EINVAL)? = *user_hdr;
+    let rest = headers.get_mut(DISK_USER_HDR..).ok_or(EINVAL)?;
+    match req.dir {
+        Dir::Read => {
+            let header = ReadHdr {
+                usr_len,
+                need_inval: false,
+                timed: false,
+                desc: Some(buffer.desc(req.bytes)),
+            };
+            header.encode(rest).ok_or(EINVAL)?;
+        }
+        Dir::Write => {
+            let header = WriteHdr {
+                usr_len,
+                timed: false,
+            };
+            *rest.first_chunk_mut::<WRITE_HDR_LEN>().ok_or(EINVAL)? = header.encode();
+        }
+    }
+    Ok(headers)
+}
+
 impl ReqSlotInner {
     /// Writes the headers, and posts the request.
     #[inline]
@@ -65,32 +98,11 @@ impl ReqSlotInner {
         req: &Descriptor,
         user_hdr: &[u8; DISK_USER_HDR],
     ) -> Result {
-        // CAST: A small constant.
-        let usr_len = DISK_USER_HDR as u16;
-        let mut headers = [0; HEADERS];
-        *headers.first_chunk_mut().ok_or(EINVAL)? = *user_hdr;
-        let rest = headers.get_mut(DISK_USER_HDR..).ok_or(EINVAL)?;
-        match req.dir {
-            Dir::Read => {
-                let header = ReadHdr {
-                    usr_len,
-                    need_inval: false,
-                    timed: false,
-                    desc: Some(buffer.desc(req.bytes)),
-                };
-                header.encode(rest).ok_or(EINVAL)?;
-            }
-            Dir::Write => {
-                let header = WriteHdr {
-                    usr_len,
-                    timed: false,
-                };
-                *rest.first_chunk_mut::<WRITE_HDR_LEN>().ok_or(EINVAL)? = header.encode();
-            }
-        }
+        let headers = headers(req, user_hdr, buffer)?;
         // Before anything else: a request in the slot is sent again by these.
         self.hdr.write(0, &headers)?;
-        let payload = wire.layout.request(req.tag, usr_len.into());
+        // CAST: A small constant.
+        let payload = wire.layout.request(req.tag, DISK_USER_HDR as u32);
         let imm = Imm::IoReq {
             payload: payload.ok_or(EINVAL)?,
         };
@@ -114,5 +126,127 @@ impl ReqSlotInner {
                 qp.send_message(None, from, imm, signal, doorbell)
             }
         }
+    }
+}
+
+#[cfg(IBTRS_KUNIT)]
+#[kernel::macros::kunit_tests(ibtrs_client_small)]
+mod tests {
+    use super::*;
+    use crate::data::{
+        io_buffer::IoBuffers,
+        plan::{
+            Data,
+            Transfer, //
+        },
+        slot::{
+            Memory,
+            ReqSlot, //
+        }, //
+    };
+    use ibtrs_proto::{
+        capsule::Window,
+        handshake::{
+            ConnRsp,
+            ReqExt,
+            RspExt, //
+        },
+        msg::Chunk, //
+    };
+    use kernel::sync::Arc;
+    use rdma::{
+        device::Device,
+        pd::Pd, //
+    };
+
+    const USER_HDR: [u8; DISK_USER_HDR] = [0xa5; DISK_USER_HDR];
+    const TAG: u16 = 3;
+
+    /// Returns what is agreed on with a server that has accepted with `rsp` of its choice.
+    fn wire(dev: &Device, change: impl FnOnce(&mut ConnRsp)) -> Result<Wire> {
+        let mut rsp = ConnRsp {
+            queue_depth: 8,
+            max_io_size: 61_440,
+            max_hdr_size: 4096,
+            new_rkey: false,
+            times: true,
+            messages: false,
+            slot_bytes: None,
+            window: Window::from_wire(4),
+            ext: Some(RspExt {
+                session_gen: 1,
+                server_run: [7; 16],
+            }),
+        };
+        change(&mut rsp);
+        let asked = ReqExt {
+            capsules: true,
+            ..ReqExt::plain(1)
+        };
+        Wire::new(rsp, asked, dev, None)
+    }
+
+    fn request(dir: Dir, bytes: u32) -> Descriptor {
+        let mut req = Descriptor::new(TAG, dir, bytes);
+        (req.cid, req.usr_len) = (1, DISK_USER_HDR);
+        req
+    }
+
+    /// What is sent of a small request is what would be sent of any other.
+    #[test]
+    fn a_small_request_is_as_any_other() -> Result {
+        let dev = Device::nth(0)?;
+        let (pd, wire) = (Pd::new(&dev)?, wire(&dev, |_| ())?);
+        let buffers = Arc::new(IoBuffers::new(&pd, 8, 100), GFP_KERNEL)?;
+        let chunk = Chunk { addr: 0, rkey: 0 };
+        let slot = ReqSlot::new(Memory::new(&pd, &wire)?, chunk, buffers);
+        let slot = Arc::pin_init(slot, GFP_KERNEL)?;
+        for (dir, sent, transfer) in [
+            (Dir::Read, SMALL_HEADERS as usize, Transfer::IntoBuffer),
+            (Dir::Write, HEADERS, Transfer::FromBuffer),
+        ] {
+            for bytes in [1, 512, capsule::MAX_DATA] {
+                let req = request(dir, bytes);
+                let buffer = slot.buffer_for(&wire, &req).ok_or(ENOMEM)?;
+                let user_hdr = user_hdr(&wire, &req, &USER_HDR).ok_or(EINVAL)?;
+                let small = headers(&req, user_hdr, buffer)?;
+                let plan = wire.plan(&req, Data::Buffered);
+                assert!(plan.is_capsule && plan.transfer == transfer);
+                let mut inner = slot.inner.lock();
+                // What an earlier request may have left there.
+                inner.hdr.write(0, &[0xff; HEADERS])?;
+                let place =
+                    inner.write_header(&wire, &req, &USER_HDR, plan, Some(buffer), false)?;
+                assert_eq!(place.imm_offset as usize, DISK_USER_HDR);
+                if dir == Dir::Read {
+                    assert_eq!(place.total_len as usize, sent);
+                }
+                assert_eq!(inner.hdr.bytes(sent), &small[..sent]);
+            }
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn others_are_not_small() -> Result {
+        let dev = Device::nth(0)?;
+        let plain = wire(&dev, |_| ())?;
+        let req = request(Dir::Write, capsule::MAX_DATA);
+        assert!(user_hdr(&plain, &req, &USER_HDR).is_some());
+        // Requests of others than disks.
+        assert!(user_hdr(&plain, &req, &USER_HDR[1..]).is_none());
+        assert!(user_hdr(&plain, &req, &[0; DISK_USER_HDR + 1]).is_none());
+        let long = request(Dir::Write, capsule::MAX_DATA + 1);
+        assert!(user_hdr(&plain, &long, &USER_HDR).is_none());
+        // The service connection has no capsules.
+        let service = Descriptor::new(TAG, Dir::Write, 512);
+        assert!(user_hdr(&plain, &service, &USER_HDR).is_none());
+        let no_capsules = wire(&dev, |rsp| rsp.window = None)?;
+        assert!(user_hdr(&no_capsules, &req, &USER_HDR).is_none());
+        let short_headers = wire(&dev, |rsp| rsp.max_hdr_size = SMALL_HEADERS - 1)?;
+        assert!(user_hdr(&short_headers, &req, &USER_HDR).is_none());
+        let enough = wire(&dev, |rsp| rsp.max_hdr_size = SMALL_HEADERS)?;
+        assert!(user_hdr(&enough, &req, &USER_HDR).is_some());
+        Ok(())
     }
 }

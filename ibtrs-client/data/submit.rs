@@ -385,7 +385,7 @@ impl ReqSlotInner {
 
     /// Writes the user header and the request header, which names `buffer` if the data goes through
     /// it, and asks for the server's times if `timed`; returns the placement.
-    fn write_header(
+    pub(super) fn write_header(
         &mut self,
         wire: &Wire,
         submit: &Descriptor,
