@@ -70,6 +70,25 @@ struct RegistryInner {
     links: Option<Arc<PlainDir>>,
 }
 
+impl RegistryInner {
+    /// Returns the lowest disk number that is free.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    fn free_number(&self) -> Result<u32> {
+        // One of the first numbers is free, as many as there are disks and one more.
+        let mut taken = KVVec::from_elem(false, self.places.len() + 1, GFP_KERNEL)?;
+        for place in &self.places {
+            if let Some(taken) = taken.get_mut(place.number as usize) {
+                *taken = true;
+            }
+        }
+        let free = taken.iter().position(|taken| !taken).ok_or(ENOSPC)?;
+        Ok(u32::try_from(free)?)
+    }
+}
+
 struct Entry {
     name: CString,
     /// Number of mappings, of attempts to create one, and 1 if an operator keeps the session open.
@@ -311,9 +330,7 @@ impl Registry {
         if inner.places.iter().any(is_it) {
             return Err(EEXIST);
         }
-        let taken = |number| inner.places.iter().any(|p| p.number == number);
-        let number = (0..u32::MAX).find(|&number| !taken(number));
-        let number = number.ok_or(ENOSPC)?;
+        let number = inner.free_number()?;
         let place = Place {
             number,
             session: session_name,
