@@ -17,6 +17,7 @@ use kernel::{
         Monotonic, //
     }, //
 };
+use kx::deque::Deque;
 use rdma::cm::ConnRequest;
 
 /// A decoded connection request.
@@ -66,17 +67,16 @@ impl PendingConn {
 
 /// Connection requests that wait to be accepted, the oldest first.
 pub(crate) struct Backlog {
-    pending: KVVec<PendingConn>,
+    pending: Deque<PendingConn>,
     /// The request being accepted.
     now: Option<Asked>,
 }
 
 impl Backlog {
     pub(crate) fn new() -> Result<Self> {
-        Ok(Self {
-            pending: KVVec::with_capacity(setup::WAITING_MAX, GFP_KERNEL)?,
-            now: None,
-        })
+        let mut pending = Deque::new();
+        pending.reserve(setup::WAITING_MAX, GFP_KERNEL)?;
+        Ok(Self { pending, now: None })
     }
 
     /// Adds a request; returns it if the backlog is full.
@@ -84,14 +84,12 @@ impl Backlog {
         if !setup::may_wait(self.pending.len(), pending.is_further()) {
             return Err(pending.id);
         }
-        self.pending
-            .push_within_capacity(pending)
-            .map_err(|full| full.0.id)
+        self.pending.push_back(pending).map_err(|full| full.id)
     }
 
     /// Takes the next request to be accepted; the accept of the previous one must have ended.
     pub(crate) fn next(&mut self) -> Option<PendingConn> {
-        let next = self.pending.remove(0).ok();
+        let next = self.pending.pop_front();
         self.now = next.as_ref().and_then(PendingConn::asked).copied();
         next
     }
