@@ -86,6 +86,7 @@ struct card {
 	struct platform_device *parent;
 	struct net_device *ndev;
 	const struct card_profile *profile;
+	u32 max_cqe;
 	struct list_head entry;
 	struct card_tracker tracker;
 	/* Regions by the upper 24 bits of their keys, changed under card_memory. */
@@ -96,6 +97,8 @@ struct card {
 	atomic64_t sends;
 	atomic64_t receives;
 	atomic64_t interrupts;
+	/* Bytes of queues, completion queues and page lists. */
+	atomic64_t memory;
 	bool link_up;
 	/* Faults, from debugfs. */
 	bool port_down;
@@ -397,6 +400,23 @@ void card_debugfs_add(struct card *card);
 bool card_fails(struct card *card, const char *verb);
 bool card_loses_ack(struct card *card);
 void card_faults_add(struct card *card);
+
+/* Memory that cards have of their own or in the machine, zeroed; counted. */
+static inline void *card_alloc(struct card *card, size_t n, size_t size)
+{
+	void *memory = kvcalloc(n, size, GFP_KERNEL);
+
+	if (memory)
+		atomic64_add(n * size, &card->memory);
+	return memory;
+}
+
+static inline void card_free(struct card *card, void *memory, size_t n, size_t size)
+{
+	if (memory)
+		atomic64_sub(n * size, &card->memory);
+	kvfree(memory);
+}
 
 /* profile.c */
 const struct card_profile *card_find_profile(const char *name);

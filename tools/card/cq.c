@@ -37,12 +37,12 @@ int card_create_cq(struct ib_cq *ibcq, const struct ib_cq_init_attr *attr, struc
 
 	if (attrs || attr->flags)
 		return -EOPNOTSUPP;
-	if (!attr->cqe || attr->cqe > card->profile->cqe || attr->comp_vector >= card->ibdev.num_comp_vectors)
+	if (!attr->cqe || attr->cqe > card->max_cqe || attr->comp_vector >= card->ibdev.num_comp_vectors)
 		return -EINVAL;
 	if (card_fails(card, "create_cq"))
 		return -ENOMEM;
 	cq->mask = roundup_pow_of_two(attr->cqe) - 1;
-	cq->ring = kvcalloc(cq->mask + 1, sizeof(*cq->ring), GFP_KERNEL);
+	cq->ring = card_alloc(card, cq->mask + 1, sizeof(*cq->ring));
 	if (!cq->ring)
 		return -ENOMEM;
 	cq->card = card;
@@ -66,7 +66,7 @@ int card_destroy_cq(struct ib_cq *ibcq, struct ib_udata *udata)
 	/* A handler in a hard interrupt is a reader. */
 	synchronize_rcu();
 	cancel_work_sync(&cq->event);
-	kvfree(cq->ring);
+	card_free(cq->card, cq->ring, cq->mask + 1, sizeof(*cq->ring));
 	return 0;
 }
 

@@ -14,6 +14,10 @@ static char *profile_name = "mlx5";
 module_param_named(profile, profile_name, charp, 0644);
 MODULE_PARM_DESC(profile, "limits of the cards that are added from now on: mlx5, irdma, bnxt_re, hns or least");
 
+static uint max_cqe;
+module_param(max_cqe, uint, 0644);
+MODULE_PARM_DESC(max_cqe, "entries of completion queues of the cards that are added from now on, 0: as the profile says");
+
 static DEFINE_MUTEX(list_lock);
 
 /* Tells the tracker which devices are ours. */
@@ -34,7 +38,7 @@ static int card_query_device(struct ib_device *ibdev, struct ib_device_attr *att
 		.max_recv_sge = limits->sge,
 		.max_sge_rd = limits->sge_read,
 		.max_cq = limits->qps * 2,
-		.max_cqe = limits->cqe,
+		.max_cqe = to_card(ibdev)->max_cqe,
 		.max_mr = limits->mrs,
 		.max_pd = limits->qps,
 		.max_ah = limits->qps,
@@ -255,6 +259,7 @@ int card_add(const char *name, struct net_device *ndev)
 		return -ENOMEM;
 	INIT_LIST_HEAD(&card->entry);
 	card->profile = profile;
+	card->max_cqe = READ_ONCE(max_cqe) ?: profile->cqe;
 	card->ndev = ndev;
 	card->link_up = netif_running(ndev) && netif_carrier_ok(ndev);
 	xa_init_flags(&card->mrs, XA_FLAGS_ALLOC | XA_FLAGS_LOCK_IRQ);

@@ -73,8 +73,8 @@ struct ib_mr *card_alloc_mr(struct ib_pd *pd, enum ib_mr_type type, u32 max_sg)
 		return ERR_CAST(mr);
 	mr->ibmr.type = type;
 	mr->max_pages = max_sg;
-	mr->pages[0] = kvcalloc(max_sg, sizeof(u64), GFP_KERNEL);
-	mr->pages[1] = kvcalloc(max_sg, sizeof(u64), GFP_KERNEL);
+	mr->pages[0] = card_alloc(card, max_sg, sizeof(u64));
+	mr->pages[1] = card_alloc(card, max_sg, sizeof(u64));
 	if (mr->pages[0] && mr->pages[1])
 		return &mr->ibmr;
 	card_dereg_mr(&mr->ibmr, NULL);
@@ -92,8 +92,8 @@ int card_dereg_mr(struct ib_mr *ibmr, struct ib_udata *udata)
 	mr->state = CARD_MR_FREE;
 	xa_erase(&mr->card->mrs, mr->index);
 	write_unlock_irqrestore(&card_memory, flags);
-	kvfree(mr->pages[0]);
-	kvfree(mr->pages[1]);
+	card_free(mr->card, mr->pages[0], mr->max_pages, sizeof(u64));
+	card_free(mr->card, mr->pages[1], mr->max_pages, sizeof(u64));
 	kfree(mr);
 	return 0;
 }

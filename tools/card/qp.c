@@ -82,9 +82,15 @@ static int card_make_queues(struct card_qp *qp)
 	qp->rq_mask = roundup_pow_of_two(qp->cap.max_recv_wr) - 1;
 	qp->sq_stride = ALIGN(sizeof(struct card_wqe) + payload, 64);
 	qp->rq_stride = sizeof(struct card_rqe) + qp->cap.max_recv_sge * sizeof(struct ib_sge);
-	qp->sq = kvcalloc(qp->sq_mask + 1, qp->sq_stride, GFP_KERNEL);
-	qp->rq = kvcalloc(qp->rq_mask + 1, qp->rq_stride, GFP_KERNEL);
+	qp->sq = card_alloc(qp->card, qp->sq_mask + 1, qp->sq_stride);
+	qp->rq = card_alloc(qp->card, qp->rq_mask + 1, qp->rq_stride);
 	return qp->sq && qp->rq ? 0 : -ENOMEM;
+}
+
+static void card_free_queues(struct card_qp *qp)
+{
+	card_free(qp->card, qp->sq, qp->sq_mask + 1, qp->sq_stride);
+	card_free(qp->card, qp->rq, qp->rq_mask + 1, qp->rq_stride);
 }
 
 static int card_name_qp(struct card_qp *qp)
@@ -129,8 +135,7 @@ int card_create_qp(struct ib_qp *ibqp, struct ib_qp_init_attr *attr, struct ib_u
 	if (!err)
 		err = card_name_qp(qp);
 	if (err) {
-		kvfree(qp->sq);
-		kvfree(qp->rq);
+		card_free_queues(qp);
 		return err;
 	}
 	prandom_seed_state(&qp->random, card_seed + qp->qpn);
@@ -311,7 +316,6 @@ int card_destroy_qp(struct ib_qp *ibqp, struct ib_udata *udata)
 	cancel_work_sync(&qp->event);
 	card_forget_completions(to_cq(ibqp->send_cq), qp);
 	card_forget_completions(to_cq(ibqp->recv_cq), qp);
-	kvfree(qp->sq);
-	kvfree(qp->rq);
+	card_free_queues(qp);
 	return 0;
 }

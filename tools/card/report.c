@@ -73,9 +73,9 @@ static int counts_show(struct seq_file *file, void *data)
 {
 	struct card *card = file->private;
 
-	seq_printf(file, "sends %lld\nreceives %lld\ninterrupts %lld\nmappings %llu\n",
+	seq_printf(file, "sends %lld\nreceives %lld\ninterrupts %lld\nmappings %llu\nmemory %lld\n",
 		   atomic64_read(&card->sends), atomic64_read(&card->receives),
-		   atomic64_read(&card->interrupts), READ_ONCE(card->tracker.count));
+		   atomic64_read(&card->interrupts), READ_ONCE(card->tracker.count), atomic64_read(&card->memory));
 	return 0;
 }
 DEFINE_SHOW_ATTRIBUTE(counts);

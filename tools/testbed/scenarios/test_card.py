@@ -2,6 +2,8 @@
 """The strict RDMA device in software: it reports each planted misuse, and the kernel's own drivers and ours
 run over it without a report."""
 
+from contextlib import contextmanager
+
 import pytest
 
 from testbed import card, fio, nvmeof
@@ -11,6 +13,8 @@ from testbed.stack import STACKS
 ADDRESS = SERVER_ADDRESS.format(link=1)
 FORCED = "swiotlb=131072,force"
 SEEDED = "rdma_card.timing=1"
+
+OURS, MAINLINE = STACKS["ibtrs"], STACKS["mainline"]
 
 pytestmark = [pytest.mark.rdma("card"), pytest.mark.fast]
 bounced = pytest.mark.kernel_arguments(f"{FORCED} {SEEDED}")
@@ -105,43 +109,44 @@ def verify(solo, disk: str) -> None:
     assert fio.run(solo, f"--name=mixed --rw=randwrite --bsrange=512-256k {common}").read.bytes > 0
 
 
-def map_and_verify(solo, stack) -> None:
+def map_and_verify(solo, stack, server=None, options: str = "") -> None:
     """A disk is mapped and unmapped, and all that was mapped for DMA meanwhile is unmapped again."""
+    server = server or stack
     before = card.counts(solo)
-    device = solo.null_blk(size_mb=32)
-    solo.run(stack.load_server())
+    device = server.exported(solo.null_blk(size_mb=32))
+    solo.run(server.load_server())
     solo.run(stack.load_client())
-    solo.run(stack.map_device(device))
+    solo.run(f'echo "sessname=demo path=ip:{ADDRESS} device_path={device} {options}" > {stack.map_file}')
     verify(solo, stack.disk)
     after = card.counts(solo)
     assert after["receives"] > before["receives"] + 1000, "the disk was not mapped over the card"
     assert after["mappings"] > before["mappings"]
     solo.run(stack.unmap())
-    solo.run(f"modprobe -r {stack.client_module} {stack.server_module}")
+    solo.run(f"modprobe -r {stack.client_module} {server.server_module}")
     assert card.counts(solo)["mappings"] == before["mappings"], "memory is still mapped for DMA"
 
 
 def test_our_disk(solo):
-    map_and_verify(solo, STACKS["ibtrs"])
+    map_and_verify(solo, OURS)
     assert card.reports(solo) == {}
 
 
 @bounced
 def test_our_disk_in_bounce_buffers(solo):
     """All memory is copied, so that what is not synchronised shows; transfers are delayed and split."""
-    map_and_verify(solo, STACKS["ibtrs"])
+    map_and_verify(solo, OURS)
     assert card.reports(solo) == {}
 
 
 def test_mainlines_disk(solo):
-    map_and_verify(solo, STACKS["mainline"])
+    map_and_verify(solo, MAINLINE)
     assert card.reports(solo) == {}
 
 
 @bounced
 def test_mainlines_server_refuses_bounce_buffers(solo):
     """Why there is no such test of its disk: each of its chunks is one page of 128 KiB, see Documentation/card.md."""
-    stack = STACKS["mainline"]
+    stack = MAINLINE
     device = solo.null_blk(size_mb=32)
     solo.run(stack.load_server())
     solo.run(stack.load_client())
@@ -161,14 +166,45 @@ def test_nvme(solo):
              "subsystems/nqn.card/namespaces/1 subsystems/nqn.card && modprobe -r nvme-rdma nvmet-rdma")
 
 
+@contextmanager
+def limits(solo, profile: str, max_cqe: int = 0):
+    """Meanwhile the card is of this kind."""
+    def anew(profile: str, max_cqe: int) -> None:
+        solo.run(f"cd /sys/module/rdma_card/parameters && rdma link del card0 && echo {profile} > profile && "
+                 f"echo {max_cqe} > max_cqe && rdma link add card0 type card netdev dummy0")
+
+    anew(profile, max_cqe)
+    try:
+        yield
+        assert card.reports(solo) == {}
+    finally:
+        anew("mlx5", 0)
+
+
 @pytest.mark.parametrize("profile", ["mlx5", "irdma", "bnxt_re", "hns", "least"])
 def test_profiles(solo, profile):
     """Our disk within the limits of each kind of card."""
-    solo.run(f"rdma link del card0 && echo {profile} > /sys/module/rdma_card/parameters/profile && "
-             "rdma link add card0 type card netdev dummy0")
-    try:
-        map_and_verify(solo, STACKS["ibtrs"])
-        assert card.reports(solo) == {}
-    finally:
-        solo.run("rdma link del card0 && echo mlx5 > /sys/module/rdma_card/parameters/profile && "
-                 "rdma link add card0 type card netdev dummy0")
+    with limits(solo, profile):
+        map_and_verify(solo, OURS)
+
+
+def test_short_completion_queues(solo):
+    """Fewer entries than the service connection asks for where it can."""
+    with limits(solo, "least", max_cqe=1024):
+        map_and_verify(solo, OURS)
+
+
+@pytest.mark.parametrize("max_cqe", [0, 1024])
+def test_one_connection_without_capsules(solo, max_cqe):
+    """The server sets no window, and the connection has all requests of its path: more than a small card has
+    entries for."""
+    with limits(solo, "least", max_cqe):
+        solo.run(f"modprobe {OURS.transport('server')} capsules=N")
+        map_and_verify(solo, OURS, options="nr_queues=1")
+
+
+@pytest.mark.parametrize("options", ["", "nr_queues=1"])
+def test_mainlines_server_on_a_small_card(solo, options):
+    """It sets no window either."""
+    with limits(solo, "least"):
+        map_and_verify(solo, OURS, MAINLINE, options)
