@@ -20,8 +20,8 @@ ROTATION = (
     {"test_log_limits", "test_mainline_selfcheck", "test_server_limits"},
     # Queues and capsules.
     {"test_capsules", "test_few_queues", "test_message_truth", "test_polled", "test_queues", "test_scale"},
-    # Slots.
-    {"test_slots"},
+    # Slots, and two cards.
+    {"test_card_paths", "test_slots"},
     # Files and names.
     {"test_gid", "test_guide", "test_namespaces", "test_stacking", "test_sysfs"},
     # Failures of allocations, and lost memory. Short as well.
