@@ -115,7 +115,7 @@ pub fn fingerprint(key: &Key) -> String {
     let sum = Sha256::new().chain_update(FINGERPRINT_OF);
     let sum = sum.chain_update(key.as_bytes()).finalize();
     let pairs = sum.get(..FINGERPRINT_BYTES).unwrap_or_default().chunks(2);
-    let groups: Vec<String> = pairs.map(hex).collect();
+    let groups: Vec<String> = pairs.map(|pair| hex(pair).to_string()).collect();
     groups.join("-")
 }
 

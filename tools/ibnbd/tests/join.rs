@@ -5,10 +5,13 @@
 mod tree;
 
 use std::fs;
+use std::io::Read;
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use ibnbd_host::document::Keys;
+use ibnbd_host::join::handshake;
+use ibnbd_host::join::token::Token;
 use tree::ran::{document, run, Ran};
 use tree::Tree;
 
@@ -222,16 +225,151 @@ fn a_token_dies_with_its_hour_and_its_host() {
     wait_until("the listener ends", || nobody_listens(&port));
 }
 
+/// The key lines that a machine keeps for web1: their ids.
+fn kept(tree: &Tree) -> Vec<String> {
+    let text = tree.text("/etc/ibtrs/keys/web1.key");
+    let id = |line: &str| line.split(':').nth(1).unwrap().to_owned();
+    text.lines().map(id).collect()
+}
+
+/// The kernel of a machine has the key `default` of web1.
+fn has_loaded(tree: &Tree) {
+    tree.file("/ring", "77\n").file(
+        "/proc/keys",
+        "0000004d I--Q---     1 perm 3d010000     0     0 logon     ibtrs:default:web1: 32\n",
+    );
+}
+
+/// The second key of a host: the first one goes at both ends when both have the second.
 #[test]
-fn who_may_not_come_from_the_address_is_a_stranger() {
+fn a_host_that_joins_again_has_another_key() {
+    let (server, client, port) = (server(), client("web1"), port());
+    assert_eq!(
+        run(&client, &["join", &token(&server, "web1", &port)]).code,
+        0
+    );
+    assert!(!client.text("/etc/ibtrs/joined.toml").contains("key_id"));
+    for tree in [&server, &client] {
+        assert_eq!(kept(tree), ["default"]);
+        has_loaded(tree);
+    }
+    wait_until("the listener ends", || nobody_listens(&port));
+    client.session("web1", &[("10.0.1.2", "10.0.1.1", "connected")]);
+    client.file(
+        "/etc/ibtrs/client.toml",
+        "[[session]]\nname = \"web1\"\npaths = [\"10.0.1.1\"]\nkey_id = \"default\"\n",
+    );
+    let ran = run(&client, &["join", &token(&server, "web1", &port)]);
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    let said = "a file in /etc/ibtrs has another key_id of session web1";
+    assert!(ran.err.contains(said), "{}", ran.err);
+    wait_until("the server knows", || {
+        log(&server).contains("its former key")
+    });
+    let ids = kept(&client);
+    assert_eq!(
+        (ids.len(), ids[0].starts_with("join-")),
+        (1, true),
+        "{ids:?}"
+    );
+    assert_eq!(kept(&server), ids);
+    for tree in [&server, &client] {
+        assert!(tree.text("/keyctl.log").contains("unlink 77 %:.ibtrs"));
+    }
+    // The session that is there, and those that are mapped later.
+    assert_eq!(client.text("/sys/class/ibtrs-client/web1/key_id"), ids[0]);
+    let joined = client.text("/etc/ibtrs/joined.toml");
+    assert!(
+        joined.contains(&format!("key_id = \"{}\"", ids[0])),
+        "{joined}"
+    );
+    fs::remove_dir_all(client.real("/sys/class/ibtrs-client/web1")).unwrap();
+    fs::remove_file(client.real("/etc/ibtrs/client.toml")).unwrap();
+    run(&client, &["map", "10.0.1.1", "disk1", "--session", "web1"]);
+    let asked = client.text("/sys/class/ibnbd-client/ctl/map_device");
+    assert!(asked.contains(&format!("key_id={}", ids[0])), "{asked}");
+}
+
+/// Joins, whether or not the made-up kernel has an answer of the server to that session.
+#[track_caller]
+fn joins(client: &Tree, text: &str) {
+    let ran = run(client, &["join", text]);
+    assert!(ran.err.contains("joined as web1"), "{}", ran.err);
+}
+
+/// Wherever the connection is lost, the client has a key that the server takes.
+#[test]
+fn a_connection_that_is_lost_locks_nobody_out() {
+    let (server, client, port) = (server(), client("web1"), port());
+    assert_eq!(
+        run(&client, &["join", &token(&server, "web1", &port)]).code,
+        0
+    );
+    wait_until("the listener ends", || nobody_listens(&port));
+    for tree in [&server, &client] {
+        has_loaded(tree);
+    }
+    // After the server has made the key: the client does not have it, or cannot say so.
+    let text = token(&server, "web1", &port);
+    let secret = Token::parse(&text).unwrap().secret;
+    let mut stream = TcpStream::connect(format!("127.0.0.1:{port}")).unwrap();
+    let given = handshake::join(&mut stream, "web1", &secret, "m").unwrap();
+    drop(stream);
+    wait_until("the server notices", || {
+        log(&server).contains("has not said that it keeps")
+    });
+    assert_eq!(kept(&server), ["default", given.id.as_str()]);
+    assert!(!server.text("/keyctl.log").contains("unlink"));
+    assert!(log(&server).contains("former keys of host web1 stay"));
+    wait_until("the listener ends", || nobody_listens(&port));
+    // The token was used nevertheless, and the next one sets it right.
+    assert_eq!(run(&client, &["join", &text]).code, 1);
+    joins(&client, &token(&server, "web1", &port));
+    wait_until("the server knows", || {
+        log(&server).contains("its former key")
+    });
+    assert_eq!(kept(&server), kept(&client));
+    assert_eq!(kept(&server).len(), 1);
+    assert!(!kept(&server).contains(&given.id.as_str().to_owned()));
+    // Before that: the token stays good.
+    let text = token(&server, "web1", &port);
+    drop(TcpStream::connect(format!("127.0.0.1:{port}")).unwrap());
+    joins(&client, &text);
+}
+
+/// One that says nothing, from one address, leaves room for others; and it is turned away at once.
+#[test]
+fn a_stranger_takes_only_some_of_the_places() {
+    let (server, port) = (server(), port());
+    let text = token(&server, "web1", &port);
+    let knock = || TcpStream::connect(format!("127.0.0.1:{port}")).unwrap();
+    let strangers: Vec<TcpStream> = (0..20).map(|_| knock()).collect();
+    let is_closed = |mut stream: &TcpStream| {
+        stream
+            .set_read_timeout(Some(Duration::from_millis(500)))
+            .unwrap();
+        matches!(stream.read(&mut [0]), Ok(0))
+    };
+    let closed = strangers.iter().filter(|one| is_closed(one)).count();
+    assert_eq!(closed, 12);
+    drop(strangers);
+    wait_until("they are gone", || {
+        run(&client("web1"), &["join", &text]).code == 0
+    });
+}
+
+#[test]
+fn who_may_not_come_from_the_address_gets_no_key() {
     let (server, port) = (server(), port());
     server.file(
         "/sys/kernel/config/ibnbd/hosts/web1/addresses",
         "10.0.1.0/24\n",
     );
     let text = token(&server, "web1", &port);
-    assert_eq!(run(&client("web1"), &["join", &text]).code, 3);
-    assert!(log(&server).contains("host web1 may not come from this address"));
+    let ran = run(&client("web1"), &["join", &text]);
+    let why = "the host may not come from this address";
+    assert!(ran.code == 1 && ran.err.contains(why), "{}", ran.err);
+    assert!(log(&server).contains(&format!("host web1: {why}")));
     server.file(
         "/sys/kernel/config/ibnbd/hosts/web1/addresses",
         "127.0.0.0/8\n",

@@ -152,7 +152,7 @@ fn what_is_no_key_is_refused() {
         (&whole[..whole.len() - 1], "a part is missing"),
         (&changed, "a part is missing or was changed"),
         (
-            &format!("{whole}\n{whole}"),
+            &format!("{whole} {whole}"),
             "a part is missing or was changed",
         ),
         (&"x".repeat(100_000), "begins with ibtrs-key-1:"),
@@ -245,6 +245,23 @@ fn a_key_comes_from_a_credential_of_a_service() {
         "{}",
         ran.err
     );
+}
+
+#[test]
+fn a_text_of_several_lines_has_several_keys() {
+    let tree = machine();
+    let line = |id: &str| good(&tree, &["new", "--id", id], "");
+    let both = line("a") + &line("b");
+    let said = good(&tree, &["load", "t"], &both);
+    assert_eq!(
+        said,
+        "loaded key a of session t\nloaded key b of session t\n"
+    );
+    // One that is wrong, and none is loaded.
+    let before = asked(&tree);
+    let ran = Ran::of(key(&tree, &["load", "t"]).write_stdin(line("a") + "x"));
+    assert_eq!(ran.code, 2, "{}", ran.err);
+    assert_eq!(asked(&tree), before);
 }
 
 #[test]

@@ -11,6 +11,7 @@ use crate::configfs::{address, Configured};
 use crate::family::Side;
 use crate::folder::{self, Exported};
 use crate::host;
+use crate::join::joined;
 use crate::mapping::{self, Resolve};
 use crate::model::{self, Machine};
 use crate::root::Root;
@@ -137,7 +138,7 @@ pub fn client(
             continue;
         }
         others.keep(list, ("session", &session.name), &is, new, &|table| {
-            keep_session(machine, session, table, choice);
+            keep_session(root, machine, session, table, choice);
             if is_read(machine, session) {
                 keep_paths(root, session, table, resolve, choice.prune);
             }
@@ -272,12 +273,18 @@ fn keep_paths(
 }
 
 fn keep_session(
+    root: &Root,
     machine: &Machine,
     session: &model::Session,
     table: &mut Table,
     choice: Choice<'_>,
 ) {
     for (key, now) in session.settings.entries() {
+        // The id of the key with which the server was joined is in a file of its own.
+        let is_joined = || joined::key_id(root, &session.name).as_deref() == Some(&*now);
+        if key == "key_id" && !table.contains_key(key) && is_joined() {
+            continue;
+        }
         // Without its key the session would not connect again.
         if choice.only.is_none() || key == "key_id" {
             keep(table, key, &now);

@@ -15,6 +15,7 @@ use crate::disk_name::DiskName;
 use crate::family::{Family, Side};
 use crate::folder;
 use crate::host;
+use crate::join::joined;
 use crate::mapping::{self, Mapping, Resolve};
 use crate::model::{self, Machine};
 use crate::root::Root;
@@ -605,12 +606,12 @@ fn of_session(
     let is_kept = there.is_some_and(|there| there.kept_open == Some(true));
     if session.messages && wish.disk.is_none() && !is_kept {
         steps.push(match super::messages_name(name) {
-            Ok(()) => Step::Open(way(machine, name, session, &paths)),
+            Ok(()) => Step::Open(way(root, machine, name, session, &paths)),
             Err(why) => cannot(open_words(name), format!("session {name}: {why}")),
         });
     }
     for disk in disks {
-        of_disk(machine, name, session, disk, &paths, steps);
+        of_disk(root, machine, name, session, disk, &paths, steps);
     }
     if let Some(there) = there {
         // A path may lead to the server whose address was not found.
@@ -693,14 +694,22 @@ fn set(
 }
 
 /// How a session is opened.
-fn way(machine: &Machine, name: &str, session: &Session, paths: &[String]) -> Mapping {
+fn way(
+    root: &Root,
+    machine: &Machine,
+    name: &str,
+    session: &Session,
+    paths: &[String],
+) -> Mapping {
     let is_new = machine.our(Side::Client, name).is_none();
     Mapping {
         session: name.to_owned(),
         paths: paths.to_vec(),
         port: session.port.filter(|port| *port != 1234),
         queues: session.queues.filter(|_| is_new),
-        key_id: setting(session, KEY_ID).filter(|_| is_new),
+        key_id: setting(session, KEY_ID)
+            .or_else(|| joined::key_id(root, name))
+            .filter(|_| is_new),
         failover_time_ms: setting(session, FAILOVER_TIME_MS.name)
             .and_then(|ms| ms.parse().ok())
             .filter(|_| is_new),
@@ -709,6 +718,7 @@ fn way(machine: &Machine, name: &str, session: &Session, paths: &[String]) -> Ma
 }
 
 fn of_disk(
+    root: &Root,
     machine: &Machine,
     name: &str,
     session: &Session,
@@ -728,7 +738,7 @@ fn of_disk(
                 .clone()
                 .filter(|checksum| checksum != DataChecksum::None.as_str()),
             identity: wanted_check(disk).filter(|check| check != IdentityCheck::Auto.as_str()),
-            ..way(machine, name, session, paths)
+            ..way(root, machine, name, session, paths)
         }));
         let called = format!("{} of session {name}", disk.device);
         disk.settings

@@ -13,9 +13,12 @@
 //!                                      <- e, ee proves the token
 //!   Hello                              ->       encrypted: the client is there now, and no replay
 //!                                      <-       encrypted: Answer
+//!   Kept                               ->       encrypted: the client has the key on its disk
 //! ```
 //!
-//! The server takes the token out of use after `Hello`, and before `Answer`. The key that stays is
+//! The server takes the token out of use after `Hello`, and keeps the key before `Answer`. The keys that the
+//! host had before go only after `Kept`: wherever the connection is lost, the client has a key that the server
+//! takes. If it joins for the first time, and has none yet, it needs another token. The key that stays is
 //! HMAC-SHA256 over the hash of the conversation, with random bytes of `Answer` as its key. So
 //! somebody who has the token and stands between the two ends has a different key with each of them.
 //!
@@ -28,10 +31,11 @@ use std::time::{Duration, Instant};
 
 use hmac::{Hmac, Mac};
 use ibtrs_proto::addr::Addr;
-use ibtrs_proto::auth::{Key, KEY_LEN};
+use ibtrs_proto::auth::{Key, KeyId, KEY_LEN};
 use serde::{Deserialize, Serialize};
 use sha2::Sha256;
 use snow::{Builder, HandshakeState, TransportState};
+use zeroize::{Zeroize, Zeroizing};
 
 use super::token::{hex, key, MOST_ADDRESSES};
 
@@ -84,12 +88,17 @@ struct Hello {
 #[derive(Serialize, Deserialize)]
 enum Answer {
     Granted {
-        random: String,
+        random: Zeroizing<String>,
+        id: String,
         addresses: Vec<String>,
         port: u16,
     },
     Refused(String),
 }
+
+/// What a client says that has the key where it survives a reboot.
+#[derive(Serialize, Deserialize)]
+struct Kept {}
 
 /// Where a client that has joined finds the server.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -190,7 +199,9 @@ impl Channel {
     }
 
     fn send(&mut self, stream: &mut impl Write, message: &impl Serialize) -> Result<(), JoinError> {
-        let text = serde_json::to_vec(message).map_err(|_| JoinError::Nonsense)?;
+        // With room for all: a text that grows leaves copies of a secret behind.
+        let mut text = Zeroizing::new(Vec::with_capacity(MOST));
+        serde_json::to_writer(&mut *text, message).map_err(|_| JoinError::Nonsense)?;
         let mut sealed = vec![0; text.len() + TAG];
         let length = self.cipher.write_message(&text, &mut sealed);
         let length = length.map_err(|_| JoinError::Nonsense)?;
@@ -202,7 +213,7 @@ impl Channel {
         stream: &mut impl Read,
     ) -> Result<T, JoinError> {
         let sealed = receive(stream).map_err(JoinError::Lost)?;
-        let mut text = vec![0; sealed.len()];
+        let mut text = Zeroizing::new(vec![0; sealed.len()]);
         let length = self.cipher.read_message(&sealed, &mut text);
         let length = length.map_err(|_| JoinError::Nonsense)?;
         let text = text.get(..length).unwrap_or_default();
@@ -214,11 +225,13 @@ impl Channel {
         let mut mac = mac.map_err(|_| JoinError::Nonsense)?;
         mac.update(KEY_OF);
         mac.update(&self.hash);
-        let made = mac.finalize().into_bytes();
-        Key::read_with(|bytes: &mut [u8; KEY_LEN]| {
+        let mut made = mac.finalize().into_bytes();
+        let key = Key::read_with(|bytes: &mut [u8; KEY_LEN]| {
             bytes.copy_from_slice(&made);
             Ok(())
-        })
+        });
+        made.as_mut_slice().zeroize();
+        key
     }
 }
 
@@ -232,6 +245,34 @@ fn builder<'a>(secret: &'a Key, prologue: &'a str) -> Result<Builder<'a>, snow::
         .prologue(prologue.as_bytes())
 }
 
+/// What a client gets of a server that it has joined.
+pub struct Given {
+    /// The key.
+    pub key: Key,
+    /// Its id.
+    pub id: KeyId,
+    /// Where the server is.
+    pub place: Place,
+    channel: Channel,
+}
+
+impl fmt::Debug for Given {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Given").field(&self.id).finish()
+    }
+}
+
+impl Given {
+    /// Tells the server that the key is kept here, so that former ones of the host may go.
+    ///
+    /// # Errors
+    ///
+    /// See [`JoinError`].
+    pub fn kept(mut self, stream: &mut impl Write) -> Result<(), JoinError> {
+        self.channel.send(stream, &Kept {})
+    }
+}
+
 /// The client's part: proves the token to the server, and takes the key.
 ///
 /// # Errors
@@ -242,7 +283,7 @@ pub fn join(
     host: &str,
     secret: &Key,
     machine: &str,
-) -> Result<(Key, Place), JoinError> {
+) -> Result<Given, JoinError> {
     let prologue = prologue(host);
     let state = builder(secret, &prologue).and_then(Builder::build_initiator);
     let mut state = state.map_err(|_| JoinError::Nonsense)?;
@@ -269,26 +310,35 @@ pub fn join(
         Answer::Refused(why) => Err(JoinError::Refused(shown(&why))),
         Answer::Granted {
             random,
+            id,
             addresses,
             port,
-        } => granted(&channel, &random, &addresses, port).ok_or(JoinError::Nonsense),
+        } => granted(channel, &random, &id, &addresses, port).ok_or(JoinError::Nonsense),
     }
 }
 
 fn granted(
-    channel: &Channel,
+    channel: Channel,
     random: &str,
+    id: &str,
     addresses: &[String],
     port: u16,
-) -> Option<(Key, Place)> {
+) -> Option<Given> {
     let key = channel.key(&key(random)?).ok()?;
+    let id = KeyId::new(id.as_bytes())?;
     // Nothing else of the other end's words reaches a file.
     let addresses = addresses
         .iter()
         .map(|text| Some(Addr::parse(text).ok()?.to_string()))
         .collect::<Option<Vec<String>>>()?;
     let is_sane = port > 0 && !addresses.is_empty() && addresses.len() <= MOST_ADDRESSES;
-    is_sane.then_some((key, Place { addresses, port }))
+    let place = Place { addresses, port };
+    is_sane.then_some(Given {
+        key,
+        id,
+        place,
+        channel,
+    })
 }
 
 /// Text of the other end, without what a terminal would take for a command or write backwards.
@@ -386,17 +436,29 @@ impl Guest {
     ///
     /// See [`JoinError`].
     pub fn grant(
-        mut self,
+        &mut self,
         stream: &mut impl Write,
         random: &Key,
+        id: &KeyId,
         place: &Place,
     ) -> Result<(), JoinError> {
         let answer = Answer::Granted {
             random: hex(random.as_bytes()),
+            id: id.as_str().to_owned(),
             addresses: place.addresses.clone(),
             port: place.port,
         };
         self.channel.send(stream, &answer)
+    }
+
+    /// Waits until the client says that it keeps the key.
+    ///
+    /// # Errors
+    ///
+    /// See [`JoinError`].
+    pub fn wait_kept(mut self, stream: &mut impl Read) -> Result<(), JoinError> {
+        let Kept {} = self.channel.receive(stream)?;
+        Ok(())
     }
 
     /// Tells the client that it gets no key.

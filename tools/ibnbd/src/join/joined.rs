@@ -6,6 +6,7 @@
 use std::io;
 use std::net::IpAddr;
 
+use ibtrs_proto::auth::KeyId;
 use serde::{Deserialize, Serialize};
 
 use super::handshake::Place;
@@ -32,6 +33,9 @@ pub struct Joined {
     pub port: u16,
     /// Where this machine joined it.
     pub joined_at: Vec<IpAddr>,
+    /// The id of the key, if it is not the usual one.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub key_id: Option<String>,
 }
 
 #[derive(Default, Serialize, Deserialize)]
@@ -43,8 +47,9 @@ struct File {
 
 impl Joined {
     /// The server that a client has joined by a session.
-    pub fn new(session: &str, place: &Place, joined_at: &[IpAddr]) -> Self {
+    pub fn new(session: &str, id: &KeyId, place: &Place, joined_at: &[IpAddr]) -> Self {
         Self {
+            key_id: (*id != KeyId::default()).then(|| id.as_str().to_owned()),
             joined_at: joined_at.to_vec(),
             session: session.to_owned(),
             addresses: place.addresses.clone(),
@@ -58,6 +63,7 @@ impl Joined {
             session: self.session.clone(),
             paths: self.addresses.clone(),
             port: (self.port != 1234).then_some(self.port),
+            key_id: self.key_id.clone(),
             ..Mapping::default()
         }
     }
@@ -89,6 +95,14 @@ pub fn all(root: &Root) -> io::Result<Vec<Joined>> {
     Ok(file.server)
 }
 
+/// The id of the key of a session that was made by joining a server, unless it is the usual one.
+pub fn key_id(root: &Root, session: &str) -> Option<String> {
+    // Whoever needs more of a file that is wrong says so.
+    let all = all(root).unwrap_or_default();
+    let own = all.into_iter().find(|joined| joined.session == session);
+    own.and_then(|joined| joined.key_id)
+}
+
 /// The text of the file with a server in it, in place of the one of the same session.
 ///
 /// # Errors
@@ -114,6 +128,7 @@ mod tests {
             addresses: vec![address.to_owned(), "ip:10.0.9.1".to_owned()],
             port: 1235,
             joined_at: vec!["192.168.1.1".parse().unwrap()],
+            key_id: None,
         }
     }
 
@@ -130,6 +145,15 @@ mod tests {
         tree.file(FILE, with(&root, &moved).unwrap());
         assert_eq!(all(&root).unwrap(), [second, moved]);
         assert!(tree.text(FILE).starts_with("# Servers"));
+        assert!(!tree.text(FILE).contains("key_id"));
+        let again = Joined {
+            key_id: Some("join-1".to_owned()),
+            ..joined("a", "ip:10.0.3.1")
+        };
+        tree.file(FILE, with(&root, &again).unwrap());
+        assert_eq!(key_id(&root, "a").as_deref(), Some("join-1"));
+        assert_eq!((key_id(&root, "b"), key_id(&root, "c")), (None, None));
+        assert_eq!(again.mapping().key_id.as_deref(), Some("join-1"));
     }
 
     #[test]

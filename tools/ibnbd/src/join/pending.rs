@@ -11,6 +11,7 @@ use std::net::SocketAddr;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 
 use rustix::fs::{flock, FlockOperation};
+use zeroize::Zeroizing;
 
 use super::token::Token;
 use crate::exchange::{exchange, Mode};
@@ -108,7 +109,7 @@ fn path(host: &str) -> String {
 /// The system's.
 pub fn issue(root: &Root, token: &Token, _lock: &Lock) -> io::Result<()> {
     let until = now(root)?.saturating_add(LIFETIME_S);
-    let text = format!("{until}\n{}\n", token.text());
+    let text = Zeroizing::new(format!("{until}\n{}\n", *token.text()));
     exchange(
         &root.real(&path(&token.host)),
         text.as_bytes(),
@@ -139,7 +140,7 @@ pub fn all(root: &Root, lock: &Lock) -> io::Result<Vec<Pending>> {
 
 /// A token of a file, unless its time is over.
 fn read(root: &Root, name: &str, now: u64) -> Option<Pending> {
-    let text = root.read(&path(name)).ok()?;
+    let text = Zeroizing::new(root.read(&path(name)).ok()?);
     let (until, text) = text.split_once('\n')?;
     let token = Token::parse(text).ok()?;
     let left_s = until.parse::<u64>().ok()?.checked_sub(now)?;

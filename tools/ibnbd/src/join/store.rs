@@ -2,17 +2,23 @@
 
 //! Keys that survive a reboot.
 //!
-//! Where systemd runs, a key is a credential that only this machine can decrypt, and
-//! `ibnbd-key@SESSION.service` loads it at each boot. Elsewhere it is a file that only root can read.
+//! Where systemd runs, they are a credential that only this machine can decrypt, and
+//! `ibnbd-key@SESSION.service` loads it at each boot. Elsewhere they are a file that only root can read.
+//!
+//! A session may have several keys, a line each, the oldest first: a key that a client has joined with stays
+//! beside the former ones until the client has said that it keeps it. Nobody is locked out by a connection that
+//! is lost in between.
 
 use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::time::Duration;
 
-use ibtrs_proto::auth::{Key, KeyId, KEY_TEXT_LEN};
+use ibtrs_proto::auth::{Key, KeyError, KeyId, KEY_TEXT_LEN};
+use zeroize::{Zeroize, Zeroizing};
 
 use crate::exchange::{exchange, Mode};
+use crate::keyring::{self, KeyringError, LoadedKey};
 use crate::program;
 use crate::root::Root;
 
@@ -22,7 +28,15 @@ const SYSTEMD: &str = "/run/systemd/system";
 /// How long systemd may take to encrypt a key, with a TPM, or to start a unit.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Where a key is kept.
+/// Most keys of a session.
+pub const MOST_KEYS: usize = 4;
+/// Bytes of the longest text of the keys of a session, with blanks around it.
+pub const MOST_TEXT: usize = MOST_KEYS * (KEY_TEXT_LEN + 1) + 64;
+
+/// A key with its id.
+pub type Named = (KeyId, Key);
+
+/// Where keys are kept.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Kept {
     /// An encrypted credential of this machine.
@@ -65,45 +79,135 @@ pub fn check(root: &Root, session: &str) -> Result<(), String> {
     encrypt(root, session, b"a trial").map(drop).map_err(failed)
 }
 
-/// Keeps the key of a session.
+/// Keeps the keys of a session, in place of those that were kept.
 ///
 /// # Errors
 ///
 /// The system's.
-pub fn keep(root: &Root, session: &str, id: &KeyId, key: &Key) -> io::Result<Kept> {
+pub fn keep(root: &Root, session: &str, keys: &[Named]) -> io::Result<Kept> {
     make_folder(root)?;
-    let mut text = [0; KEY_TEXT_LEN];
-    let length = key.write(id, &mut text);
-    let plain = text.get(..length).unwrap_or_default();
-    let written = if has_services(root) {
+    let plain = text(keys);
+    if has_services(root) {
         let file = format!("{FOLDER}/{session}.cred");
-        let sealed = encrypt(root, session, plain);
-        sealed
-            .and_then(|sealed| exchange(&root.real(&file), &sealed, &Mode::Private))
-            .map(|()| Kept::Credential(file))
+        let sealed = encrypt(root, session, &plain)?;
+        exchange(&root.real(&file), &sealed, &Mode::Private).map(|()| Kept::Credential(file))
     } else {
         let file = format!("{FOLDER}/{session}.key");
-        exchange(&root.real(&file), &[plain, b"\n"].concat(), &Mode::Private)
-            .map(|()| Kept::File(file))
-    };
-    text.fill(0);
-    std::hint::black_box(&text);
-    written
+        exchange(&root.real(&file), &plain, &Mode::Private).map(|()| Kept::File(file))
+    }
 }
 
-/// The text of the key of a session that was kept.
+/// The text of keys, of which no other copy is left.
+fn text(keys: &[Named]) -> Zeroizing<Vec<u8>> {
+    // With room for all: a text that grows leaves copies behind.
+    let mut text = Zeroizing::new(Vec::with_capacity(keys.len() * (KEY_TEXT_LEN + 1)));
+    for (id, key) in keys {
+        let mut line = [0; KEY_TEXT_LEN];
+        let length = key.write(id, &mut line);
+        text.extend_from_slice(line.get(..length).unwrap_or_default());
+        text.push(b'\n');
+        line.zeroize();
+    }
+    text
+}
+
+/// The keys of a text, a line each.
 ///
 /// # Errors
 ///
-/// The system's; `NotFound` if there is none.
-pub fn read(root: &Root, session: &str) -> io::Result<Vec<u8>> {
+/// See [`KeyError`]; a text without any is no key.
+pub fn parse(text: &[u8]) -> Result<Vec<Named>, KeyError> {
+    let lines = text.trim_ascii().split(|&byte| byte == b'\n');
+    lines.map(|line| Key::parse(line.trim_ascii())).collect()
+}
+
+/// The keys of a session that were kept.
+///
+/// # Errors
+///
+/// The system's; `NotFound` if there are none.
+pub fn read(root: &Root, session: &str) -> io::Result<Vec<Named>> {
     let sealed = format!("{FOLDER}/{session}.cred");
-    if !root.exists(&sealed) {
-        return fs::read(root.real(&format!("{FOLDER}/{session}.key")));
+    let text = if root.exists(&sealed) {
+        let mut creds = program::command(root, "systemd-creds");
+        creds.args(["decrypt", &format!("--name={session}.cred"), "-", "-"]);
+        program::filtered(creds, &fs::read(root.real(&sealed))?)
+    } else {
+        fs::read(root.real(&format!("{FOLDER}/{session}.key")))
+    };
+    let wrong = |error: KeyError| io::Error::new(io::ErrorKind::InvalidData, error.as_str());
+    parse(&Zeroizing::new(text?)).map_err(wrong)
+}
+
+/// Keeps one more key of a session, and loads it. The former ones stay, as far as there is room: the first
+/// and the last are those that may be in use.
+///
+/// # Errors
+///
+/// The system's, in words.
+pub fn add(root: &Root, session: &str, id: KeyId, key: &Key) -> Result<Kept, String> {
+    // Those that cannot be read could not be loaded at the next boot, either.
+    let mut keys = read(root, session).unwrap_or_default();
+    keys.retain(|(former, _)| *former != id);
+    while keys.len() >= MOST_KEYS {
+        keys.remove(1);
     }
-    let mut creds = program::command(root, "systemd-creds");
-    creds.args(["decrypt", &format!("--name={session}.cred"), "-", "-"]);
-    program::filtered(creds, &fs::read(root.real(&sealed))?)
+    keys.push((id, key.clone()));
+    let kept = keep(root, session, &keys).map_err(|error| error.to_string())?;
+    keyring::load(root, &id, session, key).map_err(|error| error.to_string())?;
+    Ok(kept)
+}
+
+/// Has the keys of a session go that are older than the one with that id, which is in use: from the files, and
+/// from the kernel. Returns their ids.
+///
+/// # Errors
+///
+/// The system's, in words.
+pub fn settle(root: &Root, session: &str, id: &KeyId) -> Result<Vec<KeyId>, String> {
+    let mut keys = read(root, session).map_err(|error| error.to_string())?;
+    let at = keys.iter().position(|(own, _)| own == id).unwrap_or(0);
+    if at == 0 {
+        return Ok(Vec::new());
+    }
+    let newer = keys.split_off(at);
+    keep(root, session, &newer).map_err(|error| error.to_string())?;
+    let former: Vec<KeyId> = keys.iter().map(|(id, _)| *id).collect();
+    unload(root, session, &former).map_err(|error| error.to_string())?;
+    Ok(former)
+}
+
+/// Takes keys of a session out of the kernel, as far as it has them.
+///
+/// # Errors
+///
+/// See [`KeyringError`].
+pub fn unload(root: &Root, session: &str, ids: &[KeyId]) -> Result<(), KeyringError> {
+    let loaded = keyring::keys(root)?;
+    let is_one = |key: &&LoadedKey| {
+        key.session == session && ids.iter().any(|id| id.as_str() == key.id.as_str())
+    };
+    let mut gone = loaded.iter().filter(is_one);
+    gone.try_for_each(|key| keyring::remove(root, key))
+}
+
+/// The id of one more key of a session: `default` for the first one, then one of its own.
+///
+/// # Errors
+///
+/// The system's, in words.
+pub fn new_id(root: &Root, session: &str, random: &Key) -> Result<KeyId, String> {
+    let kept = read(root, session).unwrap_or_default();
+    let loaded = keyring::keys(root).map_err(|error| error.to_string())?;
+    let is_first = kept.is_empty() && !loaded.iter().any(|key| key.session == session);
+    if is_first {
+        return Ok(KeyId::default());
+    }
+    // Nothing of the key itself: the fingerprint of what it is made of is no secret.
+    let print = keyring::fingerprint(random);
+    let text = format!("join-{}", print.get(..9).unwrap_or_default());
+    // Digits and dashes are an id.
+    Ok(KeyId::new(text.as_bytes()).unwrap_or_default())
 }
 
 /// Forgets the key of a session that was kept, and has systemd load none. Returns whether there was one.
@@ -171,7 +275,7 @@ mod tests {
 
     fn kept(root: &Root) -> Kept {
         check(root, "web1").unwrap();
-        keep(root, "web1", &KeyId::default(), &Key::new(KEY)).unwrap()
+        keep(root, "web1", &[(KeyId::default(), Key::new(KEY))]).unwrap()
     }
 
     fn is_private(root: &Root, file: &str) {
@@ -189,10 +293,11 @@ mod tests {
         is_private(&root, FOLDER);
         let (id, key) = Key::parse(tree.text(kept.file()).as_bytes()).unwrap();
         assert_eq!((id.as_str(), key.as_bytes()), ("default", &KEY));
-        assert_eq!(
-            read(&root, "web1").unwrap(),
-            tree.text(kept.file()).as_bytes()
-        );
+        let read_back = read(&root, "web1").unwrap();
+        let [(id, key)] = read_back.as_slice() else {
+            panic!("{read_back:?}");
+        };
+        assert_eq!((id.as_str(), key.as_bytes()), ("default", &KEY));
         assert_eq!(
             read(&root, "web2").unwrap_err().kind(),
             io::ErrorKind::NotFound
@@ -237,11 +342,93 @@ mod tests {
         let text = tree.text(kept.file());
         assert!(text.starts_with("encrypt --name=web1.cred - -\n"), "{text}");
         assert!(text.contains("ibtrs-key-1:default:0505"));
-        let read = String::from_utf8(read(&root, "web1").unwrap()).unwrap();
-        assert!(
-            read.starts_with("decrypt --name=web1.cred - -\nencrypt"),
-            "{read}"
+        // What the program says about decrypting it is no key.
+        let error = read(&root, "web1").unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+    }
+
+    /// A machine whose kernel has a keyring, and a program in place of keyctl.
+    fn with_keyring() -> (Tree, Root) {
+        let tree = Tree::new();
+        tree.file("/ring", "77 78\n").keyctl().file(
+            "/proc/keys",
+            "0000004d I--Q---     1 perm 3d010000     0     0 logon     ibtrs:default:web1: 32\n\
+             0000004e I--Q---     1 perm 3d010000     0     0 logon     ibtrs:a:web2: 32\n",
         );
+        let root = Root::new(tree.base());
+        (tree, root)
+    }
+
+    fn id(text: &str) -> KeyId {
+        KeyId::new(text.as_bytes()).unwrap()
+    }
+
+    fn ids(root: &Root) -> Vec<String> {
+        let keys = read(root, "web1").unwrap();
+        keys.iter().map(|(id, _)| id.as_str().to_owned()).collect()
+    }
+
+    #[test]
+    fn former_keys_stay_until_the_new_one_is_in_use() {
+        let (tree, root) = with_keyring();
+        kept(&root);
+        add(&root, "web1", id("b"), &Key::new([6; 32])).unwrap();
+        assert_eq!(ids(&root), ["default", "b"]);
+        assert!(tree
+            .text("/keyctl.log")
+            .contains("padd logon ibtrs:b:web1 @s"));
+        assert!(!tree.text("/keyctl.log").contains("unlink"));
+        // One that was given out later may be in use as well.
+        add(&root, "web1", id("c"), &Key::new([7; 32])).unwrap();
+        assert_eq!(settle(&root, "web1", &id("b")).unwrap(), [KeyId::default()]);
+        assert_eq!(ids(&root), ["b", "c"]);
+        assert!(tree.text("/keyctl.log").contains("unlink 77 %:.ibtrs"));
+        assert!(!tree.text("/keyctl.log").contains("unlink 78"));
+        assert_eq!(settle(&root, "web1", &id("b")).unwrap(), []);
+        // One that is not kept settles nothing.
+        assert_eq!(settle(&root, "web1", &id("d")).unwrap(), []);
+        assert_eq!(ids(&root), ["b", "c"]);
+    }
+
+    #[test]
+    fn there_is_room_for_a_few_keys() {
+        let (_tree, root) = with_keyring();
+        kept(&root);
+        for number in 0..9_u8 {
+            let id = id(&format!("k{number}"));
+            add(&root, "web1", id, &Key::new([number; 32])).unwrap();
+        }
+        assert_eq!(ids(&root), ["default", "k6", "k7", "k8"]);
+        // The same id once more takes the place of the former one.
+        add(&root, "web1", id("k7"), &Key::new(KEY)).unwrap();
+        assert_eq!(ids(&root), ["default", "k6", "k8", "k7"]);
+        let most = KeyId::new(&[b'x'; 32]).unwrap();
+        let longest: Vec<Named> = (0..MOST_KEYS).map(|_| (most, Key::new(KEY))).collect();
+        assert!(text(&longest).len() < MOST_TEXT);
+    }
+
+    #[test]
+    fn the_first_key_is_the_default() {
+        let (_tree, root) = with_keyring();
+        let random = Key::new(KEY);
+        // The kernel has one of web1, which the operator has loaded.
+        let name = new_id(&root, "web1", &random).unwrap();
+        assert!(name.as_str().starts_with("join-"), "{name:?}");
+        assert_eq!(new_id(&root, "new", &random).unwrap(), KeyId::default());
+        keep(&root, "new", &[(KeyId::default(), Key::new(KEY))]).unwrap();
+        assert_ne!(new_id(&root, "new", &random).unwrap(), KeyId::default());
+        let other = new_id(&root, "new", &Key::new([1; 32])).unwrap();
+        assert_ne!(other, new_id(&root, "new", &random).unwrap());
+    }
+
+    #[test]
+    fn several_keys_are_read_line_by_line() {
+        let both = text(&[(id("a"), Key::new(KEY)), (id("b"), Key::new([1; 32]))]);
+        assert_eq!(parse(&both).unwrap().len(), 2);
+        let (_, cut) = both.split_at(20);
+        for wrong in [&b""[..], b"\n", cut] {
+            assert!(parse(wrong).is_err(), "{wrong:?}");
+        }
     }
 
     #[test]

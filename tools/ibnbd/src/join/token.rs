@@ -13,6 +13,7 @@ use std::net::IpAddr;
 use ibtrs_proto::auth::{Key, KEY_LEN};
 use ibtrs_proto::name::SessionName;
 use sha2::{Digest, Sha256};
+use zeroize::Zeroizing;
 
 const PREFIX: &str = "ibtrs-token-1/";
 const CHECK_BYTES: usize = 4;
@@ -59,17 +60,18 @@ impl TokenError {
 
 impl Token {
     /// The token as text.
-    pub fn text(&self) -> String {
+    pub fn text(&self) -> Zeroizing<String> {
         let addresses: Vec<String> = self.addresses.iter().map(IpAddr::to_string).collect();
-        let mut text = format!(
-            "{PREFIX}{}/{}/{}/",
-            self.host,
-            addresses.join(","),
-            self.port
-        );
-        text += &hex(self.secret.as_bytes());
+        // With room for all: a text that grows leaves copies of the secret behind.
+        let mut text = Zeroizing::new(String::with_capacity(MOST));
+        let (host, addresses, port) = (&self.host, addresses.join(","), self.port);
+        // Writing to a string does not fail.
+        let _ = write!(text, "{PREFIX}{host}/{addresses}/{port}/");
+        text.push_str(&hex(self.secret.as_bytes()));
         let check = check(&text);
-        text + "/" + &check
+        text.push('/');
+        text.push_str(&check);
+        text
     }
 
     /// Reads a text, with blanks around it.
@@ -81,7 +83,7 @@ impl Token {
         let text = text.trim();
         let parts = text.strip_prefix(PREFIX).ok_or(TokenError::Prefix)?;
         let (checked, said) = text.rsplit_once('/').ok_or(TokenError::Check)?;
-        if text.len() > MOST || check(checked) != said {
+        if text.len() > MOST || check(checked).as_str() != said {
             return Err(TokenError::Check);
         }
         let parts: Vec<&str> = parts.split('/').collect();
@@ -105,18 +107,19 @@ impl Token {
     }
 }
 
-fn check(text: &str) -> String {
+fn check(text: &str) -> Zeroizing<String> {
     let sum = Sha256::digest(text.as_bytes());
     hex(sum.get(..CHECK_BYTES).unwrap_or_default())
 }
 
-/// Bytes as lower-case hexadecimal digits.
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |mut text, byte| {
+/// Bytes as lower-case hexadecimal digits, which may be those of a secret.
+pub(crate) fn hex(bytes: &[u8]) -> Zeroizing<String> {
+    let mut text = Zeroizing::new(String::with_capacity(2 * bytes.len()));
+    for byte in bytes {
         // Writing to a string does not fail.
         let _ = write!(text, "{byte:02x}");
-        text
-    })
+    }
+    text
 }
 
 /// A secret from its digits.
@@ -159,7 +162,7 @@ mod tests {
         /// The check finds each change, so that nothing of it reaches a server.
         #[test]
         fn no_change_passes(at in 0..200_usize, to in "[ -~]") {
-            let text = token().text();
+            let text = token().text().to_string();
             let at = at % text.len();
             let changed = format!("{}{to}{}", &text[..at], &text[at + 1..]);
             if changed != text && changed.trim() != text {
@@ -170,7 +173,7 @@ mod tests {
 
     #[test]
     fn a_token_is_read_as_it_was_written() {
-        let text = token().text();
+        let text = token().text().to_string();
         assert!(text.starts_with("ibtrs-token-1/web1/10.0.1.1,fd00::1/11235/3031"));
         let read = Token::parse(&format!("  {text}\r\n")).unwrap();
         assert_eq!(read.secret.as_bytes(), token().secret.as_bytes());
@@ -184,7 +187,7 @@ mod tests {
 
     #[test]
     fn what_is_no_token_says_why() {
-        let text = token().text();
+        let text = token().text().to_string();
         let cases = [
             ("", TokenError::Prefix),
             ("ibtrs-key-1:default:00:00", TokenError::Prefix),
@@ -205,7 +208,7 @@ mod tests {
             format!("a/10.0.1.1/1/{secret}/more"),
         ] {
             let text = format!("{PREFIX}{parts}");
-            let text = format!("{text}/{}", check(&text));
+            let text = format!("{text}/{}", *check(&text));
             assert_eq!(Token::parse(&text).unwrap_err(), TokenError::Part, "{text}");
         }
     }

@@ -19,8 +19,24 @@ fn place() -> Place {
 
 /// What both ends have in the end.
 struct Ended {
-    client: Result<(Key, Place), JoinError>,
+    client: Result<(Key, KeyId, Place), JoinError>,
     server: Result<Key, JoinError>,
+}
+
+/// A client that keeps its key at once.
+fn come(
+    stream: &mut UnixStream,
+    host: &str,
+    secret: [u8; 32],
+) -> Result<(Key, KeyId, Place), JoinError> {
+    let given = join(stream, host, &Key::new(secret), "machine1")?;
+    let (key, id, place) = (given.key.clone(), given.id, given.place.clone());
+    given.kept(stream)?;
+    Ok((key, id, place))
+}
+
+fn id() -> KeyId {
+    KeyId::new(b"join-1").unwrap()
 }
 
 /// A server that knows one token.
@@ -29,11 +45,12 @@ fn serve(stream: &mut UnixStream, host: &str, place: &Place) -> Result<Key, Join
     if knock.host() != host {
         return Err(JoinError::Stranger);
     }
-    let guest = knock.answer(stream, &Key::new(SECRET))?;
+    let mut guest = knock.answer(stream, &Key::new(SECRET))?;
     assert_eq!(guest.machine, "machine1");
     let random = Key::new(RANDOM);
     let key = guest.key(&random)?;
-    guest.grant(stream, &random, place)?;
+    guest.grant(stream, &random, &id(), place)?;
+    guest.wait_kept(stream)?;
     Ok(key)
 }
 
@@ -41,7 +58,7 @@ fn run(host: &str, secret: [u8; 32], place: &Place) -> Ended {
     let (mut here, mut there) = UnixStream::pair().unwrap();
     thread::scope(|scope| {
         let server = scope.spawn(move || serve(&mut there, "web1", place));
-        let client = join(&mut here, host, &Key::new(secret), "machine1");
+        let client = come(&mut here, host, secret);
         drop(here);
         Ended {
             client,
@@ -53,8 +70,9 @@ fn run(host: &str, secret: [u8; 32], place: &Place) -> Ended {
 #[test]
 fn both_ends_have_the_same_key() {
     let Ended { client, server } = run("web1", SECRET, &place());
-    let (key, found) = client.unwrap();
+    let (key, named, found) = client.unwrap();
     assert_eq!(key.as_bytes(), server.unwrap().as_bytes());
+    assert_eq!(named, id());
     // With `gid:` all digits.
     assert_eq!(found.addresses[0], "ip:10.0.1.1");
     assert_eq!((found.addresses.len(), found.port), (2, 1234));
@@ -109,9 +127,12 @@ fn relay(change: impl Fn(usize, &mut Vec<u8>) + Sync) -> (Ended, Vec<Vec<u8>>) {
     let mut seen = Vec::new();
     let ended = thread::scope(|scope| {
         let server = scope.spawn(move || serve(&mut there, "web1", &place()));
-        let client = scope.spawn(move || join(&mut here, "web1", &Key::new(SECRET), "machine1"));
+        let client = scope.spawn(move || come(&mut here, "web1", SECRET));
         // From which end each message comes.
-        for (number, from_client) in [true, true, false, true, false].into_iter().enumerate() {
+        for (number, from_client) in [true, true, false, true, false, true]
+            .into_iter()
+            .enumerate()
+        {
             let (from, to) = match from_client {
                 true => (&mut left, &mut right),
                 false => (&mut right, &mut left),
@@ -138,7 +159,7 @@ fn relay(change: impl Fn(usize, &mut Vec<u8>) + Sync) -> (Ended, Vec<Vec<u8>>) {
 fn each_changed_bit_is_found() {
     let (ended, seen) = relay(|_, _| {});
     assert!(ended.client.is_ok() && ended.server.is_ok());
-    assert_eq!(seen.len(), 5);
+    assert_eq!(seen.len(), 6);
     for (message, whole) in seen.iter().enumerate() {
         for at in (0..whole.len()).step_by(7) {
             let flip = |number, bytes: &mut Vec<u8>| {
@@ -147,9 +168,9 @@ fn each_changed_bit_is_found() {
                 }
             };
             let (ended, _) = relay(flip);
-            assert!(ended.client.is_err(), "message {message}, byte {at}");
-            // The last message is the server's: it cannot know whether it arrives.
-            assert!(ended.server.is_err() || message == 4);
+            assert!(ended.server.is_err(), "message {message}, byte {at}");
+            // The last message is the client's: it cannot know whether it arrives, and need not.
+            assert!(ended.client.is_err() || message == 5);
         }
     }
 }
@@ -178,12 +199,14 @@ fn between_the_ends_are_two_keys() {
     let (mut right, mut there) = UnixStream::pair().unwrap();
     let secret = || Key::new(SECRET);
     let server = thread::spawn(move || serve(&mut there, "web1", &place()));
-    let client = thread::spawn(move || join(&mut here, "web1", &secret(), "m"));
-    join(&mut right, "web1", &secret(), "machine1").unwrap();
+    let client = thread::spawn(move || come(&mut here, "web1", SECRET));
+    come(&mut right, "web1", SECRET).unwrap();
     let guest = Knock::receive(&mut left).unwrap();
-    let guest = guest.answer(&mut left, &secret()).unwrap();
-    guest.grant(&mut left, &Key::new(RANDOM), &place()).unwrap();
-    let (of_client, _) = client.join().unwrap().unwrap();
+    let mut guest = guest.answer(&mut left, &secret()).unwrap();
+    let random = Key::new(RANDOM);
+    guest.grant(&mut left, &random, &id(), &place()).unwrap();
+    guest.wait_kept(&mut left).unwrap();
+    let (of_client, ..) = client.join().unwrap().unwrap();
     let of_server = server.join().unwrap().unwrap();
     assert_ne!(of_client.as_bytes(), of_server.as_bytes());
 }

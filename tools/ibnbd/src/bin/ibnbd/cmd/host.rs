@@ -2,6 +2,8 @@
 
 //! `host list`, `add`, `remove` and `set`.
 
+use std::io;
+
 use clap::{Args, Subcommand};
 use ibnbd_host::advice::Task;
 use ibnbd_host::configfs::change::{self, Limits};
@@ -9,7 +11,6 @@ use ibnbd_host::configfs::{self, Host};
 use ibnbd_host::document::{Hosts, FORMAT};
 use ibnbd_host::family::Side;
 use ibnbd_host::join::{pending, store};
-use ibnbd_host::keyring;
 use ibnbd_host::prefix::{self, Prefix};
 use ibtrs_proto::auth::KeyId;
 
@@ -205,7 +206,8 @@ fn add_with_token(context: &Context, name: &str, limits: &Limits, words: &TokenW
             return Err(failure.todo(format!("ibnbd host set {name} SETTING=VALUE")));
         }
         Some(host) if host.paths > 0 && !words.force => {
-            let why = "it is connected, and the token replaces its key, which ends its paths";
+            let why =
+                "it is connected, and the client that joins replaces its key, which ends its paths";
             let failure = Failure::new(
                 REFUSED,
                 format!("cannot issue a token for host {name}"),
@@ -244,15 +246,16 @@ fn remove(context: &Context, name: &str, force: bool) -> Done {
 fn forget_key(context: &Context, name: &str) -> Done {
     let root = &context.root;
     let what = || format!("the key of host {name}");
-    let forgot = store::forget(root, name).map_err(|error| Failure::system(what(), &error))?;
-    if !forgot {
-        return Ok(0);
-    }
+    let ids: Vec<KeyId> = match store::read(root, name) {
+        Ok(kept) => kept.iter().map(|(id, _)| *id).collect(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
+        // There is one at least.
+        Err(_) => vec![KeyId::default()],
+    };
+    // From the kernel first: what goes from the files only is still accepted.
     let failed = |error| key::failure(context, what(), &error);
-    let keys = keyring::keys(root).map_err(failed)?;
-    if let Some(loaded) = key::find(&keys, name, &KeyId::default()) {
-        keyring::remove(root, loaded).map_err(failed)?;
-    }
+    store::unload(root, name, &ids).map_err(failed)?;
+    store::forget(root, name).map_err(|error| Failure::system(what(), &error))?;
     Ok(0)
 }
 

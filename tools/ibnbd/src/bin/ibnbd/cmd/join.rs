@@ -3,22 +3,23 @@
 //! `join`: turns a token of a server into a key that stays.
 
 use std::fs;
-use std::io::{self, IsTerminal, Read};
+use std::io::{self, BufRead, IsTerminal, Read};
 use std::net::{IpAddr, TcpStream};
 use std::thread;
 use std::time::Duration;
 
 use clap::Args;
+use ibnbd_host::config::{self, plan};
 use ibnbd_host::family::Side;
 use ibnbd_host::host;
-use ibnbd_host::join::handshake::{self, JoinError, Limited, Place};
+use ibnbd_host::join::handshake::{self, Given, JoinError, Limited, Place};
 use ibnbd_host::join::joined::{self, Joined};
 use ibnbd_host::join::store::{self, Kept};
 use ibnbd_host::join::token::{self, Token};
 use ibnbd_host::keyring;
-use ibtrs_proto::auth::KeyId;
+use zeroize::Zeroizing;
 
-use super::{discover, key, modules, observe, Done};
+use super::{change, discover, key, modules, observe, Done};
 use crate::act;
 use crate::context::Context;
 use crate::fail::{even_unread, Failure, NOT_FOUND, REFUSED};
@@ -43,8 +44,12 @@ pub(crate) struct JoinArgs {
 
 /// How long a connection to an address of the server may take.
 const CONNECT: Duration = Duration::from_secs(5);
+/// How long the server may take to notice that connections are closed.
+const SETTLE: Duration = Duration::from_millis(100);
 /// How long the server may take to make a key and keep it.
 const ANSWER: Duration = Duration::from_secs(90);
+/// How long it may take to tell the server that the key is kept.
+const KEPT: Duration = Duration::from_secs(10);
 
 pub(super) fn join(context: &Context, words: &JoinArgs) -> Done {
     let token = token(&words.token)?;
@@ -57,32 +62,41 @@ pub(super) fn join(context: &Context, words: &JoinArgs) -> Done {
     let made = act::with_progress("make a key with the server", || {
         handshake::join(&mut stream, &token.host, &token.secret, &name)
     });
-    let (key, place) = made.map_err(|error| refused(&what, &token, error))?;
-    let server = Joined::new(
-        &token.host,
-        &within_reach(place, &reached),
-        &token.addresses,
-    );
-    keep(context, &what, &server, &key)?;
-    let fingerprint = keyring::fingerprint(&key);
-    drop(key);
+    let given = made.map_err(|error| refused(&what, &token, error))?;
+    let place = within_reach(given.place.clone(), &reached);
+    let server = Joined::new(&token.host, &given.id, &place, &token.addresses);
+    keep(context, &what, &server, &given)?;
+    let fingerprint = keyring::fingerprint(&given.key);
+    stream.extend(KEPT);
+    if let Err(error) = given.kept(&mut stream) {
+        note!("warning: the server does not know that this machine keeps the key: {error}; a former key stays valid there");
+    }
     note!(
         "joined as {}; the fingerprint of the key is {fingerprint}",
         token.host
     );
-    let found = discover::ask(context, &server.mapping())?;
+    let mut session = server.mapping();
+    if context
+        .machine()
+        .our(Side::Client, &session.session)
+        .is_some()
+    {
+        // It has the key by now.
+        session.key_id = None;
+    }
+    let found = discover::ask(context, &session)?;
     even_unread(discover::show(context, &server.session, found))?;
     Ok(0)
 }
 
 /// The token, from where the words say.
 fn token(words: &str) -> Result<Token, Failure> {
-    let mut text = words.to_owned();
+    let mut text = Zeroizing::new(words.to_owned());
     if words == "-" {
         if io::stdin().is_terminal() {
             note!("paste the token, then press Enter");
         }
-        text = read_line().map_err(|error| Failure::system("standard input", &error))?;
+        *text = read_line().map_err(|error| Failure::system("standard input", &error))?;
     }
     Token::parse(&text).map_err(|error| {
         Failure::usage("token", error.as_str()).todo(
@@ -92,9 +106,10 @@ fn token(words: &str) -> Result<Token, Failure> {
 }
 
 fn read_line() -> io::Result<String> {
-    let mut text = String::new();
+    // With room for all: a text that grows leaves copies behind.
+    let mut text = String::with_capacity(token::MOST + 1);
     let most = token::MOST as u64 + 1;
-    io::BufRead::read_line(&mut io::BufReader::new(io::stdin().take(most)), &mut text)?;
+    io::stdin().lock().take(most).read_line(&mut text)?;
     Ok(text)
 }
 
@@ -138,7 +153,8 @@ fn check(context: &Context, what: &str, token: &Token, force: bool) -> Result<()
     Ok(())
 }
 
-/// A connection to the first address that answers, and all that do.
+/// A connection to the first address that answers, and all that do. The connections that show that are closed
+/// before: the server takes only a few of one client.
 fn connect(what: &str, token: &Token) -> Result<(TcpStream, Vec<IpAddr>), Failure> {
     let tries: Vec<_> = token
         .addresses
@@ -151,7 +167,6 @@ fn connect(what: &str, token: &Token) -> Result<(TcpStream, Vec<IpAddr>), Failur
             )
         })
         .collect();
-    let mut connected = None;
     let (mut reached, mut lost) = (Vec::new(), Vec::new());
     act::with_progress("connect to the server", || {
         for (address, tried) in tries {
@@ -159,15 +174,12 @@ fn connect(what: &str, token: &Token) -> Result<(TcpStream, Vec<IpAddr>), Failur
                 .join()
                 .unwrap_or_else(|_| Err(io::ErrorKind::Other.into()));
             match tried {
-                Ok(stream) => {
-                    reached.push(address);
-                    connected.get_or_insert(stream);
-                }
+                Ok(_) => reached.push(address),
                 Err(error) => lost.push(format!("{address}: {error}")),
             }
         }
     });
-    let Some(stream) = connected else {
+    let Some(first) = reached.first() else {
         let failure = Failure::new(
             REFUSED,
             what,
@@ -179,6 +191,9 @@ fn connect(what: &str, token: &Token) -> Result<(TcpStream, Vec<IpAddr>), Failur
             token.port
         )));
     };
+    thread::sleep(SETTLE);
+    let stream = TcpStream::connect_timeout(&(*first, token.port).into(), CONNECT)
+        .map_err(|error| Failure::system(what, &error).todo("try it again"))?;
     for line in lost {
         note!("warning: no path over an address that this machine does not reach: {line}");
     }
@@ -198,6 +213,23 @@ fn within_reach(place: Place, reached: &[IpAddr]) -> Place {
     }
 }
 
+/// The files may name a key that the session had before.
+fn warn_of_files(context: &Context, session: &str, id: &str) {
+    let files = config::files(&context.root, config::FOLDER);
+    // Whoever reads them for their own sake says what is wrong with them.
+    let Some(Ok(config)) = files.ok().map(|files| config::read(&files)) else {
+        return;
+    };
+    let names_other = |own: &&config::Session| {
+        let is_it = plan::name(&context.root, own) == session;
+        is_it && (own.settings.iter()).any(|(key, value)| key == "key_id" && value != id)
+    };
+    if config.sessions.iter().find(names_other).is_some() {
+        let folder = config::FOLDER;
+        note!("warning: a file in {folder} has another key_id of session {session}: take it out, or write {id}");
+    }
+}
+
 fn refused(what: &str, token: &Token, error: JoinError) -> Failure {
     let again = format!(
         "`ibnbd host add {} --token` on the server makes another one",
@@ -208,7 +240,8 @@ fn refused(what: &str, token: &Token, error: JoinError) -> Failure {
         JoinError::Stranger => {
             let why = "the server does not know the token: it was used, its hour is over, or a newer one has replaced it";
             Failure::new(NOT_FOUND, what, why).todo(format!(
-                "{again}; if you have not used it, somebody else has: remove that host's key there"
+                "{again}; if you have not used it, somebody else has: remove that host's key there. If many clients \
+                 join at the same time, try it again"
             ))
         }
         JoinError::Lost(_) | JoinError::Nonsense => {
@@ -220,25 +253,32 @@ fn refused(what: &str, token: &Token, error: JoinError) -> Failure {
 }
 
 /// Keeps the key and the server's addresses, now and for the next boot.
-fn keep(
-    context: &Context,
-    what: &str,
-    server: &Joined,
-    key: &ibtrs_proto::auth::Key,
-) -> Result<(), Failure> {
+fn keep(context: &Context, what: &str, server: &Joined, given: &Given) -> Result<(), Failure> {
     let root = &context.root;
     let session = &server.session;
+    let words = |why: String| Failure::new(REFUSED, what, why);
     let again = format!(
         "the token is used up: `ibnbd host add {session} --token` on the server makes another one"
     );
     let failed = |error: io::Error| Failure::system(what, &error).todo(&*again);
-    let kept = store::keep(root, session, &KeyId::default(), key).map_err(failed)?;
-    keyring::load(root, &KeyId::default(), session, key)
-        .map_err(|error| self::key::failure(context, what.to_owned(), &error))?;
+    // The former key stays until everything leads to this one: the server takes both.
+    let kept =
+        store::add(root, session, given.id, &given.key).map_err(|why| words(why).todo(&*again))?;
     let text = joined::with(root, server).map_err(failed)?;
     let file = root.real(joined::FILE);
     fs::create_dir_all(root.real(ibnbd_host::config::FOLDER)).map_err(failed)?;
     observe::replace(&file, &text)?;
+    if let Some(live) = context.machine().our(Side::Client, session) {
+        change::write(
+            context,
+            session,
+            &live.folder(),
+            "key_id",
+            given.id.as_str(),
+        )?;
+    }
+    store::settle(root, session, &given.id).map_err(words)?;
+    warn_of_files(context, session, given.id.as_str());
     match kept {
         Kept::Credential(_) => {
             if let Err(error) = store::enable(root, session) {

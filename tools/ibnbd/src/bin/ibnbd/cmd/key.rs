@@ -13,12 +13,13 @@ use clap::{ArgGroup, Args, Subcommand};
 use ibnbd_host::document::{Keys, FORMAT};
 use ibnbd_host::family::Side;
 use ibnbd_host::host;
-use ibnbd_host::join::store;
+use ibnbd_host::join::store::{self, Named};
 use ibnbd_host::keyring::{self, KeyringError, LoadedKey};
 use ibnbd_host::model::{Machine, Path as ModelPath};
 use ibtrs_proto::auth::{Key, KeyId, KEY_LEN, KEY_TEXT_LEN};
 use ibtrs_proto::name::SessionName;
 use rustix::rand::{getrandom, GetRandomFlags};
+use zeroize::Zeroizing;
 
 use super::args::key_id;
 use super::{serve, Done};
@@ -31,7 +32,8 @@ Example, with a file that only root can read:
   (umask 077; ibnbd key new >/etc/ibtrs/web1.key)";
 
 const LOAD_HELP: &str = "\
-The key's text has its id. Connections that are made from then on use it; those that are there stay.
+The key's text has its id. Connections that are made from then on use it; those that are there stay. A
+text of several lines has a key in each.
 
 Examples:
   ibnbd key load web1 <web1.key
@@ -92,9 +94,6 @@ pub(crate) struct LoadKey {
 
 /// The module whose keyring it is.
 const MODULE: &str = "ibtrs_core";
-/// Bytes of a key's text, with blanks around it.
-const MOST: usize = KEY_TEXT_LEN + 64;
-
 pub(super) fn run(context: &Context, command: &KeyCommand) -> Done {
     match command {
         KeyCommand::New { id } => new(context, id),
@@ -134,18 +133,24 @@ fn fill(bytes: &mut [u8; KEY_LEN]) -> io::Result<()> {
 
 fn load(context: &Context, words: &LoadKey) -> Done {
     let session = session(&words.session)?;
-    let (id, key) = match words.kept {
+    let keys = match words.kept {
         true => kept(context, session)?,
         false => read(words)?,
     };
+    for (id, key) in &keys {
+        load_one(context, session, id, key)?;
+    }
+    Ok(0)
+}
+
+fn load_one(context: &Context, session: &str, id: &KeyId, key: &Key) -> Result<(), Failure> {
     let name = name(id.as_str(), session);
     let failed = |error| failure(context, format!("cannot load {name}"), &error);
     // Only for the word below: a list that cannot be read keeps no key from being loaded.
-    let older = keyring::keys(&context.root).is_ok_and(|keys| find(&keys, session, &id).is_some());
-    keyring::load(&context.root, &id, session, &key).map_err(failed)?;
+    let older = keyring::keys(&context.root).is_ok_and(|keys| find(&keys, session, id).is_some());
+    keyring::load(&context.root, id, session, key).map_err(failed)?;
     let done = if older { "replaced" } else { "loaded" };
-    context.say(&format!("{done} {name}"))?;
-    Ok(0)
+    context.say(&format!("{done} {name}"))
 }
 
 fn list(context: &Context) -> Done {
@@ -239,24 +244,20 @@ fn session(name: &str) -> Result<&str, Failure> {
     }
 }
 
-/// The key of a session that this machine keeps.
-fn kept(context: &Context, session: &str) -> Result<(KeyId, Key), Failure> {
+/// The keys of a session that this machine keeps.
+fn kept(context: &Context, session: &str) -> Result<Vec<Named>, Failure> {
     let what = format!("the key of session {session}");
-    let mut text = store::read(&context.root, session).map_err(|error| match error.kind() {
+    store::read(&context.root, session).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => {
             let failure = Failure::new(NOT_FOUND, &*what, "this machine has kept none");
             failure.todo("see /etc/ibtrs/keys; `ibnbd join` keeps one")
         }
         _ => Failure::system(&*what, &error),
-    })?;
-    let key = from(&*text, &what, false);
-    text.fill(0);
-    std::hint::black_box(&text);
-    key
+    })
 }
 
-/// A key and its id, from where the words say.
-fn read(words: &LoadKey) -> Result<(KeyId, Key), Failure> {
+/// Keys and their ids, from where the words say.
+fn read(words: &LoadKey) -> Result<Vec<Named>, Failure> {
     let Some(file) = file(words)? else {
         let stdin = stdin()?;
         if is_open_to_others(&stdin) {
@@ -302,18 +303,15 @@ fn is_open_to_others(file: &File) -> bool {
     metadata.is_ok_and(|m| m.is_file() && m.permissions().mode() & OTHERS != 0)
 }
 
-/// A key and its id from their text, of which no copy is left.
-fn from(mut from: impl Read, name: &str, is_terminal: bool) -> Result<(KeyId, Key), Failure> {
+/// Keys and their ids from their text, of which no copy is left.
+fn from(mut from: impl Read, name: &str, is_terminal: bool) -> Result<Vec<Named>, Failure> {
     if is_terminal {
         note!("paste the key, then press Enter");
     }
-    let mut text = [0; MOST];
-    let length = read_text(&mut from, &mut text, is_terminal);
+    let mut text = Zeroizing::new([0; store::MOST_TEXT]);
+    let length = read_text(&mut from, &mut text[..], is_terminal);
     let length = length.map_err(|error| Failure::system(name, &error))?;
-    let key = Key::parse(text.get(..length).unwrap_or_default().trim_ascii());
-    text.fill(0);
-    std::hint::black_box(&text);
-    key.map_err(|error| {
+    store::parse(text.get(..length).unwrap_or_default()).map_err(|error| {
         Failure::usage(name, error.as_str())
             .todo("take the whole line that `ibnbd key new` has printed")
     })

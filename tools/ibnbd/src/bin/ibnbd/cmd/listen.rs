@@ -3,12 +3,12 @@
 //! `host listen`: waits for the clients that have a token, gives each its key, and ends with the last
 //! token.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::io;
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ use ibnbd_host::join::store::{self, Kept};
 use ibnbd_host::keyring;
 use ibnbd_host::model::Machine;
 use ibnbd_host::Root;
-use ibtrs_proto::auth::KeyId;
+use ibtrs_proto::auth::{Key, KeyId};
 
 use super::{key, Done};
 use crate::context::Context;
@@ -38,17 +38,22 @@ Example:
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How long the rest may take, with the encryption of the key by a TPM.
 const ANSWER: Duration = Duration::from_secs(60);
+/// How long the client may take to keep its key.
+const KEPT: Duration = Duration::from_secs(120);
 /// How often it looks for tokens.
 const INTERVAL: Duration = Duration::from_millis(500);
 /// Clients at a time, of which strangers may be all. One that comes too many is turned away.
-const MOST_AT_ONCE: usize = 32;
+const MOST_AT_ONCE: usize = 64;
+/// Those of them from one address, so that a stranger cannot be all. A client needs one, and as many as it has
+/// addresses to look which it reaches.
+const MOST_OF_ONE: usize = 8;
 const MOST_REFUSALS_LOGGED: usize = 200;
 
 /// What the threads of the listener share.
 struct Shared {
     root: Root,
     /// Clients that are attended to.
-    active: Arc<AtomicUsize>,
+    active: Arc<Active>,
     /// Those of them that have proved a token, which they take out of use. The process goes on for them only.
     proved: Arc<AtomicUsize>,
     /// Refusals so far: strangers must not fill a log.
@@ -144,16 +149,66 @@ fn accept(shared: &Arc<Shared>, listener: &TcpListener) {
             thread::sleep(Duration::from_millis(100));
             continue;
         };
-        let counted = Counted::new(&shared.active);
-        if shared.active.load(Ordering::Acquire) > MOST_AT_ONCE {
+        let peer = peer.ip().to_canonical();
+        let Some(attended) = Active::enter(&shared.active, peer) else {
             continue;
-        }
+        };
         let shared = Arc::clone(shared);
         // Without a thread the client is turned away.
         let _ = thread::Builder::new().spawn(move || {
-            let _counted = counted;
-            attend(&shared, stream, peer.ip().to_canonical());
+            let _attended = attended;
+            attend(&shared, stream, peer);
         });
+    }
+}
+
+/// The clients that are attended to, by where they come from.
+#[derive(Default)]
+struct Active(Mutex<HashMap<IpAddr, usize>>);
+
+/// Stands for a client that is attended to, as long as it lives.
+struct Attended {
+    active: Arc<Active>,
+    from: IpAddr,
+}
+
+impl Active {
+    /// Lets a client in, unless there are too many.
+    fn enter(active: &Arc<Self>, peer: IpAddr) -> Option<Attended> {
+        let from = source(peer);
+        let mut counts = active.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if counts.values().sum::<usize>() >= MOST_AT_ONCE {
+            return None;
+        }
+        let count = counts.entry(from).or_default();
+        if *count >= MOST_OF_ONE {
+            return None;
+        }
+        *count += 1;
+        let active = Arc::clone(active);
+        Some(Attended { active, from })
+    }
+}
+
+impl Drop for Attended {
+    fn drop(&mut self) {
+        let counts = self.active.0.lock();
+        let mut counts = counts.unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = counts.get_mut(&self.from) {
+            *count -= 1;
+            if *count == 0 {
+                counts.remove(&self.from);
+            }
+        }
+    }
+}
+
+/// What stands for the place that a client comes from: a machine may have all addresses of an IPv6 network of 64
+/// bits.
+fn source(peer: IpAddr) -> IpAddr {
+    match peer {
+        IpAddr::V4(_) => peer,
+        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
     }
 }
 
@@ -223,27 +278,31 @@ fn join(shared: &Shared, stream: &mut Limited, peer: IpAddr) -> Result<(), Refus
     let root = &shared.root;
     let knock = Knock::receive(stream)?;
     let system = |error: io::Error| Refusal::Stranger(error.to_string());
-    // Before it is known whether there is a token, so that no stranger reads that off a clock.
-    let machine = Machine::read(root);
-    let configured = Configured::read(root, &machine);
     let pending = {
         let lock = pending::lock(root).map_err(system)?;
         pending::of(root, knock.host(), &lock).map_err(system)?
     };
-    let pending =
-        pending.ok_or_else(|| Refusal::Stranger("no token of its host is in use".into()))?;
+    let Some(pending) = pending else {
+        // As with a wrong token, so that no stranger reads off a clock which hosts have one.
+        let nothing = key::random().map_err(system)?;
+        let _ = knock.answer(stream, &nothing);
+        return Err(Refusal::Stranger("no token of its host is in use".into()));
+    };
     let host = pending.token.host.clone();
-    if !may_come(&configured, &host, peer) {
-        let why = format!("host {host} may not come from this address");
-        return Err(Refusal::Stranger(why));
-    }
     let guest = knock.answer(stream, &pending.token.secret)?;
-    let place = address::place(root, &configured.ports);
     let refuse = |guest: Guest, stream: &mut Limited, why: &str| {
         // It may be gone.
         let _ = guest.refuse(stream, why);
         Refusal::Known(host.clone(), why.to_owned())
     };
+    // Only now: strangers must not make the server read all of its configuration.
+    let machine = Machine::read(root);
+    let configured = Configured::read(root, &machine);
+    if !may_come(&configured, &host, peer) {
+        let why = "the host may not come from this address";
+        return Err(refuse(guest, stream, why));
+    }
+    let place = address::place(root, &configured.ports);
     let Some(place) = place.filter(|_| configured.host(&host).is_some()) else {
         let why = "the server has no such host any more, or listens nowhere";
         return Err(refuse(guest, stream, why));
@@ -276,22 +335,17 @@ fn may_come(configured: &Configured, host: &str, peer: IpAddr) -> bool {
 fn give_key(
     root: &Root,
     host: &str,
-    guest: Guest,
+    mut guest: Guest,
     stream: &mut Limited,
     place: &Place,
     peer: IpAddr,
 ) -> Result<(), Refusal> {
-    let made = key::random()
-        .map_err(|error| error.to_string())
-        .and_then(|random| {
-            let key = guest.key(&random).map_err(|error| error.to_string())?;
-            let kept = store::keep(root, host, &KeyId::default(), &key);
-            let kept = kept.map_err(|error| error.to_string())?;
-            keyring::load(root, &KeyId::default(), host, &key)
-                .map_err(|error| error.to_string())?;
-            Ok((random, keyring::fingerprint(&key), kept))
-        });
-    let (random, fingerprint, kept) = match made {
+    let made = make_key(root, host, &guest);
+    let Made {
+        random,
+        id,
+        fingerprint,
+    } = match made {
         Ok(made) => made,
         Err(why) => {
             let _ = guest.refuse(
@@ -302,18 +356,103 @@ fn give_key(
         }
     };
     let machine = guest.machine.clone();
-    let granted = guest.grant(stream, &random, place);
+    stream.extend(ANSWER);
+    let granted = guest.grant(stream, &random, &id, place);
     note!(
         "{peer} has joined as host {host}; the fingerprint of its key is {fingerprint}; it calls itself {machine}"
     );
-    if let Err(error) = granted {
-        note!("{peer}: {machine} may not know it: {error}; ibnbd host add {host} --token gives it another key");
+    stream.extend(KEPT);
+    if let Err(error) = granted.and_then(|()| guest.wait_kept(stream)) {
+        note!(
+            "{peer}: {machine} has not said that it keeps the key: {error}; former keys of host {host} stay; if it \
+             cannot connect, ibnbd host add {host} --token gives it another key"
+        );
+        return Ok(());
     }
+    let settled = match pending::lock(root) {
+        Ok(_lock) => store::settle(root, host, &id),
+        Err(error) => Err(error.to_string()),
+    };
+    match settled {
+        Ok(former) if former.is_empty() => {}
+        Ok(_) => note!("host {host}: its former key is not valid any more"),
+        Err(why) => note!(
+            "cannot remove the former key of host {host}: {why}; see ibnbd key list, and ibnbd key remove"
+        ),
+    }
+    let others = keyring::keys(root).unwrap_or_default().into_iter();
+    let others = others.filter(|key| key.session == host && key.id != id.as_str());
+    for other in others {
+        note!(
+            "host {host} can still use the key {id}, which joining has not made: ibnbd key remove {host} --id {id}",
+            id = other.id
+        );
+    }
+    Ok(())
+}
+
+/// A key that the server keeps, and that the client does not know yet.
+struct Made {
+    /// What the client makes it of.
+    random: Key,
+    id: KeyId,
+    fingerprint: String,
+}
+
+/// Makes a key for a client, and keeps it beside those that its host has.
+fn make_key(root: &Root, host: &str, guest: &Guest) -> Result<Made, String> {
+    let random = || key::random().map_err(|error| error.to_string());
+    let (random, name) = (random()?, random()?);
+    let key = guest.key(&random).map_err(|error| error.to_string())?;
+    let (id, kept) = {
+        let _lock = pending::lock(root).map_err(|error| error.to_string())?;
+        let id = store::new_id(root, host, &name)?;
+        (id, store::add(root, host, id, &key)?)
+    };
+    // Before the client has it: it would be locked out by a reboot otherwise.
     if let Kept::Credential(_) = kept {
         if let Err(error) = store::enable(root, host) {
             let unit = store::unit(host);
             note!("cannot start {unit}, which loads the key at each boot: {error}");
         }
     }
-    Ok(())
+    let fingerprint = keyring::fingerprint(&key);
+    Ok(Made {
+        random,
+        id,
+        fingerprint,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_source_takes_all_places() {
+        let active = Arc::default();
+        let enter = |text: &str| Active::enter(&active, text.parse().unwrap());
+        let mut own: Vec<Attended> = (0..MOST_OF_ONE)
+            .map(|_| enter("10.0.1.9").unwrap())
+            .collect();
+        assert!(enter("10.0.1.9").is_none());
+        let other = enter("10.0.1.2");
+        assert!(other.is_some());
+        own.pop();
+        own.extend(enter("10.0.1.9"));
+        assert_eq!(own.len(), MOST_OF_ONE);
+        // All addresses of a network are one source.
+        let six: Vec<_> = (0..MOST_OF_ONE + 1)
+            .map(|n| enter(&format!("fd00::1:{n}")))
+            .collect();
+        assert_eq!(six.iter().flatten().count(), MOST_OF_ONE);
+        assert!(enter("fd00:0:0:1::1").is_some());
+        drop((own, other, six));
+        let many: Vec<_> = (0..MOST_AT_ONCE + 1)
+            .map(|n| enter(&format!("10.1.0.{n}")))
+            .collect();
+        assert_eq!(many.iter().flatten().count(), MOST_AT_ONCE);
+        drop(many);
+        assert!(active.0.lock().unwrap().is_empty());
+    }
 }

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use clap::{ArgGroup, Args};
 use ibnbd_host::advice::Task;
 use ibnbd_host::family::{Family, Side};
+use ibnbd_host::join::joined;
 use ibnbd_host::mapping::{self, Mapping};
 use ibnbd_host::model::{Disk, Machine, Path, PathState};
 use ibnbd_host::{find, host, value};
@@ -299,13 +300,23 @@ pub(super) fn session(
     let server = words.servers().first().map(String::as_str);
     let server = server.unwrap_or_default();
     let generated = || mapping::session_name(&host::name(&context.root), server, own);
+    let session = words.session.clone().unwrap_or_else(generated);
+    let key_id = words.key_id.map(|id| id.as_str().to_owned());
     Ok(Mapping {
-        session: words.session.clone().unwrap_or_else(generated),
         paths,
         port: (words.port != 1234).then_some(words.port),
-        key_id: words.key_id.map(|id| id.as_str().to_owned()),
+        key_id: key_id.or_else(|| joined_key(context, &session)),
+        session,
         ..Mapping::default()
     })
+}
+
+/// The id of the key of a session that was made by joining the server. A session that is there has its own, with
+/// which it goes on.
+fn joined_key(context: &Context, session: &str) -> Option<String> {
+    let is_there = context.machine().our(Side::Client, session).is_some();
+    let id = || joined::key_id(&context.root, session);
+    (!is_there).then(id).flatten()
 }
 
 /// A path as the kernel takes it.

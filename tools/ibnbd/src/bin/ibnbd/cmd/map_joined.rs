@@ -22,7 +22,14 @@ pub(super) fn servers(context: &Context, words: &Server) -> Result<Vec<Mapping>,
         let name = words.session.as_deref();
         name.is_none_or(|name| name == server.session)
     };
-    let found: Vec<Mapping> = all.iter().filter(is_meant).map(Joined::mapping).collect();
+    let mut found: Vec<Mapping> = all.iter().filter(is_meant).map(Joined::mapping).collect();
+    let machine = context.machine();
+    for wanted in &mut found {
+        // A session that is there has its own key, with which it goes on.
+        if machine.our(Side::Client, &wanted.session).is_some() {
+            wanted.key_id = None;
+        }
+    }
     if found.is_empty() {
         let why = match all.is_empty() {
             true => "this machine has joined no server".to_owned(),
@@ -157,7 +164,9 @@ fn map_one(
     access: Option<&str>,
 ) -> Done {
     let mut wanted = map::with_options(words, name, answer.session.clone());
-    wanted.key_id = words.server.key_id.map(|id| id.as_str().to_owned());
+    if let Some(id) = words.server.key_id {
+        wanted.key_id = Some(id.as_str().to_owned());
+    }
     if let Some(access) = access {
         wanted.access = Some(access.to_owned());
     }
