@@ -102,6 +102,20 @@ install_bindgen() {
 	cargo install --locked bindgen-cli --version "$BINDGEN_VERSION" --root "$BINDGEN_ROOT"
 }
 
+# Of Prometheus only the program that checks alert rules: the package would start a server, and has
+# libraries for its web pages.
+get_promtool() {
+	local folder
+	folder=$(mktemp -d "$IBTRS_CACHE/promtool.XXXXXX")
+	(
+		cd "$folder"
+		apt-get -o APT::Sandbox::User= download prometheus
+		dpkg-deb --fsys-tarfile prometheus_*.deb | tar -x ./usr/bin/promtool
+	)
+	mv "$folder/usr/bin/promtool" "$IBTRS_CACHE/promtool"
+	rm -r "$folder"
+}
+
 # The guests' modules are mounted there.
 [ -d /lib/modules ] || as_root mkdir -p /lib/modules
 
@@ -134,5 +148,9 @@ install_rust
 LLVM_MAJOR=$(llvm_of_rustc)
 install_missing "clang-$LLVM_MAJOR" "lld-$LLVM_MAJOR" "llvm-$LLVM_MAJOR" "libclang-$LLVM_MAJOR-dev"
 export LIBCLANG_PATH=/usr/lib/llvm-$LLVM_MAJOR/lib
+if [ ! -x "$IBTRS_CACHE/promtool" ]; then
+	refresh_lists
+	with_progress "Fetching promtool" 5 get_promtool
+fi
 [ -x "$BINDGEN_ROOT/bin/bindgen" ] ||
 	with_progress "Building bindgen $BINDGEN_VERSION" 130 install_bindgen

@@ -3,6 +3,7 @@
 //! Metrics in the text format of Prometheus.
 
 mod messages;
+mod server;
 
 use std::fmt::Write;
 
@@ -12,6 +13,7 @@ use crate::root::Root;
 use crate::value::{Failover, Latency, Operation};
 
 pub use messages::Totals;
+pub use server::Server;
 
 /// Reads all that metrics are made of.
 pub fn read(root: &Root) -> Machine {
@@ -23,7 +25,7 @@ pub fn read(root: &Root) -> Machine {
 }
 
 /// All metrics of a machine whose statistics were read. `totals` adds up what channels carry.
-pub fn text(machine: &Machine, totals: &mut Totals) -> String {
+pub fn text(machine: &Machine, server: &Server, totals: &mut Totals) -> String {
     totals.add(&machine.messages);
     let mut out = Out::default();
     of_the_tool(&mut out, machine);
@@ -35,6 +37,7 @@ pub fn text(machine: &Machine, totals: &mut Totals) -> String {
     path_counts(&mut out, &paths);
     durations_of_paths(&mut out, &paths);
     opened(&mut out, &machine.opened);
+    server::text(&mut out, machine, server);
     messages::text(&mut out, &machine.messages, totals);
     out.text
 }

@@ -1502,7 +1502,7 @@ fn completions_and_manual_pages_know_all_commands() {
     }
     let page = tree.text("/man/ibnbd-map.1");
     assert!(
-        page.contains("migration") && page.contains("Examples"),
+        page.contains("migration") && page.contains("Examples:\n.nf\n  ibnbd map"),
         "{page}"
     );
 }

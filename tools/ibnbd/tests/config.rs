@@ -1014,3 +1014,38 @@ fn a_disk_without_identity_is_vouched_for() {
         .what
         .starts_with("identity: \"any\" is not one of auto, none"));
 }
+
+/// The manual page of the files has each key that they may have.
+#[test]
+fn the_manual_page_has_each_key() {
+    let page = include_str!("../man/ibtrs.toml.5");
+    let words: Vec<&str> = page.split([' ', ',', '"', '\n', '.', '[', ']']).collect();
+    let text = "\
+[[session]]
+name = \"s\"
+paths = [\"10.0.1.1\"]
+x = 1
+[[session.disk]]
+device = \"d\"
+x = 1
+[[host]]
+name = \"h\"
+x = 1
+[[port]]
+name = \"p\"
+address = \"10.0.1.1\"
+x = 1
+[[export]]
+device = \"/dev/x\"
+hosts = []
+x = 1
+";
+    let problems = wrong(text);
+    assert_eq!(problems.len(), 5, "{problems:?}");
+    for problem in problems {
+        let (_, keys) = problem.what.split_once("it may have ").unwrap();
+        for key in keys.split(", ") {
+            assert!(words.contains(&key), "{key}: {problem}");
+        }
+    }
+}

@@ -353,7 +353,30 @@ fn with_an_outage() -> Tree {
     tree.session("away", &[("10.0.1.2", "10.0.9.1", "disconnected")])
         .file(&format!("{away}/server_back_in_s"), "60\n")
         .file(&format!("{away}/outage"), "since 1764376027.042\n");
+    tree.configfs()
+        .host("u")
+        .export("a", "/dev/sda", &["u"])
+        .file("/sys/kernel/config/ibnbd/hosts/u/max_paths", "2\n")
+        .file("/sys/module/ibtrs_server/parameters/max_sessions", "1024\n");
     tree
+}
+
+#[test]
+fn a_server_has_metrics_of_exports_and_hosts() {
+    let text = printed(&with_an_outage());
+    for line in [
+        "ibtrs_server_sessions 1",
+        "ibtrs_server_sessions_limit 1024",
+        "ibnbd_export_enabled{export=\"a\"} 1",
+        "ibnbd_export_clients{export=\"a\"} 1",
+        "ibnbd_host_devices{host=\"u\"} 1",
+        "ibnbd_host_limit{host=\"u\",of=\"paths\"} 2",
+        "ibnbd_host_limit{host=\"u\",of=\"devices\"} 256",
+    ] {
+        assert!(text.contains(&format!("{line}\n")), "{line}: {text}");
+    }
+    // A limit of 0 is none.
+    assert!(!text.contains("of=\"iops\""), "{text}");
 }
 
 /// The metrics that there are, each with its labels.
@@ -448,7 +471,7 @@ fn the_alert_rules_ask_for_what_there_is() {
         serde_yaml_ng::from_str(include_str!("../../grafana/alerts.yml")).unwrap();
     let known = known();
     let rules = rules["groups"][0]["rules"].as_sequence().unwrap();
-    assert_eq!(rules.len(), 5);
+    assert_eq!(rules.len(), 6);
     for rule in rules {
         let expression = rule["expr"].as_str().unwrap();
         let asked = asked(expression);

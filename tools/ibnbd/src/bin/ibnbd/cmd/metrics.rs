@@ -18,7 +18,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
-use ibnbd_host::metrics::{self as prometheus, Totals};
+use ibnbd_host::metrics::{self as prometheus, Server, Totals};
 use ibnbd_host::Root;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
@@ -73,7 +73,8 @@ pub(super) fn metrics(context: &Context, words: &Metrics) -> Done {
     }
     let machine = prometheus::read(&context.root);
     context.warn(&machine.notes);
-    let text = prometheus::text(&machine, &mut Totals::default());
+    let server = Server::read(&context.root, &machine);
+    let text = prometheus::text(&machine, &server, &mut Totals::default());
     match &words.textfile {
         None => context.print(&text)?,
         Some(file) => replace(file, &text)?,
@@ -138,8 +139,10 @@ fn answer(served: &Served, request: &Request<Incoming>) -> Result<Answer, Infall
     let answer = match (request.method(), request.uri().path()) {
         (&Method::GET | &Method::HEAD, "/metrics") => {
             let machine = prometheus::read(&served.root);
+            let server = Server::read(&served.root, &machine);
             let mut totals = served.totals.borrow_mut();
-            with(StatusCode::OK, prometheus::text(&machine, &mut totals))
+            let text = prometheus::text(&machine, &server, &mut totals);
+            with(StatusCode::OK, text)
         }
         (&Method::GET | &Method::HEAD, _) => {
             with(StatusCode::NOT_FOUND, "see /metrics\n".to_owned())
