@@ -126,6 +126,10 @@ pub(crate) trait PathDir: Send {
     /// Reports a new state of the path by a uevent. One call at a time.
     fn changed(&mut self, path: &Path, state: State);
 
+    /// Reports by a uevent that the operator has drained the path or put it on standby, or taken that
+    /// back: `variable` says which.
+    fn ranked(&self, path: &Path, variable: &CStr);
+
     /// Reports by a uevent that the path is being removed.
     fn removed(&self, path: &Path);
 }
@@ -159,6 +163,8 @@ pub struct Path {
     drained: AtomicFlag,
     /// The path is about to reconnect, to authenticate again, and is drained until then.
     drained_for_reauth: AtomicFlag,
+    /// The operator has put the path on standby.
+    standby: AtomicFlag,
     stats: Arc<Stats>,
     /// As that of the session.
     #[pin]
@@ -253,6 +259,7 @@ impl Path {
                 accepted: AtomicFlag::new(false),
                 drained: AtomicFlag::new(false),
                 drained_for_reauth: AtomicFlag::new(false),
+                standby: AtomicFlag::new(false),
                 stats: Arc::new(Stats::new(nr_queues)?, GFP_KERNEL)?,
                 hook <- new_mutex!(None, "Path::hook"),
                 events <- kx::new_work!(queue.clone(), "Path::events"),

@@ -198,6 +198,12 @@ impl PathDir for PathHook {
         self.uevent(path, state.as_str());
     }
 
+    fn ranked(&self, path: &Path, variable: &CStr) {
+        if let Ok(path) = CString::try_from_fmt(fmt!("IBTRS_PATH={}", path.name())) {
+            self.place.uevent(Action::Change, &[&path, variable]);
+        }
+    }
+
     fn removed(&self, path: &Path) {
         self.uevent(path, "removed");
     }

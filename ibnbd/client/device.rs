@@ -49,6 +49,7 @@ use ibtrs_proto::{
     settings, //
 };
 use kernel::{
+    fmt,
     new_mutex,
     prelude::*,
     str::CString,
@@ -311,6 +312,9 @@ impl Device {
             None => inner.shown = DevState::Unmapped,
         }
         let old = core::mem::replace(&mut inner.disk, disk);
+        if old.is_some() && inner.disk.is_none() {
+            self.record("unmapped", fmt!("{}", *self.name));
+        }
         let sectors = inner.rsp.nsectors;
         self.set_size(&mut inner, sectors);
         self.show_locked(&mut inner);
@@ -334,9 +338,26 @@ impl Device {
         if inner.shown == state {
             return;
         }
+        let is_new = inner.shown == DevState::Init;
         inner.shown = state;
         inner.pending_uevents.state(open);
         self.tell_soon();
+        if is_new {
+            self.record("mapped", fmt!("{}", *self.name));
+        }
+        match (open, inner.standing) {
+            (true, _) if is_new => (),
+            (true, _) => self.record("open", fmt!("")),
+            (false, Standing::Open) => self.record("closed", fmt!("no path to the server")),
+            (false, standing) => self.record("closed", fmt!("{}", standing.cause())),
+        }
+    }
+
+    /// Adds a change of the disk to the history of its session.
+    fn record(&self, what: &'static str, cause: fmt::Arguments<'_>) {
+        self.io
+            .transport()
+            .record_disk(fmt!("ibnbd{}", self.number), what, cause);
     }
 
     /// Does the same as [`unused`](crate::events::SessionDevice::unused), unless the disk is open or
@@ -468,6 +489,7 @@ impl Device {
     }
 
     fn log_refusal(&self, difference: Difference) {
+        self.record("refused", fmt!("{}", difference.as_str()));
         match difference {
             Difference::Unproven => kx::pr_err_ratelimited!(
                 "ibnbd{}: {} may be another disk: {}; the disk is not used while it is open: unmount it, or, if it is the right one, write none to identity, then 1 to remap_device\n",
@@ -573,6 +595,7 @@ impl Device {
             self.number,
             *self.name
         );
+        self.record("failing", fmt!("it could not be opened again in time"));
         self.io.set_queue_state(standing.queue_state());
     }
 

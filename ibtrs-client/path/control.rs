@@ -160,9 +160,11 @@ impl Path {
         if self.drained.xchg(on, Full) == on {
             return;
         }
-        self.parent.drained_changed();
-        let what = if on { "drained" } else { "undrained" };
-        self.parent.record(self.name(), what, "by a user");
+        let (what, variable) = match on {
+            true => ("drained", c"IBTRS_DRAINED=1"),
+            false => ("undrained", c"IBTRS_DRAINED=0"),
+        };
+        self.ranked(what, variable);
         pr_info!(
             "{}: {}\n",
             self.log(),
@@ -187,13 +189,55 @@ impl Path {
     pub(crate) fn set_drained_for_reauth(&self, on: bool) {
         // ORDERING: As in `set_drained`.
         if self.drained_for_reauth.xchg(on, Full) != on {
-            self.parent.drained_changed();
+            self.parent.ranks_changed();
         }
     }
 
-    /// Returns whether the path takes requests only if no other one does.
-    pub(crate) fn is_spared(&self) -> bool {
+    /// Returns whether the path takes requests only if no other one does, not even one on standby.
+    pub(crate) fn takes_last(&self) -> bool {
         self.is_drained() || self.drained_for_reauth.load(Relaxed)
+    }
+
+    /// Puts the path on standby, or makes it active again. A path on standby takes no new requests while
+    /// a path is connected that is neither on standby nor drained. Requests in flight are unaffected,
+    /// and the path stays connected.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    pub fn set_standby(&self, on: bool) {
+        // ORDERING: As in `set_drained`.
+        if self.standby.xchg(on, Full) == on {
+            return;
+        }
+        let (what, variable) = match on {
+            true => ("standby", c"IBTRS_STANDBY=1"),
+            false => ("active", c"IBTRS_STANDBY=0"),
+        };
+        self.ranked(what, variable);
+        pr_info!(
+            "{}: {}\n",
+            self.log(),
+            if on {
+                "on standby: requests take other paths while one is connected"
+            } else {
+                "takes requests as other paths do"
+            }
+        );
+    }
+
+    /// Applies a change that the operator has made to requests that follow, and reports it to user space.
+    fn ranked(&self, what: &'static str, variable: &CStr) {
+        self.parent.ranks_changed();
+        self.parent.record(self.name(), what, "by a user");
+        if let Some(hook) = &*self.hook.lock() {
+            hook.ranked(self, variable);
+        }
+    }
+
+    /// Returns whether the operator has put the path on standby.
+    pub(crate) fn is_standby(&self) -> bool {
+        self.standby.load(Relaxed)
     }
 
     /// Begins to reconnect the path, if attempt `epoch` is still the current one. Returns the number

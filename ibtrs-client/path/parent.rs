@@ -133,12 +133,12 @@ pub(crate) trait Parent: Send + Sync {
     /// Any.
     fn record(&self, path: &CStr, what: &'static str, cause: &str);
 
-    /// Rebuilds the multipath after a path was drained or taken into use again.
+    /// Rebuilds the multipath after a path was drained, put on standby, or taken into use again.
     ///
     /// # Context
     ///
     /// May sleep.
-    fn drained_changed(&self);
+    fn ranks_changed(&self);
 
     /// Removes a path from those that submitters find. When this returns, no submitter uses the path.
     ///

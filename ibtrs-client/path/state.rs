@@ -138,6 +138,10 @@ impl Path {
 
     /// Adds a step to the history of the session. [`Path::error`] adds a loss, with its cause.
     fn record_step(&self, event: Event, next: State) {
+        if let (State::Closing | State::Closed, Event::UserDisconnect) = (next, event) {
+            // Of no attempt: a session that loses the path by that has a cause of its own.
+            *self.last_error.lock() = (Text::new(fmt!("disconnected by a user")), 0);
+        }
         let (what, cause) = match (next, event) {
             (State::Connected, _) => (parent::CONNECTED, ""),
             (State::Closing | State::Closed, Event::UserDisconnect) => ("closed", "by a user"),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The last changes of a session and its paths, for operators who were not there.
+//! The last changes of a session, its paths and its disks, for operators who were not there.
 //!
 //! The history is a ring of a fixed size. It is allocated with the session: a path may be lost while memory is
 //! short.
@@ -28,8 +28,8 @@ use kx::sysfs::Buf;
 /// Number of changes that are kept.
 const MAX: usize = 64;
 
-/// Stands for the session in place of a path.
-const SESSION: &CStr = c"-";
+/// Stands for the session in place of a path or a disk.
+const SESSION: &str = "-";
 
 /// Returns the milliseconds since 1970.
 ///
@@ -40,17 +40,18 @@ pub(super) fn now_ms() -> i64 {
     RealTime::ktime_get() / 1_000_000
 }
 
-/// A change of a path, or of the session.
+/// A change of a path, of a disk, or of the session.
 #[derive(Clone, Copy)]
 struct Change {
     at_ms: i64,
-    path: Text,
+    /// The name of the path or the disk, or [`SESSION`].
+    of: Text,
     what: &'static str,
     cause: Text,
 }
 
 impl Change {
-    /// Returns whether both tell the same of the same path.
+    /// Returns whether both tell the same of one path.
     fn repeats(&self, former: &Self) -> bool {
         self.what == former.what && self.cause.as_str() == former.cause.as_str()
     }
@@ -77,7 +78,7 @@ impl Ring {
     fn has_failed_so(&self, change: &Change) -> bool {
         let oldest = self.total.saturating_sub(MAX);
         let kept = (oldest..self.total).rev().filter_map(|n| self.get(n));
-        let of_path = kept.filter(|kept| kept.path.as_str() == change.path.as_str());
+        let of_path = kept.filter(|kept| kept.of.as_str() == change.of.as_str());
         let mut since = of_path.take_while(|kept| kept.what != CONNECTED);
         change.what == FAILED && since.any(|former| change.repeats(former))
     }
@@ -123,12 +124,17 @@ impl History {
     /// # Context
     ///
     /// Any.
-    pub(super) fn record(&self, path: &CStr, what: &'static str, cause: &str) {
+    pub(super) fn record(
+        &self,
+        of: fmt::Arguments<'_>,
+        what: &'static str,
+        cause: fmt::Arguments<'_>,
+    ) {
         let mut change = Change {
             at_ms: 0,
-            path: Text::new(fmt!("{path}")),
+            of: Text::new(of),
             what,
-            cause: Text::new(fmt!("{cause}")),
+            cause: Text::new(cause),
         };
         let mut ring = self.ring.lock();
         // So that times are in order.
@@ -144,8 +150,21 @@ impl Session {
     ///
     /// Any.
     pub(super) fn record_session(&self, what: &'static str, cause: fmt::Arguments<'_>) {
-        let cause = Text::new(cause);
-        self.history.record(SESSION, what, cause.as_str());
+        self.history.record(fmt!("{SESSION}"), what, cause);
+    }
+
+    /// Adds a change of a disk of the session to the session's history.
+    ///
+    /// # Context
+    ///
+    /// Any.
+    pub fn record_disk(
+        &self,
+        disk: fmt::Arguments<'_>,
+        what: &'static str,
+        cause: fmt::Arguments<'_>,
+    ) {
+        self.history.record(disk, what, cause);
     }
 
     /// Writes the last changes, the latest first, as many as there is room for.
@@ -160,9 +179,9 @@ impl Session {
                 break;
             };
             let (s, ms) = (change.at_ms / 1000, change.at_ms % 1000);
-            let (path, cause) = (change.path.as_str(), change.cause.as_str());
+            let (of, cause) = (change.of.as_str(), change.cause.as_str());
             let what = change.what;
-            if buf.line(fmt!("{s}.{ms:03} {path} {what} {cause}")).is_err() {
+            if buf.line(fmt!("{s}.{ms:03} {of} {what} {cause}")).is_err() {
                 // The last line is cut off, and has no newline.
                 break;
             }

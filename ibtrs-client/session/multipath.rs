@@ -37,6 +37,9 @@ pub(crate) struct Multipath {
     pub(crate) paths: KVec<Arc<PathConn>>,
     /// The drained paths, which take requests only if no other path does.
     drained: PathSet,
+    /// The drained paths, and those on standby, which take requests only if no path takes them that is
+    /// neither.
+    spared: PathSet,
     /// The generation for which I/O must be built. It also tells whether I/O may be submitted, or
     /// administrative messages only.
     pub(crate) generation: Generation,
@@ -62,6 +65,11 @@ impl PathSet {
     fn has(&self, at: usize) -> bool {
         self.0 & 1u128.checked_shl(at as u32).unwrap_or(0) != 0
     }
+
+    /// Returns whether all of these paths are in `other`, which has more.
+    fn is_less_than(self, other: Self) -> bool {
+        self != other && self.or(other) == other
+    }
 }
 
 const _: () = assert!(MAX_PATHS <= u128::BITS as usize);
@@ -72,6 +80,7 @@ impl Multipath {
         let new = Self {
             paths: KVec::with_capacity(MAX_PATHS, GFP_KERNEL)?,
             drained: PathSet::NONE,
+            spared: PathSet::NONE,
             generation: Generation(Phase::NONE),
         };
         Ok(KBox::new(new, GFP_KERNEL)?)
@@ -82,18 +91,24 @@ impl Multipath {
         self.generation.is_same_session(generation)
     }
 
-    /// Updates the set of drained paths.
-    pub(crate) fn find_drained(&mut self) {
+    /// Updates the sets of paths that are drained or on standby.
+    pub(crate) fn find_spared(&mut self) {
         self.drained = PathSet::NONE;
+        self.spared = PathSet::NONE;
         for (at, path) in self.paths.iter().enumerate() {
-            if path.attempt.path.is_spared() {
+            let path = &path.attempt.path;
+            if path.takes_last() {
                 self.drained.add(at);
+            }
+            if path.takes_last() || path.is_standby() {
+                self.spared.add(at);
             }
         }
     }
 
     /// Sends a request over the path that the policy chooses, or over another one if that path
-    /// refuses it. The path that the request avoids comes after the others, and drained paths last.
+    /// refuses it. Paths on standby come after the others, then the path that the request avoids, and
+    /// drained paths last.
     ///
     /// # Errors
     ///
@@ -129,20 +144,18 @@ impl Multipath {
     ) -> Result<&PathConn, (Error, IoHandle)> {
         req.counted = policy == Policy::MinInflight;
         let mut tried = PathSet::NONE;
-        let mut avoided = match req.avoid {
-            Some(epoch) => self.drained.or(self.of_epoch(epoch)),
-            None => self.drained,
+        let avoided = match req.avoid {
+            Some(epoch) => self.of_epoch(epoch),
+            None => PathSet::NONE,
         };
+        let mut left_out = self.spared.or(avoided);
         loop {
-            let at = self.choose(policy, round_robin, &tried.or(avoided));
+            let at = self.choose(policy, round_robin, &tried.or(left_out));
             let Some((at, path)) = at.and_then(|at| Some((at, self.paths.get(at)?))) else {
-                if avoided == PathSet::NONE {
+                let Some(fewer) = self.fewer(left_out, avoided) else {
                     return Err((ENOTCONN, io));
-                }
-                avoided = match avoided == self.drained {
-                    true => PathSet::NONE,
-                    false => self.drained,
                 };
+                left_out = fewer;
                 continue;
             };
             match path.io.submit(req, user_hdr, io) {
@@ -154,6 +167,14 @@ impl Multipath {
                 Err(refused) => return Err(refused),
             }
         }
+    }
+
+    /// Returns the set to leave out if no path outside `left_out` takes a request; none if all have been
+    /// tried. `avoided` is the path that the request avoids.
+    fn fewer(&self, left_out: PathSet, avoided: PathSet) -> Option<PathSet> {
+        [self.drained.or(avoided), self.drained, PathSet::NONE]
+            .into_iter()
+            .find(|set| set.is_less_than(left_out))
     }
 
     /// Returns the set of the path with this epoch; empty if it is not connected any more.

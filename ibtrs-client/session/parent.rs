@@ -111,10 +111,10 @@ impl Parent for Session {
     }
 
     fn record(&self, path: &CStr, what: &'static str, cause: &str) {
-        self.history.record(path, what, cause);
+        self.history.record(fmt!("{path}"), what, fmt!("{cause}"));
     }
 
-    fn drained_changed(&self) {
+    fn ranks_changed(&self) {
         self.swap_and_wait(&mut self.paths.lock(), |_| ());
     }
 

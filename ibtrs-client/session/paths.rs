@@ -201,7 +201,7 @@ impl Session {
         }
         drop(multipath);
         change(&mut next.paths);
-        next.find_drained();
+        next.find_spared();
         next.generation = self.failover.lock().generation();
         Some(next)
     }

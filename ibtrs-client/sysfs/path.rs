@@ -32,7 +32,7 @@ use kx::{
 
 type Ctx<'a> = StoreCtx<'a, Arc<Path>>;
 
-pub(super) static FILES: [Attr<Arc<Path>>; 14] = [
+pub(super) static FILES: [Attr<Arc<Path>>; 15] = [
     Attr::ro(c"state", show_state),
     Attr::rw(
         c"reconnect",
@@ -48,6 +48,11 @@ pub(super) static FILES: [Attr<Arc<Path>>; 14] = [
         c"drain",
         |path: &Path, buf| buf.line(fmt!("{}", u8::from(path.is_drained()))),
         store_drain,
+    ),
+    Attr::rw(
+        c"standby",
+        |path: &Path, buf| buf.line(fmt!("{}", u8::from(path.is_standby()))),
+        store_standby,
     ),
     Attr::rw(
         c"remove_path",
@@ -129,9 +134,19 @@ fn store_disconnect(path: Ctx<'_>, input: &[u8]) -> Result {
 }
 
 fn store_drain(path: Ctx<'_>, input: &[u8]) -> Result {
-    let on = text::decimal(input, 0, 1).map_err(|error| convert::error(error.errno()))?;
-    path.data().set_drained(on == 1);
+    path.data().set_drained(flag(input)?);
     Ok(())
+}
+
+fn store_standby(path: Ctx<'_>, input: &[u8]) -> Result {
+    path.data().set_standby(flag(input)?);
+    Ok(())
+}
+
+/// Returns whether "1" was written, and not "0".
+fn flag(input: &[u8]) -> Result<bool> {
+    let on = text::decimal(input, 0, 1).map_err(|error| convert::error(error.errno()))?;
+    Ok(on == 1)
 }
 
 fn store_remove_path(ctx: Ctx<'_>, input: &[u8]) -> Result {

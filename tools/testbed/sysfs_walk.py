@@ -125,6 +125,7 @@ CLIENT_PATH = {
     "reconnect": _usage("reconnect"),
     "disconnect": _usage("disconnect"),
     "drain": _number(0, 1, 0),
+    "standby": _number(0, 1, 0),
     "remove_path": _usage("remove_path"),
     # Empty before the first connection.
     "hca_name": File(0o444, r"\w*\n"),

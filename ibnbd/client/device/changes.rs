@@ -90,6 +90,7 @@ impl Device {
         );
         inner.pending_uevents.resized();
         self.tell_soon();
+        self.record("resized", fmt!("{sectors} sectors now, {before} before"));
     }
 
     /// Notes that the server's operator has closed the device; its I/O fails until it is reopened.
@@ -117,6 +118,7 @@ impl Device {
         );
         inner.pending_uevents.cache_lost();
         self.tell_soon();
+        self.record("cache_lost", fmt!("unflushed writes may be gone"));
     }
 }
 

@@ -117,6 +117,18 @@ impl Standing {
         }
     }
 
+    /// Why the client has no use of the device; empty if it has it open.
+    pub const fn cause(&self) -> &'static str {
+        match self {
+            Self::Open => "",
+            Self::Reopening => "the server has lost the session",
+            Self::TimedOut => "it could not be opened again in time",
+            Self::Refused => "the server has another disk under the name",
+            Self::Unproven => "nothing proves that it is the same disk",
+            Self::Revoked => "closed on the server",
+        }
+    }
+
     /// Whether the client retries OPEN by itself.
     pub const fn is_retried(&self) -> bool {
         matches!(self, Self::Reopening | Self::TimedOut)

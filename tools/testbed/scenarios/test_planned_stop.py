@@ -446,3 +446,47 @@ def test_requests_take_other_paths_than_a_drained_one(pair, stack):
     wait_for(lambda done=counted(second): counted(second)[2] > done[2] + 20, 60, "the other path has them")
     assert counted(first) == before
     load.kill()
+
+
+@pytest.mark.links(2)
+def test_a_path_on_standby_takes_requests_only_alone(pair, stack):
+    _, client = pair
+    blockdev.map_two_paths(pair, stack)
+    wait_for_minutes(client)
+    fast, slow = client.run(f"ls -d {SESSION}/paths/*").split()
+
+    def counted(path: str) -> list[int]:
+        return [int(word) for word in client.run(f"cat {path}/stats/rdma").split()]
+
+    def only(busy: str, idle: str):
+        """Waits until requests take one of the paths, and none the other."""
+        wait_for(lambda: counted(idle)[4] == 0, 60, "nothing is in flight on the path")
+        before, begin = counted(idle), counted(busy)
+        wait_for(lambda: counted(busy)[2] > begin[2] + 20, 60, "the other path has them")
+        assert counted(idle) == before
+
+    load = client.start("fio --name=w --filename=/dev/ibnbd0 --rw=randrw --bs=4k --iodepth=8 --direct=1 "
+                        "--ioengine=io_uring --size=16m --time_based --runtime=600 --rate_iops=100 "
+                        "--output-format=terse")
+    client.run(f"echo 1 > {slow}/standby && cat {slow}/standby | grep -qx 1")
+    for policy in ("round-robin", "min-inflight", "min-latency"):
+        client.run(f"echo {policy} > {SESSION}/mp_policy")
+        only(fast, slow)
+    # It stands in for a lost path, and for a drained one.
+    client.run(f"echo 1 > {fast}/disconnect")
+    wait_for(lambda done=counted(slow): counted(slow)[2] > done[2] + 20, 60, "the path on standby has them")
+    client.run(f"echo 1 > {fast}/reconnect")
+    only(fast, slow)
+    client.run(f"echo 1 > {fast}/drain")
+    only(slow, fast)
+    client.run(f"echo 0 > {fast}/drain")
+    # It stays on standby when it connects again.
+    client.run(f"echo 1 > {slow}/reconnect && cat {slow}/standby | grep -qx 1")
+    wait_for(lambda: blockdev.connected(client) == 2, 60, "both paths are connected")
+    only(fast, slow)
+    client.run(f"echo 0 > {slow}/standby")
+    wait_for(lambda done=counted(slow): counted(slow)[2] > done[2] + 20, 60, "both paths have requests")
+    assert load.running
+    said = client.run(f"cut -d' ' -f3- {SESSION}/events")
+    assert said.splitlines()[0] == "active by a user" and "standby by a user" in said, said
+    load.kill()

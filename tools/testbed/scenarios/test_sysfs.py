@@ -182,7 +182,7 @@ def test_paths_come_and_go(mapped):
     load = client.start(LOAD)
     refused(client, f"echo ip:10.0.2.2,ip:10.0.2.1 > {CLIENT}/add_path", errno.EEXIST)
     client.run(f"echo 1 > {SECOND}/disconnect")
-    assert client.run(f"cat {SECOND}/state") == "disconnected"
+    assert client.run(f"cat {SECOND}/state {SECOND}/last_error") == "disconnected\ndisconnected by a user"
     server.wait_until(f"! test -e {SERVER}/paths/ip:10.0.2.2@ip:10.0.2.1")
     client.run(f"echo 1 > {SECOND}/reconnect")
     assert client.run(f"cat {SECOND}/state") == "connected"
@@ -279,7 +279,8 @@ def test_events(mapped):
     jobs = [guest.start("python3 /tmp/listen.py 15 > /tmp/events") for guest in mapped]
     client.wait_until("grep -q listening /tmp/events")
     server.wait_until("grep -q listening /tmp/events")
-    client.run(f"echo 1 > {SECOND}/disconnect && echo 1 > {SECOND}/reconnect && echo 1 > {SECOND}/remove_path && "
+    client.run(f"echo 1 > {SECOND}/drain && echo 0 > {SECOND}/drain && echo 1 > {SECOND}/standby && "
+               f"echo 1 > {SECOND}/disconnect && echo 1 > {SECOND}/reconnect && echo 1 > {SECOND}/remove_path && "
                f"echo 1 > {FIRST}/disconnect && echo 1 > {FIRST}/reconnect")
     for job in jobs:
         job.wait(60)
@@ -287,6 +288,8 @@ def test_events(mapped):
     second = "change@/devices/virtual/ibtrs-client/demo IBTRS_PATH=ip:10.0.2.2@ip:10.0.2.1 IBTRS_STATE="
     for state in ("closed", "connected", "removed"):
         assert f"{second}{state}\n" in said + "\n", said
+    for variable in ("DRAINED=1", "DRAINED=0", "STANDBY=1"):
+        assert second.replace("STATE=", f"{variable}\n") in said + "\n", said
     assert "offline@/devices/virtual/ibtrs-client/demo IBTRS_SESSION_STATE=disconnected" in said
     assert "online@/devices/virtual/ibtrs-client/demo IBTRS_SESSION_STATE=connected" in said
     said = server.run("cat /tmp/events")

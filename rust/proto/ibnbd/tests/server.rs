@@ -238,6 +238,7 @@ fn standing() {
     assert_eq!(Standing::answered(Err(Difference::Unproven)), Unproven);
     for s in Standing::ALL {
         assert_eq!(s.queue_state() == QueueState::Live, s == Open);
+        assert_eq!(s.cause().is_empty(), s == Open);
         // While requests wait, the device is retried.
         assert!(s.queue_state() != QueueState::Quiesced || s.is_retried());
         // A decision that is left to the operator, or to the users of the disk, is not retried.
