@@ -21,6 +21,7 @@
 //! | [`discovery`] | lists of the exports that servers let this machine open |
 //! | [`configfs`] | exports and hosts of a server in configfs, and their changes |
 //! | [`prefix`] | prefixes of addresses |
+//! | [`exchange`] | files that are written as a whole |
 //! | [`config`] | the files in `/etc/ibtrs`, and the steps to the state that they describe |
 //! | [`findings`] | faults of a machine, and their remedies |
 //! | [`health`] | the health of a machine in one line |
@@ -35,7 +36,7 @@
 //! | [`exchange`] | files that are replaced as a whole, or not at all |
 //! | [`keyring`] | shared keys that the kernel has |
 //! | [`outage`] | what is said of a session without a path |
-//! | [`history`] | the last changes of sessions and paths |
+//! | [`history`] | the last changes of sessions, paths and disks |
 //! | [`clock`] | times, as people read them |
 //! | [`planned`] | what is said of a server that was stopped as planned |
 //! | [`kmsg`] | log lines of our modules |

@@ -17,8 +17,8 @@ PAGES = [TOP / "README.md", *sorted((TOP / "Documentation").glob("*.md"))]
 OF_THE_KERNEL = ("drivers/", "include/", "lib/Kconfig", "rust/libkernel.rmeta", "rust/bindgen_parameters",
                  "rust/Makefile", "scripts/gendwarfksyms/", ".config")
 # Files that an operator writes, and those that the bench leaves behind.
-NOT_IN_THE_TREE = {"/etc/ibtrs/client.toml", "/etc/ibtrs/messages.toml", "/etc/ibtrs/server.toml", "client.toml", "server.toml", "tables.md",
-                   "/usr/include/ibmsg.h"}
+NOT_IN_THE_TREE = {"/etc/ibtrs/client.toml", "/etc/ibtrs/joined.toml", "/etc/ibtrs/messages.toml", "/etc/ibtrs/server.toml", "client.toml",
+                   "server.toml", "tables.md", "/usr/include/ibmsg.h"}
 CRATES = ("kx", "rdma", "ibtrs_proto", "ibnbd_proto", "ibmsg_proto", "ibtrs_core", "ibtrs_client", "ibtrs_server",
           "ibnbd_client", "ibnbd_server", "ibmsg")
 # Crates of others, and an address.

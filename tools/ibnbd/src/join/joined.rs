@@ -97,7 +97,7 @@ pub fn all(root: &Root) -> io::Result<Vec<Joined>> {
 
 /// The id of the key of a session that was made by joining a server, unless it is the usual one.
 pub fn key_id(root: &Root, session: &str) -> Option<String> {
-    // Whoever needs more of a file that is wrong says so.
+    // Commands that need more of a file that is wrong report it.
     let all = all(root).unwrap_or_default();
     let own = all.into_iter().find(|joined| joined.session == session);
     own.and_then(|joined| joined.key_id)

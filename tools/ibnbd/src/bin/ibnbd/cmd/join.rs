@@ -216,7 +216,7 @@ fn within_reach(place: Place, reached: &[IpAddr]) -> Place {
 /// The files may name a key that the session had before.
 fn warn_of_files(context: &Context, session: &str, id: &str) {
     let files = config::files(&context.root, config::FOLDER);
-    // Whoever reads them for their own sake says what is wrong with them.
+    // Commands that apply them report what is wrong with them.
     let Some(Ok(config)) = files.ok().map(|files| config::read(&files)) else {
         return;
     };

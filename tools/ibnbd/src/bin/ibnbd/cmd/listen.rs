@@ -53,7 +53,7 @@ const MOST_REFUSALS_LOGGED: usize = 200;
 struct Shared {
     root: Root,
     /// Clients that are attended to.
-    active: Arc<Active>,
+    active: Arc<Visitors>,
     /// Those of them that have proved a token, which they take out of use. The process goes on for them only.
     proved: Arc<AtomicUsize>,
     /// Refusals so far: strangers must not fill a log.
@@ -150,13 +150,13 @@ fn accept(shared: &Arc<Shared>, listener: &TcpListener) {
             continue;
         };
         let peer = peer.ip().to_canonical();
-        let Some(attended) = Active::enter(&shared.active, peer) else {
+        let Some(visit) = Visitors::enter(&shared.active, peer) else {
             continue;
         };
         let shared = Arc::clone(shared);
         // Without a thread the client is turned away.
         let _ = thread::Builder::new().spawn(move || {
-            let _attended = attended;
+            let _visit = visit;
             attend(&shared, stream, peer);
         });
     }
@@ -164,17 +164,17 @@ fn accept(shared: &Arc<Shared>, listener: &TcpListener) {
 
 /// The clients that are attended to, by where they come from.
 #[derive(Default)]
-struct Active(Mutex<HashMap<IpAddr, usize>>);
+struct Visitors(Mutex<HashMap<IpAddr, usize>>);
 
 /// Stands for a client that is attended to, as long as it lives.
-struct Attended {
-    active: Arc<Active>,
+struct Visit {
+    active: Arc<Visitors>,
     from: IpAddr,
 }
 
-impl Active {
+impl Visitors {
     /// Lets a client in, unless there are too many.
-    fn enter(active: &Arc<Self>, peer: IpAddr) -> Option<Attended> {
+    fn enter(active: &Arc<Self>, peer: IpAddr) -> Option<Visit> {
         let from = source(peer);
         let mut counts = active.0.lock().unwrap_or_else(PoisonError::into_inner);
         if counts.values().sum::<usize>() >= MOST_AT_ONCE {
@@ -186,11 +186,11 @@ impl Active {
         }
         *count += 1;
         let active = Arc::clone(active);
-        Some(Attended { active, from })
+        Some(Visit { active, from })
     }
 }
 
-impl Drop for Attended {
+impl Drop for Visit {
     fn drop(&mut self) {
         let counts = self.active.0.lock();
         let mut counts = counts.unwrap_or_else(PoisonError::into_inner);
@@ -341,7 +341,7 @@ fn give_key(
     peer: IpAddr,
 ) -> Result<(), Refusal> {
     let made = make_key(root, host, &guest);
-    let Made {
+    let NewKey {
         random,
         id,
         fingerprint,
@@ -392,7 +392,7 @@ fn give_key(
 }
 
 /// A key that the server keeps, and that the client does not know yet.
-struct Made {
+struct NewKey {
     /// What the client makes it of.
     random: Key,
     id: KeyId,
@@ -400,7 +400,7 @@ struct Made {
 }
 
 /// Makes a key for a client, and keeps it beside those that its host has.
-fn make_key(root: &Root, host: &str, guest: &Guest) -> Result<Made, String> {
+fn make_key(root: &Root, host: &str, guest: &Guest) -> Result<NewKey, String> {
     let random = || key::random().map_err(|error| error.to_string());
     let (random, name) = (random()?, random()?);
     let key = guest.key(&random).map_err(|error| error.to_string())?;
@@ -417,7 +417,7 @@ fn make_key(root: &Root, host: &str, guest: &Guest) -> Result<Made, String> {
         }
     }
     let fingerprint = keyring::fingerprint(&key);
-    Ok(Made {
+    Ok(NewKey {
         random,
         id,
         fingerprint,
@@ -431,8 +431,8 @@ mod tests {
     #[test]
     fn no_source_takes_all_places() {
         let active = Arc::default();
-        let enter = |text: &str| Active::enter(&active, text.parse().unwrap());
-        let mut own: Vec<Attended> = (0..MOST_OF_ONE)
+        let enter = |text: &str| Visitors::enter(&active, text.parse().unwrap());
+        let mut own: Vec<Visit> = (0..MOST_OF_ONE)
             .map(|_| enter("10.0.1.9").unwrap())
             .collect();
         assert!(enter("10.0.1.9").is_none());
