@@ -9,6 +9,7 @@
 //! name = "s"                         # else HOST@SERVER
 //! servers = ["storage1"]             # each makes a path
 //! paths = ["10.0.2.2,10.0.2.1"]
+//! standby = ["10.0.2.2,10.0.2.1"]    # of these, in the same words
 //! queue_timeout_s = 300              # and the other settings of a session
 //! key_id = "web1-2026"               # else default
 //! queues = 4                         # else one for each CPU
@@ -133,6 +134,8 @@ pub struct Session {
     pub servers: Vec<String>,
     /// Paths, as `map` takes them.
     pub paths: Vec<String>,
+    /// Those of the servers and paths that are on standby, in the same words; none if the file does not say.
+    pub standby: Option<Vec<String>>,
     /// The server's port, if not the usual one.
     pub port: Option<u16>,
     /// Queues for I/O that is not polled, if not one for each CPU.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The last changes of sessions and their paths, which the client's module keeps.
+//! The last changes of sessions, their paths and their disks, which the client's module keeps.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -10,7 +10,7 @@ use crate::family::{Family, Side};
 use crate::model::{Machine, Note, Reader};
 use crate::root::Root;
 
-/// A change of a session or a path.
+/// A change of a session, a path or a disk.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Change {
@@ -18,10 +18,14 @@ pub struct Change {
     pub time_ms: u64,
     /// The session.
     pub session: String,
-    /// The path, by its addresses; none if it is the session itself that has changed.
+    /// The path, by its addresses; none if it is not a path that has changed.
     pub path: Option<String>,
-    /// `connected`, `lost`, `failed`, `closed`, `drained`, `undrained` or `removed` of a path; `connected`,
-    /// `disconnected` or `failing` of a session.
+    /// The disk, by its name here; none if it is not a disk that has changed.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub disk: Option<String>,
+    /// `connected`, `lost`, `failed`, `closed`, `drained`, `undrained`, `standby`, `active` or `removed` of a
+    /// path; `connected`, `disconnected` or `failing` of a session; `mapped`, `closed`, `open`, `refused`,
+    /// `failing`, `resized`, `cache_lost` or `unmapped` of a disk.
     pub event: String,
     /// Why, where there is a reason.
     pub cause: Option<String>,
@@ -31,13 +35,16 @@ pub struct Change {
 fn change(session: &str, line: &str) -> Option<Change> {
     let mut words = line.splitn(4, ' ');
     let time_ms = clock::parse(words.next()?)?;
-    let path = words.next()?;
+    let of = words.next()?;
+    // The name of a path has a colon: `ip:10.0.1.1`.
+    let is_path = of.contains(':');
     let event = words.next()?.to_owned();
     let cause = words.next().unwrap_or_default().trim();
     Some(Change {
         time_ms,
         session: session.to_owned(),
-        path: (path != "-").then(|| path.to_owned()),
+        path: is_path.then(|| of.to_owned()),
+        disk: (!is_path && of != "-").then(|| of.to_owned()),
         event,
         cause: (!cause.is_empty()).then(|| cause.to_owned()),
     })
@@ -83,11 +90,22 @@ mod tests {
 
     #[test]
     fn lines_are_read() {
-        let text = "1764376028.000 - connected \n\
+        let text = "1764376029.000 ibnbd0 closed closed on the server\n\
+            1764376028.000 - connected \n\
             1764376027.042 ip:10.0.1.2@ip:10.0.1.1 lost no heartbeat from the server (ETIMEDOUT)\n\
             1764376026.0";
-        let found = parse("s", text).unwrap();
-        assert_eq!(found.len(), 2, "the last line is cut off");
+        let mut found = parse("s", text).unwrap();
+        assert_eq!(found.len(), 3, "the last line is cut off");
+        let disk = found.remove(0);
+        assert_eq!(
+            (disk.disk.as_deref(), disk.path.as_deref()),
+            (Some("ibnbd0"), None)
+        );
+        assert_eq!(
+            (disk.event.as_str(), disk.cause.as_deref()),
+            ("closed", Some("closed on the server"))
+        );
+        assert_eq!(found[0].disk, None);
         assert_eq!(
             (found[0].path.as_deref(), found[0].cause.as_deref()),
             (None, None)

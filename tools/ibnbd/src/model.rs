@@ -174,6 +174,7 @@ fn count_paths(reader: &mut Reader<'_>, disks: &mut [Disk]) {
             .entry((disk.family, session.clone()))
             .or_insert_with(|| session::brief(reader, disk.family, session));
         (disk.paths, disk.paths_connected) = (counts.paths, counts.connected);
+        disk.paths_drained = counts.drained;
         disk.server_back_in_s = counts.server_back_in_s;
         disk.outage = counts.outage;
     }

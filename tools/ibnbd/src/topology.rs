@@ -26,6 +26,9 @@ pub struct PathNode {
     pub state: PathState,
     /// Whether requests take it only if no other path does; clients only.
     pub drained: Option<bool>,
+    /// Whether requests take it only while no path is connected that is neither on standby nor drained; clients only.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub standby: Option<bool>,
     /// Requests that it carries now.
     pub in_flight: Option<u64>,
     /// The time in which the last heartbeat was answered, in nanoseconds; clients only.
@@ -200,6 +203,7 @@ fn path(path: &Path) -> PathNode {
         name: path.name.clone(),
         state: path.state,
         drained: path.drained,
+        standby: path.standby,
         in_flight: traffic.and_then(|traffic| traffic.in_flight),
         latency_ns: path.latency_ns,
         hca: path.hca.clone(),

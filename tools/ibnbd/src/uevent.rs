@@ -71,7 +71,14 @@ impl Event {
     /// The event for people: `s: path ip:10.0.1.2@ip:10.0.1.1: connected`.
     pub fn text(&self) -> String {
         let get = |name: &str| self.variables.get(name).map(String::as_str);
-        let what = match (get("IBTRS_PATH"), get("IBTRS_STATE")) {
+        let rank = match (get("IBTRS_DRAINED"), get("IBTRS_STANDBY")) {
+            (Some("1"), _) => Some("drained"),
+            (Some(_), _) => Some("no longer drained"),
+            (_, Some("1")) => Some("on standby"),
+            (_, Some(_)) => Some("no longer on standby"),
+            _ => None,
+        };
+        let what = match (get("IBTRS_PATH"), get("IBTRS_STATE").or(rank)) {
             (Some(path), Some(state)) => format!("path {path}: {state}"),
             _ => match (
                 get("IBTRS_SESSION_STATE"),
@@ -163,6 +170,15 @@ mod tests {
         ];
         let said = "ibtrs-client s: path ip:10.0.1.2@ip:10.0.1.1: disconnected";
         assert_eq!(with(&lost), said);
+        for (variable, said) in [
+            ("IBTRS_DRAINED=1", "drained"),
+            ("IBTRS_DRAINED=0", "no longer drained"),
+            ("IBTRS_STANDBY=1", "on standby"),
+            ("IBTRS_STANDBY=0", "no longer on standby"),
+        ] {
+            let said = format!("ibtrs-client s: path ip:10.0.1.1: {said}");
+            assert_eq!(with(&["IBTRS_PATH=ip:10.0.1.1", variable]), said);
+        }
         let session = "IBTRS_SESSION_STATE=connected";
         assert_eq!(with(&[session]), "ibtrs-client s: session connected");
         assert_eq!(with(&[]), "ibtrs-client s: change");

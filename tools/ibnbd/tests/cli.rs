@@ -27,7 +27,7 @@ fn list_shows_disks_and_what_clients_have_open() {
     let rows = rows(&text);
     assert_eq!(
         rows[0],
-        ["DISK", "STATE", "SIZE", "MODE", "SESSION", "PATHS", "DEVICE"]
+        ["DISK", "STATE", "SIZE", "MODE", "SESSION", "PATHS", "EXPORT"]
     );
     assert_eq!(
         rows[3],
@@ -42,7 +42,7 @@ fn list_shows_disks_and_what_clients_have_open() {
             "/dev/nullb0"
         ]
     );
-    assert_eq!(rows[5], ["OPENED", "SIZE", "MODE", "CLIENT", "AS"]);
+    assert_eq!(rows[5], ["OPENED", "SIZE", "MODE", "CLIENT", "EXPORT"]);
     assert_eq!(rows[6], ["sda", "64.0", "MiB", "rw", "u", "a"]);
 }
 
@@ -58,6 +58,21 @@ fn columns_are_chosen_by_name() {
     let ran = run(&tree, &["list", "--columns", "colour"]);
     assert_eq!(ran.code, 2);
     assert!(ran.err.contains("there is no column colour"), "{}", ran.err);
+    // That column was called device: programs find it by either name.
+    let text = good(&tree, &["list", "--columns", "export,disk", "-o", "csv"]);
+    assert!(
+        text.starts_with("export,disk\n/dev/nullb0,ibnbd0\n"),
+        "{text}"
+    );
+    let text = good(&tree, &["list", "-o", "csv"]);
+    let head = "disk,state,size,mode,session,paths,device,export\n";
+    let row = "ibnbd1,open,64.0 MiB,rw,s,2/2,disk1,disk1\n";
+    assert!(text.starts_with(head) && text.contains(row), "{text}");
+    assert!(good(&tree, &["list"])
+        .lines()
+        .next()
+        .unwrap()
+        .ends_with("PATHS  EXPORT"));
 }
 
 #[test]
@@ -387,6 +402,11 @@ fn commands_write_to_their_files() {
             &["path", "disconnect", "t", "ip:10.0.2.2@ip:10.0.3.2"],
             &format!("{path}/disconnect"),
             "1",
+        ),
+        (
+            &["path", "set", "t", "10.0.2.2", "--active"],
+            &format!("{path}/standby"),
+            "0",
         ),
         (
             &["path", "drain", "t", "10.0.2.2", "--undo"],

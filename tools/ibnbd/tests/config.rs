@@ -831,6 +831,45 @@ fn no_path_is_pruned_while_a_server_is_unknown() {
     );
 }
 
+#[test]
+fn paths_of_the_files_are_on_standby() {
+    let tree = Tree::new();
+    tree.usual_client();
+    let ends = "name = \"t\"\nservers = [\"storage1\"]\npaths = [\"10.0.2.2,10.0.3.2\"";
+    let planned = |more: &str| {
+        let text = format!("[[session]]\n{ends}{more}\n");
+        steps(&tree, &good(&text), false)
+    };
+    // Files that say nothing leave it as it is.
+    assert_eq!(planned("]"), [""; 0]);
+    assert_eq!(planned("]\nstandby = []"), [""; 0]);
+    let set = "~ set standby of path 10.0.2.2,10.0.3.2 of session t from 0 to 1";
+    assert_eq!(planned("]\nstandby = [\"10.0.2.2,10.0.3.2\"]"), [set]);
+    let file = "/sys/class/ibtrs-client/t/paths/ip:10.0.2.2@ip:10.0.3.2/standby";
+    tree.file(file, "1\n");
+    assert_eq!(planned("]\nstandby = [\"10.0.2.2,10.0.3.2\"]"), [""; 0]);
+    assert_eq!(planned("]"), [""; 0]);
+    let set = "~ set standby of path 10.0.2.2,10.0.3.2 of session t from 1 to 0";
+    assert_eq!(planned("]\nstandby = []"), [set]);
+    // One that is to be added, and a server.
+    tree.file(file, "0\n");
+    assert_eq!(
+        planned(", \"10.0.9.1\"]\nstandby = [\"10.0.9.1\", \"storage1\"]"),
+        [
+            "+ path ip:10.0.9.1 of session t, on standby",
+            "~ set standby of path storage1 of session t from 0 to 1"
+        ]
+    );
+    let text = format!("[[session]]\n{ends}]\nstandby = [\"10.0.7.1\", 3]\n");
+    let problems = config::parse("f", &text).unwrap_err();
+    let said: Vec<_> = problems.iter().map(ToString::to_string).collect();
+    assert_eq!(said.len(), 2, "{said:?}");
+    assert!(
+        said[0].contains("is not one of servers or paths")
+            || said[1].contains("is not one of servers or paths")
+    );
+}
+
 /// Which of the addresses of a name comes first may change with each request.
 #[test]
 fn a_path_to_any_address_of_a_name_will_do() {

@@ -222,6 +222,29 @@ fn a_directory_in_another_file_does_not_go_with_exports_in_configfs() {
     assert!(!has(&tree, SERVER));
 }
 
+#[test]
+fn paths_on_standby_are_written() {
+    let tree = Tree::new();
+    tree.usual_client();
+    tree.file(CLIENT, SESSIONS);
+    good(&tree, &["save"]);
+    assert_eq!(tree.text(CLIENT), SESSIONS);
+    let path = "/sys/class/ibtrs-client/s/paths/ip:10.0.2.2@ip:10.0.2.1/standby";
+    tree.file(path, "1\n");
+    good(&tree, &["save"]);
+    let saved = tree.text(CLIENT);
+    let line = "standby = [\"10.0.2.2,10.0.2.1\"]\n";
+    assert!(saved.contains(line), "{saved}");
+    good(&tree, &["save"]);
+    assert_eq!(tree.text(CLIENT), saved);
+    // What is saved is what apply wants.
+    let planned = good(&tree, &["apply", "--dry-run"]);
+    assert!(!planned.contains("standby"), "{planned}");
+    tree.file(path, "0\n");
+    good(&tree, &["save"]);
+    assert!(tree.text(CLIENT).contains("standby = []\n"));
+}
+
 /// A session whose paths are gone for the moment.
 #[test]
 fn a_session_without_paths_is_not_written() {

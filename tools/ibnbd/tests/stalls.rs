@@ -93,8 +93,12 @@ fn a_drained_path_is_seen_everywhere() {
     // The error of a path that is connected is history.
     assert!(!paths.contains("old"), "{paths}");
     assert!(good(&tree, &["paths", "-o", "json"]).contains("\"last_error\": \"old\""));
-    assert!(good(&tree, &["sessions"]).contains("2/2, 1 drained"));
-    assert!(!good(&tree, &["sessions", "-o", "csv"]).contains("drained"));
+    for command in ["sessions", "list"] {
+        assert!(good(&tree, &[command]).contains("2/2, 1 drained"));
+        assert!(!good(&tree, &[command, "-o", "csv"]).contains("drained"));
+    }
+    let list: List = document(&tree, &["list"]);
+    assert_eq!(list.disks[0].paths_drained, 1);
     let ran = run(&tree, &["status"]);
     let said = "WARNING: session s: 1 of 2 paths drained (";
     assert!(ran.code == 1 && ran.out.starts_with(said), "{}", ran.out);
@@ -103,6 +107,31 @@ fn a_drained_path_is_seen_everywhere() {
     assert!(found.contains(said), "{found}");
     let metric = "ibtrs_session_paths_drained{session=\"s\",side=\"client\"} 1\n";
     assert!(good(&tree, &["metrics"]).contains(metric));
+}
+
+/// That is how it should be, and no warning.
+#[test]
+fn a_path_on_standby_is_shown() {
+    let tree = client("connected");
+    let path = format!("{SESSION}/paths/ip:10.0.2.2@ip:10.0.2.1");
+    let ran = run(&tree, &["path", "set", "s", "10.0.2.1", "--standby"]);
+    assert_eq!((ran.code, ran.err.contains("warning")), (0, false));
+    assert_eq!(tree.text(&format!("{path}/standby")).trim(), "1");
+    assert!(good(&tree, &["paths"]).contains("connected, standby"));
+    assert!(good(&tree, &["tree"]).contains("connected  standby"));
+    let shown = good(&tree, &["show", "s/10.0.2.1", "-o", "json"]);
+    assert!(shown.contains("\"standby\": true"), "{shown}");
+    assert_eq!(run(&tree, &["status"]).code, 0);
+    // None is preferred if all of them wait.
+    let ran = run(&tree, &["path", "set", "s", "10.0.1.1", "--standby"]);
+    let said = "all paths of the session are on standby now";
+    assert!(ran.code == 0 && ran.err.contains(said), "{}", ran.err);
+    good(&tree, &["path", "set", "s", "10.0.2.1", "--active"]);
+    assert_eq!(tree.text(&format!("{path}/standby")).trim(), "0");
+    for words in [&[][..], &["--active", "--standby"]] {
+        let words = [&["path", "set", "s", "10.0.2.1"], words].concat();
+        assert_eq!(run(&tree, &words).code, 2, "{words:?}");
+    }
 }
 
 #[test]
@@ -132,10 +161,28 @@ fn events_have_times_and_causes() {
     let one: Events = document(&tree, &["events", "t"]);
     assert_eq!(one.events.len(), 1);
     let csv = good(&tree, &["events", "t", "-o", "csv"]);
-    let line = "2025-11-29T00:27:09Z,t,ip:10.0.1.2@ip:10.0.3.1,drained,by a user\n";
+    let line = "2025-11-29T00:27:09Z,t,ip:10.0.1.2@ip:10.0.3.1,,drained,by a user\n";
     assert!(csv.ends_with(line), "{csv}");
     assert!(good(&tree, &["events"]).contains("2025-11-2"));
     assert_eq!(run(&tree, &["events", "none"]).code, 3);
+    // Those of a disk.
+    tree.file(
+        &format!("{SESSION}/events"),
+        "1764376030.000 ibnbd0 closed closed on the server\n1764376027.000 ibnbd0 mapped disk1\n1764376026.000 - connected \n",
+    );
+    let of_disk: Events = document(&tree, &["events", "ibnbd0"]);
+    let shown: Vec<_> = (of_disk.events.iter())
+        .map(|e| (e.disk.as_deref(), e.event.as_str(), e.cause.as_deref()))
+        .collect();
+    let disk = Some("ibnbd0");
+    assert_eq!(
+        shown,
+        [
+            (disk, "mapped", Some("disk1")),
+            (disk, "closed", Some("closed on the server"))
+        ]
+    );
+    assert_eq!(document::<Events>(&tree, &["events", "disk1"]), of_disk);
     // A module that has no such file.
     std::fs::remove_file(tree.real("/sys/class/ibtrs-client/t/events")).unwrap();
     let none: Events = document(&tree, &["events", "t"]);

@@ -28,7 +28,8 @@ def test_an_outage_has_a_beginning_and_an_end(pair):
 
     # A drained path is seen, and is no error of the other one.
     tool("path drain s 10.0.2.1")
-    assert "connected, drained" in tool("paths s") and "2/2, 1 drained" in tool("sessions")
+    assert "connected, drained" in tool("paths s")
+    assert "2/2, 1 drained" in tool("sessions") and "2/2, 1 drained" in tool("list")
     assert "session s: 1 of 2 paths drained" in status(tool, 1)
     assert "is drained: requests take it only if no other path does" in tool("check")
     assert 'ibtrs_session_paths_drained{session="s",side="client"} 1' in tool("metrics")
@@ -67,7 +68,30 @@ def test_an_outage_has_a_beginning_and_an_end(pair):
         assert expected in first, (expected, first)
     assert [event["event"] for event in events if event["time_ms"] < begin and event["path"] == two][-2:] == [
         "drained", "undrained"]
-    assert re.search(rf"{TIME}\s+s\s+{re.escape(one)}\s+closed\s+by a user", tool("events"))
+    assert re.search(rf"{TIME}\s+s\s+{re.escape(one)}\s+-\s+closed\s+by a user", tool("events"))
+    # The disk, from the beginning.
+    of_disk = [(event["event"], event["cause"]) for event in tool.json("events ibnbd0")["events"]]
+    assert of_disk == [("mapped", "nullb0"), ("closed", "no path to the server"), ("open", None)], of_disk
+
+
+def test_a_path_on_standby_lasts(pair):
+    """The words of the command, and of the files."""
+    _, tool = ready(pair)
+    map_by_two_paths(tool)
+    tool("path set s 10.0.2.1 --standby")
+    assert "connected, standby" in tool("paths s") and "standby" in tool("tree")
+    assert tool("status").startswith("OK: ")
+    tool.guest.run("mkdir -p /tmp/kept")
+    tool("save --config /tmp/kept")
+    saved = tool.guest.run("cat /tmp/kept/client.toml")
+    assert 'standby = ["10.0.2.2,10.0.2.1"]' in saved, saved
+    tool("path set s 10.0.2.1 --active")
+    tool("apply --config /tmp/kept")
+    assert "connected, standby" in tool("paths s")
+    # One that is added later.
+    tool("path remove s 10.0.2.1")
+    tool("apply --config /tmp/kept")
+    assert "connected, standby" in tool("paths s")
 
 
 def test_a_request_without_an_answer_is_seen(pair):

@@ -140,12 +140,19 @@ impl<'a> Fields<'a> {
 
     /// Texts in brackets.
     pub(super) fn texts(&mut self, source: &mut Source<'_>, name: &'static str) -> Vec<At<String>> {
-        let Some(item) = self.item(name) else {
-            return Vec::new();
-        };
+        self.texts_if_any(source, name).unwrap_or_default()
+    }
+
+    /// Texts in brackets, of which there may be none; none if the field is missing or wrong.
+    pub(super) fn texts_if_any(
+        &mut self,
+        source: &mut Source<'_>,
+        name: &'static str,
+    ) -> Option<Vec<At<String>>> {
+        let item = self.item(name)?;
         let Some(array) = item.as_array() else {
             source.problem(item.span(), format!("{name}: texts in brackets are wanted"));
-            return Vec::new();
+            return None;
         };
         let mut found = Vec::new();
         for value in array {
@@ -157,7 +164,7 @@ impl<'a> Fields<'a> {
                 None => source.problem(value.span(), format!("{name}: a text in quotes is wanted")),
             }
         }
-        found
+        Some(found)
     }
 
     /// Tables that begin with `[[name]]`.

@@ -141,6 +141,7 @@ pub fn client(
             keep_session(root, machine, session, table, choice);
             if is_read(machine, session) {
                 keep_paths(root, session, table, resolve, choice.prune);
+                keep_standby(root, session, table, resolve);
             }
             keep_queues(machine.queues(&session.name), cpus, table);
             if let Some(kept) = session.kept_open.filter(|_| choice.only.is_none()) {
@@ -215,6 +216,12 @@ fn is_read(machine: &Machine, session: &model::Session) -> bool {
     !session.paths.is_empty() && !machine.notes.iter().any(is_in)
 }
 
+/// The texts of an array in a file.
+fn of_key<'a>(table: &'a Table, key: &str) -> impl Iterator<Item = &'a str> {
+    let array = table.get(key).and_then(Item::as_array);
+    array.into_iter().flatten().filter_map(Value::as_str)
+}
+
 /// The texts of an array in a file, each with the paths that it may stand for; an error if that is
 /// not known of one.
 fn meant(
@@ -223,9 +230,7 @@ fn meant(
     key: &str,
     resolve: Resolve<'_>,
 ) -> Result<Vec<(String, Vec<String>)>, String> {
-    let array = table.get(key).and_then(Item::as_array);
-    let texts = array.into_iter().flatten().filter_map(Value::as_str);
-    texts
+    of_key(table, key)
         .map(|text| Ok((text.to_owned(), mapping::paths(root, resolve, text)?)))
         .collect()
 }
@@ -269,6 +274,41 @@ fn keep_paths(
     let there = table.get("paths").and_then(Item::as_array);
     if !new.is_empty() || !there.into_iter().flatten().all(stays) {
         keep_array::replace(table, "paths", stays, new);
+    }
+}
+
+/// Writes which paths are on standby, in the words that the file has for them. A text that stands for several
+/// paths names them all.
+fn keep_standby(root: &Root, session: &model::Session, table: &mut Table, resolve: Resolve<'_>) {
+    let of = |key| meant(root, table, key, resolve);
+    let (Ok(servers), Ok(paths)) = (of("servers"), of("paths")) else {
+        return;
+    };
+    let mut now: Vec<String> = Vec::new();
+    for path in session
+        .paths
+        .iter()
+        .filter(|path| path.standby == Some(true))
+    {
+        let mut texts = paths.iter().chain(&servers);
+        let is =
+            |(_, lines): &&(String, Vec<String>)| lines.iter().any(|line| plan::has(path, line));
+        let text = texts.find(is).map(|(text, _)| text.clone());
+        now.extend(text.filter(|text| !now.contains(text)));
+    }
+    let there: Vec<String> = of_key(table, "standby").map(str::to_owned).collect();
+    let new: Vec<String> = now
+        .iter()
+        .filter(|text| !there.contains(text))
+        .cloned()
+        .collect();
+    let stays = |value: &Value| {
+        value
+            .as_str()
+            .is_some_and(|text| now.iter().any(|name| name == text))
+    };
+    if !new.is_empty() || there.len() != now.len() {
+        keep_array::replace(table, "standby", stays, new);
     }
 }
 

@@ -108,6 +108,8 @@ pub enum Step {
         path: String,
         /// As the files say it.
         words: String,
+        /// Whether it is to be on standby.
+        standby: bool,
     },
     /// Removes a path of a session.
     RemovePath {
@@ -255,7 +257,15 @@ impl fmt::Display for Step {
                 }
             }
             Self::Unmap { disk } => write!(f, "- unmap {disk}"),
-            Self::AddPath { session, path, .. } => write!(f, "+ path {path} of session {session}"),
+            Self::AddPath {
+                session,
+                path,
+                standby,
+                ..
+            } => {
+                let on = if *standby { ", on standby" } else { "" };
+                write!(f, "+ path {path} of session {session}{on}")
+            }
             Self::RemovePath { session, path } => write!(f, "- path {path} of session {session}"),
             Self::Set {
                 name,
@@ -615,7 +625,8 @@ fn of_session(
     }
     if let Some(there) = there {
         // A path may lead to the server whose address was not found.
-        of_paths(there, &found, wish.prune && all_found, steps);
+        let standby = session.standby.as_deref();
+        of_paths(there, &found, standby, wish.prune && all_found, steps);
     }
     of_queues(machine, name, session, steps);
     let folder = format!("{}/{name}", Family::Ibnbd.sessions(Side::Client));
@@ -694,13 +705,7 @@ fn set(
 }
 
 /// How a session is opened.
-fn way(
-    root: &Root,
-    machine: &Machine,
-    name: &str,
-    session: &Session,
-    paths: &[String],
-) -> Mapping {
+fn way(root: &Root, machine: &Machine, name: &str, session: &Session, paths: &[String]) -> Mapping {
     let is_new = machine.our(Side::Client, name).is_none();
     Mapping {
         session: name.to_owned(),
@@ -789,7 +794,7 @@ fn wanted_check(disk: &Disk) -> Option<String> {
 }
 
 /// Whether a path that is there has the ends of one that is wanted.
-pub(super) fn has(path: &model::Path, wanted: &str) -> bool {
+pub fn has(path: &model::Path, wanted: &str) -> bool {
     PathAddr::parse(wanted).is_ok_and(|ends| path.is_at(&ends))
 }
 
@@ -799,15 +804,33 @@ fn is_there(there: &model::Session, lines: &[String]) -> bool {
     paths.any(|path| lines.iter().any(|line| has(path, line)))
 }
 
-fn of_paths(there: &model::Session, wanted: &[Ends<'_>], prune: bool, steps: &mut Vec<Step>) {
+fn of_paths(
+    there: &model::Session,
+    wanted: &[Ends<'_>],
+    standby: Option<&[String]>,
+    prune: bool,
+    steps: &mut Vec<Step>,
+) {
     let session = &there.name;
     for (words, lines) in wanted {
+        let is_standby = standby.map(|names| names.iter().any(|name| name == words));
         if let Some(path) = lines.first().filter(|_| !is_there(there, lines)) {
             steps.push(Step::AddPath {
                 session: session.clone(),
                 path: path.clone(),
                 words: (*words).to_owned(),
+                standby: is_standby == Some(true),
             });
+        }
+        let Some(is_standby) = is_standby else {
+            continue;
+        };
+        let mut paths = there.paths.iter();
+        if let Some(path) = paths.find(|path| lines.iter().any(|line| has(path, line))) {
+            let flag = |on: bool| u8::from(on).to_string();
+            let of = path_words(session, words);
+            let (was, value) = (path.standby.map(flag), flag(is_standby));
+            set(&of, &of, &path.folder(), "standby", was, &value, steps);
         }
     }
     if prune && !wanted.is_empty() {

@@ -116,6 +116,7 @@ impl All {
         }
         let servers = ends(source, &mut fields, "servers");
         let paths = ends(source, &mut fields, "paths");
+        let standby = standby(source, &mut fields, &servers, &paths);
         let port = fields.number(source, "port", 1..=65535);
         let queues = fields.number(source, "queues", 1..=4096);
         let messages = fields.flag(source, "messages").unwrap_or(false);
@@ -165,6 +166,7 @@ impl All {
             name: name.map(|n| n.value),
             servers,
             paths,
+            standby,
             port,
             queues: queues.and_then(|queues| u32::try_from(queues.value).ok()),
             settings,
@@ -277,6 +279,26 @@ fn ends(source: &mut Source<'_>, fields: &mut Fields<'_>, name: &'static str) ->
         }
     }
     found
+}
+
+/// The servers and paths that are on standby.
+fn standby(
+    source: &mut Source<'_>,
+    fields: &mut Fields<'_>,
+    servers: &[String],
+    paths: &[String],
+) -> Option<Vec<String>> {
+    let texts = fields.texts_if_any(source, "standby")?;
+    let mut found = Vec::new();
+    for text in texts {
+        if servers.contains(&text.value) || paths.contains(&text.value) {
+            found.push(text.value);
+        } else {
+            let what = format!("standby: {:?} is not one of servers or paths", text.value);
+            source.problem(text.span, what);
+        }
+    }
+    Some(found)
 }
 
 fn key_id(source: &mut Source<'_>, fields: &mut Fields<'_>) -> Option<String> {

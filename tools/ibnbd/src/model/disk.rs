@@ -65,6 +65,9 @@ pub struct Disk {
     pub paths: usize,
     /// Those of them that are connected.
     pub paths_connected: usize,
+    /// Those of them that requests avoid.
+    #[serde(skip_serializing_if = "is_none_drained", default)]
+    pub paths_drained: usize,
     /// Seconds until its server expects to be back, if its session has no path because the server was
     /// stopped as planned; 0 if the server is late.
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -78,6 +81,11 @@ pub struct Disk {
     /// How long its requests took; where that was asked for.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub latency: Option<Latency>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+fn is_none_drained(count: &usize) -> bool {
+    *count == 0
 }
 
 impl Disk {
@@ -117,6 +125,7 @@ impl Disk {
         if let Some(session) = own {
             self.paths = session.paths.len();
             self.paths_connected = session.connected();
+            self.paths_drained = session.drained();
             self.server_back_in_s = session
                 .server_back_in_s
                 .filter(|_| session.is_planned_stop());
@@ -192,6 +201,7 @@ fn disk(
         family,
         paths: 0,
         paths_connected: 0,
+        paths_drained: 0,
         server_back_in_s: None,
         outage: None,
         stat: None,

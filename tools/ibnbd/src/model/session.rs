@@ -201,6 +201,9 @@ pub struct Path {
     /// Whether requests take it only if no other path does; clients only.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub drained: Option<bool>,
+    /// Whether requests take it only while no path is connected that is neither on standby nor drained; clients only.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub standby: Option<bool>,
     /// The path's counters, where they were asked for.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub stats: Option<PathStats>,
@@ -405,29 +408,35 @@ fn outage(reader: &mut Reader<'_>, folder: &str) -> Option<Outage> {
 pub(super) struct Brief {
     pub(super) paths: usize,
     pub(super) connected: usize,
+    pub(super) drained: usize,
     pub(super) server_back_in_s: Option<u64>,
     pub(super) outage: Option<Outage>,
 }
 
-/// Counts the paths of a session of a client, and those of them that are connected; one file is read
-/// of each. Without any, it may be that the server was stopped as planned.
+/// Counts the paths of a session of a client, and those of them that are connected or drained; few files are
+/// read of each. Without any, it may be that the server was stopped as planned.
 pub(super) fn brief(reader: &mut Reader<'_>, family: Family, session: &str) -> Brief {
     let own = format!("{}/{session}", family.sessions(Side::Client));
     let folder = format!("{own}/paths");
-    let mut counts = (0, 0);
+    let mut counts = (0, 0, 0);
     for path in reader.list(&folder) {
         let state = reader.get(&format!("{folder}/{path}/state"), value::word);
         // One that goes just now has none.
         if state.is_some() || reader.root.exists(&format!("{folder}/{path}")) {
             counts.0 += 1;
             counts.1 += usize::from(state.as_deref() == Some("connected"));
+            let drain = (family == Family::Ibnbd)
+                .then(|| reader.get_if_any(&format!("{folder}/{path}/drain")))
+                .flatten();
+            counts.2 += usize::from(drain.as_deref() == Some("1"));
         }
     }
-    let (paths, connected) = counts;
+    let (paths, connected, drained) = counts;
     let may_be_stopped = connected == 0 && family == Family::Ibnbd;
     Brief {
         paths,
         connected,
+        drained,
         server_back_in_s: may_be_stopped.then(|| back_in_s(reader, &own)).flatten(),
         outage: may_be_stopped.then(|| outage(reader, &own)).flatten(),
     }
@@ -457,6 +466,12 @@ fn path(
         Some(None) => PathState::Unknown,
     };
     let latency = client.then(|| reader.get(&file("cur_latency"), value::nanoseconds));
+    let flag = |reader: &mut Reader<'_>, name: &str| {
+        (client && family == Family::Ibnbd)
+            .then(|| reader.get_if_any(&file(name)))
+            .flatten()
+            .map(|text| text == "1")
+    };
     Some(Path {
         session: session.to_owned(),
         family,
@@ -480,10 +495,8 @@ fn path(
             .then(|| reader.get(&file("extensions"), value::optional))
             .flatten()
             .flatten(),
-        drained: (client && family == Family::Ibnbd)
-            .then(|| reader.get_if_any(&file("drain")))
-            .flatten()
-            .map(|text| text == "1"),
+        drained: flag(reader, "drain"),
+        standby: flag(reader, "standby"),
         name,
         stats: None,
     })

@@ -236,6 +236,7 @@ impl Tree {
                     ("last_error", error),
                     ("disconnect", "Usage: echo 1 > disconnect\n"),
                     ("drain", "0\n"),
+                    ("standby", "0\n"),
                     ("reconnect", "Usage: echo 1 > reconnect\n"),
                     ("remove_path", "Usage: echo 1 > remove_path\n"),
                     ("stats/rdma", "10 40960 20 81920 1 2\n"),

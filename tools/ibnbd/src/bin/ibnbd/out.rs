@@ -16,6 +16,8 @@ use crate::fail::Failure;
 pub(crate) struct Table {
     columns: Vec<Cow<'static, str>>,
     rows: Vec<Vec<String>>,
+    /// Former names of columns, each with the present one.
+    former: Vec<(&'static str, &'static str)>,
 }
 
 impl Table {
@@ -24,6 +26,7 @@ impl Table {
         Self {
             columns: columns.collect(),
             rows: Vec::new(),
+            former: Vec::new(),
         }
     }
 
@@ -32,7 +35,27 @@ impl Table {
         Self {
             columns: columns.map(Cow::Owned).collect(),
             rows: Vec::new(),
+            former: Vec::new(),
         }
+    }
+
+    /// Has a column be found by a name that it had in an earlier version, too.
+    pub(crate) fn formerly(mut self, former: &'static str, now: &'static str) -> Self {
+        self.former.push((former, now));
+        self
+    }
+
+    /// With each renamed column also under its former name, for programs.
+    fn with_former(mut self) -> Self {
+        for (former, now) in core::mem::take(&mut self.former) {
+            if let Some(at) = self.place(now) {
+                self.columns.insert(at, Cow::Borrowed(former));
+                for row in &mut self.rows {
+                    row.insert(at, row.get(at).cloned().unwrap_or_default());
+                }
+            }
+        }
+        self
     }
 
     pub(crate) fn row(&mut self, row: impl Into<Vec<String>>) {
@@ -52,8 +75,13 @@ impl Table {
     }
 
     fn place(&self, name: &str) -> Option<usize> {
-        let mut columns = self.columns.iter();
-        columns.position(|column| column.eq_ignore_ascii_case(name))
+        let at = |name: &str| {
+            let mut columns = self.columns.iter();
+            columns.position(|column| column.eq_ignore_ascii_case(name))
+        };
+        let is_former = |(former, _): &&(&str, &str)| former.eq_ignore_ascii_case(name);
+        let now = || self.former.iter().find(is_former).map(|(_, now)| *now);
+        at(name).or_else(|| at(now()?))
     }
 
     fn has(&self, name: &str) -> bool {
@@ -62,7 +90,11 @@ impl Table {
 
     /// With those of the columns that it has, in that order.
     fn select(mut self, wanted: &[String]) -> Self {
-        let places: Vec<usize> = wanted.iter().filter_map(|name| self.place(name)).collect();
+        let named: Vec<(usize, &String)> = wanted
+            .iter()
+            .filter_map(|name| Some((self.place(name)?, name)))
+            .collect();
+        let places: Vec<usize> = named.iter().map(|(at, _)| *at).collect();
         let pick = |row: &[String]| {
             places
                 .iter()
@@ -70,10 +102,18 @@ impl Table {
                 .collect()
         };
         self.rows = self.rows.iter().map(|row| pick(row)).collect();
-        self.columns = places
-            .iter()
-            .filter_map(|&at| self.columns.get(at).cloned())
-            .collect();
+        let former = self.former.iter().map(|(former, _)| *former);
+        let former: Vec<&str> = former.collect();
+        let header = |(at, name): &(usize, &String)| {
+            let asked = former
+                .iter()
+                .find(|former| former.eq_ignore_ascii_case(name));
+            match asked {
+                Some(former) => Some(Cow::Borrowed(*former)),
+                None => self.columns.get(*at).cloned(),
+            }
+        };
+        self.columns = named.iter().filter_map(header).collect();
         self
     }
 
@@ -157,7 +197,7 @@ pub(crate) fn joined(context: &Context, tables: Vec<Table>) -> Result<String, Fa
             Ok(table.drawn())
         }
     };
-    let tables = chosen(tables, &context.columns)?;
+    let tables = chosen(tables, &context.columns, context.format)?;
     let all_empty = tables.iter().all(Table::is_empty);
     let mut parts = Vec::new();
     for (number, table) in tables.iter().enumerate() {
@@ -171,9 +211,18 @@ pub(crate) fn joined(context: &Context, tables: Vec<Table>) -> Result<String, Fa
 
 /// The tables that have all of the columns; if none has, what each has of them. No columns stand
 /// for all.
-fn chosen(mut tables: Vec<Table>, wanted: &[String]) -> Result<Vec<Table>, Failure> {
+fn chosen(
+    mut tables: Vec<Table>,
+    wanted: &[String],
+    format: Format,
+) -> Result<Vec<Table>, Failure> {
     if wanted.is_empty() {
-        return Ok(tables);
+        let with_former = format == Format::Csv;
+        let all = |table: Table| match with_former {
+            true => table.with_former(),
+            false => table,
+        };
+        return Ok(tables.into_iter().map(all).collect());
     }
     for name in wanted {
         if !tables.iter().any(|table| table.has(name)) {
@@ -259,7 +308,7 @@ mod tests {
                 .filter(|name| !name.is_empty())
                 .map(str::to_owned)
                 .collect();
-            let tables = chosen(two(), &names).unwrap_or_else(|_| panic!("{wanted}"));
+            let tables = chosen(two(), &names, Format::Csv).unwrap_or_else(|_| panic!("{wanted}"));
             let found: Vec<String> = tables.iter().map(|t| t.columns.join(",")).collect();
             assert_eq!(found.join("|"), shown, "{wanted}");
             for table in &tables {
@@ -269,7 +318,11 @@ mod tests {
                     .all(|row| row.len() == table.columns.len()));
             }
         }
-        let error = chosen(two(), &["disk".to_owned(), "colour".to_owned()]);
+        let error = chosen(
+            two(),
+            &["disk".to_owned(), "colour".to_owned()],
+            Format::Csv,
+        );
         assert_eq!(error.err().map(|e| e.code), Some(crate::fail::USAGE));
     }
 

@@ -417,9 +417,18 @@ fn one(context: &Context, step: Step) -> Result<bool, Failure> {
             let machine = context.machine();
             unmap::unmap_disk(context, map::disk(context, &machine, &disk)?, false)
         }
-        Step::AddPath { session, path, .. } => {
+        Step::AddPath {
+            session,
+            path,
+            standby,
+            ..
+        } => {
             let machine = context.machine();
-            paths::add_line(context, paths::session(&machine, &session)?, &path)
+            paths::add_line(context, paths::session(&machine, &session)?, &path)?;
+            match standby {
+                true => paths::set_standby_of_line(context, &session, &path),
+                false => Ok(()),
+            }
         }
         Step::RemovePath { session, path } => {
             let machine = context.machine();

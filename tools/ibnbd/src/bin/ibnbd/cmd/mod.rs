@@ -91,7 +91,7 @@ pub(crate) fn run(context: &Context, command: Command) -> Done {
         Command::Top(words) => top::top(context, &words),
         Command::Apply(words) => apply::apply(context, &words),
         Command::Save(words) => save::save(context, &words),
-        Command::Events(words) => events::events(context, words.session.as_deref()),
+        Command::Events(words) => events::events(context, words.name.as_deref()),
         Command::Watch(words) => watch::watch(context, words.count),
         Command::Completions(words) => print::completions(context, words.shell),
         Command::Manpages(words) => print::manpages(&words.folder),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! `path add`, `remove`, `reconnect`, `disconnect`, `drain` and `reauth`.
+//! `path add`, `remove`, `reconnect`, `disconnect`, `drain`, `set` and `reauth`.
 
 use std::process;
 use std::thread;
@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use ibnbd_host::advice::Task;
+use ibnbd_host::config::plan;
 use ibnbd_host::family::{Family, Side};
 use ibnbd_host::find;
 use ibnbd_host::model::{Machine, Path, PathState, Session};
@@ -43,6 +44,11 @@ Examples:
   ibnbd path drain s 10.0.2.1                 before work on the link
   ibnbd path drain s 10.0.2.1 --undo";
 
+const SET_EXAMPLES: &str = "\
+Examples:
+  ibnbd path set s 10.0.9.1 --standby         requests take it only if no other path is left
+  ibnbd path set s 10.0.9.1 --active";
+
 const REAUTH_EXAMPLES: &str = "\
 Example:
   ibnbd path reauth s";
@@ -76,6 +82,14 @@ pub(crate) enum PathCommand {
         #[arg(long)]
         undo: bool,
     },
+    /// Chooses whether requests take a path beside the others, or only if no other one is left
+    #[command(after_help = SET_EXAMPLES)]
+    Set {
+        #[command(flatten)]
+        of: PathOf,
+        #[command(flatten)]
+        rank: Rank,
+    },
     /// Connects all paths of a session again, so that both sides prove their key, while requests
     /// take the other paths
     #[command(after_help = REAUTH_EXAMPLES)]
@@ -91,6 +105,17 @@ pub(crate) struct PathOf {
     pub(crate) session: String,
     /// One of its paths: both addresses, or one that no other path has
     pub(crate) path: String,
+}
+
+#[derive(Args, Debug)]
+#[group(required = true, multiple = false)]
+pub(crate) struct Rank {
+    /// Only while no path is connected that is neither on standby nor drained, as for a slow link
+    #[arg(long)]
+    pub(crate) standby: bool,
+    /// Beside the others, as the policy of the session says
+    #[arg(long)]
+    pub(crate) active: bool,
 }
 
 #[derive(Args, Debug)]
@@ -113,6 +138,7 @@ pub(super) fn run(context: &Context, command: &PathCommand) -> Done {
             write(context, of, "drain", "let requests take", "0")
         }
         PathCommand::Drain { of, undo: false } => drain(context, of),
+        PathCommand::Set { of, rank } => set_rank(context, of, rank.standby),
         PathCommand::Reauth { session } => reauth(context, session),
     }
 }
@@ -212,6 +238,41 @@ fn others_take_requests(session: &Session, path: &Path) -> bool {
             && other.state == PathState::Connected
             && other.drained != Some(true)
     })
+}
+
+/// Puts a path on standby, or makes it active.
+fn set_rank(context: &Context, of: &PathOf, standby: bool) -> Done {
+    let machine = context.machine();
+    let (session, path) = path_of(context, &machine, of)?;
+    set_standby(context, path, standby)?;
+    let others = |other: &&Path| other.name != path.name;
+    if standby && (session.paths.iter().filter(others)).all(|other| other.standby == Some(true)) {
+        note!("warning: all paths of the session are on standby now: none is preferred");
+    }
+    Ok(0)
+}
+
+fn set_standby(context: &Context, path: &Path, on: bool) -> Result<(), Failure> {
+    let verb = if on { "put on standby" } else { "make active" };
+    set(context, path, "standby", verb, if on { "1" } else { "0" })
+}
+
+/// Puts a path on standby that was just added, by the words with which it was.
+pub(super) fn set_standby_of_line(
+    context: &Context,
+    session: &str,
+    line: &str,
+) -> Result<(), Failure> {
+    let machine = context.machine();
+    let found = self::session(&machine, session)?;
+    match found.paths.iter().find(|path| plan::has(path, line)) {
+        Some(path) => set_standby(context, path, true),
+        None => Err(Failure::new(
+            REFUSED,
+            format!("cannot put the path {line} of session {session} on standby"),
+            "it has gone meanwhile",
+        )),
+    }
 }
 
 fn wait_until_idle(context: &Context, path: &Path, is_over: impl Fn() -> bool) {

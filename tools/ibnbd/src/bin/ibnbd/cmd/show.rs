@@ -67,7 +67,7 @@ pub(super) fn list(context: &Context) -> Done {
 }
 
 /// Which column shows a field of a disk, or of a device that is open.
-const COLUMNS: [(&str, &str); 8] = [
+const COLUMNS: [(&str, &str); 9] = [
     ("state", "state"),
     // A planned stop is found with the paths.
     ("state", "paths"),
@@ -75,6 +75,7 @@ const COLUMNS: [(&str, &str); 8] = [
     ("mode", "access_mode"),
     ("session", "session"),
     ("paths", "paths"),
+    ("export", "mapping_path"),
     ("device", "mapping_path"),
     ("as", "mapping_path"),
 ];
@@ -107,20 +108,19 @@ fn state(context: &Context, state: &str, left_s: Option<u64>, outage: Option<Out
 }
 
 /// Connected paths of all, and those that requests avoid. Programs that read CSV get the numbers alone.
-fn paths_of(context: &Context, session: &Session) -> String {
-    let counts = format!("{}/{}", session.connected(), session.paths.len());
-    match session.drained() {
-        drained if drained > 0 && context.format == Format::Table => {
-            format!("{counts}, {drained} drained")
-        }
-        _ => counts,
+fn paths_of(context: &Context, (connected, all, drained): (usize, usize, usize)) -> String {
+    let counts = format!("{connected}/{all}");
+    match drained > 0 && context.format == Format::Table {
+        true => format!("{counts}, {drained} drained"),
+        false => counts,
     }
 }
 
 fn disks(context: &Context, disks: &[Disk]) -> Table {
     let mut table = Table::new([
-        "disk", "state", "size", "mode", "session", "paths", "device",
-    ]);
+        "disk", "state", "size", "mode", "session", "paths", "export",
+    ])
+    .formerly("device", "export");
     for disk in disks {
         table.row([
             disk.name.clone(),
@@ -133,7 +133,10 @@ fn disks(context: &Context, disks: &[Disk]) -> Table {
             out::size(disk.size_bytes),
             cell(&disk.access_mode),
             cell(&disk.session),
-            format!("{}/{}", disk.paths_connected, disk.paths),
+            paths_of(
+                context,
+                (disk.paths_connected, disk.paths, disk.paths_drained),
+            ),
             cell(&disk.mapping_path),
         ]);
     }
@@ -141,7 +144,8 @@ fn disks(context: &Context, disks: &[Disk]) -> Table {
 }
 
 fn opened(opened: &[Opened]) -> Table {
-    let mut table = Table::new(["opened", "size", "mode", "client", "as"]);
+    let mut table =
+        Table::new(["opened", "size", "mode", "client", "export"]).formerly("as", "export");
     for open in opened {
         table.row([
             open.device.clone(),
@@ -187,7 +191,10 @@ pub(super) fn sessions(context: &Context) -> Done {
                     .filter(|_| session.is_planned_stop()),
                 session.outage,
             ),
-            paths_of(context, session),
+            paths_of(
+                context,
+                (session.connected(), session.paths.len(), session.drained()),
+            ),
             cell(&session.settings.mp_policy),
             cell(&session.channels),
             used.join(" "),
@@ -259,11 +266,14 @@ fn path_row(path: &Path) -> [String; 8] {
 
 /// The state, and whether requests avoid the path.
 fn path_state(path: &Path) -> String {
-    let state = path.state.as_str();
-    match path.drained {
-        Some(true) => format!("{state}, drained"),
-        _ => state.to_owned(),
+    let mut state = path.state.as_str().to_owned();
+    if path.drained == Some(true) {
+        state += ", drained";
     }
+    if path.standby == Some(true) {
+        state += ", standby";
+    }
+    state
 }
 
 pub(super) fn show(context: &Context, name: &str) -> Done {

@@ -157,10 +157,10 @@ fn path(path: &PathNode) -> Node {
         [
             &*path.name,
             path.state.as_str(),
-            if path.drained == Some(true) {
-                "drained"
-            } else {
-                ""
+            match (path.drained, path.standby) {
+                (Some(true), _) => "drained",
+                (_, Some(true)) => "standby",
+                _ => "",
             },
             &cell(&in_flight),
             &out::time(round_trip),
