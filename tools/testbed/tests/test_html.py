@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
 """The pages as HTML: they build, and each link in them leads somewhere."""
 
+import re
 import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
@@ -68,6 +69,30 @@ def test_options_keep_their_dashes(book):
     texts = {page.name: page.read_text() for page in book.glob("*.html")}
     assert [name for name, text in texts.items() if "–" in text or "’" in text] == []
     assert "--force" in texts["tool.html"]
+
+
+def test_lists_of_contents_lead_to_sections(book):
+    for page in (TOP / "Documentation").glob("*.md"):
+        found = re.search(r"^Contents: (.+?)\.\n\n", page.read_text(), re.M | re.S)
+        if found:
+            _, _, rest = (book / f"{page.stem}.html").read_text().partition("<p>Contents: ")
+            shown = rest.partition("</p>")[0]
+            items = [" ".join(item.split()) for item in re.split(r"\s-\s", found[1])]
+            assert shown.count('href="#') == len(items), (page.name, shown)
+
+
+def test_pages_are_grouped_and_lead_to_the_next(book):
+    text = (book / "quick-start.html").read_text()
+    captions = [re.sub("<[^>]*>", "", caption) for caption in re.findall(r'<p class="caption"[^>]*>(.*?)</p>', text)]
+    assert captions[:5] == ["Start here", "Operators", "Programmers", "Contributors", "Implementers"]
+    assert 'rel="prev"' in text and 'rel="next"' in text
+    assert 'class="related' in text
+
+
+def test_commands_stand_out_from_what_they_print(book):
+    text = (book / "quick-start.html").read_text()
+    assert '<span class="gp">client# </span><span class="gs">ibnbd map disk1</span>' in text
+    assert '<span class="gs">/dev/ibnbd0' not in text and "/dev/ibnbd0" in text
 
 
 def test_a_dead_link_is_found(tmp_path):
