@@ -16,7 +16,7 @@ use crate::health::Health;
 use crate::history::Change;
 use crate::keyring::LoadedKey;
 use crate::model::{Disk, Note, Opened, Path, Session};
-use crate::topology::{DiskNode, ExportNode, SessionNode};
+use crate::topology::{ChannelsNode, DiskNode, ExportNode, PortalNode, SessionNode};
 use crate::trace::Traced;
 use crate::uevent::Event;
 
@@ -87,6 +87,12 @@ documents! {
         exports: Vec<ExportNode>,
         /// Clients of this server that have nothing open, and are no host of an export.
         clients: Vec<SessionNode>,
+        /// Message portals of programs.
+        #[serde(skip_serializing_if = "Vec::is_empty", default)]
+        portals: Vec<PortalNode>,
+        /// Channels between programs of this machine.
+        #[serde(skip_serializing_if = "Vec::is_empty", default)]
+        local: Vec<ChannelsNode>,
     }
     /// `clients`.
     Clients {

@@ -2,8 +2,9 @@
 
 //! What hangs on what: disks, sessions and paths of a client; exports, hosts and clients of a server.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 
+use ibmsg::fdinfo::Open;
 use ibnbd_proto::path::holds_every_device;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -41,6 +42,30 @@ pub struct PathNode {
     pub last_error: Option<String>,
 }
 
+/// Channels of programs to one portal.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ChannelsNode {
+    /// The portal.
+    pub portal: String,
+    /// How many there are.
+    pub channels: usize,
+    /// Those of them whose messages wait for a path.
+    pub without_path: usize,
+}
+
+/// A portal of a program.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PortalNode {
+    /// Its name.
+    pub name: String,
+    /// The program.
+    pub program: Option<String>,
+    /// Programs that wait for it to accept a channel.
+    pub offers: Option<u64>,
+}
+
 /// A session with its paths.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -57,6 +82,9 @@ pub struct SessionNode {
     pub server_back_in_s: Option<u64>,
     /// Its paths.
     pub paths: Vec<PathNode>,
+    /// Channels of programs that it carries.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub channels: Vec<ChannelsNode>,
 }
 
 /// A disk with its session.
@@ -132,6 +160,10 @@ pub struct Topology {
     pub exports: Vec<ExportNode>,
     /// Clients of this server that have nothing open, and are no host of an export.
     pub clients: Vec<SessionNode>,
+    /// Portals of programs.
+    pub portals: Vec<PortalNode>,
+    /// Channels between programs of this machine.
+    pub local: Vec<ChannelsNode>,
 }
 
 impl Topology {
@@ -156,7 +188,9 @@ impl Topology {
             .filter(|session| !shown.contains(&(session.family, session.name.as_str())))
             .map(session)
             .collect();
-        Self {
+        let mut all = Self {
+            portals: portals(machine),
+            local: channels(machine, "local", None),
             disks,
             sessions: of_side(Side::Client)
                 .filter(|session| !has_disk(session))
@@ -165,8 +199,62 @@ impl Topology {
             ports: configured.ports.clone(),
             clients,
             exports,
+        };
+        all.add_channels(machine);
+        all
+    }
+
+    /// Fills in the channels of each session.
+    fn add_channels(&mut self, machine: &Machine) {
+        let of_clients = self
+            .disks
+            .iter_mut()
+            .filter_map(|disk| disk.session.as_mut());
+        for session in of_clients.chain(&mut self.sessions) {
+            session.channels = channels(machine, &session.name, Some(Side::Client));
+        }
+        let hosts = self.exports.iter_mut().flat_map(|export| &mut export.hosts);
+        let of_hosts = hosts.flat_map(|host| &mut host.clients);
+        let of_hosts = of_hosts.filter_map(|client| client.session.as_mut());
+        for session in of_hosts.chain(&mut self.clients) {
+            session.channels = channels(machine, &session.name, Some(Side::Server));
         }
     }
+}
+
+/// The channels over a session, by their portals.
+fn channels(machine: &Machine, session: &str, side: Option<Side>) -> Vec<ChannelsNode> {
+    let mut found: BTreeMap<String, ChannelsNode> = BTreeMap::new();
+    let is_own = |open: &&Open| {
+        let of_side = |own: &str| side.is_none_or(|side| own == side.as_str());
+        open.text("session") == Some(session) && open.text("side").is_none_or(of_side)
+    };
+    for open in machine.messages.found.channels().filter(is_own) {
+        let portal = open.text("portal").unwrap_or_default();
+        let node = found.entry(portal.to_owned()).or_insert(ChannelsNode {
+            portal: portal.to_owned(),
+            channels: 0,
+            without_path: 0,
+        });
+        node.channels += 1;
+        node.without_path += usize::from(open.number("connected") == Some(0));
+    }
+    found.into_values().collect()
+}
+
+fn portals(machine: &Machine) -> Vec<PortalNode> {
+    let portals = machine.messages.found.portals();
+    let mut found: Vec<PortalNode> = portals
+        .filter_map(|open| {
+            Some(PortalNode {
+                name: open.text("portal")?.to_owned(),
+                program: open.owners.first().map(ToString::to_string),
+                offers: open.number("offers"),
+            })
+        })
+        .collect();
+    found.sort_by(|one, other| one.name.cmp(&other.name));
+    found
 }
 
 fn disk(machine: &Machine, disk: &Disk) -> DiskNode {
@@ -194,6 +282,7 @@ fn session(session: &Session) -> SessionNode {
         mp_policy: session.settings.mp_policy.clone(),
         server_back_in_s: planned,
         paths: session.paths.iter().map(path).collect(),
+        channels: Vec::new(),
     }
 }
 

@@ -153,6 +153,36 @@ server
     assert_eq!(all.clients[0].name, "y");
 }
 
+#[test]
+fn channels_and_portals_are_shown() {
+    let tree = Tree::new();
+    tree.client()
+        .session("s", &[("10.0.1.2", "10.0.1.1", "connected")])
+        .messages()
+        .message_portal((7, "server"), "kv", 1)
+        .channel((8, "one"), 5, "s", "portal:\tdb\n")
+        .channel((9, "two"), 6, "s", "portal:\tdb\nconnected:\t0\n");
+    let expected = "\
+session s  connected  1 of 1 paths  min-inflight
+|- ip:10.0.1.2@ip:10.0.1.1  connected  in flight 1  120.5 us  rxe0/1
+`- channels to db  2  without a path 1
+messages
+`- portal kv  server (7)  offers 1
+";
+    assert_eq!(good(&tree, &["tree"]), expected);
+    let all: Document = document(&tree, &["tree"]);
+    let channels = &all.sessions[0].channels[0];
+    assert_eq!(
+        (&*channels.portal, channels.channels, channels.without_path),
+        ("db", 2, 1)
+    );
+    assert_eq!(
+        (&*all.portals[0].name, all.portals[0].offers),
+        ("kv", Some(1))
+    );
+    assert!(all.local.is_empty());
+}
+
 /// Without exports in configfs, what clients have open is known.
 #[test]
 fn devices_without_rules_are_shown_with_their_clients() {

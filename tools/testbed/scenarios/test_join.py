@@ -7,6 +7,8 @@ import pytest
 
 from testbed import keyring
 from testbed.guide import writable
+from testbed.lab import wait_for
+from testbed.message_programs import bound, case, finish, load_both, start
 from testbed.tool import Tool
 
 pytestmark = [pytest.mark.fast, pytest.mark.links(2)]
@@ -73,6 +75,49 @@ def test_a_token_leads_to_a_disk_over_all_paths(pair, stack, tools):
     of_server("host remove web1 --force")
     server.run("test ! -e /etc/ibtrs/keys/web1.key && test -e /etc/ibtrs/keys/web2.key")
     assert not fingerprint_of(of_server, SESSION) and fingerprint_of(of_server, "web2")
+
+
+def test_a_second_token_replaces_the_key_under_io(pair, tools):
+    """The disk that is mapped goes on with the new key, and the old one ends."""
+    server, client = pair
+    of_server, of_client = tools
+    server.null_blk(size_mb=32)
+    of_server("export add /dev/nullb0 disk1 --host web1")
+    of_client(f"join {of_server('host add web1 --token')}")
+    of_client("map disk1")
+    before = fingerprint(of_client)
+    load = client.start("fio --name=w --filename=/dev/ibnbd0 --rw=randrw --bs=4k --iodepth=4 --direct=1 --size=8m "
+                        "--time_based --runtime=600 --rate_iops=50 --output-format=terse")
+    assert "it is connected" in of_server.refused("host add web1 --token")
+    of_client(f"join {of_server('host add web1 --token --force')}")
+    (new,) = of_client.json("key list")["keys"]
+    assert new["id"].startswith("join-") and new["fingerprint"] != before
+    # Of the server, as soon as it knows that the client keeps it.
+    wait_for(lambda: [key["id"] for key in of_server.json("key list")["keys"]] == [new["id"]], 20, "the old key is gone")
+    wait_for(lambda: keyring.key_ids(client, "client", SESSION) == [new["id"]] * 2, 60, "both paths have the new key")
+    assert load.running
+    load.kill()
+    # And so do disks that are mapped later.
+    of_client("unmap ibnbd0")
+    assert of_client("map disk1") == "/dev/ibnbd0"
+    assert keyring.key_ids(client, "client", SESSION) == [new["id"]] * 2
+    of_server("host remove web1 --force")
+    assert of_server.json("key list")["keys"] == []
+
+
+def test_the_token_reaches_portals(pair, tools):
+    """Messages of programs use the session and its key; this portal takes no channel without one."""
+    server, client = pair
+    of_server, of_client = tools
+    server.null_blk(size_mb=16)
+    load_both(pair)
+    of_server("export add /dev/nullb0 disk1 --host web1")
+    of_client(f"join {of_server('host add web1 --token')}")
+    of_client("map disk1")
+    answering = start(server, "answer", "kv", 1, 50, 0, 0)
+    bound(server)
+    case(client, "ask", SESSION, "kv", 1, 50)
+    assert "authenticated=True" in finish(answering)
 
 
 def test_what_join_keeps_brings_the_disk_back(pair, stack, tools):

@@ -8,7 +8,8 @@ use ibnbd_host::model::PathState;
 use ibnbd_host::planned;
 use ibnbd_host::prefix;
 use ibnbd_host::topology::{
-    ClientNode, DiskNode, ExportNode, HostNode, PathNode, SessionNode, Topology,
+    ChannelsNode, ClientNode, DiskNode, ExportNode, HostNode, PathNode, PortalNode, SessionNode,
+    Topology,
 };
 
 use super::Done;
@@ -19,7 +20,8 @@ use crate::out::{self, cell, visible};
 pub(crate) const HELP: &str = "\
 On a client: each disk, its session, and the paths of that with state, requests in flight and the time
 of a round trip. On a server: the ports, each of which leads to all exports, and each export with its
-hosts and their clients.
+hosts and their clients. With the module ibmsg, also the channels that sessions carry, and the portals of
+programs.
 
 Examples:
   ibnbd tree
@@ -64,7 +66,7 @@ impl Node {
 
 pub(super) fn tree(context: &Context) -> Done {
     context.need_format("tree", &[Format::Table, Format::Json, Format::Yaml])?;
-    let mut machine = context.machine();
+    let mut machine = context.machine_with_messages();
     machine.read_stats(&context.root);
     let configured = Configured::read(&context.root, &machine);
     context.warn(&machine.notes);
@@ -88,6 +90,8 @@ pub(super) fn tree(context: &Context) -> Done {
         ports: all.ports,
         exports: all.exports,
         clients: all.clients,
+        portals: all.portals,
+        local: all.local,
         notes,
     };
     out::emit(context, &document, Vec::new())?;
@@ -103,7 +107,36 @@ fn roots(all: &Topology) -> Vec<Node> {
     if !server.is_empty() {
         roots.push(Node::new(["server"], server));
     }
+    let mut messages: Vec<Node> = all.portals.iter().map(portal).collect();
+    messages.extend(all.local.iter().map(channels));
+    if !messages.is_empty() {
+        roots.push(Node::new(["messages"], messages));
+    }
     roots
+}
+
+fn portal(portal: &PortalNode) -> Node {
+    let waits = portal.offers.filter(|count| *count > 0);
+    let waits = waits.map(|count| format!("offers {count}"));
+    let words = [
+        &*format!("portal {}", portal.name),
+        &cell(&portal.program),
+        &cell(&waits),
+    ];
+    Node::new(words, Vec::new())
+}
+
+fn channels(channels: &ChannelsNode) -> Node {
+    let name = match &*channels.portal {
+        "" => "channels".to_owned(),
+        portal => format!("channels to {portal}"),
+    };
+    let waits = match channels.without_path {
+        0 => String::new(),
+        count => format!("without a path {count}"),
+    };
+    let count = channels.channels.to_string();
+    Node::new([&*name, &count, &waits], Vec::new())
 }
 
 fn disk(disk: &DiskNode) -> Node {
@@ -139,7 +172,9 @@ fn session(kind: &str, session: &SessionNode, more: &str) -> Node {
             &counts,
             &cell(&session.mp_policy),
         ],
-        session.paths.iter().map(path).collect(),
+        (session.paths.iter().map(path))
+            .chain(session.channels.iter().map(channels))
+            .collect(),
     )
 }
 
