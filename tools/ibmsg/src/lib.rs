@@ -30,7 +30,7 @@
 //! | [`fdinfo`] | the portals and channels of all processes |
 //! | [`rules`] | who may use portals and sessions |
 //! | [`mod@tokio`] | the same as futures, with the feature `tokio` |
-//! | [`uring`] | calls as commands of io_uring, with the feature `uring` |
+//! | [`uring`] | calls, GETs and PUTs as commands of io_uring, with the feature `uring` |
 
 #![deny(unsafe_code)]
 #![allow(rustdoc::private_intra_doc_links)]

@@ -20,6 +20,7 @@
 //! in and out. Published memory is taken back before it is freed.
 
 use std::fs::File;
+use std::io;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::Arc;
@@ -168,23 +169,92 @@ impl Drop for Published {
     }
 }
 
-/// `struct ibmsg_copy`.
-fn copy(
-    handle: u64,
-    offset: u64,
-    address: usize,
+/// A place in memory of the other program.
+#[derive(Clone, Copy)]
+pub(crate) struct Remote {
+    pub(crate) handle: u64,
+    pub(crate) offset: u64,
+}
+
+impl Remote {
+    /// `struct ibmsg_copy`.
+    pub(crate) fn copy(self, address: usize, len: usize, timeout: Option<Duration>) -> Vec<u8> {
+        Fields::new()
+            .u32(0)
+            .u64(self.handle)
+            .u64(self.offset)
+            .u64(address as u64)
+            .u64(len as u64)
+            .u32(milliseconds(timeout))
+            .u32(0)
+            .finish()
+    }
+}
+
+/// Publishes memory on a channel.
+pub(crate) fn publish(file: Arc<File>, memory: Memory, rights: Rights) -> Result<Published> {
+    let address = memory.part(0, memory.len).as_ptr().expose_provenance();
+    let mut map = Fields::new()
+        .u32(rights.0)
+        .u64(address as u64)
+        .u64(memory.len as u64)
+        .u64(0)
+        .u64(0)
+        .finish();
+    // SAFETY: The bytes are atomic, and are freed only after the kernel has taken them back.
+    #[allow(unsafe_code)]
+    let mapped = unsafe { sys::with_memory(&*file, sys::MAP, &mut map) };
+    mapped.map_err(|e| Error::system(Doing::Map, e))?;
+    let handle = map.get(HANDLE..).and_then(|bytes| bytes.first_chunk());
+    Ok(Published {
+        handle: handle.map_or(0, |bytes| u64::from_ne_bytes(*bytes)),
+        memory: Some(memory),
+        file,
+    })
+}
+
+/// Whether the kernel, or the other machine, may use the buffer of an operation that has failed so.
+pub(crate) fn may_go_on(error: &io::Error) -> bool {
+    let errno = error.raw_os_error().map(Errno::from_raw_os_error);
+    matches!(errno, Some(Errno::TIMEDOUT | Errno::INTR))
+}
+
+pub(crate) fn put(
+    file: &File,
+    place: Remote,
+    bytes: &[u8],
+    timeout: Option<Duration>,
+) -> io::Result<()> {
+    let address = bytes.as_ptr().expose_provenance();
+    let mut put = place.copy(address, bytes.len(), timeout);
+    // SAFETY: The kernel reads the bytes, whose pages it keeps.
+    #[allow(unsafe_code)]
+    unsafe {
+        sys::with_memory(file, sys::PUT, &mut put)
+    }
+}
+
+pub(crate) fn get(
+    file: &File,
+    place: Remote,
     len: usize,
     timeout: Option<Duration>,
-) -> Vec<u8> {
-    Fields::new()
-        .u32(0)
-        .u64(handle)
-        .u64(offset)
-        .u64(address as u64)
-        .u64(len as u64)
-        .u32(milliseconds(timeout))
-        .u32(0)
-        .finish()
+) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0; len];
+    let address = bytes.as_mut_ptr().expose_provenance();
+    let mut get = place.copy(address, len, timeout);
+    // SAFETY: The kernel writes to the buffer, which belongs to this function. Unless it says that it does not any more,
+    // the buffer is never freed.
+    #[allow(unsafe_code)]
+    match unsafe { sys::with_memory(file, sys::GET, &mut get) } {
+        Ok(()) => Ok(bytes),
+        Err(e) => {
+            if may_go_on(&e) {
+                std::mem::forget(bytes);
+            }
+            Err(e)
+        }
+    }
 }
 
 impl Channel {
@@ -194,25 +264,7 @@ impl Channel {
     ///
     /// `ENOMEM` for the limit of locked memory, `EOPNOTSUPP` on a channel of this machine, `ENOBUFS`, `EPIPE`.
     pub fn publish(&self, memory: Memory, rights: Rights) -> Result<Published> {
-        let address = memory.part(0, memory.len).as_ptr().expose_provenance();
-        let mut map = Fields::new()
-            .u32(rights.0)
-            .u64(address as u64)
-            .u64(memory.len as u64)
-            .u64(0)
-            .u64(0)
-            .finish();
-        let file = self.file();
-        // SAFETY: The bytes are atomic, and are freed only after the kernel has taken them back.
-        #[allow(unsafe_code)]
-        let mapped = unsafe { sys::with_memory(&*file, sys::MAP, &mut map) };
-        mapped.map_err(|e| Error::system(Doing::Map, e))?;
-        let handle = map.get(HANDLE..).and_then(|bytes| bytes.first_chunk());
-        Ok(Published {
-            handle: handle.map_or(0, |bytes| u64::from_ne_bytes(*bytes)),
-            memory: Some(memory),
-            file,
-        })
+        publish(self.file(), memory, rights)
     }
 
     /// Copies bytes to memory that the other program has published, and waits until they are there. What it finds in a
@@ -229,11 +281,7 @@ impl Channel {
         bytes: &[u8],
         timeout: Option<Duration>,
     ) -> Result<()> {
-        let address = bytes.as_ptr().expose_provenance();
-        let mut put = copy(handle, offset, address, bytes.len(), timeout);
-        // SAFETY: The kernel reads the bytes, whose pages it keeps.
-        #[allow(unsafe_code)]
-        let done = unsafe { sys::with_memory(&*self.file(), sys::PUT, &mut put) };
+        let done = put(&self.file(), Remote { handle, offset }, bytes, timeout);
         done.map_err(|e| Error::system(Doing::Copy, e))
     }
 
@@ -250,23 +298,8 @@ impl Channel {
         len: usize,
         timeout: Option<Duration>,
     ) -> Result<Vec<u8>> {
-        let mut bytes = vec![0; len];
-        let address = bytes.as_mut_ptr().expose_provenance();
-        let mut get = copy(handle, offset, address, len, timeout);
-        // SAFETY: The kernel writes to the buffer, which belongs to this function. Unless it says that it does not any
-        // more, the buffer is never freed.
-        #[allow(unsafe_code)]
-        let done = unsafe { sys::with_memory(&*self.file(), sys::GET, &mut get) };
-        match done {
-            Ok(()) => Ok(bytes),
-            Err(e) => {
-                let errno = e.raw_os_error().map(Errno::from_raw_os_error);
-                if matches!(errno, Some(Errno::TIMEDOUT | Errno::INTR)) {
-                    std::mem::forget(bytes);
-                }
-                Err(Error::system(Doing::Copy, e))
-            }
-        }
+        let done = get(&self.file(), Remote { handle, offset }, len, timeout);
+        done.map_err(|e| Error::system(Doing::Copy, e))
     }
 }
 

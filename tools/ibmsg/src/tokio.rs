@@ -17,6 +17,7 @@
 //! | [`Channel::send`], [`Channel::reply`] | the message was not sent |
 //! | [`Channel::call`] | the request was not sent, or its reply is dropped: the outcome is unknown |
 //! | [`Channel::connect`] | the portal's program does not get the offer, or its channel is closed |
+//! | [`Channel::put`], [`Channel::get`] | it goes on in its thread, with memory of its own, or has not begun |
 //! | [`Portal::offer`], [`Portal::accept`] | no offer is lost |
 //!
 //! # Examples
@@ -63,6 +64,7 @@
 //! ```
 
 mod channel;
+mod copy;
 mod portal;
 mod reader;
 #[cfg(test)]

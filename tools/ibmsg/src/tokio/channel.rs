@@ -12,9 +12,11 @@ use ::tokio::time::timeout;
 use rustix::fs::{fcntl_getfl, fcntl_setfl, OFlags};
 use rustix::io::Errno;
 
+use super::copy;
 use super::reader::Reader;
 use crate::channel::{self, milliseconds, Connect, Message, Outgoing, Tuning};
 use crate::error::{Error, Result};
+use crate::memory::{self, Memory, Published, Remote, Rights};
 use crate::publish::{self, Begin};
 use crate::wire::{Header, Kind};
 use crate::words::Doing;
@@ -142,6 +144,58 @@ impl Channel {
     pub async fn unsubscribe(&self, tag: u64) -> Result<()> {
         let asks = |file: &File| publish::unsubscribe(file, tag);
         self.reader.ask(asks).await
+    }
+
+    /// As [`crate::Channel::publish`].
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn publish(&self, memory: Memory, rights: Rights) -> Result<Published> {
+        memory::publish(self.reader.shared_file(), memory, rights)
+    }
+
+    /// Takes published memory back, as [`Published::take_back`]. To drop [`Published`] does so as well, but blocks the
+    /// thread meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub async fn take_back(&self, published: Published) -> Result<Memory> {
+        copy::in_thread(move || published.take_back()).await
+    }
+
+    /// Copies bytes to memory that the other program has published, as [`crate::Channel::put`]. Returns them, to be used
+    /// again. If the future is dropped, the bytes are copied nevertheless, or not if it has not begun.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub async fn put(
+        &self,
+        handle: u64,
+        offset: u64,
+        bytes: Vec<u8>,
+        timeout: Option<Duration>,
+    ) -> Result<Vec<u8>> {
+        let place = Remote { handle, offset };
+        copy::put(&self.reader, place, bytes, timeout).await
+    }
+
+    /// Copies bytes of memory that the other program has published, as [`crate::Channel::get`].
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub async fn get(
+        &self,
+        handle: u64,
+        offset: u64,
+        len: usize,
+        timeout: Option<Duration>,
+    ) -> Result<Vec<u8>> {
+        let place = Remote { handle, offset };
+        copy::get(&self.reader, place, len, timeout).await
     }
 
     /// The next message; `None` after the end. Replies to calls are not among them. If several tasks receive, each

@@ -26,6 +26,9 @@ use crate::words::Doing;
 /// Bytes of messages that calls may take out of the channel.
 pub(super) const FULL: usize = 128 << 10;
 
+/// GETs and PUTs of a channel that may be under way: as many as the kernel allows.
+const COPIES: usize = 64;
+
 thread_local! {
     /// Room for the longest message. It is only used between two points at which a task waits.
     static BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; HEADER_LEN + MAX_MESSAGE]);
@@ -79,6 +82,8 @@ pub(super) struct Reader {
     arrived: Semaphore,
     /// The inbox is not full any more.
     room: Notify,
+    /// Has a permit for each GET and PUT that may be under way.
+    pub(super) copies: Arc<Semaphore>,
 }
 
 impl Reader {
@@ -96,11 +101,16 @@ impl Reader {
             reading: ::tokio::sync::Mutex::new(()),
             arrived: Semaphore::new(permits),
             room: Notify::new(),
+            copies: Arc::new(Semaphore::new(COPIES)),
         })
     }
 
     pub(super) fn file(&self) -> &File {
         self.file.get_ref()
+    }
+
+    pub(super) fn shared_file(&self) -> Arc<File> {
+        self.file.get_ref().clone()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
