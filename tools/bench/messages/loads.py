@@ -16,15 +16,20 @@ class Load:
 
     @property
     def unit(self) -> str:
-        """Of one message at a time, the time until its answer; of many, how many there are in a second."""
-        return "us" if self.in_flight == 1 else "per second"
+        """Of one message at a time, the time until its answer, or until all subscribers have it; of many, how many there
+        are in a second; of copies of memory, how many bytes."""
+        if self.depth == 1 and (self.channels == 1 or self.kind == "publish"):
+            return "us"
+        return "MiB/s" if self.kind in ("get", "put") else "per second"
 
     @property
     def in_flight(self) -> int:
         return self.depth * self.channels
 
     def value(self, messages: int, ns: int) -> float:
-        return ns / messages / 1000 if self.unit == "us" else messages * 1e9 / ns
+        if self.unit == "us":
+            return ns / messages / 1000
+        return messages * 1e9 / ns * (self.bytes / (1 << 20) if self.unit == "MiB/s" else 1)
 
     def arguments(self, count: int) -> str:
         return (f"--load {self.kind} --bytes {self.bytes} --depth {self.depth} --channels {self.channels} "
@@ -50,8 +55,16 @@ MANY = [Load("calls of 64 B, depth 32", "calls", 64, 8000, depth=32),
         Load("one-way of 64 B, depth 32", "oneway", 64, 8000, depth=32)]
 # A channel over a session that is there, or a connection.
 CONNECT = Load("connect", "connects", 64, 500)
-LOADS = [*CALLS, *ROUNDS, *MANY, CONNECT]
+COPIED = {4096: "4 KiB", 65536: "64 KiB", 1 << 20: "1 MiB"}
+COPIES = [Load(f"{kind.upper()} of {name}{', depth 8' if depth > 1 else ''}", kind, size, {4096: 1000, 65536: 200}.get(size, 40), depth)
+          for kind in ("get", "put") for depth in (1, 8) for size, name in COPIED.items()]
+SUBSCRIBERS = (1, 8, 64)
+# The next one when all subscribers have one; and as fast as they read.
+PUBLISHED = [Load(f"publish 64 B to {count}{', many' if depth > 1 else ''}", "publish", 64, 4000 // count + 100, depth, count)
+             for depth in (1, 2) for count in SUBSCRIBERS]
+LOADS = [*CALLS, *ROUNDS, *MANY, CONNECT, *COPIES, *PUBLISHED]
 BY_NAME = {load.name: load for load in LOADS}
 # What goals are about, and what is counted.
 CALL = BY_NAME["call of 64 B"]
-COUNTED = [CALL, BY_NAME["call of 4096 B"], BY_NAME["call of 65536 B"], BY_NAME["round trip of 64 B"], *MANY, CONNECT]
+COUNTED = [CALL, BY_NAME["call of 4096 B"], BY_NAME["call of 65536 B"], BY_NAME["round trip of 64 B"], *MANY, CONNECT,
+           BY_NAME["GET of 4 KiB"], BY_NAME["PUT of 4 KiB"], *PUBLISHED[:len(SUBSCRIBERS)]]

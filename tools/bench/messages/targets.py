@@ -161,6 +161,8 @@ TARGETS: list[Target] = [
     Ours("ibmsg, MORE", "ours", backend="ibmsg-more", kinds=("oneway",)),
     Ours("ibmsg, CALL", "ours", backend="ibmsg-call", kinds=("calls",)),
     Ours("ibmsg, io_uring", "ours", backend="ibmsg-ring", kinds=WITHOUT_CONNECTS),
+    Ours("ibmsg, memory", "ours", backend="ibmsg-memory", kinds=("get", "put")),
+    Ours("ibmsg, publish", "ours", backend="ibmsg-publish", kinds=("publish",)),
 ]
 BY_NAME = {target.name: target for target in TARGETS}
 

@@ -13,8 +13,12 @@
 #include <sys/types.h>
 
 #define MAX_BYTES	65536
+/* Of a GET or a PUT. */
+#define MAX_COPY	(1u << 20)
 #define MAX_CHANNELS	64
 #define MAX_DEPTH	256
+/* Before the clock starts. */
+#define WARM_UP		64
 
 enum kind {
 	/* A message; its answer, if it has one, is another. */
@@ -39,6 +43,11 @@ struct options {
 	bool answered;
 	/* Channels are opened and closed, and nothing is sent. */
 	bool connects;
+	/* Memory is copied to the server, or from it. */
+	bool puts;
+	bool gets;
+	/* The server publishes, and the client subscribes on all channels. */
+	bool publishes;
 };
 
 struct arrival {
@@ -97,15 +106,25 @@ struct engine {
 	struct end *(*share)(struct end *end, unsigned int channel);
 };
 
+/* A load that is not one of messages. */
+struct own_load {
+	/* Returns the nanoseconds that it took. */
+	uint64_t (*client)(const struct transport *transport, const struct options *options);
+	void (*server)(const struct transport *transport, const struct options *options, int listener);
+};
+
 struct backend {
 	const char *name;
 	const struct transport *transport;
 	const struct engine *engine;
 	/* Of the server, if it is another one. */
 	const struct engine *server;
+	/* In place of an engine. */
+	const struct own_load *own;
 };
 
 extern const struct engine files_engine, ring_engine, call_engine;
+extern const struct own_load memory_load, publish_load;
 extern const struct transport ibmsg_transport, more_transport, tcp_transport, smc_transport, rds_transport, rsockets_transport, zeromq_transport,
 	nng_transport;
 

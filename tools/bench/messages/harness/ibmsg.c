@@ -86,9 +86,20 @@ static int device(void)
 	return fd;
 }
 
+/* Many subscribers take less memory each. */
+static struct ibmsg_opts terms(const struct options *options)
+{
+	if (!options->publishes)
+		return (struct ibmsg_opts){ 0 };
+	return (struct ibmsg_opts){ .recv_msgs = 128, .recv_bytes = 32768, .send_msgs = 128, .send_bytes = 32768,
+				    .max_message = 16384, .recv_calls = 1 };
+}
+
 static int open_channel(const struct options *options, unsigned int channel)
 {
-	struct ibmsg_connect connect = { .size = sizeof(connect), .timeout_ms = 60000, .portal = PORTAL };
+	struct ibmsg_connect connect = {
+		.size = sizeof(connect), .timeout_ms = 60000, .portal = PORTAL, .opts = terms(options),
+	};
 	int context = device(), fd;
 
 	(void)channel;
@@ -104,10 +115,11 @@ static int open_channel(const struct options *options, unsigned int channel)
 
 static int bind_portal(const struct options *options)
 {
-	struct ibmsg_bind bind = { .size = sizeof(bind), .flags = IBMSG_UNAUTHENTICATED, .portal = PORTAL };
+	struct ibmsg_bind bind = {
+		.size = sizeof(bind), .flags = IBMSG_UNAUTHENTICATED, .portal = PORTAL, .opts = terms(options),
+	};
 	int context = device(), portal = ioctl(context, IBMSG_IOC_BIND, &bind);
 
-	(void)options;
 	if (portal < 0)
 		die("bind");
 	close(context);

@@ -10,9 +10,6 @@
 
 #include "harness.h"
 
-/* Before the clock starts. */
-#define WARM_UP	64
-
 /* What one thread sends. */
 struct client {
 	const struct engine *engine;
@@ -186,7 +183,9 @@ void run_client(const struct backend *backend, const struct options *options)
 
 	if (!options->count)
 		fail("how many messages? --count");
-	if (options->connects) {
+	if (backend->own) {
+		ns = backend->own->client(backend->transport, options);
+	} else if (options->connects) {
 		open_many(backend->transport, options, WARM_UP);
 		ns = open_many(backend->transport, options, options->count);
 	} else {
@@ -226,6 +225,10 @@ void run_server(const struct backend *backend, const struct options *options)
 	struct end *end;
 
 	ready();
+	if (backend->own) {
+		backend->own->server(backend->transport, options, listener);
+		return;
+	}
 	if (options->connects) {
 		accept_many(backend->transport, options, listener);
 		return;

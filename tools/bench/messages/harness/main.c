@@ -14,17 +14,19 @@
 #include "harness.h"
 
 static const struct backend backends[] = {
-	{ "ibmsg", &ibmsg_transport, &files_engine, NULL },
-	{ "ibmsg-more", &more_transport, &files_engine, NULL },
-	{ "ibmsg-call", &ibmsg_transport, &call_engine, &files_engine },
-	{ "ibmsg-ring", &ibmsg_transport, &ring_engine, NULL },
-	{ "tcp", &tcp_transport, &files_engine, NULL },
-	{ "tcp-ring", &tcp_transport, &ring_engine, NULL },
-	{ "smc", &smc_transport, &files_engine, NULL },
-	{ "rds", &rds_transport, &files_engine, NULL },
-	{ "rsockets", &rsockets_transport, &files_engine, NULL },
-	{ "zeromq", &zeromq_transport, &files_engine, NULL },
-	{ "nng", &nng_transport, &files_engine, NULL },
+	{ "ibmsg", &ibmsg_transport, &files_engine, NULL, NULL },
+	{ "ibmsg-more", &more_transport, &files_engine, NULL, NULL },
+	{ "ibmsg-call", &ibmsg_transport, &call_engine, &files_engine, NULL },
+	{ "ibmsg-ring", &ibmsg_transport, &ring_engine, NULL, NULL },
+	{ "ibmsg-memory", &ibmsg_transport, NULL, NULL, &memory_load },
+	{ "ibmsg-publish", &ibmsg_transport, NULL, NULL, &publish_load },
+	{ "tcp", &tcp_transport, &files_engine, NULL, NULL },
+	{ "tcp-ring", &tcp_transport, &ring_engine, NULL, NULL },
+	{ "smc", &smc_transport, &files_engine, NULL, NULL },
+	{ "rds", &rds_transport, &files_engine, NULL, NULL },
+	{ "rsockets", &rsockets_transport, &files_engine, NULL, NULL },
+	{ "zeromq", &zeromq_transport, &files_engine, NULL, NULL },
+	{ "nng", &nng_transport, &files_engine, NULL, NULL },
 };
 
 jmp_buf *when_broken;
@@ -78,6 +80,8 @@ static _Noreturn void explain(void)
 	      "  --channels N  --depth N  --bytes N  --count N\n"
 	      "  --load round|calls|oneway   messages that are answered, requests, messages that are not\n"
 	      "  --load connects             nothing but channels, one after the other\n"
+	      "  --load get|put              memory of the server, --depth at a time\n"
+	      "  --load publish              to --channels subscribers, the next when all have one, or with --depth 2 as fast as they read\n"
 	      "  --peer ADDRESS              the client's, for rds\n"
 	      "back ends:", stderr);
 	for (size_t i = 0; i < sizeof(backends) / sizeof(*backends); i++)
@@ -109,7 +113,11 @@ static void set_load(struct options *options, const char *name)
 	options->kind = strcmp(name, "calls") ? MESSAGE : REQUEST;
 	options->answered = strcmp(name, "oneway");
 	options->connects = !strcmp(name, "connects");
-	if (options->kind == MESSAGE && options->answered && !options->connects && strcmp(name, "round"))
+	options->gets = !strcmp(name, "get");
+	options->puts = !strcmp(name, "put");
+	options->publishes = !strcmp(name, "publish");
+	if (options->kind == MESSAGE && options->answered && !options->connects && !options->gets && !options->puts &&
+	    !options->publishes && strcmp(name, "round"))
 		explain();
 }
 
@@ -135,7 +143,7 @@ static void parse(struct options *options, int argc, char **argv)
 			options->depth = (unsigned int)number(optarg, 1, MAX_DEPTH);
 			break;
 		case 'b':
-			options->bytes = (unsigned int)number(optarg, sizeof(uint64_t), MAX_BYTES);
+			options->bytes = (unsigned int)number(optarg, sizeof(uint64_t), MAX_COPY);
 			break;
 		case 'n':
 			options->count = number(optarg, 1, 1ull << 32);
@@ -150,7 +158,7 @@ static void parse(struct options *options, int argc, char **argv)
 			explain();
 		}
 	}
-	if (optind != argc - 1)
+	if (optind != argc - 1 || (options->bytes > MAX_BYTES && !options->gets && !options->puts))
 		explain();
 	options->address = argv[optind];
 }
@@ -173,6 +181,9 @@ int main(int argc, char **argv)
 		explain();
 	backend = find_backend(argv[2]);
 	parse(&options, argc - 2, argv + 2);
+	if ((options.gets || options.puts) != (backend->own == &memory_load) ||
+	    options.publishes != (backend->own == &publish_load))
+		explain();
 	signal(SIGPIPE, SIG_IGN);
 	content_init();
 	for (size_t i = 0; i < sizeof(roles) / sizeof(*roles); i++) {
