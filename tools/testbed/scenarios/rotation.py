@@ -10,7 +10,7 @@ ROTATION = (
     # Authentication; the next part has its cost.
     {"test_auth"},
     # Short scenarios: .ci/run installs the packages beside them.
-    {"test_auth_cost", "test_card", "test_iwarp", "test_message_programs"},
+    {"test_auth_cost", "test_card", "test_iwarp", "test_message_programs", "test_message_remote"},
     # Ports, and the tool.
     {"test_message_operators", "test_ports", "test_tool", "test_tool_exports"},
     # Exports, and machines that share a server.
