@@ -187,8 +187,8 @@ impl Ring {
         self.push(channel, CALL, argument, Memory::Call(memory))
     }
 
-    /// Copies bytes to memory that the other program has published, as [`Channel::put`]. The operations of a ring begin
-    /// in the order in which they are made, and end in any order.
+    /// Copies bytes to memory that the other program has published, as [`Channel::put`]. Operations of a ring have no
+    /// order among each other: what must come behind a PUT is made when that is complete.
     ///
     /// # Errors
     ///
