@@ -149,8 +149,12 @@ impl Multipath {
             None => PathSet::NONE,
         };
         let mut left_out = self.spared.or(avoided);
+        let turn = match policy {
+            Policy::RoundRobin => round_robin.next(),
+            Policy::MinInflight | Policy::MinLatency => 0,
+        };
         loop {
-            let at = self.choose(policy, round_robin, &tried.or(left_out));
+            let at = self.choose(policy, turn, &tried.or(left_out));
             let Some((at, path)) = at.and_then(|at| Some((at, self.paths.get(at)?))) else {
                 let Some(fewer) = self.fewer(left_out, avoided) else {
                     return Err((ENOTCONN, io));
@@ -194,18 +198,7 @@ impl Multipath {
         self.paths.iter().map(|path| path.io.poll(cid)).sum()
     }
 
-    fn choose(&self, policy: Policy, round_robin: &RoundRobin, tried: &PathSet) -> Option<usize> {
-        let count = self.paths.len();
-        if count == 0 {
-            return None;
-        }
-        let last = match policy {
-            Policy::RoundRobin => {
-                // CAST: Less than the number of paths.
-                Some((round_robin.next() % count as u64) as usize)
-            }
-            Policy::MinInflight | Policy::MinLatency => None,
-        };
+    fn choose(&self, policy: Policy, turn: u64, tried: &PathSet) -> Option<usize> {
         let candidates = self.paths.iter().enumerate().map(|(at, path)| Candidate {
             usable: !tried.has(at),
             inflight: match policy {
@@ -218,6 +211,6 @@ impl Multipath {
                 _ => None,
             },
         });
-        mp::choose(policy, last, candidates)
+        mp::choose(policy, turn, candidates)
     }
 }

@@ -125,19 +125,21 @@ pub struct Candidate {
 
 /// Chooses a path and returns its index in `paths`, or `None` if none is usable.
 ///
-/// `last` is the index of the path chosen before, for [`Policy::RoundRobin`]. Of equal paths the
-/// first one wins.
+/// `turn` is for [`Policy::RoundRobin`]: consecutive turns go to consecutive usable paths, so that each
+/// has the same share, however many paths between them are not usable. Of equal paths the first one
+/// wins.
 #[inline]
 pub fn choose(
     policy: Policy,
-    last: Option<usize>,
-    paths: impl IntoIterator<Item = Candidate>,
+    turn: u64,
+    paths: impl IntoIterator<Item = Candidate, IntoIter: Clone>,
 ) -> Option<usize> {
-    let usable = paths.into_iter().enumerate().filter(|(_, p)| p.usable);
+    let mut usable = paths.into_iter().enumerate().filter(|(_, p)| p.usable);
     let best = match policy {
         Policy::RoundRobin => {
-            // Paths after the last one come first.
-            usable.min_by_key(|(i, _)| (last.is_some_and(|last| *i <= last), *i))
+            let turn = turn.checked_rem(usable.clone().count() as u64)?;
+            // CAST: Less than the number of paths.
+            usable.nth(turn as usize)
         }
         Policy::MinInflight => usable.min_by_key(|(_, p)| p.inflight),
         Policy::MinLatency => usable.min_by_key(|(_, p)| p.latency.unwrap_or(u64::MAX)),

@@ -316,9 +316,8 @@ pub(crate) fn small(bytes: &[u8]) {
                     inflight: u32::from(b >> n),
                     latency: (b & 1 << n != 0).then_some(took >> n),
                 };
-                let last = (what & 128 != 0).then_some(usize::from(b));
                 let policy = Policy::ALL[usize::from(b) % 3];
-                let chosen = choose(policy, last, (0..4).map(path));
+                let chosen = choose(policy, b.into(), (0..4).map(path));
                 assert_eq!(chosen.is_some(), a & 15 != 0);
                 assert!(chosen.is_none_or(|n| n < 4 && path(n as u8).usable));
             }

@@ -113,7 +113,7 @@ pub(crate) struct Client {
     /// The phase of the set of paths.
     pub set_phase: Phase,
     pub limit: Attempts,
-    last: Option<usize>,
+    turn: u64,
     pub retries: u32,
     pub fences: u32,
     pub older: u32,
@@ -168,7 +168,7 @@ impl Client {
             phase: fo.phase(),
             set_phase: Phase::NONE,
             limit: sch.limit,
-            last: None,
+            turn: 0,
             retries: 0,
             fences: 0,
             older: 0,
@@ -743,10 +743,10 @@ impl World<'_> {
             inflight: p.inflight,
             latency: p.latency,
         });
-        let Some(i) = choose(self.sch.policy, c.last, candidates) else {
+        let Some(i) = choose(self.sch.policy, c.turn, candidates) else {
             return false;
         };
-        c.last = Some(i);
+        c.turn += 1;
         let p = &mut c.paths[i];
         p.inflight += 1;
         let (path, attempt) = (i as u8, p.attempt);

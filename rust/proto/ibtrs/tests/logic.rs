@@ -290,25 +290,20 @@ fn path_choice() {
         path(true, 2, Some(9)),
         path(true, 2, Some(9)),
     ];
-    let rr = |last| choose(Policy::RoundRobin, last, paths);
-    assert_eq!(
-        [rr(None), rr(Some(0)), rr(Some(1))],
-        [Some(0), Some(2), Some(2)]
-    );
-    assert_eq!(
-        [rr(Some(2)), rr(Some(3)), rr(Some(99))],
-        [Some(3), Some(0), Some(0)]
-    );
-    assert_eq!(choose(Policy::MinInflight, None, paths), Some(2));
-    assert_eq!(choose(Policy::MinLatency, None, paths), Some(2));
+    let rr = |turn| choose(Policy::RoundRobin, turn, paths);
+    // The unusable path does not add to the share of its neighbour.
+    assert_eq!([0, 1, 2, 3, 4].map(rr), [0, 2, 3, 0, 2].map(Some));
+    assert_eq!(rr(u64::MAX), Some(0));
+    assert_eq!(choose(Policy::MinInflight, 0, paths), Some(2));
+    assert_eq!(choose(Policy::MinLatency, 0, paths), Some(2));
     // A path without a measurement is the last resort, but it is one.
     assert_eq!(
-        choose(Policy::MinLatency, None, [path(true, 0, None)]),
+        choose(Policy::MinLatency, 0, [path(true, 0, None)]),
         Some(0)
     );
     for p in Policy::ALL {
-        assert_eq!(choose(p, Some(0), [path(false, 0, None); 3]), None);
-        assert_eq!(choose(p, None, []), None);
+        assert_eq!(choose(p, 1, [path(false, 0, None); 3]), None);
+        assert_eq!(choose(p, 0, []), None);
     }
 }
 
