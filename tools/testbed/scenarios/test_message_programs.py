@@ -8,7 +8,7 @@ import re
 import pytest
 
 from testbed import blockdev, keyring
-from testbed.lab import wait_for
+from testbed.lab import SERVER_ADDRESS, wait_for
 from testbed.message_programs import bound, load
 from testbed.paths import TOP
 from testbed.tool import MESSAGES, Tool, c_example, c_program, crate_tests, example
@@ -68,6 +68,19 @@ def test_calls_by_io_uring(solo, lossy):
     server = start(solo, f"{example(solo, 'threads')} serve deep 1")
     assert solo.run(f"{program} local deep 32 3000", timeout=120).startswith("3000 calls, ")
     assert server.wait(60).ok, server.text
+
+
+def test_memory_by_rings_and_futures(solo):
+    """tools/ibmsg/tests/memory.rs, on a session of a machine with itself."""
+    load(solo)
+    address = SERVER_ADDRESS.format(link=1)
+    solo.run("modprobe ibnbd_server && modprobe ibnbd_client")
+    solo.run(f'echo "sessname=demo path=ip:{address}" > /sys/class/ibnbd-client/ctl/open_session')
+    program = crate_tests(solo, "memory")
+    ran = solo.run(f"IBMSG_SESSION=demo timeout 200 {program} --ignored 2>&1", timeout=310)
+    assert "test result: ok. 4 passed" in ran, ran
+    solo.run("echo demo > /sys/class/ibnbd-client/ctl/close_session")
+    solo.run("busybox rmmod ibnbd_client ibtrs_client ibnbd_server ibtrs_server")
 
 
 def test_an_rpc_service_with_tokio(solo):
@@ -247,6 +260,52 @@ def test_a_program_for_each_channel(solo):
     ibmsg.refused("call local none x")
     wait_for(lambda: os.strerror(errno.ENOENT) in server.text, 60, "there is no program")
     server.kill()
+
+
+@pytest.mark.parametrize("lossy", (False, True), ids=("", "lossy"))
+def test_a_thousand_subscribers(solo, lossy):
+    """Each gets every entry, once and in order."""
+    subscribers = 100 if lossy else 1000
+    load(solo, lossy, "total_mib=1024")
+    program = c_example(solo, "ticker")
+    publisher = start(solo, f"{program} publish ticker {subscribers} 100 2>&1")
+    assert solo.run(f"{program} follow local ticker {subscribers} 2>&1", timeout=300) == (
+        f"{subscribers} subscribers, {subscribers * 100} entries")
+    assert publisher.wait(60).ok and publisher.text == f"100 entries for {subscribers} subscribers\n", publisher.text
+
+
+@pytest.mark.parametrize("lossy", (False, True), ids=("", "lossy"))
+def test_a_program_written_for_accelio(solo, lossy):
+    """The shape of its hello_world, on xio_shim.h."""
+    load(solo, lossy)
+    program = c_example(solo, "xio_hello")
+    server = start(solo, f"{program} server 1234 2>&1")
+    said = solo.run(f"{program} client local 1234 2500 2>&1", timeout=120).splitlines()
+    assert said[-1] == "2500 responses, 0 errors", said
+    assert said.count("message: hello world header response - hello world data response") == 3
+    assert [line for line in said if "event" in line] == [
+        f"session event: {event}. reason: Success"
+        for event in ("connection established", "connection closed", "connection teardown", "session teardown")]
+    assert server.wait(60).ok and server.text.splitlines()[-1] == "2500 requests", server.text
+    assert server.text.startswith("session event: new connection. reason: Success\n")
+    # Nobody is there.
+    said = solo.run(f"{program} client local 1234 5 2>&1", check=False)
+    assert said.status == 1 and f"session event: session rejected. reason: {os.strerror(errno.ENOENT)}" in said
+    assert said.splitlines()[-1] == "0 responses, 5 errors"
+
+
+@pytest.mark.parametrize("lossy", (False, True), ids=("", "lossy"))
+def test_a_program_written_for_netio_next(solo, lossy):
+    """The shape of its publishers and subscribers, on netio_shim.h."""
+    load(solo, lossy)
+    program = c_example(solo, "netio_news")
+    publisher = start(solo, f"{program} publish 12350 3 1000 2>&1")
+    subscribers = [solo.start(f"exec {program} subscribe local 12350 1000 2>&1") for _ in range(3)]
+    for subscriber in subscribers:
+        assert subscriber.wait(120).ok, subscriber.text + publisher.text
+        first, second = map(int, re.findall(r"\d+", subscriber.text))
+        assert first == 1000 and 500 <= second <= 1000, subscriber.text
+    assert publisher.wait(60).ok and publisher.text == "2000 messages, waited for room\n", publisher.text
 
 
 PATH = "/sys/class/ibtrs-client/demo/paths/ip:10.0.{0}.2@ip:10.0.{0}.1"

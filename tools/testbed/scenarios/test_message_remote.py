@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from testbed import blockdev, keyring
+from testbed import blockdev, keyring, message_programs
 from testbed.lab import wait_for
 from testbed.message_programs import bound
 from testbed.tool import c_example
@@ -111,6 +111,34 @@ def test_a_program_written_for_rsockets(pair, session):
 
 
 SERVED = "/tmp/served"
+# Requests that no client of raio.h makes, and the errors that they have.
+HOSTILE = """
+import errno, struct, sys
+sys.path.append("/tmp")
+import messages
+OPEN, CLOSE, PREAD, PWRITE = 1, 2, 3, 4
+fd = messages.connect("files", session="demo")
+
+def ask(op, file=0, offset=0, length=0, handle=0, place=0, flags=0, path=b"", path_len=None):
+    path_len = len(path) if path_len is None else path_len
+    request = struct.pack("=2I4Q2I", op, file, offset, length, handle, place, flags, path_len)
+    return messages.call(fd, request + path)[0]
+
+assert messages.call(fd, b"")[0] == messages.call(fd, b"x" * 47)[0] == errno.EINVAL
+assert ask(OPEN, path=b"new", path_len=4) == ask(OPEN, path=b"new", path_len=1 << 31) == errno.EINVAL
+assert ask(OPEN, flags=8, path=b"new") == ask(OPEN, flags=3, path=b"n\\0ew") == errno.EINVAL
+assert ask(OPEN, path=b"x" * 5000) == errno.EINVAL
+for file in (0, 255, 256, 1 << 31):
+    assert ask(CLOSE, file) == ask(PREAD, file, length=1) == errno.EBADF
+assert ask(OPEN, flags=3, path=b"new") == 0
+assert ask(99) == errno.EOPNOTSUPP
+assert ask(PWRITE, length=1) == ask(PWRITE, length=1, handle=1 << 16) == errno.ESTALE
+assert ask(PREAD, length=1 << 63) == ask(PREAD, offset=(1 << 63) - 1, length=1) == errno.EINVAL
+for _ in range(255):
+    assert ask(OPEN, path=b"new") == 0
+assert ask(OPEN, path=b"new") == errno.EMFILE
+assert ask(CLOSE, 7) == 0 and ask(OPEN, path=b"new") == 0
+"""
 
 
 def raio(pair, flags: str = "") -> str:
@@ -167,3 +195,14 @@ def test_a_block_that_is_not_what_was_written_is_found(pair, session):
     said = job.wait(100, check=False)
     damaging.kill()
     assert said.status == 1 and "block 1 has write" in said and "its checksum is wrong" in said, said
+
+
+def test_a_hostile_client_of_the_file_service(pair, session):
+    client = raio(pair)
+    message_programs.push(pair.client)
+    pair.client.push("/tmp/hostile.py", HOSTILE)
+    pair.client.run("python3 /tmp/hostile.py 2>&1")
+    # The service goes on, and the client's process has ended with its channel.
+    pair.client.run(f"head -c 100000 /dev/urandom > /tmp/original && {client} put demo files /tmp/original copy")
+    assert pair.server.run(f"stat -c %s {SERVED}/copy") == "100000"
+    pair.server.wait_until("[ $(pgrep -c ibmsg-raio) = 1 ]", 60)
