@@ -127,8 +127,8 @@ pub struct Done {
 /// Makes calls, GETs and PUTs on any number of channels.
 ///
 /// If it is dropped, the kernel ends the operations that are not complete, as after a signal. Nothing tells when the
-/// kernel has done so, so their memory is not freed: [`Ring::wait`] for them where that matters. The kernel's removal of a ring
-/// interrupts the thread that had it, so [`Channel::call`] in that thread may end with `EINTR` soon after.
+/// kernel has done so, so their memory is not freed: [`Ring::wait`] for them where that matters. The kernel's removal of
+/// a ring interrupts the thread that had it, so [`Channel::call`] in that thread may end with `EINTR` soon after.
 pub struct Ring {
     ring: IoUring,
     /// By the lower half of the number of an operation; the upper half tells operations in the same place apart.

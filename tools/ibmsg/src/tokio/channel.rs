@@ -166,7 +166,8 @@ impl Channel {
     }
 
     /// Copies bytes to memory that the other program has published, as [`crate::Channel::put`]. Returns them, to be used
-    /// again. If the future is dropped, the bytes are copied nevertheless, or not if it has not begun.
+    /// again. If the future is dropped, the bytes are copied nevertheless, or not if it has not begun; the channel stays
+    /// open until that is done. It needs the room of a message: some task must [receive](Channel::receive) what arrives.
     ///
     /// # Errors
     ///
