@@ -63,3 +63,11 @@ __rust_helper void rust_helper_ib_dma_unmap_page(struct ib_device *dev, u64 addr
 {
 	ib_dma_unmap_page(dev, addr, size, dir);
 }
+
+/* Ends a mapping that the device has not used: the memory stays as it is, also if there was a bounce buffer. */
+__rust_helper void rust_helper_kx_dma_unmap_unused(struct ib_device *dev, u64 addr, size_t size,
+						   enum dma_data_direction dir)
+{
+	if (!ib_uses_virt_dma(dev))
+		dma_unmap_page_attrs(dev->dma_device, addr, size, dir, DMA_ATTR_SKIP_CPU_SYNC);
+}

@@ -52,10 +52,14 @@ use crate::{
     module::ModuleRef,
     sync::SetOnce,
     work::{
+        cond_resched,
         flush_later,
         later, //
     }, //
 };
+
+/// Pages that are unpinned before other work of the machine gets its turn.
+const UNPINNED: usize = 1024;
 
 /// What a device does with pinned memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -177,15 +181,18 @@ impl PinnedDrop for Pinned {
             // in process context.
             unsafe { ours::mmu_notifier_unregister(self.notifier.get(), self.mm.0) };
         }
-        // SAFETY: By the type invariant these pages are pinned, once. They are written to only if they were pinned for
-        // that. CAST: `Page` is transparent; the callee does not write to the list.
-        unsafe {
-            ours::unpin_user_pages_dirty_lock(
-                self.pages.as_ptr().cast_mut().cast(),
-                self.pages.len(),
-                self.writes,
-            )
-        };
+        for portion in self.pages.chunks(UNPINNED) {
+            // SAFETY: By the type invariant these pages are pinned, once. They are written to only if they were pinned
+            // for that. CAST: `Page` is transparent; the callee does not write to the list.
+            unsafe {
+                ours::unpin_user_pages_dirty_lock(
+                    portion.as_ptr().cast_mut().cast(),
+                    portion.len(),
+                    self.writes,
+                )
+            };
+            cond_resched();
+        }
         // SAFETY: By the type invariant the pages are counted there, and the reference is that of this value, which
         // ends.
         unsafe { ours::kx_uncharge_pinned(self.mm.0, self.count) };
@@ -242,7 +249,8 @@ impl UserPages {
         let charge = || unsafe { ours::kx_charge_pinned(count) };
         let mut mm = charge();
         if mm.is_null() {
-            // What the program does not use any more may still count.
+            // What the program does not use any more may still count: one work item unmaps it, and has another one unpin it.
+            flush_later();
             flush_later();
             mm = charge();
         }
@@ -329,6 +337,7 @@ impl UserPages {
             }
             address = address.wrapping_add(got * PAGE_SIZE);
             left -= got;
+            cond_resched();
         }
         Ok(pinned.into())
     }

@@ -79,6 +79,16 @@ pub use queue::{
     QueueDestroyer, //
 };
 
+/// Lets another task run if one wants this processor: for loops that may be long.
+///
+/// # Context
+///
+/// *may sleep*
+pub fn cond_resched() {
+    // SAFETY: By this function's contract the context may sleep.
+    unsafe { ibtrs_bindings::kx_cond_resched() }
+}
+
 #[cfg(IBTRS_KUNIT)]
 #[kernel::macros::kunit_tests(kx_work)]
 mod tests {

@@ -261,20 +261,38 @@ impl Pd {
     ///
     /// It must be mapped for the device of this domain.
     pub(crate) unsafe fn release(&self, mapped: Mapped, room: Option<KBox<KeepNode>>) {
+        // SAFETY: By this function's contract.
+        if let Err(mapped) = unsafe { self.keep(mapped, room) } {
+            // SAFETY: By this function's contract it is mapped for this device. The last queue pair was closed, and no
+            // other follows.
+            unsafe { mapped.end(&self.dev) };
+        }
+    }
+
+    /// Has the domain unmap and free memory with itself. Returns it if no queue pair can use it any more.
+    ///
+    /// # Context
+    ///
+    /// Any.
+    ///
+    /// # Safety
+    ///
+    /// It must be mapped for the device of this domain.
+    pub(crate) unsafe fn keep(
+        &self,
+        mapped: Mapped,
+        room: Option<KBox<KeepNode>>,
+    ) -> Result<(), Mapped> {
         let room = room.or_else(|| KeepNode::new(GFP_ATOMIC).ok());
         let mut memory = self.memory.lock();
         match room {
-            _ if memory.is_over() => {
-                drop(memory);
-                // SAFETY: By this function's contract it is mapped for this device. The last queue
-                // pair was closed, and no other follows.
-                unsafe { mapped.end(&self.dev) };
-            }
+            _ if memory.is_over() => return Err(mapped),
             // SAFETY: By this function's contract.
             Some(room) => unsafe { memory.keep(mapped, room) },
             // The device may write there, so the memory must not be freed.
             None => core::mem::forget(mapped),
         }
+        Ok(())
     }
 
     /// Does what the end of the domain's only queue pair does.

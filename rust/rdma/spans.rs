@@ -1,33 +1,111 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Addresses and lengths of contiguous memory.
+//! Addresses and lengths of contiguous memory of programs, and the end of their mappings.
 
 use core::ops::Deref;
 
+use crate::{
+    device::Device,
+    direction::Direction,
+    pd::Pd, //
+};
+use ibtrs_bindings as bindings;
 use kernel::{
     prelude::*,
+    sync::Arc,
     workqueue, //
 };
-use kx::work::later;
+use kx::{
+    user::UserPages,
+    work::{
+        cond_resched,
+        later, //
+    }, //
+};
+
+/// Spans that are unmapped before other work of the machine gets its turn: with an IOMMU, each may take microseconds.
+const PORTION: usize = 256;
 
 /// Addresses and lengths of contiguous memory. There may be so much of it that it comes from `vmalloc`, whose memory must
-/// not be freed in atomic context: a work item does that.
+/// not be freed in atomic context, and that unmapping it takes long: a work item does both.
+///
+/// # Invariants
+///
+/// If there is an `ending`, what that says about the spans of `list` is so.
 #[pin_data]
 struct SpanList {
     list: KVVec<(u64, u32)>,
+    ending: Option<Ending>,
     #[pin]
-    free: workqueue::Work<Self>,
+    end: workqueue::Work<Self>,
+}
+
+/// Memory of a program that is unmapped with its list.
+///
+/// # Invariants
+///
+/// Each span of the list is mapped for the device of `pd` in the direction `dir`, with its length, and no device uses it
+/// any more.
+struct Ending {
+    pages: Arc<UserPages>,
+    dir: Direction,
+    pd: Arc<Pd>,
 }
 
 kernel::impl_has_work! {
-    impl HasWork<Self> for SpanList { self.free }
+    impl HasWork<Self> for SpanList { self.end }
 }
 
 impl workqueue::WorkItem for SpanList {
     type Pointer = Pin<KBox<Self>>;
 
-    fn run(this: Pin<KBox<Self>>) {
+    fn run(mut this: Pin<KBox<Self>>) {
+        let list = this.as_mut().project();
+        if let Some(Ending { pages, dir, pd }) = list.ending.take() {
+            // SAFETY: By the type invariants; the `Ending` is taken, so this happens once.
+            unsafe { unmap(pd.device(), list.list, dir, How::Used) };
+            // The program's memory is given back only now.
+            drop((pages, pd));
+        }
         drop(this);
+    }
+}
+
+/// What the device has done with memory.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum How {
+    /// It may have used it.
+    Used,
+    /// It has not. What is in a bounce buffer is not copied back over what the program has written since.
+    Unused,
+}
+
+/// Unmaps spans.
+///
+/// # Context
+///
+/// May sleep.
+///
+/// # Safety
+///
+/// Each must be mapped for `dev` in that direction, with its length, and this must be called once for it.
+pub(crate) unsafe fn unmap(dev: &Device, spans: &[(u64, u32)], dir: Direction, how: How) {
+    for portion in spans.chunks(PORTION) {
+        for (addr, len) in portion {
+            // CAST: Lossless.
+            let (addr, len) = (*addr, *len as usize);
+            match how {
+                // SAFETY: By this function's contract.
+                How::Used => unsafe {
+                    bindings::ib_dma_unmap_page(dev.as_raw(), addr, len, dir.raw())
+                },
+                // SAFETY: As above.
+                How::Unused => unsafe {
+                    bindings::kx_dma_unmap_unused(dev.as_raw(), addr, len, dir.raw())
+                },
+            }
+        }
+        cond_resched();
     }
 }
 
@@ -43,9 +121,11 @@ impl Spans {
     /// A list with room for that many.
     pub(crate) fn new(count: usize) -> Result<Self> {
         let list = KVVec::with_capacity(count, GFP_KERNEL)?;
+        // INVARIANT: There is no `ending`.
         let list = pin_init!(SpanList {
             list,
-            free <- new_free(),
+            ending: None,
+            end <- new_end(),
         });
         Ok(Self(Some(KBox::pin_init(list, GFP_KERNEL)?)))
     }
@@ -56,12 +136,29 @@ impl Spans {
             let _ = list.as_mut().project().list.push_within_capacity(span);
         }
     }
+
+    /// Unmaps all, and drops `pages`, soon.
+    ///
+    /// # Context
+    ///
+    /// Any.
+    ///
+    /// # Safety
+    ///
+    /// Each span must be mapped for the device of `pd` in that direction, with its length; the mappings pass to this
+    /// function. No device may use them any more.
+    pub(crate) unsafe fn end_later(mut self, pages: Arc<UserPages>, dir: Direction, pd: Arc<Pd>) {
+        if let Some(list) = &mut self.0 {
+            // INVARIANT: By this function's contract.
+            *list.as_mut().project().ending = Some(Ending { pages, dir, pd });
+        }
+    }
 }
 
 /// Not generic, and not inlined, so that the lock class has one name at one address.
 #[inline(never)]
-fn new_free() -> impl PinInit<workqueue::Work<SpanList>> {
-    kernel::new_work!("DmaUser::free")
+fn new_end() -> impl PinInit<workqueue::Work<SpanList>> {
+    kernel::new_work!("DmaUser::end")
 }
 
 impl Deref for Spans {

@@ -14,14 +14,21 @@ use crate::{
         Pd, //
     },
     sge::Sge,
-    spans::Spans, //
+    spans::{
+        unmap,
+        How,
+        Spans, //
+    }, //
 };
 use ibtrs_bindings as bindings;
 use kernel::{
     prelude::*,
     sync::Arc, //
 };
-use kx::user::UserPages;
+use kx::{
+    user::UserPages,
+    work::cond_resched, //
+};
 
 /// A part of the memory of a program, mapped for a device as long as this value lives, or as a queue pair may use it.
 ///
@@ -53,6 +60,8 @@ unsafe impl Sync for DmaUser {}
 impl DmaUser {
     /// The longest piece that is mapped as one.
     const SPAN: usize = 1 << 30;
+    /// Spans that are mapped before other work of the machine gets its turn.
+    const PORTION: usize = 256;
 
     /// Maps `len` bytes of `pages` from `at` on.
     ///
@@ -85,27 +94,30 @@ impl DmaUser {
             pd: ManuallyDrop::new(pd.clone()),
         };
         let dev = pd.device();
-        for span in pages.spans(at, len, Self::SPAN)? {
+        for (number, span) in pages.spans(at, len, Self::SPAN)?.enumerate() {
+            if number % Self::PORTION == Self::PORTION - 1 {
+                cond_resched();
+            }
             // SAFETY: The device is live, as `pd` keeps it. The bytes are pinned and contiguous.
             let addr = unsafe {
                 bindings::ib_dma_map_page(dev.as_raw(), span.page, span.offset, span.len, dir.raw())
             };
             // SAFETY: The device is live, and the callee accepts any address.
             if unsafe { bindings::ib_dma_mapping_error(dev.as_raw(), addr) } != 0 {
-                this.end_now();
+                this.discard();
                 return Err(ENOMEM);
             }
             // INVARIANT: The span was just mapped, and there is a place for each. CAST: At most `SPAN`.
             this.spans.push((addr, span.len as u32));
             if dev.needs_sync(addr) {
-                this.end_now();
+                this.discard();
                 return Err(EOPNOTSUPP);
             }
         }
         Ok(this)
     }
 
-    /// Ends the mapping at once.
+    /// Ends the mapping soon, and gives the memory back then.
     ///
     /// The device must no longer use the memory, see the duties of the driver in the documentation of the crate.
     ///
@@ -113,15 +125,24 @@ impl DmaUser {
     ///
     /// Any.
     pub fn unmap(mut self) {
-        self.end_now();
+        if let Some(mapped) = self.take() {
+            // SAFETY: The spans are mapped for the device of this domain, which does not use them any more, as the caller
+            // has said.
+            unsafe { mapped.end_later(&self.pd) };
+        }
     }
 
-    fn end_now(&mut self) {
+    /// Ends a mapping at once that no device has used.
+    fn discard(&mut self) {
         let spans = core::mem::replace(&mut self.spans, Spans::none());
         // SAFETY: By the type invariant the spans are mapped; they are taken, so this happens once.
-        let mapped = unsafe { Mapped::user(self.pages.clone(), spans, self.dir) };
-        // SAFETY: They are mapped for this device.
-        unsafe { mapped.end(self.pd.device()) };
+        unsafe { unmap(self.pd.device(), &spans, self.dir, How::Unused) };
+    }
+
+    fn take(&mut self) -> Option<Mapped> {
+        let spans = core::mem::replace(&mut self.spans, Spans::none());
+        // SAFETY: By the type invariant the spans are mapped; they are taken, so the mappings pass to the result.
+        (!spans.is_empty()).then(|| unsafe { Mapped::user(self.pages.clone(), spans, self.dir) })
     }
 
     /// Number of bytes.
@@ -166,14 +187,15 @@ impl DmaUser {
 
 impl Drop for DmaUser {
     fn drop(&mut self) {
+        let mapped = self.take();
         // SAFETY: It is taken once, as this value ends.
         let pd = unsafe { ManuallyDrop::take(&mut self.pd) };
-        let spans = core::mem::replace(&mut self.spans, Spans::none());
-        if !spans.is_empty() {
-            // SAFETY: By the type invariant the spans are mapped, and this value ends.
-            let mapped = unsafe { Mapped::user(self.pages.clone(), spans, self.dir) };
+        if let Some(mapped) = mapped {
             // SAFETY: They are mapped for the device of this domain.
-            unsafe { pd.release(mapped, self.room.take()) };
+            if let Err(mapped) = unsafe { pd.keep(mapped, self.room.take()) } {
+                // SAFETY: As above. The last queue pair was closed, and no other follows.
+                unsafe { mapped.end_later(&pd) };
+            }
         }
         Pd::leave(pd);
     }

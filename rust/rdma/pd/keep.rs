@@ -13,7 +13,12 @@ use core::mem::take;
 use crate::{
     device::Device,
     direction::Direction,
-    spans::Spans, //
+    pd::Pd,
+    spans::{
+        unmap,
+        How,
+        Spans, //
+    }, //
 };
 use ibtrs_bindings as bindings;
 use kernel::{
@@ -106,34 +111,58 @@ impl Mapped {
 
     /// Ends the mapping and drops the memory.
     ///
+    /// # Context
+    ///
+    /// Any; with memory of a program, it may sleep.
+    ///
     /// # Safety
     ///
-    /// `dev` must be the device that the memory is mapped for.
+    /// `dev` must be the device that the memory is mapped for, and must not use it any more.
     pub(crate) unsafe fn end(self, dev: &Device) {
         let Self { memory, addr, dir } = self;
-        let unmap = |addr, len| {
+        let unmap_one = |addr, len| {
             // SAFETY: By the type invariant these bytes are mapped with this length and direction,
             // by this function's contract for this device. As `self` is consumed, this happens once.
             unsafe { bindings::ib_dma_unmap_single(dev.as_raw(), addr, len, dir.raw()) }
         };
         match memory {
             Memory::Bytes(bytes) if bytes.is_empty() => (),
-            Memory::Bytes(bytes) => unmap(addr, bytes.len()),
-            Memory::Block(block) => unmap(addr, block.len()),
+            Memory::Bytes(bytes) => unmap_one(addr, bytes.len()),
+            Memory::Block(block) => unmap_one(addr, block.len()),
             Memory::Pieces(pieces, addrs) => {
                 let mapped = addrs.iter().zip(pieces.blocks());
-                mapped.for_each(|(addr, block)| unmap(*addr, block.len()));
+                mapped.for_each(|(addr, block)| unmap_one(*addr, block.len()));
             }
             Memory::User(pages, spans) => {
-                for (addr, len) in &*spans {
-                    // CAST: Lossless.
-                    let len = *len as usize;
-                    // SAFETY: As for the others.
-                    unsafe { bindings::ib_dma_unmap_page(dev.as_raw(), *addr, len, dir.raw()) };
-                }
+                // SAFETY: As for the others.
+                unsafe { unmap(dev, &spans, dir, How::Used) };
                 // The program's memory is given back only now.
                 drop(pages);
             }
+        }
+    }
+
+    /// The same, with memory of a program in process context, soon.
+    ///
+    /// # Context
+    ///
+    /// Any.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Self::end`], with the device of `pd`.
+    pub(crate) unsafe fn end_later(self, pd: &Arc<Pd>) {
+        match self {
+            Self {
+                memory: Memory::User(pages, spans),
+                dir,
+                ..
+            } => {
+                // SAFETY: By the type invariant and this function's contract.
+                unsafe { spans.end_later(pages, dir, pd.clone()) }
+            }
+            // SAFETY: By this function's contract.
+            other => unsafe { other.end(pd.device()) },
         }
     }
 }
