@@ -508,7 +508,8 @@ impl Chan {
             _ => None,
         };
         let hungry_at = self.hungry_at.filter(|_| !self.is_listed_hungry);
-        earlier(due, hungry_at)
+        let memory = self.memory.as_ref().and_then(|memory| memory.due());
+        earlier(earlier(due, hungry_at), memory)
     }
 
     /// When to tell the peer what it does not know.
@@ -1031,6 +1032,9 @@ impl Chan {
             };
             self.tell_sent(&sent, outcome, cause);
             if !is_unsent {
+                if let Some(put) = &mut sent.put {
+                    put.give_up();
+                }
                 return Some(sent);
             }
             self.proto.tx.release(sent.item.take());

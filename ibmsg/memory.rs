@@ -12,6 +12,7 @@
 //! | [`asker`] | keys of the peer's memory, GETs |
 //! | [`put`] | a PUT, which stands in the queue of messages |
 //! | [`ops`] | tasks and commands that wait for an operation |
+//! | [`patience`] | for how long the peer, and the device, may take to let go of memory |
 //! | [`job`] | what may sleep |
 //!
 //! # Where pages go
@@ -25,7 +26,10 @@ mod exports;
 mod grants;
 mod job;
 mod ops;
+mod patience;
 mod put;
+#[cfg(IBTRS_KUNIT)]
+mod tests;
 
 use asker::GetOp;
 use exports::Slot;
@@ -45,6 +49,10 @@ use ibmsg_proto::{
 use ibtrs_core::messages::memory::Device;
 use kernel::prelude::*;
 use kx::deque::Deque;
+use patience::{
+    Course,
+    Patience, //
+};
 
 pub(crate) use job::{
     Done,
@@ -54,6 +62,7 @@ pub(crate) use ops::{
     Outcome,
     Waits, //
 };
+pub(crate) use patience::Advanced;
 pub(crate) use put::{
     Next,
     PutOp, //
@@ -69,10 +78,32 @@ const MAX_PUSHES: usize = 4 * PUSHES as usize;
 const MAX_EXPORTS: usize = 64;
 /// Operations at a time.
 const MAX_OPS: usize = 64;
-/// Records that wait to be sent: more than a peer can ask for that keeps to the terms.
-const MAX_RECORDS: usize = 64;
+/// Records GET of this side that may be unanswered, whatever the peer allows.
+const MAX_GETS: usize = 16;
+/// Answers to the peer that wait to be sent: more than it can ask for if it keeps to the terms.
+const MAX_ANSWERS: usize = 48;
+/// Records that wait to be sent: these answers, those for keys and pushes that were still to be made, and for each key
+/// that this side uses ASK and RETURN. So no record is lost for want of a place.
+const MAX_RECORDS: usize = MAX_ANSWERS + KEYS + MAX_PUSHES + 2 * KEYS + MAX_GETS;
 /// Writes of a channel that the connection may have at a time, so that others have their turn.
 const MAX_WRITES: usize = 2;
+
+/// What the memory of a channel is charged for: everything that it may ever need.
+pub(crate) const CHARGE: u64 = 48 << 10;
+/// Bytes of a list, as the allocator has them.
+const fn list<T>(len: usize) -> usize {
+    (len * size_of::<T>()).next_power_of_two()
+}
+const _: () = assert!(
+    list::<Memory>(1)
+        + list::<Slot>(MAX_EXPORTS)
+        + list::<Push>(MAX_PUSHES)
+        + list::<GetOp>(MAX_OPS)
+        + list::<ops::Waiter>(MAX_OPS)
+        + list::<MemoryRecord>(MAX_RECORDS.next_power_of_two())
+        // CAST: A small constant.
+        <= CHARGE as usize
+);
 
 /// The terms of this side. The numbers are in range.
 pub(crate) const TERMS: Option<MemoryTerms> = MemoryTerms::new(KEYS as u16, PUSHES);
@@ -154,9 +185,16 @@ pub(crate) struct Memory {
     /// What the peer has revoked, and gets back when no work request uses it.
     revoked: KVec<ibmsg_proto::memory::Handle>,
     records: Deque<MemoryRecord>,
+    /// How many of them are answers.
+    answers: usize,
     waiters: KVec<ops::Waiter>,
     /// Writes for PUTs that have not completed.
     writes: usize,
+    /// How many of them, the first ones, are for PUTs that nobody waits for, and for how long the device may take.
+    abandoned: usize,
+    patience: Patience,
+    /// When to look again at what does not let go of memory.
+    due: Option<u64>,
     /// The PUT whose buffer is to be mapped.
     to_map: Option<put::ToMap>,
     /// GETs of this side that may be unanswered.
@@ -195,10 +233,14 @@ impl Memory {
             gets: KVec::with_capacity(MAX_OPS, flags)?,
             revoked: KVec::with_capacity(KEYS, flags)?,
             records,
+            answers: 0,
             waiters: KVec::with_capacity(MAX_OPS, flags)?,
             writes: 0,
+            abandoned: 0,
+            patience: Patience::new(),
+            due: None,
             to_map: None,
-            most_gets: usize::from(peer.pushes()),
+            most_gets: usize::from(peer.pushes()).min(MAX_GETS),
         };
         Ok(KBox::new(this, flags)?)
     }
@@ -254,7 +296,8 @@ impl Memory {
         self.keys.lost();
         self.revoked.clear();
         while self.records.pop_front().is_some() {}
-        self.writes = 0;
+        self.answers = 0;
+        (self.writes, self.abandoned) = (0, 0);
         self.to_map = None;
         for slot in &mut self.exports {
             slot.is_told = false;
@@ -285,6 +328,8 @@ impl Memory {
             if !put(record) {
                 return None;
             }
+            let is_answer = matches!(record, MemoryRecord::Key(_) | MemoryRecord::Got(_));
+            self.answers -= usize::from(is_answer);
             let _ = self.records.pop_front();
             return Some(true);
         }
@@ -305,18 +350,28 @@ impl Memory {
         Some(false)
     }
 
-    /// Queues a record.
+    /// Queues a record of this side, for which there is a place.
+    fn queue(&mut self, record: MemoryRecord) {
+        let _ = self.records.push_back(record);
+    }
+
+    /// Queues an answer, for which there is a place.
+    fn queue_answer(&mut self, record: MemoryRecord) {
+        self.answers += 1;
+        self.queue(record);
+    }
+
+    /// Whether the peer may ask for something.
     ///
     /// # Errors
     ///
-    /// [`Refused::Breach`] if there are too many: the peer does not take those that were sent before, or asks for more
-    /// than it may.
-    fn queue(&mut self, record: MemoryRecord) -> Result<(), Refused> {
-        const TOO_MANY: Refused = Refused::Breach("answers about memory are not taken");
-        if self.records.len() >= MAX_RECORDS {
-            return Err(TOO_MANY);
+    /// [`Refused::Breach`] if too many answers wait: the peer does not take those that were sent before, or asks for
+    /// more than it may.
+    fn may_ask(&self) -> Result<(), Refused> {
+        match self.answers >= MAX_ANSWERS {
+            true => Err(Refused::Breach("answers about memory are not taken")),
+            false => Ok(()),
         }
-        self.records.push_back(record).map_err(|_| TOO_MANY)
     }
 
     /// Takes a record that has arrived by `from`, which the channel is on. NOTE is not for this.
@@ -355,6 +410,9 @@ impl Memory {
             Cookie::Landing(number) => self.landing_is_closed(number),
             Cookie::Put(number, place) => {
                 self.writes = self.writes.saturating_sub(1);
+                // They complete in the order in which they were posted, so the next one is on its way now.
+                self.abandoned = self.abandoned.saturating_sub(1);
+                self.patience = Patience::new();
                 return Some((number, place));
             }
         }
@@ -368,13 +426,61 @@ impl Memory {
         conn: Option<(Conn, &dyn Device)>,
         is_ending: bool,
         is_over: bool,
-    ) {
+        now: u64,
+    ) -> Advanced {
         let device = match conn {
             Some((on, device)) if self.on.is_none_or(|mine| mine == on) => Some((on, device)),
             _ => None,
         };
-        self.advance_exports(device.map(|(_, device)| device), is_ending, is_over);
-        self.advance_gets(device, is_over);
+        let mut course = Course {
+            now,
+            due: None,
+            is_stuck: false,
+        };
+        let has_freed = self.advance_exports(
+            device.map(|(_, device)| device),
+            is_ending,
+            is_over,
+            &mut course,
+        );
+        self.advance_gets(device, is_over, &mut course);
+        if self.abandoned > 0 {
+            course.is_stuck |= course.is_over(&mut self.patience);
+        }
+        self.due = course.due;
+        Advanced {
+            has_freed,
+            is_stuck: course.is_stuck,
+        }
+    }
+
+    /// When to call [`Memory::advance`] again although nothing has happened.
+    pub(crate) fn due(&self) -> Option<u64> {
+        self.due
+    }
+
+    /// A PUT has ended for its program, which does not wait for the writes that were posted so far.
+    pub(crate) fn abandon_writes(&mut self) {
+        if self.abandoned == 0 {
+            self.patience = Patience::new();
+        }
+        self.abandoned = self.writes;
+        if self.abandoned > 0 {
+            // Their time begins then.
+            self.due = Some(0);
+        }
+    }
+
+    /// A number for a record GET, which none has that is unanswered.
+    fn next_request(&self) -> u32 {
+        let mut id = self.request;
+        loop {
+            id = id.wrapping_add(1);
+            // There are fewer than numbers.
+            if self.gets.iter().all(|op| op.get.unanswered() != Some(id)) {
+                return id;
+            }
+        }
     }
 
     /// A number for an operation, which none has that is under way.
@@ -383,7 +489,8 @@ impl Memory {
             self.number = self.number.wrapping_add(1) & NUMBER;
             let number = self.number;
             let is_used = self.waiters.iter().any(|waiter| waiter.number == number)
-                || self.gets.iter().any(|op| op.number == number);
+                || self.gets.iter().any(|op| op.number == number)
+                || self.pushes.iter().any(|push| push.number == number);
             // There are fewer operations than numbers.
             if !is_used {
                 return number;

@@ -479,7 +479,7 @@ impl Side {
             return;
         };
         if chan.memory.is_some() {
-            self.attend_memory(chan, &state.conns, &mut state.sleepers);
+            self.attend_memory(chan, &mut state.conns, &mut state.sleepers, now);
         }
         if let Some(gone) = chan.take_gone() {
             state.garbage.add_sent(gone);

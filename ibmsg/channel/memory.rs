@@ -33,7 +33,10 @@ use kernel::{
     prelude::*,
     sync::Arc, //
 };
-use kx::user::UserPages;
+use kx::{
+    file::Ready,
+    user::UserPages, //
+};
 
 use super::{
     out::{
@@ -191,12 +194,22 @@ impl Chan {
     }
 
     /// Goes on with what is taken back, and with GETs. `conn`: the connection that the channel is on, if that works.
-    pub(crate) fn advance_memory(&mut self, conn: Option<(Conn, &dyn Device)>) {
+    /// Returns the connection that is to be given up, as it does not let go of memory.
+    pub(crate) fn advance_memory(
+        &mut self,
+        conn: Option<(Conn, &dyn Device)>,
+        now: u64,
+    ) -> Option<Conn> {
         let is_over = self.proto.is_over() || self.proto.peer_has_ended();
         let is_ending = self.is_shut || self.proto.tx.is_stopped();
-        if let Some(memory) = &mut self.memory {
-            memory.advance(conn, is_ending, is_over);
+        let memory = self.memory.as_mut()?;
+        let advanced = memory.advance(conn, is_ending, is_over, now);
+        let on = memory.on();
+        if advanced.has_freed {
+            // Tasks in UNMAP, which needs no memory to wait with.
+            self.wake.wake(Ready::PRI);
         }
+        on.filter(|_| advanced.is_stuck)
     }
 
     /// What may sleep was done.
@@ -274,6 +287,9 @@ impl Chan {
         };
         if let Some(memory) = &mut self.memory {
             memory.end_op(put.number(), put.outcome(progress, cause));
+            if outcome != Outcome::Delivered {
+                memory.abandon_writes();
+            }
         }
     }
 

@@ -188,7 +188,7 @@ impl ChannelFile {
         publisher.handle.populate(handle);
         let written = arg.write(MAP_HANDLE, &handle.to_wire().to_ne_bytes());
         if let Err(e) = written {
-            let _ = its.side.unmap(its.channel, handle, waiters()?);
+            let _ = its.side.unmap(its.channel, handle);
             return Err(e);
         }
         Ok(0)
@@ -200,8 +200,9 @@ impl ChannelFile {
         let mut fields = arg.fields();
         let flags = fields.flags(u32::from(F_NOWAIT))?;
         let handle = handle(&mut fields)?;
-        let (its, waiters) = (&self.its, waiters()?);
-        its.side.unmap(its.channel, handle, waiters.clone())?;
+        let its = &self.its;
+        // Nothing here needs memory: it could not be taken back without.
+        let waiters = its.side.unmap(its.channel, handle)?;
         let is_free = || its.side.is_unmapped(its.channel, handle).then_some(());
         if flags != 0 {
             return is_free().map(|()| 0).ok_or(EBUSY);

@@ -39,25 +39,30 @@ use kx::user::UserPages;
 
 use super::{
     ops::told,
+    patience::{
+        Course,
+        Patience, //
+    },
     Cookie,
     Job,
     Memory,
     Refused,
-    MAX_OPS,
-    NUMBER, //
+    MAX_OPS, //
 };
 
 /// A GET.
 pub(super) struct GetOp {
     pub(super) number: u32,
     pub(super) get: Get,
-    /// Where the bytes go.
-    pages: Arc<UserPages>,
+    /// Where the bytes go; none if they will not be written any more.
+    pages: Option<Arc<UserPages>>,
     landing: Landing,
     /// When its time is over.
     deadline: Option<u64>,
     /// It goes on no more: it has an outcome, the program has given it up, or the channel has ended.
     is_orphan: bool,
+    /// For the answer, and for the device, when it goes on no more.
+    patience: Patience,
 }
 
 /// The landing zone of a GET.
@@ -70,6 +75,8 @@ enum Landing {
     Open(Region),
     /// It is being invalidated.
     Closing,
+    /// It was invalidated before the peer has answered. The answer is still awaited: until then, the peer counts the record.
+    Gone,
 }
 
 impl GetOp {
@@ -100,10 +107,11 @@ impl Memory {
         let op = GetOp {
             number,
             get: Get::new(handle, range, Way::Push),
-            pages,
+            pages: Some(pages),
             landing: Landing::None,
             deadline,
             is_orphan: false,
+            patience: Patience::new(),
         };
         self.gets.push_within_capacity(op).map_err(|_| EAGAIN)
     }
@@ -120,6 +128,7 @@ impl Memory {
                     op.is_orphan = true;
                     let number = op.number;
                     self.end_op(number, Err(Errno::ETIMEDOUT));
+                    self.due = Some(now);
                 }
                 Some(deadline) => {
                     next = Some(next.map_or(deadline, |next: u64| next.min(deadline)))
@@ -153,15 +162,23 @@ impl Memory {
         }
     }
 
-    /// The channel has ended: GETs go on no more.
+    /// The channel has ended: GETs go on no more, and no answer comes.
     fn cancel_gets(&mut self) {
         for op in &mut self.gets {
             op.is_orphan = true;
+            if let Landing::Gone = op.landing {
+                op.lost();
+            }
         }
     }
 
     /// Goes on with GETs. `is_over`: the peer sends nothing any more, and writes nothing.
-    pub(super) fn advance_gets(&mut self, device: Option<(Conn, &dyn Device)>, is_over: bool) {
+    pub(super) fn advance_gets(
+        &mut self,
+        device: Option<(Conn, &dyn Device)>,
+        is_over: bool,
+        course: &mut Course,
+    ) {
         if self.gets.is_empty() {
             return;
         }
@@ -169,13 +186,47 @@ impl Memory {
             self.cancel_gets();
             self.end_gets();
         }
-        let Some((on, device)) = device else {
-            return;
-        };
         for at in 0..self.gets.len() {
-            self.step_get(at, on, device, is_over);
+            if let Some(op) = self.gets.get_mut(at).filter(|op| op.is_orphan) {
+                Self::leave(
+                    op,
+                    self.channel,
+                    device.map(|(_, device)| device),
+                    is_over,
+                    course,
+                );
+            }
+        }
+        if let Some((on, device)) = device {
+            for at in 0..self.gets.len() {
+                self.step_get(at, on, device, is_over);
+            }
         }
         self.end_gets();
+    }
+
+    /// Lets go of the landing zone of a GET that goes on no more.
+    fn leave(
+        op: &mut GetOp,
+        channel: u32,
+        device: Option<&dyn Device>,
+        is_over: bool,
+        course: &mut Course,
+    ) {
+        match op.landing {
+            // The peer has not been asked.
+            Landing::Wanted(..) => op.lost(),
+            Landing::Open(_) => {
+                // After the end, no answer will come.
+                if course.is_over(&mut op.patience) || is_over {
+                    if let Some(device) = device {
+                        Self::close(op, channel, device);
+                    }
+                }
+            }
+            Landing::Closing => course.is_stuck |= course.is_over(&mut op.patience),
+            Landing::None | Landing::Busy(..) | Landing::Gone => {}
+        }
     }
 
     fn step_get(&mut self, at: usize, on: Conn, device: &dyn Device, is_over: bool) {
@@ -183,20 +234,13 @@ impl Memory {
         let is_orphan = self.gets.get(at).is_none_or(|op| op.is_orphan);
         let may_ask = asked < self.most_gets && !is_orphan && !is_over;
         // Used only if there is a request.
-        let id = may_ask.then_some(self.request.wrapping_add(1) & NUMBER);
+        let id = may_ask.then(|| self.next_request());
         if id.is_some() && !self.begins_on(on) {
             return;
         }
         let Some(op) = self.gets.get_mut(at) else {
             return;
         };
-        if is_over && op.get.is_requested() {
-            // No answer will come, nor a write.
-            if let Landing::Open(_) = op.landing {
-                Self::close(op, self.channel, device);
-            }
-            return;
-        }
         if is_orphan && !op.get.is_posted() {
             return;
         }
@@ -206,11 +250,13 @@ impl Memory {
                 self.request = id;
             }
             GetStep::Invalidate => {
-                if let Landing::Open(_) = op.landing {
-                    return Self::close(op, self.channel, device);
+                match op.landing {
+                    Landing::Open(_) => return Self::close(op, self.channel, device),
+                    // That has begun before the answer came.
+                    Landing::Closing => return,
+                    // It never had a key.
+                    _ => op.landing = Landing::None,
                 }
-                // It never had a key.
-                op.landing = Landing::None;
                 op.get.invalidated();
                 self.step_get(at, on, device, is_over);
             }
@@ -236,6 +282,7 @@ impl Memory {
     fn close(op: &mut GetOp, channel: u32, device: &dyn Device) {
         if let Landing::Open(region) = core::mem::replace(&mut op.landing, Landing::Closing) {
             let cookie = Cookie::Landing(op.number).to_bits(channel);
+            op.patience = Patience::new();
             device.invalidate(region, cookie);
         }
     }
@@ -243,11 +290,14 @@ impl Memory {
     /// The landing key of a GET is invalid.
     pub(super) fn landing_is_closed(&mut self, number: u32) {
         if let Some(op) = self.get_op(number) {
-            op.landing = Landing::None;
-            match op.is_orphan {
-                // There may have been no answer.
-                true => op.get.lost(),
-                false => op.get.invalidated(),
+            match (op.get.is_requested(), op.is_orphan) {
+                // The buffer is not needed for it.
+                (true, _) => (op.landing, op.pages) = (Landing::Gone, None),
+                (false, true) => op.lost(),
+                (false, false) => {
+                    op.landing = Landing::None;
+                    op.get.invalidated();
+                }
             }
         }
         self.end_gets();
@@ -257,14 +307,19 @@ impl Memory {
     pub(super) fn got(&mut self, got: &Got) -> Result<(), Refused> {
         let mut gets = self.gets.iter_mut();
         // A landing zone that is still to be registered was not asked for.
-        let asked = |op: &mut GetOp| {
-            matches!(op.landing, Landing::Open(_) | Landing::Closing)
-                && op.get.got(got.id, got.refused)
+        let asked = |op: &&mut GetOp| {
+            matches!(
+                op.landing,
+                Landing::Open(_) | Landing::Closing | Landing::Gone
+            ) && op.get.unanswered() == Some(got.id)
         };
-        match gets.any(asked) {
-            true => Ok(()),
-            false => Err(Refused::Breach(KeysError::NoGet(got.id).as_str())),
+        let op = gets.find(asked);
+        let op = op.ok_or(Refused::Breach(KeysError::NoGet(got.id).as_str()))?;
+        let _ = op.get.got(got.id, got.refused);
+        if let Landing::Gone = op.landing {
+            op.lost();
         }
+        Ok(())
     }
 
     /// Whether there is one.
@@ -286,7 +341,7 @@ impl Memory {
         Some(Job::Land {
             era,
             number: op.number,
-            pages: op.pages.clone(),
+            pages: op.pages.clone()?,
             from: usize::try_from(to).ok()?,
             len: usize::try_from(part.len()).ok()?,
             access: Access::RemoteWrite,
@@ -317,12 +372,13 @@ impl Memory {
                     addr,
                 });
                 if op.is_orphan {
-                    // The peer does not know of it.
+                    // The peer does not know of it, and does not answer.
+                    op.get.lost();
                     return Self::close(op, channel, device);
                 }
-                // There are no more than the peer allows.
-                let _ = self.queue(record);
+                self.queue(record);
             }
+            Err(_) if op.is_orphan => op.lost(),
             // It is tried again.
             Err(EAGAIN) => op.landing = Landing::Wanted(part, to, id),
             // It cannot be told apart from a peer that has no memory for it.

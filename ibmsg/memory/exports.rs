@@ -19,20 +19,28 @@ use ibmsg_proto::{
 use ibtrs_core::messages::memory::Device;
 use kernel::{
     prelude::*,
-    sync::Arc, //
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        Arc, //
+    }, //
 };
-use kx::{
-    file::{
-        Ready,
-        WaitQueue, //
-    },
-    user::UserPages, //
-};
+use kx::user::UserPages;
 
 use super::{
+    patience::{
+        Course,
+        Patience, //
+    },
     Memory,
     MAX_EXPORTS, //
 };
+
+/// Number of handles that were given, on all channels: what is still done with a handle of a channel that has gone finds
+/// no other memory on a channel of the same number.
+static GIVEN: Atomic<u64> = Atomic::new(0);
 
 /// A place for memory that is published.
 pub(super) struct Slot {
@@ -43,8 +51,8 @@ pub(super) struct Slot {
     pub(super) pages: Option<Arc<UserPages>>,
     /// REVOKE was sent on this connection.
     pub(super) is_told: bool,
-    /// A task that waits until they are free.
-    waiters: Option<Arc<WaitQueue>>,
+    /// For keys, pushes, and invalidations, when the handle is revoked.
+    pub(super) patience: Patience,
 }
 
 impl Slot {
@@ -84,7 +92,7 @@ impl Memory {
                     range: None,
                     pages: None,
                     is_told: false,
-                    waiters: None,
+                    patience: Patience::new(),
                 };
                 self.exports
                     .push_within_capacity(slot)
@@ -93,29 +101,25 @@ impl Memory {
             }
         };
         let slot = self.exports.get_mut(at).ok_or(ENOBUFS)?;
-        let handle = slot.export.publish(range, rights).ok_or(ENOBUFS)?;
+        let number = GIVEN.fetch_add(1, Relaxed);
+        let handle = slot.export.publish_as(range, rights, number);
+        let handle = handle.ok_or(ENOBUFS)?;
         slot.range = Some(range);
         slot.pages = Some(pages);
-        (slot.is_told, slot.waiters) = (false, None);
+        (slot.is_told, slot.patience) = (false, Patience::new());
         Ok(handle)
     }
 
-    /// Begins to take a handle back. [`Memory::advance`] goes on with it, and wakes `waiters` at the end.
+    /// Begins to take a handle back. [`Memory::advance`] goes on with it.
     ///
     /// # Errors
     ///
     /// [`ESTALE`]: the handle is not valid.
-    pub(crate) fn unmap(
-        &mut self,
-        handle: Handle,
-        how: Unmap,
-        waiters: Option<Arc<WaitQueue>>,
-    ) -> Result {
+    pub(crate) fn unmap(&mut self, handle: Handle) -> Result {
         let slot = self.slot_of(handle);
         let slot = slot.filter(|slot| slot.export.live(handle).is_ok());
         let slot = slot.ok_or(ESTALE)?;
-        slot.waiters = waiters;
-        slot.export.revoke(how);
+        slot.export.revoke(Unmap::Gently);
         self.refuse_askers(handle);
         Ok(())
     }
@@ -147,16 +151,18 @@ impl Memory {
         }))
     }
 
-    /// Goes on with what is being taken back.
+    /// Goes on with what is being taken back. Returns whether pages were given back.
     pub(super) fn advance_exports(
         &mut self,
         device: Option<&dyn Device>,
         is_ending: bool,
         is_over: bool,
-    ) {
+        course: &mut Course,
+    ) -> bool {
+        let mut has_freed = false;
         for at in 0..self.exports.len() {
             let Some(slot) = self.exports.get_mut(at) else {
-                return;
+                break;
             };
             if slot.pages.is_none() {
                 continue;
@@ -170,22 +176,38 @@ impl Memory {
             if !slot.export.is_revoked() {
                 continue;
             }
-            let what = slot.export.unmapping();
             if is_ending || is_over {
                 self.refuse_askers(handle);
             }
-            if what == Unmapping::Invalidate {
-                self.end_keys(handle, device);
-            }
-            let Some(slot) = self.exports.get_mut(at) else {
-                return;
-            };
-            if slot.export.free() {
-                (slot.pages, slot.range) = (None, None);
-                if let Some(waiters) = slot.waiters.take() {
-                    waiters.wake(Ready::IN);
-                }
+            has_freed |= self.take_back(at, device, course);
+        }
+        has_freed
+    }
+
+    /// Goes on with one slot, which is revoked. Returns whether its pages were given back.
+    fn take_back(&mut self, at: usize, device: Option<&dyn Device>, course: &mut Course) -> bool {
+        let Some(slot) = self.exports.get_mut(at) else {
+            return false;
+        };
+        let handle = slot.export.handle();
+        let mut what = slot.export.unmapping();
+        if what != Unmapping::Done && course.is_over(&mut slot.patience) {
+            match what {
+                // The peer does not return its keys.
+                Unmapping::Tell => what = slot.export.revoke(Unmap::Now),
+                _ => course.is_stuck = true,
             }
         }
+        if what == Unmapping::Invalidate {
+            self.end_keys(handle, device);
+        }
+        let Some(slot) = self.exports.get_mut(at) else {
+            return false;
+        };
+        let is_free = slot.export.free();
+        if is_free {
+            (slot.pages, slot.range) = (None, None);
+        }
+        is_free
     }
 }

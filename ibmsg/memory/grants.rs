@@ -4,6 +4,7 @@
 
 use ibmsg_proto::{
     memory::{
+        export::Unmapping,
         GrantError,
         Handle,
         Key,
@@ -34,6 +35,7 @@ use kernel::{
 use kx::user::UserPages;
 
 use super::{
+    patience::Patience,
     Cookie,
     Job,
     Memory,
@@ -57,7 +59,7 @@ pub(super) enum Place {
 
 /// A push of memory to the peer.
 pub(super) struct Push {
-    number: u32,
+    pub(super) number: u32,
     /// The peer's number.
     id: u32,
     pub(super) handle: Handle,
@@ -82,28 +84,25 @@ fn place_in(range: &Range, part: &Range) -> Result<usize> {
 }
 
 impl Memory {
-    fn answer(
-        &mut self,
-        handle: Handle,
-        piece: u64,
-        key: Result<Key, Refusal>,
-    ) -> Result<(), Refused> {
-        self.queue(MemoryRecord::Key(KeyRecord {
+    fn answer(&mut self, handle: Handle, piece: u64, key: Result<Key, Refusal>) {
+        self.queue_answer(MemoryRecord::Key(KeyRecord {
             channel: self.channel,
             handle,
             piece,
             key,
-        }))
+        }));
     }
 
     /// ASK has arrived.
     pub(super) fn asked(&mut self, ask: &Ask) -> Result<(), Refused> {
+        self.may_ask()?;
         let slot = self.slot_of(ask.handle);
         let key = slot.map_or(Err(Refusal::Stale), |slot| {
             slot.export.key(ask.handle, ask.piece)
         });
         if let Err(refusal) = key {
-            return self.answer(ask.handle, ask.piece, Err(refusal));
+            self.answer(ask.handle, ask.piece, Err(refusal));
+            return Ok(());
         }
         let granted = self.granted.grant(ask.handle, ask.piece);
         let at = granted.map_err(|e| Refused::Breach(e.as_str()))?;
@@ -125,6 +124,11 @@ impl Memory {
         };
         match back.piece {
             None => {
+                // Once: what comes later is no progress.
+                let is_asked = slot.export.unmapping() == Unmapping::Tell;
+                if is_asked && slot.export.handle() == back.handle {
+                    slot.patience = Patience::new();
+                }
                 slot.export.returned(back.handle);
             }
             Some(piece) => {
@@ -138,8 +142,16 @@ impl Memory {
         Ok(())
     }
 
-    /// A handle is revoked: those who have asked for a key of it and have no answer get none.
+    /// A handle is revoked: those who have asked for a key of it and have no answer get none, nor do those who have asked
+    /// for a push that has not begun.
     pub(super) fn refuse_askers(&mut self, handle: Handle) {
+        let is_it = |push: &Push| push.handle == handle && push.state == PushState::Wanted;
+        while let Some(at) = self.pushes.iter().position(is_it) {
+            if let Ok(push) = self.pushes.remove(at) {
+                self.push_has_ended(handle);
+                self.got_record(push.id, Some(Refusal::Stale));
+            }
+        }
         for at in 0..self.places.len() {
             let piece = match self.places.get_mut(at) {
                 Some(Place::Wanted(of, piece)) if *of == handle => *piece,
@@ -149,8 +161,7 @@ impl Memory {
                 }
                 _ => continue,
             };
-            // The peer has asked for no more than there is room to answer.
-            let _ = self.answer(handle, piece, Err(Refusal::Stale));
+            self.answer(handle, piece, Err(Refusal::Stale));
             if let Some(place @ Place::Wanted(..)) = self.places.get_mut(at) {
                 *place = Place::Ending;
                 self.granted.end(at);
@@ -206,6 +217,7 @@ impl Memory {
             read: true,
             write: false,
         };
+        self.may_ask()?;
         let waiting = self.pushes.iter();
         let waiting = waiting.filter(|push| push.state != PushState::Written);
         if waiting.count() >= usize::from(PUSHES) {
@@ -223,7 +235,8 @@ impl Memory {
             Ok(())
         });
         if let Err(refusal) = checked {
-            return self.got_record(get.id, Some(refusal));
+            self.got_record(get.id, Some(refusal));
+            return Ok(());
         }
         let push = Push {
             number: self.next_number(),
@@ -241,21 +254,25 @@ impl Memory {
         Ok(())
     }
 
-    fn got_record(&mut self, id: u32, refused: Option<Refusal>) -> Result<(), Refused> {
-        self.queue(MemoryRecord::Got(Got {
+    fn got_record(&mut self, id: u32, refused: Option<Refusal>) {
+        self.queue_answer(MemoryRecord::Got(Got {
             channel: self.channel,
             id,
             refused,
-        }))
+        }));
     }
 
     /// A push has been written.
     pub(super) fn pushed(&mut self, number: u32) {
         let at = self.pushes.iter().position(|push| push.number == number);
         if let Some(Ok(push)) = at.map(|at| self.pushes.remove(at)) {
-            if let Some(slot) = self.slot_of(push.handle) {
-                slot.export.push_ended();
-            }
+            self.push_has_ended(push.handle);
+        }
+    }
+
+    fn push_has_ended(&mut self, handle: Handle) {
+        if let Some(slot) = self.slot_of(handle) {
+            slot.export.push_ended();
         }
     }
 
@@ -342,8 +359,7 @@ impl Memory {
                     range,
                     rights,
                 };
-                // There is room for the answer to each question.
-                let _ = self.answer(handle, piece, Ok(key));
+                self.answer(handle, piece, Ok(key));
             }
             Ok(region) => {
                 *place = Place::Ending;
@@ -357,7 +373,7 @@ impl Memory {
                 self.granted.end(at);
                 self.key_is_invalid(at);
                 if may {
-                    let _ = self.answer(handle, piece, Err(Refusal::Resources));
+                    self.answer(handle, piece, Err(Refusal::Resources));
                 }
             }
         }
@@ -383,11 +399,11 @@ impl Memory {
                 let len = push.part.len() as usize;
                 device.write(&source, 0, len, push.to, cookie);
                 // Behind what was written.
-                let _ = self.got_record(id, None);
+                self.got_record(id, None);
             }
             Err(_) => {
                 self.pushed(number);
-                let _ = self.got_record(id, Some(Refusal::Resources));
+                self.got_record(id, Some(Refusal::Resources));
             }
         }
     }

@@ -54,7 +54,8 @@ use super::{
 pub(crate) struct PutOp {
     number: u32,
     put: Put,
-    pages: Arc<UserPages>,
+    /// Its buffer; none if it is not to be written any more.
+    pages: Option<Arc<UserPages>>,
     /// Its buffer, mapped for the connection.
     source: Option<Source>,
     /// That is being done.
@@ -87,7 +88,7 @@ impl PutOp {
         Self {
             number,
             put: Put::new(handle, range),
-            pages,
+            pages: Some(pages),
             source: None,
             is_mapping: false,
             has_failed: false,
@@ -112,11 +113,17 @@ impl PutOp {
         self.is_unfenced = false;
     }
 
+    /// Nobody waits for it any more, and its note was sent: should that have to be sent again, SKIP takes its place. The
+    /// buffer is given back when no write uses it.
+    pub(crate) fn give_up(&mut self) {
+        (self.source, self.pages) = (None, None);
+    }
+
     /// Its buffer is mapped, or cannot be.
     pub(crate) fn mapped(&mut self, source: Result<Source>) {
         self.is_mapping = false;
         match source {
-            Ok(source) => self.source = Some(source),
+            Ok(source) => self.source = self.pages.is_some().then_some(source),
             Err(_) => self.has_failed = true,
         }
     }
@@ -162,11 +169,11 @@ impl Memory {
                 return Next::Failed(told(outcome, Some(Refusal::Resources), Cause::Closed));
             }
             let Some(source) = &op.source else {
-                if !op.is_mapping {
+                if let Some(pages) = op.pages.as_ref().filter(|_| !op.is_mapping) {
                     op.is_mapping = true;
                     self.to_map = Some(ToMap {
                         number: op.number,
-                        pages: op.pages.clone(),
+                        pages: pages.clone(),
                     });
                 }
                 return Next::Wait;
@@ -182,8 +189,7 @@ impl Memory {
                         handle,
                         piece,
                     };
-                    // There are no more than there are keys.
-                    let _ = self.queue(MemoryRecord::Ask(ask));
+                    self.queue(MemoryRecord::Ask(ask));
                     return Next::Wait;
                 }
                 PutStep::Return(handle, piece) => {
@@ -192,7 +198,7 @@ impl Memory {
                         handle,
                         piece: Some(piece),
                     };
-                    let _ = self.queue(MemoryRecord::Return(back));
+                    self.queue(MemoryRecord::Return(back));
                 }
                 PutStep::Write {
                     part,

@@ -455,9 +455,9 @@ impl Side {
         let accounts = [of_rule, of_host, of_owner];
         // What the portal promises to take must be there.
         let terms = portal.terms;
-        let charge = session
-            .limits
-            .charge(portal.uid, terms.memory(), &accounts)?;
+        let has_memory = self.memory_terms().is_some() && open.window.memory().is_some();
+        let memory = terms.memory(has_memory);
+        let charge = session.limits.charge(portal.uid, memory, &accounts)?;
         Self::reserve(state).map_err(|error| match error {
             ENOBUFS => Why::Session,
             _ => Why::NoMemory,

@@ -9,8 +9,7 @@ use ibmsg_proto::{
         Handle,
         MemoryTerms,
         Range,
-        Rights,
-        Unmap, //
+        Rights, //
     },
     wire::MemoryRecord,
     Seq, //
@@ -127,15 +126,16 @@ impl Side {
         self.with_memory(id, |memory| memory.publish(range, rights, pages))
     }
 
-    /// Begins to take a handle back; `waiters` are woken when its pages are free.
+    /// Begins to take a handle back. Returns the tasks that are woken when pages are free.
     ///
     /// # Errors
     ///
     /// [`ESTALE`]: the handle is not valid.
-    pub(crate) fn unmap(&self, id: u32, handle: Handle, waiters: Arc<WaitQueue>) -> Result {
+    pub(crate) fn unmap(&self, id: u32, handle: Handle) -> Result<Arc<WaitQueue>> {
         let result = self.change(id, |chan| {
             let memory = chan.memory.as_mut().ok_or(ESTALE)?;
-            memory.unmap(handle, Unmap::Gently, Some(waiters))
+            memory.unmap(handle)?;
+            Ok(chan.waiters().clone())
         });
         result.ok_or(ESTALE)?
     }
@@ -270,16 +270,21 @@ impl Side {
     pub(super) fn attend_memory(
         &self,
         chan: &mut Chan,
-        conns: &[KBox<ConnState>],
+        conns: &mut [KBox<ConnState>],
         sleepers: &mut Deque<u32>,
+        now: u64,
     ) {
         let conn = conn_of(conns, chan);
         let device = conn.and_then(|conn| Some((conn.id, conn.out.memory()?)));
-        chan.advance_memory(device);
+        let stuck = chan.advance_memory(device, now);
         let has_job = chan.memory.as_ref().is_some_and(|memory| memory.has_job());
         if has_job && device.is_some() && !chan.is_listed_memory {
             chan.is_listed_memory = sleepers.push_back(chan.proto.id()).is_ok();
             self.0.memory.enqueue(self.0.clone());
+        }
+        let mut conns = conns.iter_mut();
+        if let Some(conn) = stuck.and_then(|stuck| conns.find(|conn| conn.id == stuck)) {
+            conn.fail("memory is not given back in time");
         }
     }
 

@@ -102,7 +102,9 @@ impl Side {
         data: KVec<u8>,
         tells: bool,
     ) -> Result<(u32, Arc<WaitQueue>)> {
-        let charge = self.0.limits.charge(uid, terms.memory(), accounts)?;
+        // Whether the other machine has memory for channels is not known yet.
+        let memory = terms.memory(self.memory_terms().is_some());
+        let charge = self.0.limits.charge(uid, memory, accounts)?;
         let wake = Arc::pin_init(kx::new_wait_queue!("Chan::wake"), GFP_KERNEL)?;
         let seat = Seat::new(GFP_KERNEL_ACCOUNT)?;
         let place = KVec::with_capacity(MAX_DATA, GFP_KERNEL_ACCOUNT)?;

@@ -75,15 +75,19 @@ impl Export {
         }
     }
 
-    /// Publishes a range, under a handle that no one had before. `None` if the slot is in use.
+    /// Publishes a range, under a handle that the slot has not had before. `None` if the slot is in use.
     pub fn publish(&mut self, range: Range, rights: Rights) -> Option<Handle> {
+        self.publish_as(range, rights, self.handle.generation())
+    }
+
+    /// The same, under the handle with a number of the caller's choice: one that it has not given before, for this slot or
+    /// for that of a former channel with the same number.
+    pub fn publish_as(&mut self, range: Range, rights: Rights, number: u64) -> Option<Handle> {
         if self.state != State::Free {
             return None;
         }
-        let generation = match self.handle.generation() {
-            MAX_GENERATION => 1,
-            generation => generation.saturating_add(1),
-        };
+        // Never 0.
+        let generation = (number % MAX_GENERATION).saturating_add(1);
         *self = Self {
             handle: Handle::new(self.handle.slot(), generation),
             state: State::Live,

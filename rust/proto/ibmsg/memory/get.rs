@@ -103,6 +103,14 @@ impl Get {
         matches!(self.landing, Landing::Open(_))
     }
 
+    /// The number of the record GET that is unanswered.
+    pub const fn unanswered(&self) -> Option<u32> {
+        match self.landing {
+            Landing::Open(id) => Some(id),
+            _ => None,
+        }
+    }
+
     /// Whether bytes may be on their way. A channel may leave a connection that works only if no GET of it says so.
     pub const fn is_posted(&self) -> bool {
         self.posted > 0 || !matches!(self.landing, Landing::None)

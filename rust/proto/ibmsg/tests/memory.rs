@@ -229,6 +229,25 @@ fn a_handle_is_used_once() {
     assert_eq!(export.live(new), Ok(range));
 }
 
+/// The slot of another channel does not know which handles the first one had.
+#[test]
+fn a_handle_has_the_number_of_its_owner() {
+    let range = Range::new(0, 50).unwrap();
+    let named = |number| Export::new(3).publish_as(range, RO, number).unwrap();
+    assert_ne!(named(7), named(8));
+    for number in [0, 1, u64::MAX >> 16, u64::MAX] {
+        // Its generation is never 0.
+        let handle = named(number);
+        assert_eq!(Handle::from_wire(handle.to_wire()), Some(handle));
+        assert_eq!(handle.slot(), 3);
+    }
+    let mut export = Export::new(3);
+    let first = export.publish_as(range, RO, 7);
+    assert_eq!(export.publish_as(range, RO, 8), None);
+    let _ = export.revoke(Unmap::Now);
+    assert!(first.is_some() && export.free());
+}
+
 #[test]
 fn no_rights_are_no_key() {
     let mut export = Export::new(0);

@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Tests of what a peer can do to the memory of a channel on which nothing is published, and of operations.
+//!
+//! Pages need a program: scenarios have those.
+
+use super::*;
+use ibmsg_proto::{
+    memory::{
+        Handle,
+        Range,
+        Refusal, //
+    },
+    wire::{
+        Ask,
+        Get,
+        Got,
+        KeyRecord,
+        Return,
+        Revoke, //
+    },
+};
+use ibtrs_core::messages::memory::{
+    Access,
+    Region,
+    Remote,
+    Source, //
+};
+use kernel::sync::Arc;
+use kx::user::UserPages;
+
+/// One that has no room for anything.
+struct Full;
+
+impl Device for Full {
+    fn map(&self, _pages: &Arc<UserPages>, _at: usize, _len: usize) -> Result<Source> {
+        Err(ENOMEM)
+    }
+
+    fn register(
+        &self,
+        _pages: &Arc<UserPages>,
+        _at: usize,
+        _len: usize,
+        _access: Access,
+    ) -> Result<Region> {
+        Err(ENOBUFS)
+    }
+
+    fn invalidate(&self, _region: Region, _cookie: u64) {}
+
+    fn write(&self, _from: &Source, _at: usize, _len: usize, _to: Remote, _cookie: u64) {}
+}
+
+const ON: Conn = Conn { epoch: 1, cid: 2 };
+const CHANNEL: u32 = 7;
+
+fn memory() -> Result<KBox<Memory>> {
+    Memory::new(CHANNEL, TERMS.ok_or(EINVAL)?, GFP_KERNEL)
+}
+
+fn handle(number: u64) -> Result<Handle> {
+    Handle::from_wire((number + 1) << 16).ok_or(EINVAL)
+}
+
+fn arrives(memory: &mut Memory, record: MemoryRecord) -> Result<(), Refused> {
+    memory.arrived(ON, &record, &Full)
+}
+
+fn ask(number: u64) -> Result<MemoryRecord> {
+    Ok(MemoryRecord::Ask(Ask {
+        channel: CHANNEL,
+        handle: handle(number)?,
+        piece: 0,
+    }))
+}
+
+fn revoke(number: u64) -> Result<MemoryRecord> {
+    Ok(MemoryRecord::Revoke(Revoke {
+        channel: CHANNEL,
+        handle: handle(number)?,
+    }))
+}
+
+/// The records that are to be sent.
+fn sent(memory: &mut Memory) -> Result<KVec<MemoryRecord>> {
+    let mut all = KVec::with_capacity(MAX_RECORDS, GFP_KERNEL)?;
+    while memory.send(ON, |record| all.push_within_capacity(*record).is_ok()) == Some(true) {}
+    Ok(all)
+}
+
+fn is_breach(result: Result<(), Refused>) -> bool {
+    matches!(result, Err(Refused::Breach(_)))
+}
+
+#[kernel::macros::kunit_tests(ibmsg_memory)]
+mod cases {
+    use super::*;
+
+    #[test]
+    fn what_is_not_there_is_refused_as_long_as_answers_are_taken() -> Result {
+        let mut memory = memory()?;
+        for _ in 0..3 {
+            for number in 0..MAX_ANSWERS as u64 {
+                assert_eq!(arrives(&mut memory, ask(number)?), Ok(()));
+            }
+            assert!(is_breach(arrives(&mut memory, ask(0)?)));
+            // A record of this side has a place all the same.
+            memory.queue(ask(99)?);
+            let all = sent(&mut memory)?;
+            assert_eq!(all.len(), MAX_ANSWERS + 1);
+            for (number, record) in all.iter().take(MAX_ANSWERS).enumerate() {
+                assert_eq!(
+                    *record,
+                    MemoryRecord::Key(KeyRecord {
+                        channel: CHANNEL,
+                        handle: handle(number as u64)?,
+                        piece: 0,
+                        key: Err(Refusal::Stale),
+                    })
+                );
+            }
+            assert_eq!(all.last(), Some(&ask(99)?));
+        }
+        assert!(memory.is_quiet() && !memory.needs_fence());
+        Ok(())
+    }
+
+    #[test]
+    fn a_push_of_what_is_not_there() -> Result {
+        let mut memory = memory()?;
+        let get = Get {
+            channel: CHANNEL,
+            id: 5,
+            handle: handle(3)?,
+            offset: 0,
+            len: 8,
+            rkey: 1,
+            addr: 2,
+        };
+        assert_eq!(arrives(&mut memory, MemoryRecord::Get(get)), Ok(()));
+        let got = MemoryRecord::Got(Got {
+            channel: CHANNEL,
+            id: 5,
+            refused: Some(Refusal::Stale),
+        });
+        assert_eq!(sent(&mut memory)?.as_slice(), &[got]);
+        Ok(())
+    }
+
+    #[test]
+    fn answers_to_nothing() -> Result {
+        let mut memory = memory()?;
+        let (channel, handle) = (CHANNEL, handle(0)?);
+        let answers = [
+            MemoryRecord::Key(KeyRecord {
+                channel,
+                handle,
+                piece: 0,
+                key: Err(Refusal::Stale),
+            }),
+            MemoryRecord::Got(Got {
+                channel,
+                id: 0,
+                refused: None,
+            }),
+            MemoryRecord::Return(Return {
+                channel,
+                handle,
+                piece: Some(0),
+            }),
+            MemoryRecord::Return(Return {
+                channel,
+                handle,
+                piece: None,
+            }),
+        ];
+        for answer in answers {
+            assert!(is_breach(arrives(&mut memory, answer)));
+        }
+        assert!(sent(&mut memory)?.is_empty());
+        Ok(())
+    }
+
+    #[test]
+    fn handles_are_returned_once_and_not_without_end() -> Result {
+        let mut memory = memory()?;
+        for _ in 0..2 {
+            for number in 0..KEYS as u64 {
+                for _ in 0..2 {
+                    assert_eq!(arrives(&mut memory, revoke(number)?), Ok(()));
+                }
+            }
+            assert!(is_breach(arrives(&mut memory, revoke(KEYS as u64)?)));
+            assert_eq!(sent(&mut memory)?.len(), KEYS);
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn records_belong_to_a_connection() -> Result {
+        let mut memory = memory()?;
+        assert_eq!(arrives(&mut memory, ask(0)?), Ok(()));
+        let other = Conn { epoch: 2, cid: 2 };
+        let later = memory.arrived(other, &ask(1)?, &Full);
+        assert_eq!(later, Err(Refused::Later));
+        assert_eq!(memory.send(other, |_| true), Some(false));
+        // They go with it.
+        memory.left();
+        assert!(sent(&mut memory)?.is_empty());
+        assert_eq!(memory.arrived(other, &ask(1)?, &Full), Ok(()));
+        assert_eq!(memory.send(other, |_| true), Some(true));
+        Ok(())
+    }
+
+    #[test]
+    fn operations_have_places_numbers_and_one_outcome() -> Result {
+        let mut memory = memory()?;
+        memory.number = NUMBER - 3;
+        let mut numbers = KVec::with_capacity(MAX_OPS, GFP_KERNEL)?;
+        for _ in 0..MAX_OPS {
+            let number = memory.begin_op(Waits::Command(None))?;
+            assert!(number <= NUMBER && !numbers.contains(&number));
+            numbers.push_within_capacity(number)?;
+        }
+        assert_eq!(memory.begin_op(Waits::Command(None)), Err(EAGAIN));
+        let first = numbers[0];
+        assert_eq!(memory.take_outcome(first), None);
+        memory.end_op(first, Ok(()));
+        memory.end_op(first, Err(ibtrs_proto::Errno::EIO));
+        assert_eq!(memory.take_outcome(first), Some(Ok(())));
+        assert_eq!(memory.take_outcome(first), None);
+        // After as many as there are numbers, one that is in use is left out.
+        memory.number = numbers[1].wrapping_sub(1) & NUMBER;
+        let another = memory.begin_op(Waits::Command(None))?;
+        assert!(!numbers.contains(&another));
+        for number in numbers {
+            memory.leave_op(number);
+        }
+        memory.leave_op(another);
+        assert!(memory.waiters.is_empty());
+        Ok(())
+    }
+
+    #[test]
+    fn writes_that_nobody_waits_for_end_or_the_connection_does() -> Result {
+        let mut memory = memory()?;
+        memory.on = Some(ON);
+        memory.writes = 2;
+        memory.abandon_writes();
+        // Another one is posted behind them.
+        memory.writes += 1;
+        let look = |memory: &mut Memory, now| memory.advance(Some((ON, &Full)), false, false, now);
+        assert!(!look(&mut memory, 1).is_stuck);
+        let due = memory.due().ok_or(EINVAL)?;
+        assert!(!look(&mut memory, due - 1).is_stuck);
+        assert!(look(&mut memory, due).is_stuck);
+        let done = Cookie::Put(1, 0).to_bits(CHANNEL);
+        assert!(memory.completed(done).is_some());
+        // One has completed, so the device goes on.
+        assert!(!look(&mut memory, 5 * due).is_stuck);
+        assert!(memory.completed(done).is_some());
+        assert!(!look(&mut memory, 10 * due).is_stuck);
+        assert_eq!((memory.due(), memory.writes), (None, 1));
+        Ok(())
+    }
+
+    #[test]
+    fn cookies() {
+        let all = [
+            Cookie::Key(KEYS - 1),
+            Cookie::Push(NUMBER),
+            Cookie::Put(NUMBER, KEYS - 1),
+            Cookie::Put(0, 0),
+            Cookie::Landing(1),
+        ];
+        for cookie in all {
+            let bits = cookie.to_bits(u32::MAX);
+            assert_eq!(
+                (Cookie::from_bits(bits), channel_of(bits)),
+                (cookie, u32::MAX)
+            );
+        }
+    }
+}
