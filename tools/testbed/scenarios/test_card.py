@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from testbed import card, fio, nvmeof
+from testbed import card, fio, message_programs, nvmeof
 from testbed.lab import SERVER_ADDRESS
 from testbed.stack import STACKS
 
@@ -136,6 +136,38 @@ def test_our_disk_in_bounce_buffers(solo):
     """All memory is copied, so that what is not synchronised shows; transfers are delayed and split."""
     map_and_verify(solo, OURS)
     assert card.reports(solo) == {}
+
+
+def use_memory(solo, case: str, *arguments) -> None:
+    """A program of the machine publishes memory, and another one uses it over the card."""
+    stack = STACKS["ibtrs"]
+    before = card.counts(solo)
+    solo.run("modprobe ibmsg")
+    message_programs.push(solo)
+    device = solo.null_blk(size_mb=32)
+    solo.run(stack.load_server())
+    solo.run(stack.load_client())
+    solo.run(stack.map_device(device))
+    server = message_programs.start(solo, "serve", "kv", 1 << 21, program="message_memory")
+    message_programs.bound(solo)
+    asker = message_programs.start(solo, case, "demo", "kv", *arguments, program="message_memory")
+    message_programs.finish(asker)
+    server.kill()
+    solo.run(stack.unmap())
+    solo.run(f"modprobe -r {stack.client_module} {stack.server_module}")
+    solo.wait_until("busybox rmmod ibmsg", 30)
+    assert card.counts(solo)["mappings"] == before["mappings"], "memory is still mapped for DMA"
+    assert card.reports(solo) == {}
+
+
+def test_memory_of_programs(solo):
+    use_memory(solo, "ask", 1 << 21, 0, 10)
+
+
+@bounced
+def test_memory_of_programs_and_bounce_buffers(solo):
+    """It is refused, and what programs write to it meanwhile is not undone."""
+    use_memory(solo, "bounced")
 
 
 def test_mainlines_disk(solo):
