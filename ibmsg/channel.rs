@@ -256,7 +256,7 @@ pub(crate) struct Chan {
     pub(crate) is_listed_memory: bool,
     /// The next channel that is forgotten.
     pub(crate) next: Option<KBox<Chan>>,
-    _charge: Option<Charge>,
+    charge: Option<Charge>,
 }
 
 /// What a channel has for another module.
@@ -329,7 +329,7 @@ impl Chan {
             memory: None,
             is_listed_memory: false,
             next: None,
-            _charge: charge,
+            charge,
         }
     }
 

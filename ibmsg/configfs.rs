@@ -160,6 +160,13 @@ impl Entry {
         Ok(())
     }
 
+    fn store_max_published(&self, input: &[u8]) -> Result {
+        let mib = self.number("max_published_mib", input, MAX_MEMORY_MIB)?;
+        self.account
+            .change(|account| account.max_published = u64::from(mib) << MIB_SHIFT);
+        Ok(())
+    }
+
     fn users(&self) -> Result<Users> {
         let Self {
             context,
@@ -215,6 +222,20 @@ macro_rules! limits {
                     buf.line(fmt!("{}", this.$entry.account.get().max_bytes >> super::MIB_SHIFT))
                 },
                 |this: &$this, input: &[u8]| this.$entry.store_max_memory(input),
+            ),
+            kx::configfs::Attr::rw(
+                c"max_published_mib",
+                |this: &$this, buf: &mut kx::configfs::Buf<'_>| {
+                    let max = this.$entry.account.get().max_published;
+                    buf.line(fmt!("{}", max >> super::MIB_SHIFT))
+                },
+                |this: &$this, input: &[u8]| this.$entry.store_max_published(input),
+            ),
+            kx::configfs::Attr::ro(
+                c"published_bytes",
+                |this: &$this, buf: &mut kx::configfs::Buf<'_>| {
+                    buf.line(fmt!("{}", this.$entry.account.get().published()))
+                },
             ),
             kx::configfs::Attr::ro(
                 c"channels",

@@ -133,6 +133,20 @@ impl Drop for Counted {
     }
 }
 
+/// Memory that is published, in the accounts of its channel, until this is dropped.
+pub(crate) struct Published {
+    accounts: [Option<Arc<Account>>; 3],
+    bytes: u64,
+}
+
+impl Drop for Published {
+    fn drop(&mut self) {
+        for account in self.accounts.iter().flatten() {
+            account.used.lock().unpublish(self.bytes);
+        }
+    }
+}
+
 /// What is charged.
 #[pin_data]
 pub(crate) struct Limits {
@@ -209,7 +223,7 @@ impl Limits {
             limits: self.clone(),
             uid,
             bytes,
-            _counted: counted,
+            counted,
         })
     }
 
@@ -228,7 +242,34 @@ pub(crate) struct Charge {
     limits: Arc<Limits>,
     uid: u32,
     bytes: u64,
-    _counted: [Option<Counted>; 3],
+    counted: [Option<Counted>; 3],
+}
+
+impl Charge {
+    /// Counts memory that a program publishes on the channel.
+    ///
+    /// # Context
+    ///
+    /// *any*
+    ///
+    /// # Errors
+    ///
+    /// [`EDQUOT`]: an account is full.
+    pub(crate) fn publish(&self, bytes: u64) -> Result<Published> {
+        let mut published = Published {
+            accounts: [None, None, None],
+            bytes,
+        };
+        for (place, counted) in published.accounts.iter_mut().zip(&self.counted) {
+            if let Some(Counted { account, .. }) = counted {
+                if !account.used.lock().publish(bytes) {
+                    return Err(EDQUOT);
+                }
+                *place = Some(account.clone());
+            }
+        }
+        Ok(published)
+    }
 }
 
 impl Drop for Charge {
@@ -296,6 +337,31 @@ mod tests {
         assert_eq!(refused.err(), Some(Denied::User));
         drop((first, second));
         assert_eq!((portal.get().used(), host.get().used()), ((0, 0), (0, 0)));
+        Ok(())
+    }
+
+    #[test]
+    fn published_memory() -> Result {
+        let limits = Limits::new(10 * OBJECT, 10 * OBJECT)?;
+        let (portal, host) = (Account::new()?, Account::new()?);
+        let both = [
+            Some((portal.clone(), Denied::Portal)),
+            Some((host.clone(), Denied::Host)),
+            None,
+        ];
+        let charge = limits.charge(0, 0, &both)?;
+        portal.change(|account| account.max_published = 100);
+        host.change(|account| account.max_published = 60);
+        let first = charge.publish(50)?;
+        // What is refused by the second is not counted by the first.
+        assert_eq!(charge.publish(11).err(), Some(EDQUOT));
+        assert_eq!((portal.get().published(), host.get().published()), (50, 50));
+        let second = charge.publish(10)?;
+        // It counts as long as it is pinned, also without its channel.
+        drop((charge, first));
+        assert_eq!((portal.get().published(), host.get().published()), (10, 10));
+        drop(second);
+        assert_eq!((portal.get().published(), host.get().published()), (0, 0));
         Ok(())
     }
 }

@@ -8,7 +8,8 @@ use ibmsg_proto::{
     memory::{
         Handle,
         MemoryTerms,
-        Range, //
+        Range,
+        Rights, //
     },
     outcome::Cause,
     receive::Arrival,
@@ -93,6 +94,27 @@ impl Chan {
         }
         let terms = self.memory_terms().ok_or(EOPNOTSUPP)?;
         Ok(self.memory.is_none().then_some(terms))
+    }
+
+    /// Publishes pages of the program, which count in the accounts of the channel.
+    ///
+    /// # Errors
+    ///
+    /// As [`Chan::may_have_memory`]; [`EDQUOT`]: one of the accounts is full; [`ENOBUFS`]: there are too many ranges.
+    pub(crate) fn publish_memory(
+        &mut self,
+        range: Range,
+        rights: Rights,
+        pages: Arc<UserPages>,
+    ) -> Result<Handle> {
+        self.may_have_memory()?;
+        let counted = self
+            .charge
+            .as_ref()
+            .map(|charge| charge.publish(range.len()));
+        let counted = counted.transpose()?;
+        let memory = self.memory.as_mut().ok_or(EPIPE)?;
+        memory.publish(range, rights, (pages, counted))
     }
 
     /// Takes a place for memory, if there is none.

@@ -37,6 +37,7 @@ use super::{
     Memory,
     MAX_EXPORTS, //
 };
+use crate::limits::Published;
 
 /// Number of handles that were given, on all channels: what is still done with a handle of a channel that has gone finds
 /// no other memory on a channel of the same number.
@@ -49,6 +50,8 @@ pub(super) struct Slot {
     pub(super) range: Option<Range>,
     /// Until nothing can reach them any more.
     pub(super) pages: Option<Arc<UserPages>>,
+    /// They count in the accounts of the channel until then.
+    counted: Option<Published>,
     /// REVOKE was sent on this connection.
     pub(super) is_told: bool,
     /// For keys, pushes, and invalidations, when the handle is revoked.
@@ -77,7 +80,7 @@ impl Memory {
         &mut self,
         range: Range,
         rights: Rights,
-        pages: Arc<UserPages>,
+        (pages, counted): (Arc<UserPages>, Option<Published>),
     ) -> Result<Handle> {
         let free = self.exports.iter().position(|slot| slot.pages.is_none());
         let at = match free {
@@ -91,6 +94,7 @@ impl Memory {
                     export: Export::new(u16::try_from(at)?),
                     range: None,
                     pages: None,
+                    counted: None,
                     is_told: false,
                     patience: Patience::new(),
                 };
@@ -105,7 +109,7 @@ impl Memory {
         let handle = slot.export.publish_as(range, rights, number);
         let handle = handle.ok_or(ENOBUFS)?;
         slot.range = Some(range);
-        slot.pages = Some(pages);
+        (slot.pages, slot.counted) = (Some(pages), counted);
         (slot.is_told, slot.patience) = (false, Patience::new());
         Ok(handle)
     }
@@ -206,7 +210,7 @@ impl Memory {
         };
         let is_free = slot.export.free();
         if is_free {
-            (slot.pages, slot.range) = (None, None);
+            (slot.pages, slot.range, slot.counted) = (None, None, None);
         }
         is_free
     }

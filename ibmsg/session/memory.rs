@@ -115,7 +115,7 @@ impl Side {
     ///
     /// # Errors
     ///
-    /// As [`Chan::may_have_memory`]; [`ENOBUFS`]: there are too many ranges.
+    /// As [`Chan::publish_memory`].
     pub(crate) fn publish(
         &self,
         id: u32,
@@ -123,7 +123,8 @@ impl Side {
         rights: Rights,
         pages: Arc<UserPages>,
     ) -> Result<Handle> {
-        self.with_memory(id, |memory| memory.publish(range, rights, pages))
+        let result = self.change(id, |chan| chan.publish_memory(range, rights, pages));
+        result.ok_or(EPIPE)?
     }
 
     /// Begins to take a handle back. Returns the tasks that are woken when pages are free.

@@ -385,6 +385,47 @@ def refusals(session: str, name: str) -> None:
     print("done", flush=True)
 
 
+def limited(session: str, name: str, folder: str) -> None:
+    """Publishes as much as the operator allows on the channels of a rule."""
+    def file(which: str) -> str:
+        return f"{folder}/{which}"
+
+    def allow(mib: int) -> None:
+        with open(file("max_published_mib"), "w", encoding="ascii") as limit:
+            limit.write(str(mib))
+
+    def published() -> int:
+        with open(file("published_bytes"), encoding="ascii") as count:
+            return int(count.read())
+
+    fd = messages.connect(name, session=session)
+    memory = mmap.mmap(-1, PIECE)
+    half = PIECE // 4
+    allow(1)
+    with messages.fails(errno.EDQUOT):
+        map_memory(fd, at(memory), PIECE)
+    first, second = map_memory(fd, at(memory), half), map_memory(fd, at(memory), half)
+    assert published() == 2 * half
+    with messages.fails(errno.EDQUOT):
+        map_memory(fd, at(memory), PAGE)
+    unmap(fd, first)
+    until(lambda: published() == half)
+    # A new limit is for what is published then.
+    allow(2)
+    third = map_memory(fd, at(memory), PIECE // 2)
+    allow(1)
+    assert published() == half + PIECE // 2
+    for handle in (second, third):
+        unmap(fd, handle)
+    assert published() == 0
+    # A program that ends.
+    allow(0)
+    map_memory(fd, at(memory), PIECE)
+    os.close(fd)
+    until(lambda: published() == 0)
+    print("done", flush=True)
+
+
 def local() -> None:
     """Programs of one machine have shared memory."""
     _, client, _ = messages.pair()

@@ -290,6 +290,8 @@ NAME_LIST = File(0o644, r"[^\n]*\n", ("web1, web2@rack local\n", "\n", "any"), t
 MESSAGE_LIMITS = {
     "max_channels": _number(0, 65536, 0),
     "max_memory_mib": _number(0, 1048576, 0),
+    "max_published_mib": _number(0, 1048576, 0),
+    "published_bytes": File(0o444, COUNT + r"\n"),
     "channels": File(0o444, COUNT + r"\n"),
     "memory_bytes": File(0o444, COUNT + r"\n"),
 }

@@ -153,15 +153,19 @@ pub const fn may_use(peer: Peer, asks: bool, rule: Option<Rule>) -> Result<(), R
     }
 }
 
-/// The channels of a portal, session or host, and the memory that they may take, with their limits.
+/// The channels of a portal, session or host, the memory that they may take, and that which programs publish on them, with
+/// their limits.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Account {
     channels: u32,
     bytes: u64,
+    published: u64,
     /// The most channels; 0: any number.
     pub max_channels: u32,
     /// The most bytes; 0: any number.
     pub max_bytes: u64,
+    /// The most bytes that are published; 0: any number.
+    pub max_published: u64,
 }
 
 impl Account {
@@ -170,8 +174,10 @@ impl Account {
         Self {
             channels: 0,
             bytes: 0,
+            published: 0,
             max_channels,
             max_bytes,
+            max_published: 0,
         }
     }
 
@@ -194,6 +200,27 @@ impl Account {
     pub const fn remove(&mut self, bytes: u64) {
         self.channels = self.channels.saturating_sub(1);
         self.bytes = self.bytes.saturating_sub(bytes);
+    }
+
+    /// Adds memory that a program publishes on one of the channels. Returns whether the limit allows it.
+    #[must_use]
+    pub const fn publish(&mut self, bytes: u64) -> bool {
+        let published = self.published.saturating_add(bytes);
+        let fits = self.max_published == 0 || published <= self.max_published;
+        if fits {
+            self.published = published;
+        }
+        fits
+    }
+
+    /// Memory that was added is taken back.
+    pub const fn unpublish(&mut self, bytes: u64) {
+        self.published = self.published.saturating_sub(bytes);
+    }
+
+    /// Bytes that are published.
+    pub const fn published(&self) -> u64 {
+        self.published
     }
 
     /// How many channels there are, and the bytes of all of them.

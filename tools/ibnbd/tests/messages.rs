@@ -155,6 +155,7 @@ fn rules_are_compared() {
             ("allowed_hosts", "any\n"),
             ("max_channels", "0\n"),
             ("max_memory_mib", "0\n"),
+            ("max_published_mib", "0\n"),
             ("allow_unauthenticated", "0\n"),
             ("allowed_uids", "7\n"),
             ("allowed_gids", "\n"),

@@ -98,6 +98,17 @@ def test_what_can_be_published(pair, session):
     pair.client.run("python3 /tmp/message_memory.py local", timeout=60)
 
 
+def test_published_memory_is_limited(pair, session):
+    """Of the channels to a portal, over a session, and of a host that has proved its name."""
+    rules = "/sys/kernel/config/ibmsg"
+    pair.client.run(f"mountpoint -q /sys/kernel/config || mount -t configfs configfs /sys/kernel/config; mkdir {rules}/sessions/demo")
+    server = start(pair.server, "serve", "kv", 1 << 16)
+    bound(pair.server)
+    assert "done" in finish(start(pair.client, "limited", "demo", "kv", f"{rules}/sessions/demo"))
+    server.kill()
+    pair.client.run(f"rmdir {rules}/sessions/demo")
+
+
 def test_each_call_fails_once(pair, stack):
     if not pair.client.spec.kernel.slow:
         pytest.skip("the fast kernel does not fail on demand")

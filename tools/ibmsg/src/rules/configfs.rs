@@ -47,20 +47,23 @@ impl Place {
             ("users", "allowed_uids", ""),
             ("groups", "allowed_gids", ""),
         ];
-        const LIMITS: [(&str, &str, &str); 2] = [
+        const LIMITS: [(&str, &str, &str); 3] = [
             ("max_channels", "max_channels", "0"),
             ("max_memory_mib", "max_memory_mib", "0"),
+            ("max_published_mib", "max_published_mib", "0"),
         ];
         // What restricts comes first: nothing is allowed for a moment that will not stay so.
-        const PORTALS: [(&str, &str, &str); 6] = [
+        const PORTALS: [(&str, &str, &str); 7] = [
             ("hosts", "allowed_hosts", "any"),
             LIMITS[0],
             LIMITS[1],
+            LIMITS[2],
             ("unauthenticated", "allow_unauthenticated", "0"),
             USERS[0],
             USERS[1],
         ];
-        const SESSIONS: [(&str, &str, &str); 4] = [LIMITS[0], LIMITS[1], USERS[0], USERS[1]];
+        const SESSIONS: [(&str, &str, &str); 5] =
+            [LIMITS[0], LIMITS[1], LIMITS[2], USERS[0], USERS[1]];
         match self {
             Self::Portals => &PORTALS,
             Self::Sessions => &SESSIONS,
@@ -106,7 +109,7 @@ impl fmt::Display for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let words = self.text.split_whitespace();
         match self.setting {
-            "max_channels" | "max_memory_mib" => f.write_str(&self.text),
+            "max_channels" | "max_memory_mib" | "max_published_mib" => f.write_str(&self.text),
             "unauthenticated" => f.write_str(if self.text == "1" { "true" } else { "false" }),
             _ => {
                 let quoted: Vec<String> = words
@@ -302,6 +305,7 @@ mod tests {
                     ("hosts", "any"),
                     ("max_channels", "0"),
                     ("max_memory_mib", "7"),
+                    ("max_published_mib", "0"),
                     ("unauthenticated", "0"),
                     ("users", "7 10"),
                     ("groups", ""),

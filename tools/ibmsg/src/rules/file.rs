@@ -23,6 +23,7 @@ enum Id {
 struct Limits {
     max_channels: u32,
     max_memory_mib: u32,
+    max_published_mib: u32,
 }
 
 #[derive(Deserialize, Debug)]
@@ -34,6 +35,7 @@ struct Portal {
     unauthenticated: bool,
     max_channels: u32,
     max_memory_mib: u32,
+    max_published_mib: u32,
 }
 
 impl Default for Portal {
@@ -45,6 +47,7 @@ impl Default for Portal {
             unauthenticated: false,
             max_channels: 0,
             max_memory_mib: 0,
+            max_published_mib: 0,
         }
     }
 }
@@ -56,6 +59,7 @@ struct Session {
     groups: Vec<Id>,
     max_channels: u32,
     max_memory_mib: u32,
+    max_published_mib: u32,
 }
 
 #[derive(Deserialize, Default, Debug)]
@@ -93,18 +97,31 @@ pub fn parse(text: &str, numbers: Numbers<'_>) -> Result<State, String> {
             "unauthenticated",
             u8::from(rule.unauthenticated).to_string(),
         ));
-        settings.extend(limits(rule.max_channels, rule.max_memory_mib));
+        settings.extend(limits(
+            rule.max_channels,
+            rule.max_memory_mib,
+            rule.max_published_mib,
+        ));
         add(&mut state, Place::Portals, name, settings)?;
     }
     for (name, rule) in file.session {
         let users = [(Of::Users, &rule.users), (Of::Groups, &rule.groups)];
         let mut settings =
             ids(users, numbers).map_err(|why| format!("[session.{name:?}]: {why}"))?;
-        settings.extend(limits(rule.max_channels, rule.max_memory_mib));
+        settings.extend(limits(
+            rule.max_channels,
+            rule.max_memory_mib,
+            rule.max_published_mib,
+        ));
         add(&mut state, Place::Sessions, name, settings)?;
     }
     for (name, rule) in file.host {
-        let settings = limits(rule.max_channels, rule.max_memory_mib).into();
+        let settings = limits(
+            rule.max_channels,
+            rule.max_memory_mib,
+            rule.max_published_mib,
+        )
+        .into();
         add(&mut state, Place::Hosts, name, settings)?;
     }
     Ok(state)
@@ -130,10 +147,15 @@ fn ids(
     Ok(settings)
 }
 
-fn limits(max_channels: u32, max_memory_mib: u32) -> [(&'static str, String); 2] {
+fn limits(
+    max_channels: u32,
+    max_memory_mib: u32,
+    max_published_mib: u32,
+) -> [(&'static str, String); 3] {
     [
         ("max_channels", max_channels.to_string()),
         ("max_memory_mib", max_memory_mib.to_string()),
+        ("max_published_mib", max_published_mib.to_string()),
     ]
 }
 
@@ -183,6 +205,7 @@ mod tests {
 
             [host.web1]
             max_memory_mib = 64
+            max_published_mib = 8
         "#;
         let state = parse(text, &numbers).expect("rules");
         let lines: Vec<String> = state
@@ -203,6 +226,7 @@ mod tests {
                 "session local: groups = [\"any\", 2000]",
                 "host web1: added",
                 "host web1: max_memory_mib = 64",
+                "host web1: max_published_mib = 8",
             ]
         );
         assert_eq!(parse("", &numbers), Ok(State::default()));
