@@ -136,3 +136,18 @@ fn refusals_say_why() {
     );
     assert_eq!(Refusal::Host.errno(), Errno::EACCES);
 }
+
+#[test]
+fn published_memory_has_its_own_limit() {
+    let mut account = Account::new(1, 1);
+    // Without a limit, any number.
+    assert!(account.publish(u64::MAX - 1) && account.publish(1) && account.publish(1));
+    assert_eq!(account.published(), u64::MAX);
+    let mut account = Account::new(0, 0);
+    account.max_published = 100;
+    assert!(account.publish(60) && account.publish(40) && !account.publish(1));
+    account.max_published = 50;
+    account.unpublish(60);
+    assert!(account.publish(10) && !account.publish(1));
+    assert_eq!((account.published(), account.used()), (50, (0, 0)));
+}
