@@ -89,7 +89,16 @@ const MAX_RECORDS: usize = MAX_ANSWERS + KEYS + MAX_PUSHES + 2 * KEYS + MAX_GETS
 const MAX_WRITES: usize = 2;
 
 /// What the memory of a channel is charged for: everything that it may ever need.
-pub(crate) const CHARGE: u64 = 48 << 10;
+const CHARGE: u64 = 48 << 10;
+
+/// What a channel is charged for memory, if both sides may have it.
+pub(crate) const fn charge(has_memory: bool) -> u64 {
+    match has_memory {
+        true => CHARGE,
+        false => 0,
+    }
+}
+
 /// Bytes of a list, as the allocator has them.
 const fn list<T>(len: usize) -> usize {
     (len * size_of::<T>()).next_power_of_two()

@@ -28,7 +28,8 @@ LAYERS = {
         ("blk",),
     ],
     "rust/rdma": [
-        ("device", "direction", "position", "spans", "wc"),
+        ("device", "direction", "position", "wc"),
+        ("spans",),
         ("cm", "cq", "pd"),
         ("sge",),
         ("dma",),

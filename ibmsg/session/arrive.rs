@@ -47,6 +47,7 @@ use crate::{
     },
     limits::Denied,
     link::Arrived,
+    memory,
     types::{
         now,
         Name, //
@@ -456,8 +457,8 @@ impl Side {
         // What the portal promises to take must be there.
         let terms = portal.terms;
         let has_memory = self.memory_terms().is_some() && open.window.memory().is_some();
-        let memory = terms.memory(has_memory);
-        let charge = session.limits.charge(portal.uid, memory, &accounts)?;
+        let bytes = terms.memory() + memory::charge(has_memory);
+        let charge = session.limits.charge(portal.uid, bytes, &accounts)?;
         Self::reserve(state).map_err(|error| match error {
             ENOBUFS => Why::Session,
             _ => Why::NoMemory,

@@ -42,6 +42,7 @@ use crate::{
         Taken, //
     },
     limits::Accounts,
+    memory,
     types::{
         now,
         Body,
@@ -103,8 +104,8 @@ impl Side {
         tells: bool,
     ) -> Result<(u32, Arc<WaitQueue>)> {
         // Whether the other machine has memory for channels is not known yet.
-        let memory = terms.memory(self.memory_terms().is_some());
-        let charge = self.0.limits.charge(uid, memory, accounts)?;
+        let bytes = terms.memory() + memory::charge(self.memory_terms().is_some());
+        let charge = self.0.limits.charge(uid, bytes, accounts)?;
         let wake = Arc::pin_init(kx::new_wait_queue!("Chan::wake"), GFP_KERNEL)?;
         let seat = Seat::new(GFP_KERNEL_ACCOUNT)?;
         let place = KVec::with_capacity(MAX_DATA, GFP_KERNEL_ACCOUNT)?;

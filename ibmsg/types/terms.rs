@@ -132,8 +132,8 @@ impl Terms {
         ]
     }
 
-    /// The memory that may wait in this end, and that for memory of programs if it has `memory`.
-    pub(crate) fn memory(&self, memory: bool) -> u64 {
+    /// The memory that may wait in this end.
+    pub(crate) fn memory(&self) -> u64 {
         // One message may always wait.
         let send = self.limits.bytes.max(cost(MAX_MESSAGE));
         let sent = u64::from(self.limits.messages) * SENT;
@@ -141,7 +141,6 @@ impl Terms {
         let publishing = self.window.publishing();
         let subscriptions = publishing.map_or(0, |it| u64::from(it.subscriptions()));
         let subscriptions = subscriptions * SUBSCRIPTION;
-        let memory = if memory { crate::memory::CHARGE } else { 0 };
-        u64::from(self.window.bytes()) + u64::from(send) + sent + calls + subscriptions + memory
+        u64::from(self.window.bytes()) + u64::from(send) + sent + calls + subscriptions
     }
 }

@@ -6,8 +6,7 @@ use core::ops::Deref;
 
 use crate::{
     device::Device,
-    direction::Direction,
-    pd::Pd, //
+    direction::Direction, //
 };
 use ibtrs_bindings as bindings;
 use kernel::{
@@ -44,12 +43,12 @@ struct SpanList {
 ///
 /// # Invariants
 ///
-/// Each span of the list is mapped for the device of `pd` in the direction `dir`, with its length, and no device uses it
+/// Each span of the list is mapped for `dev` in the direction `dir`, with its length, and no device uses it
 /// any more.
 struct Ending {
     pages: Arc<UserPages>,
     dir: Direction,
-    pd: Arc<Pd>,
+    dev: Arc<Device>,
 }
 
 kernel::impl_has_work! {
@@ -61,11 +60,11 @@ impl workqueue::WorkItem for SpanList {
 
     fn run(mut this: Pin<KBox<Self>>) {
         let list = this.as_mut().project();
-        if let Some(Ending { pages, dir, pd }) = list.ending.take() {
+        if let Some(Ending { pages, dir, dev }) = list.ending.take() {
             // SAFETY: By the type invariants; the `Ending` is taken, so this happens once.
-            unsafe { unmap(pd.device(), list.list, dir, How::Used) };
+            unsafe { unmap(&dev, list.list, dir, How::Used) };
             // The program's memory is given back only now.
-            drop((pages, pd));
+            drop((pages, dev));
         }
         drop(this);
     }
@@ -145,12 +144,17 @@ impl Spans {
     ///
     /// # Safety
     ///
-    /// Each span must be mapped for the device of `pd` in that direction, with its length; the mappings pass to this
+    /// Each span must be mapped for `dev` in that direction, with its length; the mappings pass to this
     /// function. No device may use them any more.
-    pub(crate) unsafe fn end_later(mut self, pages: Arc<UserPages>, dir: Direction, pd: Arc<Pd>) {
+    pub(crate) unsafe fn end_later(
+        mut self,
+        pages: Arc<UserPages>,
+        dir: Direction,
+        dev: Arc<Device>,
+    ) {
         if let Some(list) = &mut self.0 {
             // INVARIANT: By this function's contract.
-            *list.as_mut().project().ending = Some(Ending { pages, dir, pd });
+            *list.as_mut().project().ending = Some(Ending { pages, dir, dev });
         }
     }
 }

@@ -128,7 +128,7 @@ impl DmaUser {
         if let Some(mapped) = self.take() {
             // SAFETY: The spans are mapped for the device of this domain, which does not use them any more, as the caller
             // has said.
-            unsafe { mapped.end_later(&self.pd) };
+            unsafe { mapped.end_later(self.pd.device()) };
         }
     }
 
@@ -194,7 +194,7 @@ impl Drop for DmaUser {
             // SAFETY: They are mapped for the device of this domain.
             if let Err(mapped) = unsafe { pd.keep(mapped, self.room.take()) } {
                 // SAFETY: As above. The last queue pair was closed, and no other follows.
-                unsafe { mapped.end_later(&pd) };
+                unsafe { mapped.end_later(pd.device()) };
             }
         }
         Pd::leave(pd);

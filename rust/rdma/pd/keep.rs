@@ -13,7 +13,6 @@ use core::mem::take;
 use crate::{
     device::Device,
     direction::Direction,
-    pd::Pd,
     spans::{
         unmap,
         How,
@@ -150,8 +149,8 @@ impl Mapped {
     ///
     /// # Safety
     ///
-    /// As for [`Self::end`], with the device of `pd`.
-    pub(crate) unsafe fn end_later(self, pd: &Arc<Pd>) {
+    /// As for [`Self::end`].
+    pub(crate) unsafe fn end_later(self, dev: &Arc<Device>) {
         match self {
             Self {
                 memory: Memory::User(pages, spans),
@@ -159,10 +158,10 @@ impl Mapped {
                 ..
             } => {
                 // SAFETY: By the type invariant and this function's contract.
-                unsafe { spans.end_later(pages, dir, pd.clone()) }
+                unsafe { spans.end_later(pages, dir, dev.clone()) }
             }
             // SAFETY: By this function's contract.
-            other => unsafe { other.end(pd.device()) },
+            other => unsafe { other.end(dev) },
         }
     }
 }
