@@ -96,9 +96,10 @@ fn shared_window(room: u32, depth: u16, connections: u16) -> Option<u32> {
     (connections > 1 && window <= room && all >= depth.into()).then_some(window)
 }
 
-/// Returns the window that the client chooses if the server limits nothing, for connections whose queues
-/// have `room` for so many requests. Those that are `sharing` the requests of the path have shorter queues
-/// if possible; in any other case there is a window only if the queues are too short for all requests.
+/// Returns the window that the client chooses if the server limits nothing; the queues of a connection have
+/// room for `room` requests. If several connections are `sharing` the requests of the path, they have
+/// shorter queues where that is possible. In any other case there is a window only if the queues are too short
+/// for all requests.
 fn own_window(room: u32, depth: u16, sharing: Option<u16>) -> Option<u32> {
     sharing
         .and_then(|connections| shared_window(room, depth, connections))

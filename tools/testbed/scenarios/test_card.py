@@ -201,16 +201,16 @@ def test_nvme(solo):
 @contextmanager
 def limits(solo, profile: str, max_cqe: int = 0):
     """Meanwhile the card is of this kind."""
-    def anew(profile: str, max_cqe: int) -> None:
+    def make_card(profile: str, max_cqe: int) -> None:
         solo.run(f"cd /sys/module/rdma_card/parameters && rdma link del card0 && echo {profile} > profile && "
                  f"echo {max_cqe} > max_cqe && rdma link add card0 type card netdev dummy0")
 
-    anew(profile, max_cqe)
+    make_card(profile, max_cqe)
     try:
         yield
         assert card.reports(solo) == {}
     finally:
-        anew("mlx5", 0)
+        make_card("mlx5", 0)
 
 
 @pytest.mark.parametrize("profile", ["mlx5", "irdma", "bnxt_re", "hns", "least"])
