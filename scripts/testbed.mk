@@ -98,9 +98,9 @@ bench-messages:
 # The figures with which each change is compared; bench-keep measures them again.
 .PHONY: bench-short bench-keep bench-compare
 bench-short:
-	@scripts/bench.sh --short
+	@scripts/bench.sh --short $(if $(DEVICE),--device $(DEVICE))
 bench-keep:
-	@scripts/bench.sh --keep
+	@scripts/bench.sh --keep $(if $(DEVICE),--device $(DEVICE))
 
 # Of ours, unless ONLY= says otherwise.
 bench-compare:

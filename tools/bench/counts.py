@@ -17,7 +17,7 @@ from testbed.guest import Guest
 
 from . import devices, jobs, layers, measure, shared_lines, targets, tracing
 from .plan import Step
-from .results import Results
+from .results import Figure, Results
 
 # Each count beside those of the device, and the function, with its module, whose calls are counted.
 CALLS = {
@@ -37,6 +37,7 @@ COUNTED = ("null_blk", "floor, process", "RNBD Y", "RNBD N", "NVMe-oF", "ibnbd Y
 ON_CARD = ("NVMe-oF", "RNBD Y", "ibnbd Y")
 # With our modules at both ends.
 OURS = ("ibnbd Y", "ibnbd N")
+MODULES = ("ibnbd_client", "ibtrs_client", "ibtrs_core", "ibtrs_server", "ibnbd_server")
 # How many functions a profile has.
 TOP = 60
 SIDES = ("client", "server")
@@ -198,6 +199,19 @@ def run(flavour: str, folder: Path, boot: list[Step], results: Results, device: 
 def card_steps() -> list[Step]:
     """Single requests and many, over the card."""
     return [Step(targets.BY_NAME[name], tuple(jobs.BASIC)) for name in ON_CARD]
+
+
+def card_short() -> list[Step]:
+    """Of these, what is counted before each change is taken."""
+    return [step for step in card_steps() if step.target.name == OURS[0]]
+
+
+def figures(results: Results) -> list[Figure]:
+    """The instructions of our modules, both sides together, of each load that was counted."""
+    return [Figure(target, f"{job}, our modules", round(sum(profile["modules"].get(name, 0) for name in MODULES), 1),
+                   "instructions")
+            for target, profiles in results.profiles.items() if target in OURS
+            for job, profile in profiles.items() if not job.endswith(SIDES)]
 
 
 def steps() -> list[Step]:

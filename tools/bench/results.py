@@ -13,8 +13,12 @@ class Figure:
     target: str
     job: str
     value: float
-    # "us" for a mean latency, where less is better, or "IOPS".
+    # "us" for a mean latency, or "instructions", where less is better, or "IOPS".
     unit: str
+
+    @property
+    def less_is_better(self) -> bool:
+        return self.unit != "IOPS"
 
     @property
     def key(self) -> tuple[str, str]:
@@ -80,7 +84,7 @@ def best(runs: list[Results]) -> Results:
     """The first run, with each figure the best of all runs."""
     def of(figure: Figure) -> Figure:
         values = [value for run in runs if (value := run.value(*figure.key)) is not None]
-        return replace(figure, value=(min if figure.unit == "us" else max)(values))
+        return replace(figure, value=(min if figure.less_is_better else max)(values))
 
     return replace(runs[0], figures=[of(figure) for figure in runs[0].figures])
 
@@ -99,8 +103,8 @@ class Change:
                 f"{self.figure.unit:5} {abs(self.worse) * 100:6.2f} % {word}")
 
 
-def _worse(unit: str, was: float, now: float) -> float:
-    return now / was - 1 if unit == "us" else was / now - 1
+def _worse(less_is_better: bool, was: float, now: float) -> float:
+    return now / was - 1 if less_is_better else was / now - 1
 
 
 def compare(base: Results, new: Results, reference: str = "") -> list[Change]:
@@ -118,7 +122,7 @@ def compare(base: Results, new: Results, reference: str = "") -> list[Change]:
             if None in by:
                 continue
             before, after = was / by[0], now / by[1]
-        changes.append(Change(figure, was, _worse(figure.unit, before, after)))
+        changes.append(Change(figure, was, _worse(figure.less_is_better, before, after)))
     return changes
 
 

@@ -53,6 +53,21 @@ def test_every_target_but_the_null_device_has_many_disks_somewhere():
     assert {"floor, process", "floor, one connection", "RNBD Y", "NVMe-oF", "ibnbd Y"} <= many
 
 
+def test_instructions_of_our_modules_are_figures_of_which_less_is_better():
+    def of(client: float) -> Results:
+        made = run()
+        sides = {"ibtrs_client": client, "ibtrs_core": 2, "rdma_card": 900, "kernel": 5000}
+        made.profiles = {"ibnbd Y": {"read": {"modules": sides}, "read, client": {"modules": {"ibtrs_client": 1}}},
+                         "NVMe-oF": {"read": {"modules": {"nvme_rdma": 1}}}}
+        made.figures = counts.figures(made)
+        return made
+
+    assert of(1000).figures == [Figure("ibnbd Y", "read, our modules", 1002, "instructions")]
+    [more], [fewer] = (results.compare(of(1000), of(client)) for client in (1100, 900))
+    assert more.worse == pytest.approx(100 / 1002) and fewer.worse == pytest.approx(-100 / 1002)
+    assert results.best([of(1000), of(900)]).figures[0].value == 902
+
+
 def test_the_card_is_counted_by_its_own_functions():
     symbols = tracing.Symbols(f"{TWICE:x} t card_complete\t[rdma_card]\n{FIRST:x} T handle_softirqs\n")
     snapshot = tracing.Snapshot(Counter({(TWICE, 10): 30, (FIRST, 5): 20}))
