@@ -492,8 +492,9 @@ def in_order(seed: str, count: str) -> None:
         for at, (client, server) in enumerate(pairs):
             if not chance.randrange(4):
                 continue
-            if not chance.randrange(60):
-                # Another channel goes on where this one was, with what the log has by then.
+            if not chance.randrange(60) and all(reader.next is not None for reader in state[at]):
+                # Another channel goes on where this one was, with what the log has by then. Before it is known where that
+                # was, it would begin later, and nobody would count the entries before.
                 reopened.add(at)
                 moves += info(client)["moves"]
                 while poll(client) & select.POLLIN:
@@ -503,10 +504,7 @@ def in_order(seed: str, count: str) -> None:
                 os.close(server)
                 pairs[at] = client, server = join(portal, "news", opts(recv_msgs=8))
                 for tag, reader in enumerate(state[at]):
-                    if reader.next is None:
-                        subscribe(client, tag)
-                    else:
-                        subscribe(client, tag, POSITION, reader.log, reader.next)
+                    subscribe(client, tag, POSITION, reader.log, reader.next)
                     reader.ended = None
             if not poll(client) & select.POLLIN:
                 continue
