@@ -21,7 +21,7 @@ ROTATION = (
     # Queues and capsules.
     {"test_capsules", "test_few_queues", "test_message_truth", "test_polled", "test_queues", "test_scale"},
     # Slots, and two cards.
-    {"test_card_paths", "test_slots"},
+    {"test_card_messages", "test_card_paths", "test_slots"},
     # Files and names.
     {"test_gid", "test_guide", "test_namespaces", "test_stacking", "test_sysfs"},
     # Failures of allocations, and lost memory. Short as well.
