@@ -117,8 +117,12 @@ fn text(keys: &[Named]) -> Zeroizing<Vec<u8>> {
 ///
 /// See [`KeyError`]; a text without any is no key.
 pub fn parse(text: &[u8]) -> Result<Vec<Named>, KeyError> {
-    let lines = text.trim_ascii().split(|&byte| byte == b'\n');
-    lines.map(|line| Key::parse(line.trim_ascii())).collect()
+    // With room for all: a list that grows leaves copies of keys behind.
+    let mut keys = Vec::with_capacity(MOST_KEYS + 1);
+    for line in text.trim_ascii().split(|&byte| byte == b'\n') {
+        keys.push(Key::parse(line.trim_ascii())?);
+    }
+    Ok(keys)
 }
 
 /// The keys of a session that were kept.
