@@ -121,7 +121,10 @@ fn disks(out: &mut Out, disks: &[Disk]) {
     let info = disks.iter().map(|d| {
         let mut labels = of_disk(d);
         labels.push(("session", d.session.as_deref().unwrap_or_default()));
-        labels.push(("device", d.mapping_path.as_deref().unwrap_or_default()));
+        // It was called a device.
+        for name in ["device", "export"] {
+            labels.push((name, d.mapping_path.as_deref().unwrap_or_default()));
+        }
         labels.push(("mode", d.access_mode.as_deref().unwrap_or_default()));
         (labels, Some(1))
     });

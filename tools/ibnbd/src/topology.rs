@@ -95,6 +95,9 @@ pub struct DiskNode {
     pub name: String,
     /// Its name on the server.
     pub mapping_path: Option<String>,
+    /// The same, by the word of the documentation: the name of the export.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub export: Option<String>,
     /// `init`, `open`, `closed` or `unmapped`.
     pub state: Option<String>,
     /// `ro`, `rw` or `migration`.
@@ -262,6 +265,7 @@ fn disk(machine: &Machine, disk: &Disk) -> DiskNode {
     DiskNode {
         name: disk.name.clone(),
         mapping_path: disk.mapping_path.clone(),
+        export: disk.export.clone(),
         state: disk.state.clone(),
         access_mode: disk.access_mode.clone(),
         size_bytes: disk.size_bytes,

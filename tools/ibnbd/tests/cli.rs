@@ -1383,7 +1383,7 @@ fn metrics_are_in_the_format_of_prometheus() {
     let text = good(&tree, &["metrics"]);
     let path = "session=\"s\",path=\"ip:10.0.1.2@ip:10.0.1.1\",side=\"client\"";
     for line in [
-        "ibnbd_disk_info{disk=\"ibnbd1\",session=\"s\",device=\"a\\\"b\\\\c\",mode=\"rw\"} 1".to_owned(),
+        "ibnbd_disk_info{disk=\"ibnbd1\",session=\"s\",device=\"a\\\"b\\\\c\",export=\"a\\\"b\\\\c\",mode=\"rw\"} 1".to_owned(),
         "ibnbd_disk_bytes_total{disk=\"ibnbd0\",operation=\"read\"} 40960".to_owned(),
         "ibtrs_session_paths_connected{session=\"t\",side=\"client\"} 1".to_owned(),
         "ibtrs_session_last_failover_timestamp_seconds{session=\"s\",side=\"client\"} 1764376027.042".to_owned(),

@@ -53,6 +53,7 @@ session u  disconnected  0 of 0 paths  min-inflight
     let all: Document = document(&tree, &["tree"]);
     let names: Vec<&str> = all.disks.iter().map(|d| d.name.as_str()).collect();
     assert_eq!(names, ["ibnbd0", "ibnbd1", "ibnbd2"]);
+    assert_eq!(all.disks[0].export.as_deref(), Some("disk1"));
     let session = all.disks[0].session.as_ref().unwrap();
     assert_eq!(
         (&*session.name, session.state),
