@@ -97,6 +97,7 @@ def test_a_second_token_replaces_the_key_under_io(pair, tools):
     wait_for(lambda: keyring.key_ids(client, "client", SESSION) == [new["id"]] * 2, 60, "both paths have the new key")
     assert load.running
     load.kill()
+    client.wait_until("! pidof fio", 30)
     # And so do disks that are mapped later.
     of_client("unmap ibnbd0")
     assert of_client("map disk1") == "/dev/ibnbd0"
