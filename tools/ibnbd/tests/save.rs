@@ -243,6 +243,12 @@ fn paths_on_standby_are_written() {
     tree.file(path, "0\n");
     good(&tree, &["save"]);
     assert!(tree.text(CLIENT).contains("standby = []\n"));
+    // A file that is made.
+    tree.file(path, "1\n");
+    fs::remove_file(tree.real(CLIENT)).unwrap();
+    good(&tree, &["save"]);
+    assert!(tree.text(CLIENT).contains(line), "{}", tree.text(CLIENT));
+    assert!(!good(&tree, &["apply", "--dry-run"]).contains("standby"));
 }
 
 /// A session whose paths are gone for the moment.
