@@ -8,7 +8,6 @@ use super::*;
 use ibmsg_proto::{
     memory::{
         Handle,
-        Range,
         Refusal, //
     },
     wire::{

@@ -33,7 +33,6 @@
 //! | [`trace`] | latency of each part of a request |
 //! | [`uevent`] | uevents of the kernel |
 //! | [`join`] | tokens, and the keys that servers and clients make of them |
-//! | [`exchange`] | files that are replaced as a whole, or not at all |
 //! | [`keyring`] | shared keys that the kernel has |
 //! | [`outage`] | what is said of a session without a path |
 //! | [`history`] | the last changes of sessions, paths and disks |
