@@ -99,20 +99,20 @@ pub(crate) const fn charge(has_memory: bool) -> u64 {
     }
 }
 
-/// Bytes of a list, as the allocator has them.
-const fn list<T>(len: usize) -> usize {
-    (len * size_of::<T>()).next_power_of_two()
-}
-const _: () = assert!(
-    list::<Memory>(1)
+const _: () = {
+    /// Bytes of a list, as the allocator has them.
+    const fn list<T>(len: usize) -> usize {
+        (len * size_of::<T>()).next_power_of_two()
+    }
+    let most = list::<Memory>(1)
         + list::<Slot>(MAX_EXPORTS)
         + list::<Push>(MAX_PUSHES)
         + list::<GetOp>(MAX_OPS)
         + list::<ops::Waiter>(MAX_OPS)
-        + list::<MemoryRecord>(MAX_RECORDS.next_power_of_two())
-        // CAST: A small constant.
-        <= CHARGE as usize
-);
+        + list::<MemoryRecord>(MAX_RECORDS.next_power_of_two());
+    // CAST: A small constant.
+    assert!(most <= CHARGE as usize);
+};
 
 /// The terms of this side. The numbers are in range.
 pub(crate) const TERMS: Option<MemoryTerms> = MemoryTerms::new(KEYS as u16, PUSHES);
