@@ -66,6 +66,7 @@ pub fn has_services(root: &Root) -> bool {
 /// Why not, in words.
 pub fn check(root: &Root, session: &str) -> Result<(), String> {
     make_folder(root).map_err(|error| format!("{FOLDER}: {error}"))?;
+    has_room(session, &former(root, session)?)?;
     if !has_services(root) {
         return Ok(());
     }
@@ -135,7 +136,9 @@ pub fn read(root: &Root, session: &str) -> io::Result<Vec<Named>> {
     let text = if root.exists(&sealed) {
         let mut creds = program::command(root, "systemd-creds");
         creds.args(["decrypt", &format!("--name={session}.cred"), "-", "-"]);
+        // Without the program there is a key nevertheless.
         program::filtered(creds, &fs::read(root.real(&sealed))?)
+            .map_err(|error| io::Error::other(format!("cannot decrypt {sealed}: {error}")))
     } else {
         fs::read(root.real(&format!("{FOLDER}/{session}.key")))
     };
@@ -143,19 +146,40 @@ pub fn read(root: &Root, session: &str) -> io::Result<Vec<Named>> {
     parse(&Zeroizing::new(text?)).map_err(wrong)
 }
 
-/// Keeps one more key of a session, and loads it. The former ones stay, as far as there is room: the first
-/// and the last are those that may be in use.
+/// The keys of a session that were kept, or none. Those that cannot be read now may be readable later: whoever
+/// took them for none would write over them.
+fn former(root: &Root, session: &str) -> Result<Vec<Named>, String> {
+    match read(root, session) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(error) => Err(format!(
+            "the keys of {session} that are in {FOLDER} cannot be read: {error}; if they are lost, remove the file"
+        )),
+        Ok(keys) => Ok(keys),
+    }
+}
+
+/// Whether there is room for one more key: any of those that are there may be the one in use.
+fn has_room(session: &str, keys: &[Named]) -> Result<(), String> {
+    if keys.len() < MOST_KEYS {
+        return Ok(());
+    }
+    let ids: Vec<&str> = keys.iter().map(|(id, _)| id.as_str()).collect();
+    Err(format!(
+        "{session} has {MOST_KEYS} keys, which is the limit: {}; remove those that the client does not use: ibnbd \
+         key remove {session} --id ID",
+        ids.join(", ")
+    ))
+}
+
+/// Keeps one more key of a session, and loads it. The former ones stay.
 ///
 /// # Errors
 ///
-/// The system's, in words.
+/// The system's, in words; that the former keys cannot be read, or that there is no room.
 pub fn add(root: &Root, session: &str, id: KeyId, key: &Key) -> Result<Kept, String> {
-    // Those that cannot be read could not be loaded at the next boot, either.
-    let mut keys = read(root, session).unwrap_or_default();
+    let mut keys = former(root, session)?;
     keys.retain(|(former, _)| *former != id);
-    while keys.len() >= MOST_KEYS {
-        keys.remove(1);
-    }
+    has_room(session, &keys)?;
     keys.push((id, key.clone()));
     let kept = keep(root, session, &keys).map_err(|error| error.to_string())?;
     keyring::load(root, &id, session, key).map_err(|error| error.to_string())?;
@@ -201,7 +225,7 @@ pub fn unload(root: &Root, session: &str, ids: &[KeyId]) -> Result<(), KeyringEr
 ///
 /// The system's, in words.
 pub fn new_id(root: &Root, session: &str, random: &Key) -> Result<KeyId, String> {
-    let kept = read(root, session).unwrap_or_default();
+    let kept = former(root, session)?;
     let loaded = keyring::keys(root).map_err(|error| error.to_string())?;
     let is_first = kept.is_empty() && !loaded.iter().any(|key| key.session == session);
     if is_first {
@@ -395,20 +419,55 @@ mod tests {
     }
 
     #[test]
-    fn there_is_room_for_a_few_keys() {
-        let (_tree, root) = with_keyring();
+    fn a_key_too_many_is_refused() {
+        let (tree, root) = with_keyring();
         kept(&root);
-        for number in 0..9_u8 {
+        for number in 1..4_u8 {
             let id = id(&format!("k{number}"));
             add(&root, "web1", id, &Key::new([number; 32])).unwrap();
         }
-        assert_eq!(ids(&root), ["default", "k6", "k7", "k8"]);
+        let loaded = tree.text("/keyctl.log");
+        // Each of them may be the one that the client has.
+        let why = add(&root, "web1", id("k4"), &Key::new(KEY)).unwrap_err();
+        assert!(why.contains("the limit: default, k1, k2, k3; "), "{why}");
+        assert_eq!(why, check(&root, "web1").unwrap_err());
+        assert_eq!(ids(&root), ["default", "k1", "k2", "k3"]);
+        assert_eq!(tree.text("/keyctl.log"), loaded);
         // The same id once more takes the place of the former one.
-        add(&root, "web1", id("k7"), &Key::new(KEY)).unwrap();
-        assert_eq!(ids(&root), ["default", "k6", "k8", "k7"]);
+        add(&root, "web1", id("k2"), &Key::new(KEY)).unwrap();
+        assert_eq!(ids(&root), ["default", "k1", "k3", "k2"]);
         let most = KeyId::new(&[b'x'; 32]).unwrap();
         let longest: Vec<Named> = (0..MOST_KEYS).map(|_| (most, Key::new(KEY))).collect();
         assert!(text(&longest).len() < MOST_TEXT);
+    }
+
+    #[test]
+    fn keys_that_cannot_be_read_are_not_overwritten() {
+        let (tree, root) = with_keyring();
+        let file = "/etc/ibtrs/keys/web1.cred";
+        tree.folder(SYSTEMD).file(file, "sealed");
+        // Without systemd-creds, and with one that makes no key of it.
+        for program in [false, true] {
+            if program {
+                tree.program("/usr/sbin/systemd-creds");
+            }
+            let errors = [
+                add(&root, "web1", id("b"), &Key::new(KEY)).unwrap_err(),
+                new_id(&root, "web1", &Key::new(KEY)).unwrap_err(),
+                check(&root, "web1").unwrap_err(),
+            ];
+            for why in errors {
+                assert!(
+                    why.contains("web1 that are in /etc/ibtrs/keys cannot"),
+                    "{why}"
+                );
+            }
+            assert_ne!(
+                read(&root, "web1").unwrap_err().kind(),
+                io::ErrorKind::NotFound
+            );
+        }
+        assert_eq!(tree.text(file), "sealed");
     }
 
     #[test]
