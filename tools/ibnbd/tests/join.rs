@@ -377,6 +377,36 @@ fn who_may_not_come_from_the_address_gets_no_key() {
     assert_eq!(run(&client("web1"), &["join", &text]).code, 0);
 }
 
+/// The next boot loads what is in the file.
+#[test]
+fn a_key_that_is_removed_is_kept_no_longer() {
+    let (server, port) = (server(), port());
+    assert_eq!(
+        run(&client("web1"), &["join", &token(&server, "web1", &port)]).code,
+        0
+    );
+    has_loaded(&server);
+    let ran = run(&server, &["key", "remove", "web1"]);
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    assert!(
+        ran.out
+            .contains("of session web1, also from /etc/ibtrs/keys/web1.key"),
+        "{}",
+        ran.out
+    );
+    assert!(!server.real("/etc/ibtrs/keys/web1.key").exists());
+    assert!(server.text("/keyctl.log").contains("unlink 77 "));
+    // One that cannot be decrypted is no longer accepted, but would come back.
+    server.file("/etc/ibtrs/keys/web1.cred", "sealed");
+    let ran = run(&server, &["key", "remove", "web1"]);
+    assert!(
+        ran.code == 1 && ran.err.contains("loaded again at the next boot"),
+        "{}",
+        ran.err
+    );
+    assert_eq!(server.text("/keyctl.log").matches("unlink 77 ").count(), 2);
+}
+
 #[test]
 fn what_is_no_token_is_refused_before_anything_happens() {
     let client = client("web1");

@@ -9,12 +9,13 @@
 //! beside the former ones until the client has said that it keeps it. Nobody is locked out by a connection that
 //! is lost in between.
 
-use std::fs::{self, DirBuilder};
+use std::fs::{self, DirBuilder, File};
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::time::Duration;
 
 use ibtrs_proto::auth::{Key, KeyError, KeyId, KEY_TEXT_LEN};
+use rustix::fs::{flock, FlockOperation};
 use zeroize::{Zeroize, Zeroizing};
 
 use crate::exchange::{exchange, Mode};
@@ -52,6 +53,29 @@ impl Kept {
             Self::Credential(file) | Self::File(file) => file,
         }
     }
+}
+
+/// Keeps others from changing the keys that are kept. Programs that may take long run under it, so it is not
+/// the lock of the tokens, for which strangers wait.
+#[derive(Debug)]
+pub struct Lock(#[allow(dead_code)] File);
+
+/// Waits until nobody else changes the keys that are kept.
+///
+/// # Errors
+///
+/// The system's.
+pub fn lock(root: &Root) -> io::Result<Lock> {
+    make_folder(root)?;
+    let folder = File::open(root.real(FOLDER))?;
+    rustix::io::retry_on_intr(|| flock(&folder, FlockOperation::LockExclusive))?;
+    Ok(Lock(folder))
+}
+
+/// The file with the keys of a session, if any are kept.
+pub fn file(root: &Root, session: &str) -> Option<String> {
+    let names = ["cred", "key"].map(|kind| format!("{FOLDER}/{session}.{kind}"));
+    names.into_iter().find(|name| root.exists(name))
 }
 
 /// Whether systemd loads keys at boot.
@@ -203,6 +227,38 @@ pub fn settle(root: &Root, session: &str, id: &KeyId) -> Result<Vec<KeyId>, Stri
     let former: Vec<KeyId> = keys.iter().map(|(id, _)| *id).collect();
     unload(root, session, &former).map_err(|error| error.to_string())?;
     Ok(former)
+}
+
+/// Removes one key of a session from those that are kept, which the next boot would load again; the file goes
+/// with its last key. Returns the file that had it.
+///
+/// # Errors
+///
+/// The system's, or that of systemctl.
+pub fn remove(root: &Root, session: &str, id: &KeyId, _lock: &Lock) -> io::Result<Option<String>> {
+    let Some(file) = file(root, session) else {
+        return Ok(None);
+    };
+    let mut keys = read(root, session)?;
+    let before = keys.len();
+    keys.retain(|(own, _)| own != id);
+    match keys.len() {
+        length if length == before => return Ok(None),
+        0 => drop(forget(root, session)?),
+        _ => drop(keep(root, session, &keys)?),
+    }
+    Ok(Some(file))
+}
+
+/// Takes all keys of a session out of the kernel, whoever has loaded them.
+///
+/// # Errors
+///
+/// See [`KeyringError`].
+pub fn unload_all(root: &Root, session: &str) -> Result<(), KeyringError> {
+    let loaded = keyring::keys(root)?;
+    let mut own = loaded.iter().filter(|key| key.session == session);
+    own.try_for_each(|key| keyring::remove(root, key))
 }
 
 /// Takes keys of a session out of the kernel, as far as it has them.
@@ -416,6 +472,22 @@ mod tests {
         // One that is not kept settles nothing.
         assert_eq!(settle(&root, "web1", &id("d")).unwrap(), []);
         assert_eq!(ids(&root), ["b", "c"]);
+    }
+
+    #[test]
+    fn a_key_that_is_removed_does_not_come_back() {
+        let (_tree, root) = with_keyring();
+        kept(&root);
+        add(&root, "web1", id("b"), &Key::new([6; 32])).unwrap();
+        let lock = lock(&root).unwrap();
+        let remove = |id| super::remove(&root, "web1", &id, &lock).unwrap();
+        let file = "/etc/ibtrs/keys/web1.key";
+        assert_eq!(remove(id("c")), None);
+        assert_eq!(remove(KeyId::default()).as_deref(), Some(file));
+        assert_eq!(ids(&root), ["b"]);
+        assert_eq!(remove(id("b")).as_deref(), Some(file));
+        assert!(!root.exists(file));
+        assert_eq!(remove(id("b")), None);
     }
 
     #[test]

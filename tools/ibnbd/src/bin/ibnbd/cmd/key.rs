@@ -64,8 +64,8 @@ pub(crate) enum KeyCommand {
     /// Lists the keys that the kernel has, without their secret part
     #[command(after_help = LIST_EXAMPLES)]
     List,
-    /// Removes a session's key from the kernel, and disconnects the paths of clients that it has
-    /// authenticated
+    /// Removes a session's key from the kernel and from /etc/ibtrs/keys, and disconnects the paths of
+    /// clients that it has authenticated
     #[command(after_help = REMOVE_EXAMPLES)]
     Remove {
         /// A session
@@ -179,19 +179,31 @@ fn remove(context: &Context, session: &str, id: &KeyId) -> Done {
     let what = format!("cannot remove {name}");
     let failed = |error| failure(context, what.clone(), &error);
     let keys = keyring::keys(&context.root).map_err(failed)?;
-    let Some(key) = find(&keys, session, id) else {
-        let failure = Failure::new(NOT_FOUND, what, "the kernel has no such key");
-        return Err(failure.todo("see `ibnbd key list`"));
+    // Before the kernel's: it would load it again at the next boot.
+    let kept = forget(context, session, id);
+    let key = find(&keys, session, id);
+    if let Some(key) = key {
+        // Also if it cannot be removed for good.
+        keyring::remove(&context.root, key).map_err(failed)?;
+    }
+    let from = match &kept {
+        Ok(None) if key.is_none() => {
+            let failure = Failure::new(NOT_FOUND, what, "the kernel has no such key");
+            return Err(failure.todo("see `ibnbd key list`"));
+        }
+        Ok(Some(file)) => format!(", also from {file}"),
+        _ => String::new(),
     };
-    keyring::remove(&context.root, key).map_err(failed)?;
     // Only now: a path that went before could come back with the key.
     let machine = context.machine();
     let then = match authenticated(&machine, Side::Client, session, id).len() {
         0 => "",
         _ => "; this client's paths stay until their next connection",
     };
-    even_unread(context.say(&format!("removed {name}{then}")))?;
-    let mut result = Ok(0);
+    if key.is_some() || kept.is_ok() {
+        even_unread(context.say(&format!("removed {name}{from}{then}")))?;
+    }
+    let mut result = kept.map(|_| 0);
     // The server does this as well, within a second.
     for path in authenticated(&machine, Side::Server, session, id) {
         let done = serve::disconnect_path(context, path);
@@ -202,6 +214,20 @@ fn remove(context: &Context, session: &str, id: &KeyId) -> Done {
         }
     }
     result
+}
+
+/// Removes a key from those that this machine keeps; returns the file that had it.
+fn forget(context: &Context, session: &str, id: &KeyId) -> Result<Option<String>, Failure> {
+    let root = &context.root;
+    let Some(file) = store::file(root, session) else {
+        return Ok(None);
+    };
+    let removed = store::lock(root).and_then(|lock| store::remove(root, session, id, &lock));
+    removed.map_err(|error| {
+        let what = format!("cannot remove {} from {file}", name(id.as_str(), session));
+        let failure = Failure::system(what, &error);
+        failure.todo("it would be loaded again at the next boot: remove the file, or try it again")
+    })
 }
 
 fn still_there(context: &Context, path: &ModelPath, failure: Failure) -> Result<(), Failure> {
