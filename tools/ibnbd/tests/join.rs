@@ -7,11 +7,14 @@ mod tree;
 use std::fs;
 use std::io::Read;
 use std::net::{TcpListener, TcpStream};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use ibnbd_host::document::Keys;
 use ibnbd_host::join::handshake;
+use ibnbd_host::join::store;
 use ibnbd_host::join::token::Token;
+use ibnbd_host::Root;
 use tree::ran::{document, run, Ran};
 use tree::Tree;
 
@@ -375,6 +378,58 @@ fn who_may_not_come_from_the_address_gets_no_key() {
         "127.0.0.0/8\n",
     );
     assert_eq!(run(&client("web1"), &["join", &text]).code, 0);
+}
+
+/// The listener has the token, and waits for the keys, while the host is removed.
+#[test]
+fn a_host_that_is_removed_meanwhile_gets_no_key() {
+    let (server, port) = (server(), port());
+    let text = token(&server, "web1", &port);
+    let lock = store::lock(&Root::new(server.base())).unwrap();
+    let joining = thread::spawn(move || run(&client("web1"), &["join", &text]));
+    wait_until("the token is used", || {
+        !server.real("/run/ibtrs/tokens/web1").exists()
+    });
+    fs::remove_dir_all(server.real("/sys/kernel/config/ibnbd/hosts/web1")).unwrap();
+    drop(lock);
+    let ran = joining.join().unwrap();
+    assert!(
+        ran.code == 1 && ran.err.contains("the server cannot keep the key"),
+        "{}",
+        ran.err
+    );
+    assert!(log(&server).contains("the host was removed while its client joined"));
+    assert!(!server.real("/etc/ibtrs/keys/web1.key").exists());
+    assert!(!server.text("/keyctl.log").contains("padd"));
+}
+
+/// Keys of any id, and of a file that cannot be read.
+#[test]
+fn a_host_that_is_removed_leaves_no_key() {
+    let server = server();
+    has_loaded(&server);
+    server
+        .file("/ring", "77 78 79\n")
+        .file(
+            "/proc/keys",
+            "0000004d I--Q---     1 perm 3d010000     0     0 logon     ibtrs:default:web1: 32\n\
+             0000004e I--Q---     1 perm 3d010000     0     0 logon     ibtrs:join-1:web1: 32\n\
+             0000004f I--Q---     1 perm 3d010000     0     0 logon     ibtrs:join-1:web2: 32\n",
+        )
+        .file("/etc/ibtrs/keys/web1.cred", "sealed");
+    // On a real machine the kernel removes the files.
+    for file in fs::read_dir(server.real("/sys/kernel/config/ibnbd/hosts/web1")).unwrap() {
+        fs::remove_file(file.unwrap().path()).unwrap();
+    }
+    let ran = run(&server, &["host", "remove", "web1"]);
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    let asked = server.text("/keyctl.log");
+    assert!(
+        asked.contains("unlink 77 ") && asked.contains("unlink 78 "),
+        "{asked}"
+    );
+    assert!(!asked.contains("unlink 79"), "{asked}");
+    assert!(!server.real("/etc/ibtrs/keys/web1.cred").exists());
 }
 
 /// The next boot loads what is in the file.

@@ -11,8 +11,8 @@ use ibnbd_host::configfs::{self, Host};
 use ibnbd_host::document::{Hosts, FORMAT};
 use ibnbd_host::family::Side;
 use ibnbd_host::join::{pending, store};
+use ibnbd_host::keyring::KeyringError;
 use ibnbd_host::prefix::{self, Prefix};
-use ibtrs_proto::auth::KeyId;
 
 use super::args::{prefix, SetOf};
 use super::token::{self, TokenWords};
@@ -242,20 +242,23 @@ fn remove(context: &Context, name: &str, force: bool) -> Done {
     forget_key(context, name)
 }
 
-/// Removes the key with which a host has joined: its owner would still be accepted as that host.
+/// Removes the keys of a host: their owner would still be accepted as that host.
 fn forget_key(context: &Context, name: &str) -> Done {
     let root = &context.root;
     let what = || format!("the key of host {name}");
-    let ids: Vec<KeyId> = match store::read(root, name) {
-        Ok(kept) => kept.iter().map(|(id, _)| *id).collect(),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
-        // There is one at least.
-        Err(_) => vec![KeyId::default()],
-    };
-    // From the kernel first: what goes from the files only is still accepted.
-    let failed = |error| key::failure(context, what(), &error);
-    store::unload(root, name, &ids).map_err(failed)?;
-    store::forget(root, name).map_err(|error| Failure::system(what(), &error))?;
+    let failed = |error: io::Error| Failure::system(what(), &error);
+    // A client that joins at this moment has its key by then, or finds that its host is gone.
+    let _lock = store::lock(root).map_err(failed)?;
+    // From the kernel first: what goes from the files only is still accepted. Not by what the files say, which may
+    // be lost.
+    match store::unload_all(root, name) {
+        Ok(()) => {}
+        // Nobody can have loaded one.
+        Err(KeyringError::NoProgram | KeyringError::NoKeyring)
+            if store::file(root, name).is_none() => {}
+        Err(error) => return Err(key::failure(context, what(), &error)),
+    }
+    store::forget(root, name).map_err(failed)?;
     Ok(0)
 }
 

@@ -261,6 +261,7 @@ fn keep(context: &Context, what: &str, server: &Joined, given: &Given) -> Result
         "the token is used up: `ibnbd host add {session} --token` on the server makes another one"
     );
     let failed = |error: io::Error| Failure::system(what, &error).todo(&*again);
+    let _lock = store::lock(root).map_err(failed)?;
     // The former key stays until everything leads to this one: the server takes both.
     let kept =
         store::add(root, session, given.id, &given.key).map_err(|why| words(why).todo(&*again))?;

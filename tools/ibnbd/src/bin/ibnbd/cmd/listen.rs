@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use ibnbd_host::configfs::Configured;
+use ibnbd_host::configfs::{self, Configured};
 use ibnbd_host::join::address;
 use ibnbd_host::join::handshake::{Guest, JoinError, Knock, Limited, Place};
 use ibnbd_host::join::pending::{self, Pending};
@@ -369,7 +369,7 @@ fn give_key(
         );
         return Ok(());
     }
-    let settled = match pending::lock(root) {
+    let settled = match store::lock(root) {
         Ok(_lock) => store::settle(root, host, &id),
         Err(error) => Err(error.to_string()),
     };
@@ -404,11 +404,13 @@ fn make_key(root: &Root, host: &str, guest: &Guest) -> Result<NewKey, String> {
     let random = || key::random().map_err(|error| error.to_string());
     let (random, name) = (random()?, random()?);
     let key = guest.key(&random).map_err(|error| error.to_string())?;
-    let (id, kept) = {
-        let _lock = pending::lock(root).map_err(|error| error.to_string())?;
-        let id = store::new_id(root, host, &name)?;
-        (id, store::add(root, host, id, &key)?)
-    };
+    let _lock = store::lock(root).map_err(|error| error.to_string())?;
+    // `host remove` removes the host first, and then its keys under this lock.
+    if !root.exists(&configfs::host_folder(host)) {
+        return Err("the host was removed while its client joined".to_owned());
+    }
+    let id = store::new_id(root, host, &name)?;
+    let kept = store::add(root, host, id, &key)?;
     // Before the client has it: it would be locked out by a reboot otherwise.
     if let Kept::Credential(_) = kept {
         if let Err(error) = store::enable(root, host) {
