@@ -7,7 +7,7 @@ NOTED = 0.05
 REASONS = {
     "ibtrs_client::session::multipath::Multipath::submit":
         "counts the request in the window of its connection, which other processors use as well when theirs is full",
-    "ibtrs_client::data::slot::Inner::finish":
+    "ibtrs_client::data::slot::ReqSlotInner::finish":
         "the same count, when the request has ended, on whichever processor that is",
     "ibtrs_server::data::receive::con::Con::rdma::qp::Handler::received":
         "claims the request number for the path: another path may bring the same request again",

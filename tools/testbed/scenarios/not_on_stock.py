@@ -18,6 +18,7 @@ REASONS = {
     "test_access.py::test_mainline_knows_no_exclusive_use": NO_RNBD,
     "test_auth.py::test_mainlines_*": NO_RNBD,
     "test_card.py::test_mainlines_disk": NO_RNBD,
+    "test_card.py::test_mainlines_server_on_a_small_card*": NO_RNBD,
     "test_card.py::test_mainlines_server_refuses_bounce_buffers": NO_RNBD,
     "test_checksums.py::test_a_server_without_checksums_is_refused": NO_RNBD,
     "test_checksums.py::test_another_path_is_tried": NO_FAULTS,

@@ -259,11 +259,11 @@ def test_only_lines_of_two_processors_are_shared():
     assert tracing.shared_lines(snapshot, symbols) == {("first", "kernel"): 10, ("second", "kernel"): 5}
 
 
-FINISH = "_RNvMs3_NtNtCsc8rsQac3ZnD_12ibtrs_client4data4slotNtB5_5Inner6finish"
+FINISH = "_RNvMs3_NtNtCsc8rsQac3ZnD_12ibtrs_client4data4slotNtB5_12ReqSlotInner6finish"
 
 
 @pytest.mark.parametrize("symbol, path", [
-    (FINISH, "ibtrs_client::data::slot::Inner::finish"),
+    (FINISH, "ibtrs_client::data::slot::ReqSlotInner::finish"),
     ("_RNvXs_NtNtCsigt7Hwg8qX1_12ibtrs_server4data7receiveNtNtB6_3con3ConNtNtCsiYjhfUPc6Dv_4rdma2qp7Handler8received",
      "ibtrs_server::data::receive::con::Con::rdma::qp::Handler::received"),
     ("_RNvMs0_NtNtCs2WNVx23UuCm_2kx4work7delayedINtB5_11DelayedWorkNtNtCsc8rsQac3ZnD_12ibtrs_client4path4PathKy3_E7run_rawB10_",
@@ -350,7 +350,7 @@ def test_tables_have_each_figure_and_ratio():
     assert "| read, us | 5.0 | 60.0 | 66.0 |" in text
     assert "| read, us | 1.10 |" in text and "| many, IOPS | 0.92 |" in text
     assert "| instructions | 70,123 |" in text and "| down | kernel | 2.5 |  |" in text
-    assert "| ibtrs_client::data::slot::Inner::finish | ibtrs_client | 1 | the same count, " in text
+    assert "| ibtrs_client::data::slot::ReqSlotInner::finish | ibtrs_client | 1 | the same count, " in text
     assert "76,800" in text
 
 

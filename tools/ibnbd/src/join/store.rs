@@ -170,8 +170,8 @@ pub fn read(root: &Root, session: &str) -> io::Result<Vec<Named>> {
     parse(&Zeroizing::new(text?)).map_err(wrong)
 }
 
-/// The keys of a session that were kept, or none. Those that cannot be read now may be readable later: whoever
-/// took them for none would write over them.
+/// Returns the keys of a session that were kept, or none if there is no file. A file that cannot be read now may be
+/// readable later, so it is an error, and its keys are not written over.
 fn former(root: &Root, session: &str) -> Result<Vec<Named>, String> {
     match read(root, session) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
@@ -250,7 +250,7 @@ pub fn remove(root: &Root, session: &str, id: &KeyId, _lock: &Lock) -> io::Resul
     Ok(Some(file))
 }
 
-/// Takes all keys of a session out of the kernel, whoever has loaded them.
+/// Takes all keys of a session out of the kernel, also keys that were loaded by hand.
 ///
 /// # Errors
 ///
