@@ -415,7 +415,9 @@ impl<H: Handler> QueuePair<H> {
     /// # Errors
     ///
     /// As [`QueuePair::send`].
-    #[inline]
+    // Left to itself, the compiler stops inlining it into the path of most requests as soon as there is one
+    // more caller elsewhere, which costs each write a hundred instructions.
+    #[inline(always)]
     pub fn send_message<const N: usize>(
         &self,
         to: Option<Remote>,
