@@ -5,7 +5,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from testbed import keyring
+from testbed import fio, keyring
 from testbed.guide import writable
 from testbed.lab import wait_for
 from testbed.message_programs import bound, case, finish, load_both, start
@@ -96,8 +96,7 @@ def test_a_second_token_replaces_the_key_under_io(pair, tools):
     wait_for(lambda: [key["id"] for key in of_server.json("key list")["keys"]] == [new["id"]], 20, "the old key is gone")
     wait_for(lambda: keyring.key_ids(client, "client", SESSION) == [new["id"]] * 2, 60, "both paths have the new key")
     assert load.running
-    load.kill()
-    client.wait_until("! pidof fio", 30)
+    fio.end(client, load)
     # And so do disks that are mapped later.
     of_client("unmap ibnbd0")
     assert of_client("map disk1") == "/dev/ibnbd0"
