@@ -430,6 +430,15 @@ fn a_host_that_is_removed_leaves_no_key() {
     );
     assert!(!asked.contains("unlink 79"), "{asked}");
     assert!(!server.real("/etc/ibtrs/keys/web1.cred").exists());
+    // A removal that was interrupted says how it is completed.
+    server.file("/etc/ibtrs/keys/web1.cred", "sealed");
+    let again = run(&server, &["host", "remove", "web1"]);
+    let remedy = "`ibnbd key remove web1 --id ID`";
+    assert!(
+        again.code == 3 && again.err.contains(remedy),
+        "{}",
+        again.err
+    );
 }
 
 /// The next boot loads what is in the file.

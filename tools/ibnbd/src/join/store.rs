@@ -9,9 +9,9 @@
 //! beside the former ones until the client has said that it keeps it. Nobody is locked out by a connection that
 //! is lost in between.
 
-use std::fs::{self, DirBuilder, File};
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::time::Duration;
 
 use ibtrs_proto::auth::{Key, KeyError, KeyId, KEY_TEXT_LEN};
@@ -24,6 +24,8 @@ use crate::program;
 use crate::root::Root;
 
 const FOLDER: &str = "/etc/ibtrs/keys";
+/// Locked by the process that changes keys.
+const LOCK: &str = "/etc/ibtrs/keys/.lock";
 /// What systemd makes when it is the machine's first process.
 const SYSTEMD: &str = "/run/systemd/system";
 /// How long systemd may take to encrypt a key, with a TPM, or to start a unit.
@@ -67,9 +69,12 @@ pub struct Lock(#[allow(dead_code)] File);
 /// The system's.
 pub fn lock(root: &Root) -> io::Result<Lock> {
     make_folder(root)?;
-    let folder = File::open(root.real(FOLDER))?;
-    rustix::io::retry_on_intr(|| flock(&folder, FlockOperation::LockExclusive))?;
-    Ok(Lock(folder))
+    let mut options = OpenOptions::new();
+    // Not the folder, which users may be able to open, and so to lock for ever.
+    options.write(true).create(true).truncate(false).mode(0o600);
+    let file = options.open(root.real(LOCK))?;
+    rustix::io::retry_on_intr(|| flock(&file, FlockOperation::LockExclusive))?;
+    Ok(Lock(file))
 }
 
 /// The file with the keys of a session, if any are kept.

@@ -11,7 +11,7 @@ use ibnbd_host::configfs::{self, Host};
 use ibnbd_host::document::{Hosts, FORMAT};
 use ibnbd_host::family::Side;
 use ibnbd_host::join::{pending, store};
-use ibnbd_host::keyring::KeyringError;
+use ibnbd_host::keyring::{self, KeyringError};
 use ibnbd_host::prefix::{self, Prefix};
 
 use super::args::{prefix, SetOf};
@@ -19,7 +19,7 @@ use super::token::{self, TokenWords};
 use super::{configured, key, listen, modules, Done};
 use crate::act;
 use crate::context::Context;
-use crate::fail::{Failure, REFUSED};
+use crate::fail::{Failure, NOT_FOUND, REFUSED};
 use crate::out::{self, cell, Table};
 
 const SET_HELP: &str = "\
@@ -223,7 +223,9 @@ fn add_with_token(context: &Context, name: &str, limits: &Limits, words: &TokenW
 
 fn remove(context: &Context, name: &str, force: bool) -> Done {
     let configured = configured::read(context);
-    let host = configured::host(&configured, name)?;
+    let Some(host) = configured.host(name) else {
+        return Err(no_host_to_remove(context, name));
+    };
     let what = || format!("cannot remove host {name}");
     if !force && !host.exports.is_empty() {
         let names = host.exports.join(", ");
@@ -242,6 +244,19 @@ fn remove(context: &Context, name: &str, force: bool) -> Done {
     forget_key(context, name)
 }
 
+/// There is no such host. A removal that was interrupted has left keys.
+fn no_host_to_remove(context: &Context, name: &str) -> Failure {
+    let failure = Failure::new(NOT_FOUND, format!("host {name}"), "there is no such host");
+    let loaded = keyring::keys(&context.root).unwrap_or_default();
+    let has_keys = loaded.iter().any(|key| key.session == name);
+    match has_keys || store::file(&context.root, name).is_some() {
+        true => failure.todo(format!(
+            "keys of that name are left: see `ibnbd key list`, and `ibnbd key remove {name} --id ID`"
+        )),
+        false => failure.todo("see `ibnbd host list`"),
+    }
+}
+
 /// Removes the keys of a host: their owner would still be accepted as that host.
 fn forget_key(context: &Context, name: &str) -> Done {
     let root = &context.root;
@@ -251,14 +266,18 @@ fn forget_key(context: &Context, name: &str) -> Done {
     let _lock = store::lock(root).map_err(failed)?;
     // From the kernel first: what goes from the files only is still accepted. Not by what the files say, which may
     // be lost.
-    match store::unload_all(root, name) {
-        Ok(()) => {}
+    let unloaded = match store::unload_all(root, name) {
         // Nobody can have loaded one.
         Err(KeyringError::NoProgram | KeyringError::NoKeyring)
-            if store::file(root, name).is_none() => {}
-        Err(error) => return Err(key::failure(context, what(), &error)),
-    }
+            if store::file(root, name).is_none() =>
+        {
+            Ok(())
+        }
+        result => result,
+    };
+    // Also if that has failed: the next boot must not load them again.
     store::forget(root, name).map_err(failed)?;
+    unloaded.map_err(|error| key::failure(context, what(), &error))?;
     Ok(0)
 }
 
