@@ -443,6 +443,7 @@ impl Memory {
         };
         let mut course = Course {
             now,
+            completions: device.map_or(0, |(_, device)| device.completions()),
             due: None,
             is_stuck: false,
         };
@@ -454,7 +455,7 @@ impl Memory {
         );
         self.advance_gets(device, is_over, &mut course);
         if self.abandoned > 0 {
-            course.is_stuck |= course.is_over(&mut self.patience);
+            course.wait_for_device(&mut self.patience);
         }
         self.due = course.due;
         Advanced {

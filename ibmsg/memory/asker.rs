@@ -218,13 +218,15 @@ impl Memory {
             Landing::Wanted(..) => op.lost(),
             Landing::Open(_) => {
                 // After the end, no answer will come.
-                if course.is_over(&mut op.patience) || is_over {
+                if course.is_peer_late(&mut op.patience) || is_over {
                     if let Some(device) = device {
                         Self::close(op, channel, device);
+                        op.patience = Patience::new();
+                        course.wait_for_device(&mut op.patience);
                     }
                 }
             }
-            Landing::Closing => course.is_stuck |= course.is_over(&mut op.patience),
+            Landing::Closing => course.wait_for_device(&mut op.patience),
             Landing::None | Landing::Busy(..) | Landing::Gone => {}
         }
     }

@@ -195,12 +195,16 @@ impl Memory {
         };
         let handle = slot.export.handle();
         let mut what = slot.export.unmapping();
-        if what != Unmapping::Done && course.is_over(&mut slot.patience) {
-            match what {
-                // The peer does not return its keys.
-                Unmapping::Tell => what = slot.export.revoke(Unmap::Now),
-                _ => course.is_stuck = true,
+        match what {
+            Unmapping::Done => {}
+            Unmapping::Tell => {
+                if course.is_peer_late(&mut slot.patience) {
+                    what = slot.export.revoke(Unmap::Now);
+                    slot.patience = Patience::new();
+                    course.wait_for_device(&mut slot.patience);
+                }
             }
+            _ => course.wait_for_device(&mut slot.patience),
         }
         if what == Unmapping::Invalidate {
             self.end_keys(handle, device);

@@ -390,8 +390,17 @@ impl Memory {
         let Some(push) = pushes.find(|push| push.number == number) else {
             return;
         };
-        let id = push.id;
+        let (id, handle) = (push.id, push.handle);
+        let is_live = self
+            .exports
+            .iter()
+            .any(|slot| slot.export.live(handle).is_ok());
         match source {
+            // The peer may have been told that nothing follows, and may have invalidated its key.
+            Ok(_) if !is_live => {
+                self.pushed(number);
+                self.got_record(id, Some(Refusal::Stale));
+            }
             Ok(source) => {
                 push.state = PushState::Written;
                 let cookie = Cookie::Push(number).to_bits(self.channel);

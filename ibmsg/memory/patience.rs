@@ -2,34 +2,48 @@
 
 //! For how long the peer's kernel, and the device, may take to let go of memory that nobody needs any more.
 //!
-//! | what is waited for | after [`LIMIT_US`] |
-//! |---|---|
-//! | RETURN, as a handle is revoked | its keys are invalidated |
-//! | GOT, as nobody waits for a GET | the key of the landing zone is invalidated |
-//! | the device: invalidations, pushes, and the writes of a PUT that nobody waits for | the connection is given up, and drained |
+//! | what is waited for | at most | then |
+//! |---|---|---|
+//! | RETURN, as a handle is revoked | [`PEER_US`] | its keys are invalidated |
+//! | GOT, as nobody waits for a GET | [`PEER_US`] | the key of the landing zone is invalidated |
+//! | the device: invalidations, pushes, and the writes of a PUT that nobody waits for | [`DEVICE_US`] without a completion of the connection | the connection is given up, and drained |
 //!
-//! So the pages of a program that has gone are given back within twice that time and the end of a connection, whatever
-//! the peer does.
+//! So whatever the peer does, the pages of a program that has gone are given back: after the time of the peer, when the
+//! device has done what was posted before, or when it does nothing any more. The peer's time is long, as its answer
+//! may be behind what many channels have posted on a slow link, and a key that is invalidated under its WRITE breaks
+//! the path.
 
-/// For how long, in microseconds.
-pub(super) const LIMIT_US: u64 = 10_000_000;
+/// For how long the peer may take, in microseconds.
+pub(super) const PEER_US: u64 = 30_000_000;
+/// For how long the device may complete nothing, in microseconds.
+pub(super) const DEVICE_US: u64 = 10_000_000;
 
 /// How long something has taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Patience {
-    until: Option<u64>,
+    /// [`Self::NEVER`] if nothing is waited for.
+    until: u64,
+    /// [`Device::completions`](ibtrs_core::messages::memory::Device::completions) when the time began.
+    completions: u32,
 }
 
 impl Patience {
+    const NEVER: u64 = u64::MAX;
+
     /// It has not been waited for.
     pub(super) const fn new() -> Self {
-        Self { until: None }
+        Self {
+            until: Self::NEVER,
+            completions: 0,
+        }
     }
 }
 
 /// What was seen while the memory of a channel was looked at.
 pub(super) struct Course {
     pub(super) now: u64,
+    /// Of the connection.
+    pub(super) completions: u32,
     /// When to look again.
     pub(super) due: Option<u64>,
     /// The device does not let go of memory.
@@ -37,15 +51,28 @@ pub(super) struct Course {
 }
 
 impl Course {
-    /// Something is waited for. Returns whether it has taken too long; then its time begins again.
-    pub(super) fn is_over(&mut self, patience: &mut Patience) -> bool {
-        let begun = *patience.until.get_or_insert(self.now + LIMIT_US);
-        let is_over = begun <= self.now;
-        let until = match is_over {
-            true => self.now + LIMIT_US,
-            false => begun,
-        };
-        patience.until = Some(until);
+    /// The peer is waited for. Returns whether it has taken too long; then its time begins again.
+    pub(super) fn is_peer_late(&mut self, patience: &mut Patience) -> bool {
+        self.is_over(patience, PEER_US)
+    }
+
+    /// The device is waited for. Its time begins again with each completion of the connection.
+    pub(super) fn wait_for_device(&mut self, patience: &mut Patience) {
+        if patience.completions != self.completions {
+            *patience = Patience {
+                until: Patience::NEVER,
+                completions: self.completions,
+            };
+        }
+        self.is_stuck |= self.is_over(patience, DEVICE_US);
+    }
+
+    fn is_over(&mut self, patience: &mut Patience, limit_us: u64) -> bool {
+        let is_over = patience.until <= self.now;
+        if is_over || patience.until == Patience::NEVER {
+            patience.until = self.now + limit_us;
+        }
+        let until = patience.until;
         self.due = Some(self.due.map_or(until, |due| due.min(until)));
         is_over
     }
@@ -67,6 +94,7 @@ mod tests {
     fn course(now: u64) -> Course {
         Course {
             now,
+            completions: 0,
             due: None,
             is_stuck: false,
         }
@@ -76,24 +104,42 @@ mod tests {
     fn patience_ends_and_begins_again() {
         let mut patience = Patience::new();
         let mut first = course(7);
-        assert!(!first.is_over(&mut patience));
-        assert_eq!(first.due, Some(7 + LIMIT_US));
-        let mut early = course(6 + LIMIT_US);
-        assert!(!early.is_over(&mut patience));
-        assert_eq!(early.due, Some(7 + LIMIT_US));
-        let mut late = course(7 + LIMIT_US);
-        assert!(late.is_over(&mut patience));
-        assert_eq!(late.due, Some(7 + 2 * LIMIT_US));
-        assert!(!course(8 + LIMIT_US).is_over(&mut patience));
-        assert!(course(7 + 2 * LIMIT_US).is_over(&mut patience));
+        assert!(!first.is_peer_late(&mut patience));
+        assert_eq!(first.due, Some(7 + PEER_US));
+        let mut early = course(6 + PEER_US);
+        assert!(!early.is_peer_late(&mut patience));
+        assert_eq!(early.due, Some(7 + PEER_US));
+        let mut late = course(7 + PEER_US);
+        assert!(late.is_peer_late(&mut patience));
+        assert_eq!(late.due, Some(7 + 2 * PEER_US));
+        assert!(!course(8 + PEER_US).is_peer_late(&mut patience));
+        assert!(course(7 + 2 * PEER_US).is_peer_late(&mut patience));
+    }
+
+    #[test]
+    fn a_device_that_goes_on_has_time() {
+        let mut patience = Patience::new();
+        let mut look = |now, completions| {
+            let mut course = Course {
+                completions,
+                ..course(now)
+            };
+            course.wait_for_device(&mut patience);
+            course.is_stuck
+        };
+        assert!(!look(1, 5));
+        assert!(!look(DEVICE_US, 6));
+        assert!(!look(2 * DEVICE_US - 1, 6));
+        assert!(look(2 * DEVICE_US, 6));
+        assert!(!look(3 * DEVICE_US, 7));
     }
 
     #[test]
     fn the_first_of_several_is_due() {
         let (mut old, mut new) = (Patience::new(), Patience::new());
-        assert!(!course(1).is_over(&mut old));
+        assert!(!course(1).is_peer_late(&mut old));
         let mut both = course(10);
-        assert!(!both.is_over(&mut new) && !both.is_over(&mut old));
-        assert_eq!(both.due, Some(1 + LIMIT_US));
+        assert!(!both.is_peer_late(&mut new) && !both.is_peer_late(&mut old));
+        assert_eq!(both.due, Some(1 + PEER_US));
     }
 }

@@ -49,6 +49,10 @@ impl Device for Full {
     fn invalidate(&self, _region: Region, _cookie: u64) {}
 
     fn write(&self, _from: &Source, _at: usize, _len: usize, _to: Remote, _cookie: u64) {}
+
+    fn completions(&self) -> u32 {
+        0
+    }
 }
 
 const ON: Conn = Conn { epoch: 1, cid: 2 };

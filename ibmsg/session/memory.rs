@@ -285,7 +285,7 @@ impl Side {
         }
         let mut conns = conns.iter_mut();
         if let Some(conn) = stuck.and_then(|stuck| conns.find(|conn| conn.id == stuck)) {
-            conn.fail("memory is not given back in time");
+            conn.give_up("the device does not release memory of programs");
         }
     }
 

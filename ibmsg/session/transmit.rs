@@ -305,11 +305,19 @@ impl ConnState {
         }
     }
 
-    /// Gives the connection up.
+    /// Gives the connection up, as after a breach of the protocol.
     pub(super) fn fail(&mut self, why: &'static str) {
         if !self.has_failed {
             self.has_failed = true;
             self.out.fail(why);
+        }
+    }
+
+    /// Gives the connection up, which is not the peer's fault.
+    pub(super) fn give_up(&mut self, why: &'static str) {
+        if !self.has_failed {
+            self.has_failed = true;
+            self.out.give_up(why);
         }
     }
 }

@@ -77,12 +77,22 @@ pub trait Connection: Send + Sync {
     /// Any. Does not call [`Upper`] before it returns.
     fn send(&self, frame: Frame);
 
-    /// Gives the connection up; `why` is for the log. [`Upper::lost`] follows.
+    /// Gives the connection up; `why` is for the log. It counts as a breach of the protocol by the peer.
+    /// [`Upper::lost`] follows.
     ///
     /// # Context
     ///
     /// Any. Does not call [`Upper`] before it returns.
     fn fail(&self, why: &str);
+
+    /// As [`Connection::fail`], for a reason that is not the peer's fault.
+    ///
+    /// # Context
+    ///
+    /// As for [`Connection::fail`].
+    fn give_up(&self, why: &str) {
+        self.fail(why);
+    }
 
     /// What the connection does with memory of programs; none if it only carries frames.
     fn memory(&self) -> Option<&dyn memory::Device> {

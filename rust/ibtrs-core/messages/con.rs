@@ -40,6 +40,10 @@ use kernel::{
 use kx::{
     deque::Deque,
     sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
         PercpuArc,
         SetOnce, //
     },
@@ -204,6 +208,8 @@ struct Shared {
     id: Conn,
     owner: Arc<dyn Owner>,
     upper: SetOnce<Arc<Attached>>,
+    /// See [`Device::completions`]. Written under the lock of `out`.
+    completions: Atomic<u32>,
     #[pin]
     out: SpinLockIrq<Out>,
     #[pin]
@@ -391,6 +397,7 @@ impl Shared {
                 id,
                 owner,
                 upper: SetOnce::new(),
+                completions: Atomic::new(0),
                 out <- new_spinlock_irq!(out, "MessageConn::out"),
                 backlog <- new_spinlock_irq!(backlog, "MessageConn::backlog"),
                 retry <- kx::new_delayed_work!(queue, "MessageConn::retry"),
@@ -611,6 +618,7 @@ impl Shared {
     /// Work for memory has completed. Returns its cookie.
     fn worked(&self, qp: &QueuePair<Con>, index: u16) -> Option<u64> {
         let mut out = self.out.lock();
+        self.count_completion();
         let place = usize::from(index.checked_sub(SENDS)?);
         let place = out.works.get_mut(place)?;
         let mut work = place.take()?;
@@ -622,6 +630,13 @@ impl Shared {
         self.send_all(qp, &mut out);
         drop(out);
         Some(work.cookie)
+    }
+
+    /// Counts a completion; the caller has the lock of `out`.
+    fn count_completion(&self) {
+        // ORDERING: A counter, which only the holder of the lock changes.
+        let count = self.completions.load(Relaxed);
+        self.completions.store(count.wrapping_add(1), Relaxed);
     }
 
     /// Keeps a region whose key is invalid.
@@ -747,6 +762,7 @@ impl Handler for Con {
 
     fn sent(&self, qp: QpRef<'_, Self>, slot: SlotRef<'_, Self>) {
         let mut out = self.shared.out.lock();
+        self.shared.count_completion();
         // There is a place for every buffer.
         while let Some(index) = out.posted.pop_front() {
             let _ = out.free.push_back(index);
@@ -816,6 +832,10 @@ impl Connection for Sender {
             .owner
             .breach(fmt!("message connection: {}", why));
     }
+
+    fn give_up(&self, why: &str) {
+        self.shared.owner.error(fmt!("message connection: {}", why));
+    }
 }
 
 impl Device for Sender {
@@ -875,5 +895,10 @@ impl Device for Sender {
             cookie,
         };
         self.shared.post(&self.qp, write);
+    }
+
+    fn completions(&self) -> u32 {
+        // ORDERING: A counter.
+        self.shared.completions.load(Relaxed)
     }
 }

@@ -101,7 +101,8 @@ pub trait Device: Send + Sync {
         access: Access,
     ) -> Result<Region>;
 
-    /// Invalidates a key. [`Upper::completed`](super::Upper::completed) follows, when the memory is unmapped.
+    /// Invalidates a key. [`Upper::completed`](super::Upper::completed) follows, and the memory is unmapped
+    /// soon after.
     ///
     /// # Context
     ///
@@ -115,4 +116,12 @@ pub trait Device: Send + Sync {
     ///
     /// Any.
     fn write(&self, from: &Source, at: usize, len: usize, to: Remote, cookie: u64);
+
+    /// Returns a number that changes with each completion of the connection: what was posted waits its
+    /// turn as long as it does.
+    ///
+    /// # Context
+    ///
+    /// Any.
+    fn completions(&self) -> u32;
 }
