@@ -60,6 +60,8 @@ mod active;
 mod event;
 mod id;
 mod listener;
+#[cfg(IBTRS_KUNIT)]
+mod testing;
 pub use active::ActiveId;
 pub use event::{
     CmEvent,

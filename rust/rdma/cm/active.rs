@@ -156,24 +156,16 @@ impl Deref for ActiveId {
 #[kernel::macros::kunit_tests(rdma_cm_active)]
 mod tests {
     use super::*;
-    use crate::cm::CmEvent;
-
-    const NO_DATA: ConnParam<'_> = ConnParam {
-        private_data: &[],
-        retry_count: 0,
-        rnr_retry_count: 0,
-        reads_by_peer: 0,
-        reads: 0,
+    use crate::cm::{
+        testing::{
+            nobody,
+            NO_DATA, //
+        },
+        CmEvent, //
     };
 
-    struct Nobody;
-
-    impl CmHandler for Nobody {
-        fn event(&self, _event: &CmEvent<'_>) {}
-    }
-
     fn id() -> Result<ActiveId> {
-        ActiveId::new(Net::init(), PortSpace::Tcp, Arc::new(Nobody, GFP_KERNEL)?)
+        ActiveId::new(Net::init(), PortSpace::Tcp, nobody()?)
     }
 
     /// A connect that fails destroys what these would use.

@@ -423,15 +423,10 @@ impl Drop for CmId {
 #[kernel::macros::kunit_tests(rdma_cm_id)]
 mod tests {
     use super::*;
-
-    struct Nobody;
-
-    impl CmHandler for Nobody {
-        fn event(&self, _event: &CmEvent<'_>) {}
-    }
+    use crate::cm::testing::nobody;
 
     fn id() -> Result<CmId> {
-        CmId::new(Net::init(), PortSpace::Tcp, Arc::new(Nobody, GFP_KERNEL)?)
+        CmId::new(Net::init(), PortSpace::Tcp, nobody()?)
     }
 
     /// A second queue pair would be destroyed with the first, and used after that.

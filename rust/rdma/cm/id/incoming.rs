@@ -327,6 +327,10 @@ mod tests {
     };
     use super::*;
     use crate::cm::{
+        testing::{
+            nobody,
+            NO_DATA, //
+        },
         CmEvent,
         PortSpace, //
     };
@@ -340,14 +344,8 @@ mod tests {
     };
     use kx::net::Net;
 
-    struct Nobody;
-
-    impl CmHandler for Nobody {
-        fn event(&self, _event: &CmEvent<'_>) {}
-    }
-
     fn id() -> Result<CmId> {
-        CmId::new(Net::init(), PortSpace::Tcp, Arc::new(Nobody, GFP_KERNEL)?)
+        CmId::new(Net::init(), PortSpace::Tcp, nobody()?)
     }
 
     /// Returns an id without a connection, for which the connection manager refuses any answer.
@@ -361,14 +359,6 @@ mod tests {
             },
         })
     }
-
-    const NO_DATA: ConnParam<'_> = ConnParam {
-        private_data: &[],
-        retry_count: 0,
-        rnr_retry_count: 0,
-        reads_by_peer: 0,
-        reads: 0,
-    };
 
     #[test]
     fn a_closed_id_is_not_accepted() -> Result {
