@@ -294,6 +294,16 @@ impl Drop for Charge {
 mod tests {
     use super::*;
 
+    fn portal_and_host() -> Result<(Arc<Account>, Arc<Account>, Accounts)> {
+        let (portal, host) = (Account::new()?, Account::new()?);
+        let both = [
+            Some((portal.clone(), Denied::Portal)),
+            Some((host.clone(), Denied::Host)),
+            None,
+        ];
+        Ok((portal, host, both))
+    }
+
     #[test]
     fn users_and_all() -> Result {
         let limits = Limits::new(10 * OBJECT, 15 * OBJECT)?;
@@ -314,12 +324,7 @@ mod tests {
     #[test]
     fn accounts() -> Result {
         let limits = Limits::new(10 * OBJECT, 10 * OBJECT)?;
-        let (portal, host) = (Account::new()?, Account::new()?);
-        let both = [
-            Some((portal.clone(), Denied::Portal)),
-            Some((host.clone(), Denied::Host)),
-            None,
-        ];
+        let (portal, host, both) = portal_and_host()?;
         portal.change(|account| account.max_channels = 2);
         host.change(|account| account.max_bytes = 4 * OBJECT);
         let first = limits.charge(0, OBJECT, &both)?;
@@ -343,12 +348,7 @@ mod tests {
     #[test]
     fn published_memory() -> Result {
         let limits = Limits::new(10 * OBJECT, 10 * OBJECT)?;
-        let (portal, host) = (Account::new()?, Account::new()?);
-        let both = [
-            Some((portal.clone(), Denied::Portal)),
-            Some((host.clone(), Denied::Host)),
-            None,
-        ];
+        let (portal, host, both) = portal_and_host()?;
         let charge = limits.charge(0, 0, &both)?;
         portal.change(|account| account.max_published = 100);
         host.change(|account| account.max_published = 60);

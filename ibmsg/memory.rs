@@ -421,7 +421,6 @@ impl Memory {
                 self.writes = self.writes.saturating_sub(1);
                 // They complete in the order in which they were posted, so the next one is on its way now.
                 self.abandoned = self.abandoned.saturating_sub(1);
-                self.patience = Patience::new();
                 return Some((number, place));
             }
         }

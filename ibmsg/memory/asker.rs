@@ -221,8 +221,7 @@ impl Memory {
                 if course.is_peer_late(&mut op.patience) || is_over {
                     if let Some(device) = device {
                         Self::close(op, channel, device);
-                        op.patience = Patience::new();
-                        course.wait_for_device(&mut op.patience);
+                        course.turn_to_device(&mut op.patience);
                     }
                 }
             }

@@ -200,8 +200,7 @@ impl Memory {
             Unmapping::Tell => {
                 if course.is_peer_late(&mut slot.patience) {
                     what = slot.export.revoke(Unmap::Now);
-                    slot.patience = Patience::new();
-                    course.wait_for_device(&mut slot.patience);
+                    course.turn_to_device(&mut slot.patience);
                 }
             }
             _ => course.wait_for_device(&mut slot.patience),

@@ -391,10 +391,8 @@ impl Memory {
             return;
         };
         let (id, handle) = (push.id, push.handle);
-        let is_live = self
-            .exports
-            .iter()
-            .any(|slot| slot.export.live(handle).is_ok());
+        let slot = self.exports.get(usize::from(handle.slot()));
+        let is_live = slot.is_some_and(|slot| slot.export.live(handle).is_ok());
         match source {
             // The peer may have been told that nothing follows, and may have invalidated its key.
             Ok(_) if !is_live => {

@@ -67,6 +67,12 @@ impl Course {
         self.is_stuck |= self.is_over(patience, DEVICE_US);
     }
 
+    /// As [`Course::wait_for_device`], for what the peer was waited for until now.
+    pub(super) fn turn_to_device(&mut self, patience: &mut Patience) {
+        *patience = Patience::new();
+        self.wait_for_device(patience);
+    }
+
     fn is_over(&mut self, patience: &mut Patience, limit_us: u64) -> bool {
         let is_over = patience.until <= self.now;
         if is_over || patience.until == Patience::NEVER {

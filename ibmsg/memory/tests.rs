@@ -28,8 +28,8 @@ use ibtrs_core::messages::memory::{
 use kernel::sync::Arc;
 use kx::user::UserPages;
 
-/// One that has no room for anything.
-struct Full;
+/// One that has no room for anything, and has completed so much.
+struct Full(u32);
 
 impl Device for Full {
     fn map(&self, _pages: &Arc<UserPages>, _at: usize, _len: usize) -> Result<Source> {
@@ -51,7 +51,7 @@ impl Device for Full {
     fn write(&self, _from: &Source, _at: usize, _len: usize, _to: Remote, _cookie: u64) {}
 
     fn completions(&self) -> u32 {
-        0
+        self.0
     }
 }
 
@@ -67,7 +67,7 @@ fn handle(number: u64) -> Result<Handle> {
 }
 
 fn arrives(memory: &mut Memory, record: MemoryRecord) -> Result<(), Refused> {
-    memory.arrived(ON, &record, &Full)
+    memory.arrived(ON, &record, &Full(0))
 }
 
 fn ask(number: u64) -> Result<MemoryRecord> {
@@ -205,13 +205,13 @@ mod cases {
         let mut memory = memory()?;
         assert_eq!(arrives(&mut memory, ask(0)?), Ok(()));
         let other = Conn { epoch: 2, cid: 2 };
-        let later = memory.arrived(other, &ask(1)?, &Full);
+        let later = memory.arrived(other, &ask(1)?, &Full(0));
         assert_eq!(later, Err(Refused::Later));
         assert_eq!(memory.send(other, |_| true), Some(false));
         // They go with it.
         memory.left();
         assert!(sent(&mut memory)?.is_empty());
-        assert_eq!(memory.arrived(other, &ask(1)?, &Full), Ok(()));
+        assert_eq!(memory.arrived(other, &ask(1)?, &Full(0)), Ok(()));
         assert_eq!(memory.send(other, |_| true), Some(true));
         Ok(())
     }
@@ -253,7 +253,10 @@ mod cases {
         memory.abandon_writes();
         // Another one is posted behind them.
         memory.writes += 1;
-        let look = |memory: &mut Memory, now| memory.advance(Some((ON, &Full)), false, false, now);
+        let look = |memory: &mut Memory, now| {
+            let completions = 3 - memory.writes as u32;
+            memory.advance(Some((ON, &Full(completions))), false, false, now)
+        };
         assert!(!look(&mut memory, 1).is_stuck);
         let due = memory.due().ok_or(EINVAL)?;
         assert!(!look(&mut memory, due - 1).is_stuck);

@@ -12,6 +12,7 @@ use ibmsg_proto::wire::{
 use super::{
     arrive::Answer,
     ConnState,
+    Connection,
     LiveDue,
     Role,
     Side,
@@ -307,17 +308,17 @@ impl ConnState {
 
     /// Gives the connection up, as after a breach of the protocol.
     pub(super) fn fail(&mut self, why: &'static str) {
-        if !self.has_failed {
-            self.has_failed = true;
-            self.out.fail(why);
-        }
+        self.end_by(|out| out.fail(why));
     }
 
     /// Gives the connection up, which is not the peer's fault.
     pub(super) fn give_up(&mut self, why: &'static str) {
-        if !self.has_failed {
-            self.has_failed = true;
-            self.out.give_up(why);
+        self.end_by(|out| out.give_up(why));
+    }
+
+    fn end_by(&mut self, end: impl FnOnce(&dyn Connection)) {
+        if !core::mem::replace(&mut self.has_failed, true) {
+            end(&*self.out);
         }
     }
 }
