@@ -19,7 +19,7 @@ use super::token::{self, TokenWords};
 use super::{configured, key, listen, modules, Done};
 use crate::act;
 use crate::context::Context;
-use crate::fail::{Failure, NOT_FOUND, REFUSED};
+use crate::fail::{Failure, REFUSED};
 use crate::out::{self, cell, Table};
 
 const SET_HELP: &str = "\
@@ -223,9 +223,8 @@ fn add_with_token(context: &Context, name: &str, limits: &Limits, words: &TokenW
 
 fn remove(context: &Context, name: &str, force: bool) -> Done {
     let configured = configured::read(context);
-    let Some(host) = configured.host(name) else {
-        return Err(no_host_to_remove(context, name));
-    };
+    let host =
+        configured::host(&configured, name).map_err(|failure| left_keys(context, name, failure))?;
     let what = || format!("cannot remove host {name}");
     if !force && !host.exports.is_empty() {
         let names = host.exports.join(", ");
@@ -244,16 +243,15 @@ fn remove(context: &Context, name: &str, force: bool) -> Done {
     forget_key(context, name)
 }
 
-/// There is no such host. A removal that was interrupted has left keys.
-fn no_host_to_remove(context: &Context, name: &str) -> Failure {
-    let failure = Failure::new(NOT_FOUND, format!("host {name}"), "there is no such host");
+/// There is no such host: if a removal that was interrupted has left keys, says so.
+fn left_keys(context: &Context, name: &str, failure: Failure) -> Failure {
     let loaded = keyring::keys(&context.root).unwrap_or_default();
     let has_keys = loaded.iter().any(|key| key.session == name);
     match has_keys || store::file(&context.root, name).is_some() {
         true => failure.todo(format!(
             "keys of that name are left: see `ibnbd key list`, and `ibnbd key remove {name} --id ID`"
         )),
-        false => failure.todo("see `ibnbd host list`"),
+        false => failure,
     }
 }
 
