@@ -411,6 +411,29 @@ def test_a_disk_that_hangs_while_it_is_opened(pair, stack):
     server.run(SERVER_MODULES, timeout=120)
 
 
+# Some requests at any time.
+SLOW_LOAD = ("fio --name=w --filename=/dev/ibnbd0 --rw=randrw --bs=4k --iodepth=8 --direct=1 --ioengine=io_uring "
+             "--size=16m --time_based --runtime=600 --rate_iops=100 --output-format=terse")
+
+
+def counted(client, path: str) -> list[int]:
+    return [int(word) for word in client.run(f"cat {path}/stats/rdma").split()]
+
+
+def takes_requests(client, path: str):
+    """Waits until the path has had some more requests."""
+    done = counted(client, path)[2]
+    wait_for(lambda: counted(client, path)[2] > done + 20, 60, f"{path} takes requests")
+
+
+def only(client, busy: str, idle: str):
+    """Waits until requests take one of the paths, and none the other."""
+    wait_for(lambda: counted(client, idle)[4] == 0, 60, f"nothing is in flight on {idle}")
+    before = counted(client, idle)
+    takes_requests(client, busy)
+    assert counted(client, idle) == before
+
+
 @pytest.mark.links(2)
 def test_requests_take_other_paths_than_a_drained_one(pair, stack):
     _, client = pair
@@ -418,33 +441,21 @@ def test_requests_take_other_paths_than_a_drained_one(pair, stack):
     wait_for_minutes(client)
     first, second = client.run(f"ls -d {SESSION}/paths/*").split()
 
-    def counted(path: str) -> list[int]:
-        return [int(word) for word in client.run(f"cat {path}/stats/rdma").split()]
-
-    load = client.start("fio --name=w --filename=/dev/ibnbd0 --rw=randrw --bs=4k --iodepth=8 --direct=1 "
-                        "--ioengine=io_uring --size=16m --time_based --runtime=600 --rate_iops=100 "
-                        "--output-format=terse")
+    load = client.start(SLOW_LOAD)
     for policy in ("round-robin", "min-inflight", "min-latency"):
         client.run(f"echo {policy} > {SESSION}/mp_policy")
         for drained, other in ((first, second), (second, first)):
             client.run(f"echo 1 > {drained}/drain && cat {drained}/drain | grep -qx 1")
-            wait_for(lambda path=drained: counted(path)[4] == 0, 60, "nothing is in flight on the path")
-            before, busy = counted(drained), counted(other)
-            wait_for(lambda path=other, done=busy: counted(path)[2] > done[2] + 20, 60, "the other path has them")
-            assert counted(drained) == before
+            only(client, other, drained)
             assert client.run(f"cat {drained}/state") == "connected"
             client.run(f"echo 0 > {drained}/drain")
     # Rather a drained path than none; and it stays one that is when it connects again.
     client.run(f"echo 1 > {first}/drain && echo 1 > {second}/disconnect")
-    before = counted(first)
-    wait_for(lambda: counted(first)[2] > before[2] + 20, 60, "the drained path has them")
+    takes_requests(client, first)
     client.run(f"echo 1 > {first}/reconnect && echo 1 > {second}/reconnect && cat {first}/drain | grep -qx 1")
     wait_for(lambda: blockdev.connected(client) == 2, 60, "both paths are connected")
-    wait_for(lambda: counted(first)[4] == 0, 60, "nothing is in flight on the path")
-    before = counted(first)
     assert load.running
-    wait_for(lambda done=counted(second): counted(second)[2] > done[2] + 20, 60, "the other path has them")
-    assert counted(first) == before
+    only(client, second, first)
     load.kill()
 
 
@@ -455,37 +466,25 @@ def test_a_path_on_standby_takes_requests_only_alone(pair, stack):
     wait_for_minutes(client)
     fast, slow = client.run(f"ls -d {SESSION}/paths/*").split()
 
-    def counted(path: str) -> list[int]:
-        return [int(word) for word in client.run(f"cat {path}/stats/rdma").split()]
-
-    def only(busy: str, idle: str):
-        """Waits until requests take one of the paths, and none the other."""
-        wait_for(lambda: counted(idle)[4] == 0, 60, "nothing is in flight on the path")
-        before, begin = counted(idle), counted(busy)
-        wait_for(lambda: counted(busy)[2] > begin[2] + 20, 60, "the other path has them")
-        assert counted(idle) == before
-
-    load = client.start("fio --name=w --filename=/dev/ibnbd0 --rw=randrw --bs=4k --iodepth=8 --direct=1 "
-                        "--ioengine=io_uring --size=16m --time_based --runtime=600 --rate_iops=100 "
-                        "--output-format=terse")
+    load = client.start(SLOW_LOAD)
     client.run(f"echo 1 > {slow}/standby && cat {slow}/standby | grep -qx 1")
     for policy in ("round-robin", "min-inflight", "min-latency"):
         client.run(f"echo {policy} > {SESSION}/mp_policy")
-        only(fast, slow)
+        only(client, fast, slow)
     # It stands in for a lost path, and for a drained one.
     client.run(f"echo 1 > {fast}/disconnect")
-    wait_for(lambda done=counted(slow): counted(slow)[2] > done[2] + 20, 60, "the path on standby has them")
+    takes_requests(client, slow)
     client.run(f"echo 1 > {fast}/reconnect")
-    only(fast, slow)
+    only(client, fast, slow)
     client.run(f"echo 1 > {fast}/drain")
-    only(slow, fast)
+    only(client, slow, fast)
     client.run(f"echo 0 > {fast}/drain")
     # It stays on standby when it connects again.
     client.run(f"echo 1 > {slow}/reconnect && cat {slow}/standby | grep -qx 1")
     wait_for(lambda: blockdev.connected(client) == 2, 60, "both paths are connected")
-    only(fast, slow)
+    only(client, fast, slow)
     client.run(f"echo 0 > {slow}/standby")
-    wait_for(lambda done=counted(slow): counted(slow)[2] > done[2] + 20, 60, "both paths have requests")
+    takes_requests(client, slow)
     assert load.running
     said = client.run(f"cut -d' ' -f3- {SESSION}/events")
     assert said.splitlines()[0] == "active by a user" and "standby by a user" in said, said
