@@ -13,8 +13,7 @@ use ibmsg_proto::{
         KeysError,
         OpOutcome,
         Range,
-        Refusal,
-        Way, //
+        Refusal, //
     },
     outcome::Cause,
     wire::{
@@ -106,7 +105,7 @@ impl Memory {
         }
         let op = GetOp {
             number,
-            get: Get::new(handle, range, Way::Push),
+            get: Get::new(handle, range),
             pages: Some(pages),
             landing: Landing::None,
             deadline,
@@ -245,7 +244,7 @@ impl Memory {
         if is_orphan && !op.get.is_posted() {
             return;
         }
-        match op.get.step(&mut self.keys, id) {
+        match op.get.step(&mut self.keys, id, false) {
             GetStep::Request { part, to, id } => {
                 op.landing = Landing::Wanted(part, to, id);
                 self.request = id;
@@ -275,6 +274,7 @@ impl Memory {
             | GetStep::Wait
             | GetStep::Ask(_)
             | GetStep::Return(..)
+            | GetStep::Map { .. }
             | GetStep::Read { .. } => {}
         }
     }

@@ -358,6 +358,7 @@ impl Memory {
                     addr,
                     range,
                     rights,
+                    readable: false,
                 };
                 self.answer(handle, piece, Ok(key));
             }

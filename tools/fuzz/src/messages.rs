@@ -303,6 +303,7 @@ pub(crate) fn memory(bytes: &[u8]) {
                     addr: 0,
                     range,
                     rights,
+                    readable: false,
                 };
                 ignore(keys.answered(handle, at, Ok(key)));
             }

@@ -2,6 +2,9 @@
 
 //! GET: by RDMA READ, or as a push of the peer's kernel.
 //!
+//! RDMA READ needs devices at both ends that lose none of its bytes. The asker knows its own device; the owner's kernel
+//! says with each key whether its device is one ([`super::Key::readable`]).
+//!
 //! A GET changes nothing at the peer, so it is repeated from its beginning after a move. What lands in the
 //! asker's own memory is fenced by the asker alone: its queue pair is drained, or the landing key is
 //! invalidated, before the GET is repeated or ends. So its outcome is always certain.
@@ -10,15 +13,6 @@ use super::keys::Access;
 use super::range::{Handle, Range, Refusal, Rights, MAX_WORK};
 use super::Keys;
 
-/// How the bytes move.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Way {
-    /// RDMA READs by this kernel.
-    Read,
-    /// WRITEs by the peer's kernel: for devices whose READ may lose bytes, at either end.
-    Push,
-}
-
 /// What to do next for a GET.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum GetStep {
@@ -26,7 +20,14 @@ pub enum GetStep {
     Ask(u64),
     /// Send RETURN for this piece of this handle, and ask again.
     Return(Handle, u64),
-    /// Post a READ: [`Get::completed`] with `place` when it has completed.
+    /// Map this part of the program's buffer for a READ: [`Get::mapped`], or [`Get::not_mapped`].
+    Map {
+        /// Offsets of the memory.
+        part: Range,
+        /// The first byte's place in the program's buffer.
+        to: u64,
+    },
+    /// Post a READ to what was mapped last: [`Get::completed`] with `place` when it has completed.
     Read {
         /// Offsets of the memory.
         part: Range,
@@ -59,6 +60,10 @@ pub enum GetStep {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Landing {
     None,
+    /// Of a READ: it is being mapped.
+    Mapping,
+    /// Of a READ: it is mapped.
+    Mapped,
     /// GET was sent.
     Open(u32),
     /// GOT has arrived, and the key is still valid.
@@ -72,7 +77,6 @@ enum Landing {
 pub struct Get {
     handle: Handle,
     range: Range,
-    way: Way,
     at: u64,
     posted: u32,
     landing: Landing,
@@ -81,11 +85,10 @@ pub struct Get {
 
 impl Get {
     /// A GET from these offsets.
-    pub const fn new(handle: Handle, range: Range, way: Way) -> Self {
+    pub const fn new(handle: Handle, range: Range) -> Self {
         Self {
             handle,
             range,
-            way,
             at: 0,
             posted: 0,
             landing: Landing::None,
@@ -113,19 +116,29 @@ impl Get {
 
     /// Whether bytes may be on their way. A channel may leave a connection that works only if no GET of it says so.
     pub const fn is_posted(&self) -> bool {
-        self.posted > 0 || !matches!(self.landing, Landing::None)
+        self.posted > 0
+            || matches!(
+                self.landing,
+                Landing::Open(_) | Landing::Landed | Landing::Closing
+            )
     }
 
     /// What to do next, while the channel's [`crate::channel::Channel::conn`] has a connection. `id`: a number for the
-    /// record that no other has on this connection; `None` while the peer executes as many GETs as it may.
-    pub fn step<const N: usize>(&mut self, keys: &mut Keys<N>, id: Option<u32>) -> GetStep {
+    /// record that no other has on this connection; `None` while the peer executes as many GETs as it may. `reads`: whether
+    /// this side's device may be trusted with RDMA READ. A GET that is to begin nothing new has neither.
+    pub fn step<const N: usize>(
+        &mut self,
+        keys: &mut Keys<N>,
+        id: Option<u32>,
+        reads: bool,
+    ) -> GetStep {
         match self.landing {
-            Landing::Open(_) | Landing::Closing => return GetStep::Wait,
+            Landing::Open(_) | Landing::Closing | Landing::Mapping => return GetStep::Wait,
             Landing::Landed => {
                 self.landing = Landing::Closing;
                 return GetStep::Invalidate;
             }
-            Landing::None => {}
+            Landing::None | Landing::Mapped => {}
         }
         let ends = self.refused.is_some();
         let Some((piece, part)) = self.range.work(self.at).filter(|_| !ends) else {
@@ -134,22 +147,43 @@ impl Get {
                 _ => GetStep::Wait,
             };
         };
-        match self.way {
-            Way::Read => self.read(keys, piece, part),
-            Way::Push => self.request(part, id),
+        match reads && keys.may_be_readable() {
+            true => self.read(keys, (piece, part), id),
+            false => self.request(part, id),
         }
     }
 
-    fn read<const N: usize>(&mut self, keys: &mut Keys<N>, piece: u64, part: Range) -> GetStep {
+    fn read<const N: usize>(
+        &mut self,
+        keys: &mut Keys<N>,
+        (piece, part): (u64, Range),
+        id: Option<u32>,
+    ) -> GetStep {
         let read = Rights {
             read: true,
             write: false,
         };
         match keys.access(self.handle, &self.range, (piece, &part), read) {
-            Access::At { rkey, addr, place } => {
+            Access::At {
+                place,
+                readable: false,
+                ..
+            } => {
+                keys.done(place);
+                self.request(part, id)
+            }
+            Access::At { place, .. } if self.landing != Landing::Mapped => {
+                keys.done(place);
+                self.landing = Landing::Mapping;
+                GetStep::Map { part, to: self.at }
+            }
+            Access::At {
+                rkey, addr, place, ..
+            } => {
                 let to = self.at;
                 self.at = self.at.saturating_add(part.len());
                 self.posted = self.posted.saturating_add(1);
+                self.landing = Landing::None;
                 GetStep::Read {
                     part,
                     to,
@@ -182,6 +216,21 @@ impl Get {
         match self.posted {
             0 => GetStep::Ended(self.refused),
             _ => GetStep::Wait,
+        }
+    }
+
+    /// The part that [`GetStep::Map`] names is mapped.
+    pub fn mapped(&mut self) {
+        if self.landing == Landing::Mapping {
+            self.landing = Landing::Mapped;
+        }
+    }
+
+    /// The part that [`GetStep::Map`] names cannot be mapped, or is not mapped any more.
+    pub fn not_mapped(&mut self, why: Refusal) {
+        if matches!(self.landing, Landing::Mapping | Landing::Mapped) {
+            self.landing = Landing::None;
+            self.refused = self.refused.or(Some(why));
         }
     }
 

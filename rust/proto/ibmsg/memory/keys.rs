@@ -62,7 +62,12 @@ struct Entry {
 /// Where an operation finds memory of the peer.
 pub(super) enum Access {
     /// There, with this key; `place` is for [`Keys::done`].
-    At { rkey: u32, addr: u64, place: usize },
+    At {
+        rkey: u32,
+        addr: u64,
+        place: usize,
+        readable: bool,
+    },
     /// ASK for this piece comes first.
     Ask(u64),
     /// RETURN for this piece of this handle comes first.
@@ -79,6 +84,8 @@ pub struct Keys<const N: usize> {
     entries: [Option<Entry>; N],
     limit: usize,
     clock: u64,
+    /// What the last key said about RDMA READ.
+    readable: Option<bool>,
 }
 
 impl<const N: usize> Keys<N> {
@@ -89,6 +96,7 @@ impl<const N: usize> Keys<N> {
             // Lossless: u16 to usize.
             limit: limit as usize,
             clock: 0,
+            readable: None,
         }
     }
 
@@ -161,6 +169,7 @@ impl<const N: usize> Keys<N> {
                 rkey: key.rkey,
                 addr,
                 place,
+                readable: key.readable,
             },
             Err(refusal) => {
                 self.done(place);
@@ -199,10 +208,16 @@ impl<const N: usize> Keys<N> {
                     Ok(key) => State::Has(key),
                     Err(refusal) => State::Refused(refusal),
                 };
+                self.readable = key.ok().map(|key| key.readable).or(self.readable);
                 Ok(())
             }
             _ => Err(KeysError::NotAsked),
         }
+    }
+
+    /// Whether RDMA READ may be used on this connection, as far as is known: yes until a key has said no.
+    pub const fn may_be_readable(&self) -> bool {
+        !matches!(self.readable, Some(false))
     }
 
     /// A work request that used the key at the place has completed.
@@ -251,5 +266,6 @@ impl<const N: usize> Keys<N> {
     /// The connection is lost, and its queue pair drained: there are no keys, and no work requests.
     pub fn lost(&mut self) {
         self.entries = [None; N];
+        self.readable = None;
     }
 }

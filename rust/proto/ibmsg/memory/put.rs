@@ -91,7 +91,9 @@ impl Put {
             write: true,
         };
         match keys.access(self.handle, &self.range, (piece, &part), write) {
-            Access::At { rkey, addr, place } => {
+            Access::At {
+                rkey, addr, place, ..
+            } => {
                 let from = self.at;
                 self.at = self.at.saturating_add(part.len());
                 self.posted = self.posted.saturating_add(1);

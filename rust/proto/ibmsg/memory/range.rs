@@ -184,6 +184,8 @@ pub struct Key {
     pub range: Range,
     /// The rights of the handle.
     pub rights: Rights,
+    /// RDMA READ may be used: the owner's device answers it without fail. Otherwise a GET is a push.
+    pub readable: bool,
 }
 
 impl Key {

@@ -10,6 +10,7 @@ pub const MAX_KEYS: u16 = 1024;
 pub struct MemoryTerms {
     keys: u16,
     pushes: u16,
+    reads: bool,
 }
 
 impl MemoryTerms {
@@ -19,8 +20,22 @@ impl MemoryTerms {
         match (keys, pushes) {
             (0, _) | (_, 0) => None,
             _ if keys > MAX_KEYS || pushes > MAX_KEYS => None,
-            _ => Some(Self { keys, pushes }),
+            _ => Some(Self {
+                keys,
+                pushes,
+                reads: false,
+            }),
         }
+    }
+
+    /// The same terms of a side that knows what KEY says about RDMA READ, or does not.
+    pub const fn with_reads(self, reads: bool) -> Self {
+        Self { reads, ..self }
+    }
+
+    /// Whether the side knows what KEY says about RDMA READ ([`super::Key::readable`]).
+    pub const fn reads(&self) -> bool {
+        self.reads
     }
 
     /// Keys: 1 to [`MAX_KEYS`].

@@ -6,7 +6,7 @@ use ibmsg_proto::limits::FIRST;
 use ibmsg_proto::memory::export::Unmapping;
 use ibmsg_proto::memory::{
     range, Bodies, Export, GetStep, GrantError, Granted, Handle, Key, Keys, MemoryTerms, OpOutcome,
-    Put, PutStep, Range, Refusal, Rights, Unmap, Want, Way, MAX_KEYS, MAX_WORK, PIECE,
+    Put, PutStep, Range, Refusal, Rights, Unmap, Want, MAX_KEYS, MAX_WORK, PIECE,
 };
 use ibmsg_proto::receive::Receiver;
 use ibmsg_proto::send::{Next, SendLimits, Sender};
@@ -94,6 +94,7 @@ fn records_are_those_of_the_page() {
         addr: 0x1817_1615_1413_1211,
         range: Range::new(0x1000, 0x0010_0000).unwrap(),
         rights: RW,
+        readable: false,
     };
     golden(
         MemoryRecord::Key(KeyRecord {
@@ -103,6 +104,20 @@ fn records_are_those_of_the_page() {
             key: Ok(key),
         }),
         "10000000 40000000 07000000 01020304 01020304 05060708 02010000 00000000
+         11121314 15161718 00100000 00000000 00001000 00000000 03000000 00000000",
+    );
+    let readable = Key {
+        readable: true,
+        ..key
+    };
+    golden(
+        MemoryRecord::Key(KeyRecord {
+            channel,
+            handle,
+            piece,
+            key: Ok(readable),
+        }),
+        "10010000 40000000 07000000 01020304 01020304 05060708 02010000 00000000
          11121314 15161718 00100000 00000000 00001000 00000000 03000000 00000000",
     );
     golden(
@@ -173,6 +188,15 @@ fn terms_travel_in_bytes_that_others_ignore() {
     open(plain).encode(&mut without).unwrap();
     with[33..40].fill(0);
     assert_eq!(with, without);
+    let terms = MemoryTerms::new(0x0201, 0x03).map(|terms| terms.with_reads(true));
+    let window = plain.with_memory(terms);
+    let mut reads = [0; 64];
+    open(window).encode(&mut reads).unwrap();
+    assert_eq!(&reads[32..40], hex("02 05 0102 0300 0000"));
+    assert_eq!(
+        Records::of(&reads[..len]).next(),
+        Some(Ok(Record::Open(open(window))))
+    );
     for (keys, pushes) in [(0, 1), (1, 0), (MAX_KEYS + 1, 1), (1, MAX_KEYS + 1)] {
         assert_eq!(MemoryTerms::new(keys, pushes), None);
     }
@@ -287,6 +311,7 @@ fn key(range: Range, rights: Rights) -> Key {
         addr: 0x5000,
         range,
         rights,
+        readable: true,
     }
 }
 
@@ -398,30 +423,125 @@ fn a_push_ends_when_its_landing_key_is_invalid() {
     let mut keys = Keys::<4>::new(1);
     let most = u64::from(MAX_WORK);
     let range = Range::new(3, most + 1).unwrap();
-    let mut get = memory_get(range, Way::Push);
-    assert_eq!(get.step(&mut keys, None), GetStep::Wait);
+    let mut get = memory_get(range);
+    assert_eq!(get.step(&mut keys, None, false), GetStep::Wait);
     let request = |start, len, to, id| GetStep::Request {
         part: Range::new(start, len).unwrap(),
         to,
         id,
     };
-    assert_eq!(get.step(&mut keys, Some(5)), request(3, most, 0, 5));
+    assert_eq!(get.step(&mut keys, Some(5), false), request(3, most, 0, 5));
     assert!(!get.got(6, None));
     assert!(get.got(5, None));
     assert!(!get.got(5, None));
-    assert_eq!(get.step(&mut keys, Some(6)), GetStep::Invalidate);
-    assert_eq!(get.step(&mut keys, Some(6)), GetStep::Wait);
+    assert_eq!(get.step(&mut keys, Some(6), false), GetStep::Invalidate);
+    assert_eq!(get.step(&mut keys, Some(6), false), GetStep::Wait);
     get.invalidated();
     // The rest is asked for when the first landing zone is closed.
-    assert_eq!(get.step(&mut keys, Some(6)), request(3 + most, 1, most, 6));
+    assert_eq!(
+        get.step(&mut keys, Some(6), false),
+        request(3 + most, 1, most, 6)
+    );
     assert!(get.got(6, None));
-    assert_eq!(get.step(&mut keys, Some(7)), GetStep::Invalidate);
+    assert_eq!(get.step(&mut keys, Some(7), false), GetStep::Invalidate);
     get.invalidated();
-    assert_eq!(get.step(&mut keys, Some(7)), GetStep::Ended(None));
+    assert_eq!(get.step(&mut keys, Some(7), false), GetStep::Ended(None));
 }
 
-fn memory_get(range: Range, way: Way) -> ibmsg_proto::memory::Get {
-    ibmsg_proto::memory::Get::new(handle(), range, way)
+fn memory_get(range: Range) -> ibmsg_proto::memory::Get {
+    ibmsg_proto::memory::Get::new(handle(), range)
+}
+
+#[test]
+fn a_read_needs_a_key_that_allows_it_and_a_buffer() {
+    let mut keys = Keys::<4>::new(4);
+    let most = u64::from(MAX_WORK);
+    let range = Range::new(0, most + 1).unwrap();
+    let mut get = memory_get(range);
+    // A GET that begins nothing new asks for nothing.
+    assert_eq!(get.step(&mut keys, None, false), GetStep::Wait);
+    assert_eq!(get.step(&mut keys, None, true), GetStep::Ask(0));
+    assert_eq!(get.step(&mut keys, None, true), GetStep::Wait);
+    keys.answered(handle(), 0, Ok(key(range, RW))).unwrap();
+    let part = |start, len| Range::new(start, len).unwrap();
+    let map = |start, len| GetStep::Map {
+        part: part(start, len),
+        to: start,
+    };
+    let read = |start, len| GetStep::Read {
+        part: part(start, len),
+        to: start,
+        rkey: 9,
+        addr: 0x5000 + start,
+        place: 0,
+    };
+    assert_eq!(get.step(&mut keys, None, true), map(0, most));
+    assert_eq!(get.step(&mut keys, None, true), GetStep::Wait);
+    assert!(!get.is_posted() && keys.may_return(handle()));
+    // The key has gone meanwhile; the buffer stays mapped.
+    get.mapped();
+    assert_eq!(get.step(&mut keys, None, true), GetStep::Ask(0));
+    keys.answered(handle(), 0, Ok(key(range, RW))).unwrap();
+    assert_eq!(get.step(&mut keys, None, true), read(0, most));
+    assert!(get.is_posted() && !keys.may_return(handle()));
+    // The rest is mapped while the first part is on its way.
+    assert_eq!(get.step(&mut keys, None, true), map(most, 1));
+    get.mapped();
+    assert_eq!(get.step(&mut keys, None, true), read(most, 1));
+    assert_eq!(get.step(&mut keys, None, true), GetStep::Wait);
+    get.completed(&mut keys, 0);
+    get.completed(&mut keys, 0);
+    assert_eq!(get.step(&mut keys, None, true), GetStep::Ended(None));
+    assert!(keys.may_return(handle()));
+}
+
+#[test]
+fn a_get_is_a_push_where_the_owner_cannot_be_read() {
+    let mut keys = Keys::<4>::new(4);
+    let range = Range::new(0, 8).unwrap();
+    let mut get = memory_get(range);
+    assert_eq!(get.step(&mut keys, Some(1), true), GetStep::Ask(0));
+    let lossy = Key {
+        readable: false,
+        ..key(range, RW)
+    };
+    keys.answered(handle(), 0, Ok(lossy)).unwrap();
+    let request = GetStep::Request {
+        part: range,
+        to: 0,
+        id: 1,
+    };
+    assert_eq!(get.step(&mut keys, Some(1), true), request);
+    // The key is not in use, and the next GET does not ask.
+    assert!(keys.may_return(handle()));
+    let mut next = memory_get(range);
+    let request = GetStep::Request {
+        part: range,
+        to: 0,
+        id: 2,
+    };
+    assert_eq!(next.step(&mut keys, Some(2), true), request);
+    // By another connection, the owner may have another device.
+    (get.lost(), keys.lost());
+    assert_eq!(get.step(&mut keys, Some(3), true), GetStep::Ask(0));
+}
+
+#[test]
+fn a_read_without_a_mapping_is_refused() {
+    let mut keys = Keys::<4>::new(4);
+    let range = Range::new(0, 8).unwrap();
+    let mut get = memory_get(range);
+    assert_eq!(get.step(&mut keys, None, true), GetStep::Ask(0));
+    keys.answered(handle(), 0, Ok(key(range, RW))).unwrap();
+    assert!(matches!(
+        get.step(&mut keys, None, true),
+        GetStep::Map { .. }
+    ));
+    get.not_mapped(Refusal::Resources);
+    // Only what was to be mapped can fail.
+    get.mapped();
+    let ended = GetStep::Ended(Some(Refusal::Resources));
+    assert_eq!(get.step(&mut keys, None, true), ended);
 }
 
 #[test]

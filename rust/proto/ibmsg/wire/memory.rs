@@ -19,6 +19,8 @@ const GOT_LEN: usize = 24;
 
 /// RETURN: of the whole handle.
 const ALL: u8 = 1;
+/// KEY: RDMA READ may be used.
+const READABLE: u8 = 1;
 /// KEY and GOT: no refusal.
 const OK: u16 = 0;
 
@@ -201,6 +203,7 @@ impl MemoryRecord {
     pub(crate) fn decode(head: &Head, body: &[u8]) -> Result<Self, WireError> {
         head.flags_within(match head.ty {
             TYPE_RETURN => ALL,
+            TYPE_KEY => READABLE,
             _ => 0,
         })?;
         let mut r = Reader::new(body);
@@ -271,6 +274,10 @@ impl KeyRecord {
         let mut head = Head::new(TYPE_KEY, self.channel, Seq::new(0));
         head.detail = refused(self.key.err());
         let key = self.key.ok();
+        head.flags = match key {
+            Some(Key { readable: true, .. }) => READABLE,
+            _ => 0,
+        };
         head.number = key.map_or(0, |key| key.rkey);
         head.write(w, KEY_LEN);
         w.u64(self.handle.to_wire());
@@ -295,6 +302,7 @@ impl KeyRecord {
                 addr,
                 range: Range::new(start, len).ok_or(WireError::Memory)?,
                 rights: Rights::from_wire(rights).ok_or(WireError::Memory)?,
+                readable: head.flags & READABLE != 0,
             }),
         };
         Ok(Self {

@@ -65,12 +65,16 @@ fn read_window(head: &Head, r: &mut Reader<'_>) -> Result<Window, WireError> {
 const MEMORY: u8 = 1;
 /// A side that has publishing.
 const PUBLISH: u8 = 2;
+/// A side with memory that knows the flag of KEY about RDMA READ.
+const READS: u8 = 4;
 
 /// Seven bytes that a peer without both ignores, and sends as zeroes.
 fn write_features(window: &Window, w: &mut Writer<'_>) {
     let (memory, publish) = (window.memory(), window.publishing());
     let flag = |has: bool, flag: u8| if has { flag } else { 0 };
-    w.u8(flag(memory.is_some(), MEMORY) | flag(publish.is_some(), PUBLISH));
+    w.u8(flag(memory.is_some(), MEMORY)
+        | flag(publish.is_some(), PUBLISH)
+        | flag(memory.is_some_and(|memory| memory.reads()), READS));
     w.u16(memory.map_or(0, |memory| memory.keys()));
     w.u16(memory.map_or(0, |memory| memory.pushes()));
     w.u16(publish.map_or(0, |publish| publish.subscriptions()));
@@ -81,7 +85,7 @@ fn read_features(head: &Head, window: Window, r: &mut Reader<'_>) -> Result<Wind
     let mut field = || r.u16().ok_or(head.short());
     let (keys, pushes, subscriptions) = (field()?, field()?, field()?);
     let (memory, publish) = (
-        MemoryTerms::new(keys, pushes),
+        MemoryTerms::new(keys, pushes).map(|terms| terms.with_reads(features & READS != 0)),
         PublishTerms::new(subscriptions),
     );
     if features & MEMORY != 0 && memory.is_none() {

@@ -45,11 +45,13 @@ pub enum Bug {
     HastyRelocation,
     /// The death of the owner leaves handles that nobody has used.
     DeathSparesIdle,
+    /// Every key says that RDMA READ may be used.
+    WrongReadable,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 20] = [
+    pub const ALL: [Bug; 21] = [
         Bug::NoServerFence,
         Bug::NoClientFence,
         Bug::FreeBeforeInvalid,
@@ -70,5 +72,6 @@ impl Bug {
         Bug::TooManyKeys,
         Bug::HastyRelocation,
         Bug::DeathSparesIdle,
+        Bug::WrongReadable,
     ];
 }

@@ -27,6 +27,8 @@ pub enum Violation {
     Uncertain(usize),
     /// An operation ended twice.
     Twice(usize),
+    /// A READ of memory whose device may lose bytes of it.
+    LossyRead(usize),
     /// A GET got bytes that were never there in its time.
     OldBytes(usize),
     /// A message was delivered before a PUT that precedes it.

@@ -5,7 +5,6 @@
 use ibmsg_proto::memory::export::Unmapping;
 use ibmsg_proto::memory::{
     Export, Get, GetStep, Handle, Key, KeysError, OpOutcome, Put, PutStep, Range, Rights, Unmap,
-    Way,
 };
 use ibmsg_proto::outcome::{Cause, Outcome};
 use ibmsg_proto::send::{Next, Progress};
@@ -61,9 +60,8 @@ impl World<'_> {
             schedule::What::Get(slot, first, cells, stale) => {
                 let handle = self.pick(1 - side, usize::from(slot), stale);
                 let range = Range::new(u64::from(first) * CELL, u64::from(cells) * CELL);
-                let way = if self.sch.reads { Way::Read } else { Way::Push };
                 let op = self.begin(side, Sort::Get, cells);
-                let get = Get::new(handle, range.expect("a range"), way);
+                let get = Get::new(handle, range.expect("a range"));
                 self.hosts[side].gets.push((op, get, 0));
             }
             schedule::What::Send => {
@@ -453,6 +451,7 @@ impl World<'_> {
             addr: u64::from(rkey) << 32,
             range,
             rights: if no_rights { BOTH } else { rights },
+            readable: self.sch.reads[side] || self.is(Bug::WrongReadable),
         }))
     }
 
@@ -802,11 +801,15 @@ impl World<'_> {
             let (op, get, _) = &mut host.gets[n];
             let op = *op;
             let handle = get.handle();
-            match get.step(&mut host.keys, id) {
+            match get.step(&mut host.keys, id, self.sch.reads[side]) {
                 GetStep::Ask(piece) => self.ask(side, handle, piece),
                 GetStep::Return(old, piece) => {
                     self.give_key_back(side, old, piece);
                     continue;
+                }
+                GetStep::Map { .. } => {
+                    let lag = 1 + self.chance(100);
+                    self.after(lag, Ev::Mapped(side, epoch, op));
                 }
                 GetStep::Read {
                     part,
@@ -815,6 +818,9 @@ impl World<'_> {
                     addr,
                     place,
                 } => {
+                    if !self.sch.reads[1 - side] {
+                        self.log.fail(Violation::LossyRead(op));
+                    }
                     let wr = Wr::Get { op, to, place };
                     let cells = cells(&part);
                     let pkt = Pkt::Read {
@@ -867,6 +873,14 @@ impl World<'_> {
             addr: u64::from(rkey) << 32,
         };
         self.hosts[side].control.push_back(MemoryRecord::Get(get));
+    }
+
+    /// The buffer of a GET is mapped for a READ.
+    pub(super) fn landing_mapped(&mut self, side: usize, op: usize) {
+        let mut gets = self.hosts[side].gets.iter_mut();
+        if let Some((_, get, _)) = gets.find(|g| g.0 == op) {
+            get.mapped();
+        }
     }
 
     /// The landing key of a GET is invalid.

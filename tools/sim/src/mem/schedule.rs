@@ -80,8 +80,8 @@ pub struct Schedule {
     pub lag: Time,
     /// Queue pairs take up to this to drain.
     pub drain: Time,
-    /// READs lose no bytes.
-    pub reads: bool,
+    /// Whose device may be trusted with RDMA READ.
+    pub reads: [bool; 2],
     /// Keys of each side that the peer may have.
     pub keys: u16,
     /// What programs do.
@@ -102,7 +102,7 @@ impl Schedule {
             retry: r.between(1, 8) * MS,
             lag: [100, 1000, 6 * MS][r.below(3) as usize],
             drain: [200, 200, 5 * MS][r.below(3) as usize],
-            reads: r.below(2) == 0,
+            reads: [[true; 2], [false; 2], [true, false], [false, true]][r.below(4) as usize],
             keys: [1, 2, 4][r.below(3) as usize],
             ops: Vec::new(),
             faults: Vec::new(),

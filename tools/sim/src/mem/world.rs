@@ -31,6 +31,8 @@ pub enum Ev {
     Invalid(usize, u32, usize),
     /// LOCAL_INV of a landing key has completed.
     Closed(usize, u32, usize, u32),
+    /// The buffer of a GET is mapped for this attempt.
+    Mapped(usize, u32, usize),
     /// The client tries to connect a path.
     Connect(usize),
     /// An attempt is complete.
@@ -205,6 +207,11 @@ impl<'s> World<'s> {
                 if self.attempts[epoch as usize].qp[side] == Qp::Ready {
                     self.attempts[epoch as usize].keys[side].remove(&rkey);
                     self.landing_closed(side, op);
+                }
+            }
+            Ev::Mapped(side, epoch, op) => {
+                if self.attempts[epoch as usize].qp[side] == Qp::Ready {
+                    self.landing_mapped(side, op);
                 }
             }
             Ev::Connect(path) => self.connect(path),
