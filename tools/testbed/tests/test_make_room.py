@@ -28,7 +28,7 @@ class Cache:
         self.made = 0
 
     def add(self, key, days):
-        """Builds of another checkout, last written to so many days ago."""
+        """Builds of another checkout, whose latest file is that many days old."""
         for kind in ("modules", "cargo"):
             made = self.folder / kind / key / "fast" / "ibtrs.ko"
             made.parent.mkdir(parents=True)
