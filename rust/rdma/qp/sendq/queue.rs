@@ -78,6 +78,9 @@ impl SendQueue {
     /// Capacity for work requests and scatter elements that wait for the doorbell; those of the
     /// longest chain.
     pub(super) const BATCH_WRS: usize = 96;
+    /// Entries that are enough for two of the longest chains, with what waits for the next signalled request.
+    // CAST: A small constant.
+    const COMMON: u32 = 2 * (Self::BATCH_WRS as u32 + Credits::SIGNAL_EVERY);
     pub(super) const BATCH_SGES: usize = 272;
 
     /// Creates the state for a queue of `depth` entries, each of at most `max_sges` elements, of
@@ -106,10 +109,13 @@ impl SendQueue {
         })
     }
 
-    /// Leaves that many entries to chains with [`Entries::All`], but no more than a third of all.
+    /// Leaves that many entries to chains with [`Entries::All`], but so many to others that these do not wait for each
+    /// other longer than they must; of a short queue, two thirds.
     pub(crate) fn with_reserve(self, reserve: u32) -> Self {
+        let depth = self.credits.depth;
+        let most = depth.saturating_sub(Self::COMMON).max(depth / 3);
         Self {
-            reserve: reserve.min(self.credits.depth / 3),
+            reserve: reserve.min(most),
             ..self
         }
     }
@@ -545,6 +551,9 @@ struct CreditMark {
 }
 
 impl Credits {
+    /// The most requests until one is signalled.
+    const SIGNAL_EVERY: u32 = 64;
+
     fn new(depth: u32) -> Result<Self> {
         // INVARIANT: There is no request yet.
         Ok(Self {
@@ -552,7 +561,7 @@ impl Credits {
             taken: 0,
             done: 0,
             signalled: 0,
-            signal_every: (depth / 4).clamp(1, 64).into(),
+            signal_every: (depth / 4).clamp(1, Self::SIGNAL_EVERY).into(),
             signals: Ring::new(depth as usize)?,
         })
     }

@@ -338,6 +338,16 @@ mod suite {
         );
         // A device with short queues has room for others as well.
         assert_eq!(super::queue()?.with_reserve(DEPTH).reserve, DEPTH / 3);
+        // One of 1,024 entries leaves them for an invalidation of each of 512 requests, and for other chains.
+        let reserve = |wanted| {
+            Ok::<_, Error>(
+                SendQueue::new(1024, 4, DOMAIN)?
+                    .with_reserve(wanted)
+                    .reserve,
+            )
+        };
+        assert_eq!(reserve(513)?, 513);
+        assert_eq!(reserve(1024)?, 1024 - SendQueue::COMMON);
         Ok(())
     }
 
