@@ -382,12 +382,13 @@ enum ibmsg_state {
 #define IBMSG_IOC_ACCEPT	_IO(IBMSG_IOC, 2)	/* struct ibmsg_accept */
 #define IBMSG_IOC_INFO		_IO(IBMSG_IOC, 3)	/* struct ibmsg_info */
 /*
- * On a channel, no argument: this program takes and writes no more messages.  Those that it has written are
- * still sent; EV_CLOSED tells when all of them are queued.  Closing the file does the same, and tells nobody.
+ * On a channel, no argument (a third one is ignored): this program takes and writes no more messages.  Those that it
+ * has written are still sent; EV_CLOSED tells when all of them are queued.  Closing the file does the same, and tells
+ * nobody.
  */
 #define IBMSG_IOC_SHUTDOWN	_IO(IBMSG_IOC, 4)
 #define IBMSG_IOC_CALL		_IO(IBMSG_IOC, 5)	/* struct ibmsg_call */
-/* On a channel, no argument: sends what waits for other messages, IBMSG_F_MORE. */
+/* On a channel, no argument (a third one is ignored): sends what waits for other messages, IBMSG_F_MORE. */
 #define IBMSG_IOC_FLUSH		_IO(IBMSG_IOC, 6)
 #define IBMSG_IOC_TUNE		_IO(IBMSG_IOC, 7)	/* struct ibmsg_tune */
 #define IBMSG_IOC_MAP		_IO(IBMSG_IOC, 8)	/* struct ibmsg_map */
