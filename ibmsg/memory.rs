@@ -47,7 +47,13 @@ use ibmsg_proto::{
     wire::MemoryRecord, //
 };
 use ibtrs_core::messages::memory::Device;
-use kernel::prelude::*;
+use kernel::{
+    prelude::*,
+    sync::atomic::{
+        Atomic,
+        Relaxed, //
+    }, //
+};
 use kx::deque::Deque;
 use patience::{
     Course,
@@ -87,6 +93,14 @@ const MAX_ANSWERS: usize = 48;
 const MAX_RECORDS: usize = MAX_ANSWERS + KEYS + MAX_PUSHES + 2 * KEYS + MAX_GETS;
 /// Writes of a channel that the connection may have at a time, so that others have their turn.
 const MAX_WRITES: usize = 2;
+
+/// Number of eras so far, of all channels. What was begun in one may end when its channel has gone, and another one has
+/// that number, on the same connection: it must not be taken for work of the other one.
+static ERAS: Atomic<u64> = Atomic::new(0);
+
+fn next_era() -> u64 {
+    ERAS.fetch_add(1, Relaxed)
+}
 
 /// What the memory of a channel is charged for: everything that it may ever need.
 const CHARGE: u64 = 48 << 10;
@@ -179,8 +193,8 @@ pub(crate) struct Memory {
     channel: u32,
     /// The connection that keys, work requests and records belong to.
     on: Option<Conn>,
-    /// Changes when the channel has left that.
-    era: u32,
+    /// One that no channel has had before, since the channel has left its last connection.
+    era: u64,
     /// The number of the last operation.
     number: u32,
     /// The number of the last record GET.
@@ -230,7 +244,7 @@ impl Memory {
         let this = Self {
             channel,
             on: None,
-            era: 0,
+            era: next_era(),
             number: 0,
             request: 0,
             exports: KVec::with_capacity(MAX_EXPORTS, flags)?,
@@ -288,7 +302,7 @@ impl Memory {
     /// have gone with it.
     pub(crate) fn left(&mut self) {
         self.on = None;
-        self.era = self.era.wrapping_add(1);
+        self.era = next_era();
         while let Some(handle) = self.granted.fence() {
             if let Some(slot) = self.slot_of(handle) {
                 slot.export.invalidated();

@@ -20,11 +20,11 @@ use kx::user::UserPages;
 
 use super::Memory;
 
-/// What is to be done. `era`: the result counts only as long as the channel has not left its connection.
+/// What is to be done. `era`: the result counts only for the same channel, as long as it has not left its connection.
 pub(crate) enum Job {
     /// Registers a key for the peer.
     Register {
-        era: u32,
+        era: u64,
         at: usize,
         pages: Arc<UserPages>,
         from: usize,
@@ -34,7 +34,7 @@ pub(crate) enum Job {
     },
     /// Maps what the peer has asked for.
     MapPush {
-        era: u32,
+        era: u64,
         number: u32,
         pages: Arc<UserPages>,
         from: usize,
@@ -42,7 +42,7 @@ pub(crate) enum Job {
     },
     /// Registers the landing zone of a GET.
     Land {
-        era: u32,
+        era: u64,
         number: u32,
         pages: Arc<UserPages>,
         from: usize,
@@ -51,7 +51,7 @@ pub(crate) enum Job {
     },
     /// Maps the buffer of a PUT.
     MapPut {
-        era: u32,
+        era: u64,
         number: u32,
         pages: Arc<UserPages>,
     },
@@ -60,24 +60,24 @@ pub(crate) enum Job {
 /// What was done.
 pub(crate) enum Done {
     Registered {
-        era: u32,
+        era: u64,
         at: usize,
         key: (Range, Rights),
         region: Result<Region>,
     },
     MappedPush {
-        era: u32,
+        era: u64,
         number: u32,
         source: Result<Source>,
     },
     Landed {
-        era: u32,
+        era: u64,
         number: u32,
         region: Result<Region>,
     },
     /// [`Memory::did`] returns this: the PUT is in the queue of messages.
     MappedPut {
-        era: u32,
+        era: u64,
         number: u32,
         source: Result<Source>,
     },

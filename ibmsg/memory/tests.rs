@@ -216,6 +216,25 @@ mod cases {
         Ok(())
     }
 
+    /// The number of a channel may be used again while a buffer of the former one is being mapped.
+    #[test]
+    fn what_was_mapped_for_another_channel_is_not_for_this_one() -> Result {
+        let (former, mut memory) = (memory()?, memory()?);
+        let number = 1;
+        let mapped = |era| Done::MappedPut {
+            era,
+            number,
+            source: Err(ENOMEM),
+        };
+        assert!(memory.did(mapped(former.era), &Full(0), 0).is_none());
+        let own = memory.era;
+        assert!(memory.did(mapped(own), &Full(0), 0).is_some());
+        memory.left();
+        assert!(memory.did(mapped(own), &Full(0)).is_none());
+        assert!(memory.era != own && memory.era != former.era);
+        Ok(())
+    }
+
     #[test]
     fn operations_have_places_numbers_and_one_outcome() -> Result {
         let mut memory = memory()?;
