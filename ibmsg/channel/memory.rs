@@ -246,7 +246,8 @@ impl Chan {
         }
     }
 
-    /// Queues the PUT with a number in its place, for which the caller has memory. If that is impossible, it has that outcome.
+    /// Queues the PUT with a number in its place, for which the caller has memory. If that is impossible, it has that
+    /// outcome; if nobody waits for it any more, it does not begin.
     pub(crate) fn start_put(
         &mut self,
         number: u32,
@@ -255,6 +256,9 @@ impl Chan {
         place: KBox<MaybeUninit<Sent>>,
         put: KBox<MaybeUninit<PutOp>>,
     ) {
+        if !self.may_begin(number) {
+            return self.cancel(reserved);
+        }
         let put = KBox::write(put, PutOp::new(number, handle, range, pages));
         match self.commit(reserved, Body::new(), place) {
             Ok(()) => self.out.add_put(put),
@@ -262,13 +266,17 @@ impl Chan {
         }
     }
 
-    /// Begins the GET with a number, which may take until `deadline`. If that is impossible, it has that outcome.
+    /// Begins the GET with a number, which may take until `deadline`. If that is impossible, it has that outcome; if nobody
+    /// waits for it any more, it does not begin.
     pub(crate) fn start_get(
         &mut self,
         number: u32,
         (handle, range, pages): Copied,
         deadline: Option<u64>,
     ) {
+        if !self.may_begin(number) {
+            return;
+        }
         let begun = match (self.may_have_memory(), &mut self.memory) {
             (Ok(_), Some(memory)) => memory.begin_get(number, handle, range, pages, deadline),
             (Err(e), _) => Err(e),
@@ -278,6 +286,11 @@ impl Chan {
             Ok(()) => self.expires_at(deadline),
             Err(e) => self.end_op(number, e),
         }
+    }
+
+    fn may_begin(&self, number: u32) -> bool {
+        let memory = self.memory.as_ref();
+        memory.is_some_and(|memory| memory.may_begin(number))
     }
 
     fn end_op(&mut self, number: u32, error: Error) {

@@ -97,13 +97,12 @@ impl Memory {
         }
     }
 
-    /// Attaches the command that waits for an operation, which has not begun.
+    /// Attaches the command that waits for an operation, which has not begun. If it was cancelled meanwhile, it fails.
     pub(crate) fn attach_op(&mut self, number: u32, command: Command) {
         let mut waiters = self.waiters.iter_mut();
         match waiters.find(|waiter| waiter.number == number) {
             Some(Waiter {
                 waits: Waits::Command(place),
-                outcome: None,
                 ..
             }) => *place = Some(command),
             _ => command.fail(ECANCELED),
@@ -111,19 +110,25 @@ impl Memory {
     }
 
     /// The command that waits for an operation is to end at once. Returns it, unless it is being completed, or is not
-    /// attached.
+    /// attached: then it ends when it is. Nobody waits for the operation any more, so that it does not begin if it has
+    /// not.
     pub(crate) fn detach_op(&mut self, number: u32) -> Option<Command> {
-        let mut waiters = self.waiters.iter_mut();
-        let waiter = waiters.find(|waiter| waiter.number == number && waiter.outcome.is_none())?;
-        let Waits::Command(command) = &mut waiter.waits else {
-            return None;
-        };
-        let command = command.take();
-        if command.is_none() {
-            // It is being issued, and ends when it is attached.
-            waiter.outcome = Some(Err(Errno::ECANCELED));
+        let mut waiters = self.waiters.iter();
+        let at = waiters.position(|waiter| {
+            let is_command = matches!(waiter.waits, Waits::Command(_));
+            waiter.number == number && is_command && waiter.outcome.is_none()
+        })?;
+        match self.waiters.remove(at).ok()?.waits {
+            Waits::Command(command) => command,
+            Waits::Task(_) => None,
         }
-        command
+    }
+
+    /// Whether somebody waits for an operation, which is to begin. If not, its command was cancelled, and may have
+    /// completed: nothing of it may reach the memory of either program.
+    pub(crate) fn may_begin(&self, number: u32) -> bool {
+        let mut waiters = self.waiters.iter();
+        waiters.any(|waiter| waiter.number == number && waiter.outcome.is_none())
     }
 
     /// Takes the outcome of an operation, if it has ended.

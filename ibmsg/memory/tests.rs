@@ -248,8 +248,10 @@ mod cases {
         assert_eq!(memory.begin_op(Waits::Command(None)), Err(EAGAIN));
         let first = numbers[0];
         assert_eq!(memory.take_outcome(first), None);
+        assert!(memory.may_begin(first));
         memory.end_op(first, Ok(()));
         memory.end_op(first, Err(ibtrs_proto::Errno::EIO));
+        assert!(!memory.may_begin(first));
         assert_eq!(memory.take_outcome(first), Some(Ok(())));
         assert_eq!(memory.take_outcome(first), None);
         // After as many as there are numbers, one that is in use is left out.
@@ -261,6 +263,25 @@ mod cases {
         }
         memory.leave_op(another);
         assert!(memory.waiters.is_empty());
+        Ok(())
+    }
+
+    /// As the ring of a program may go while a worker issues its commands.
+    #[test]
+    fn a_command_that_is_cancelled_while_it_is_issued_does_not_begin() -> Result {
+        let mut memory = memory()?;
+        for _ in 0..2 * MAX_OPS {
+            let number = memory.begin_op(Waits::Command(None))?;
+            // It is not attached yet, so it is not this caller's to complete.
+            assert!(memory.detach_op(number).is_none());
+            assert!(!memory.may_begin(number) && memory.waiters.is_empty());
+            assert!(memory.detach_op(number).is_none());
+        }
+        // One that is being completed stays so.
+        let number = memory.begin_op(Waits::Command(None))?;
+        memory.end_op(number, Ok(()));
+        assert!(memory.detach_op(number).is_none());
+        assert_eq!(memory.take_outcome(number), Some(Ok(())));
         Ok(())
     }
 
