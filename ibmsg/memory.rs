@@ -102,6 +102,9 @@ fn next_era() -> u64 {
     ERAS.fetch_add(1, Relaxed)
 }
 
+/// For how long registrations wait for a place in a queue, in microseconds, unless work of the channel completes before.
+const PAUSE_US: u64 = 5_000;
+
 /// What the memory of a channel is charged for: everything that it may ever need.
 const CHARGE: u64 = 48 << 10;
 
@@ -220,6 +223,8 @@ pub(crate) struct Memory {
     due: Option<u64>,
     /// The PUT whose buffer is to be mapped.
     to_map: Option<put::ToMap>,
+    /// Until when there is no registration, as there was no place in a queue.
+    pause: Option<u64>,
     /// GETs of this side that may be unanswered.
     most_gets: usize,
 }
@@ -263,6 +268,7 @@ impl Memory {
             patience: Patience::new(),
             due: None,
             to_map: None,
+            pause: None,
             most_gets: usize::from(peer.pushes()).min(MAX_GETS),
         };
         Ok(KBox::new(this, flags)?)
@@ -321,7 +327,7 @@ impl Memory {
         while self.records.pop_front().is_some() {}
         self.answers = 0;
         (self.writes, self.abandoned) = (0, 0);
-        self.to_map = None;
+        (self.to_map, self.pause) = (None, None);
         for slot in &mut self.exports {
             slot.is_told = false;
         }
@@ -427,6 +433,8 @@ impl Memory {
 
     /// A work request has completed. Returns the PUT that a write was for, and the place of its key.
     pub(crate) fn completed(&mut self, cookie: u64) -> Option<(u32, usize)> {
+        // It has left its place in the queue.
+        self.pause = None;
         match Cookie::from_bits(cookie) {
             Cookie::Key(place) => self.key_is_invalid(place),
             Cookie::Push(number) => self.pushed(number),
@@ -469,6 +477,10 @@ impl Memory {
         self.advance_gets(device, is_over, &mut course);
         if self.abandoned > 0 {
             course.wait_for_device(&mut self.patience);
+        }
+        self.pause = self.pause.filter(|until| *until > now);
+        if let Some(until) = self.pause {
+            course.looks_again_at(until);
         }
         self.due = course.due;
         Advanced {

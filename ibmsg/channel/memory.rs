@@ -235,11 +235,11 @@ impl Chan {
     }
 
     /// What may sleep was done.
-    pub(crate) fn memory_did(&mut self, done: memory::Done, device: &dyn Device) {
+    pub(crate) fn memory_did(&mut self, done: memory::Done, device: &dyn Device, now: u64) {
         let Some(memory) = &mut self.memory else {
             return;
         };
-        if let Some((number, source)) = memory.did(done, device) {
+        if let Some((number, source)) = memory.did(done, device, now) {
             if let Some(put) = self.out.put_mut(number) {
                 put.mapped(source);
             }

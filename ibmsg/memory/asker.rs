@@ -324,14 +324,14 @@ impl Memory {
     }
 
     /// Whether there is one.
-    pub(super) fn wants_asker_job(&self) -> bool {
+    pub(super) fn wants_landing(&self) -> bool {
         self.gets
             .iter()
             .any(|op| matches!(op.landing, Landing::Wanted(..)))
     }
 
     /// The next landing zone that is to be registered.
-    pub(super) fn job_of_asker(&mut self) -> Option<Job> {
+    pub(super) fn job_of_landing(&mut self) -> Option<Job> {
         let era = self.era;
         let mut gets = self.gets.iter_mut();
         let op = gets.find(|op| matches!(op.landing, Landing::Wanted(..)))?;

@@ -276,19 +276,20 @@ impl Memory {
         }
     }
 
-    /// Whether there is one.
-    pub(super) fn wants_owner_job(&self) -> bool {
-        self.places
-            .iter()
-            .any(|place| matches!(place, Place::Wanted(..)))
-            || self
-                .pushes
-                .iter()
-                .any(|push| push.state == PushState::Wanted)
+    /// Whether there is a key to be registered.
+    pub(super) fn wants_key(&self) -> bool {
+        let mut places = self.places.iter();
+        places.any(|place| matches!(place, Place::Wanted(..)))
     }
 
-    /// The next registration or mapping for the peer.
-    pub(super) fn job_of_owner(&mut self) -> Option<Job> {
+    /// Whether there is memory to be mapped.
+    pub(super) fn wants_push(&self) -> bool {
+        let mut pushes = self.pushes.iter();
+        pushes.any(|push| push.state == PushState::Wanted)
+    }
+
+    /// The next registration for the peer.
+    pub(super) fn job_of_key(&mut self) -> Option<Job> {
         for at in 0..self.places.len() {
             let Some(Place::Wanted(handle, piece)) = self.places.get(at) else {
                 continue;
@@ -316,10 +317,13 @@ impl Memory {
                 return Some(job);
             }
         }
-        let at = self
-            .pushes
-            .iter()
-            .position(|push| push.state == PushState::Wanted)?;
+        None
+    }
+
+    /// The next mapping for the peer.
+    pub(super) fn job_of_push(&mut self) -> Option<Job> {
+        let mut pushes = self.pushes.iter();
+        let at = pushes.position(|push| push.state == PushState::Wanted)?;
         let era = self.era;
         let push = self.pushes.get_mut(at)?;
         push.state = PushState::Busy;

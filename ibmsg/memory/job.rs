@@ -18,7 +18,10 @@ use kernel::{
 };
 use kx::user::UserPages;
 
-use super::Memory;
+use super::{
+    Memory,
+    PAUSE_US, //
+};
 
 /// What is to be done. `era`: the result counts only for the same channel, as long as it has not left its connection.
 pub(crate) enum Job {
@@ -138,8 +141,8 @@ impl Job {
 }
 
 impl Done {
-    /// Whether there was no room, and the same should be tried again a little later.
-    pub(crate) fn is_again(&self) -> bool {
+    /// Whether there was no place in the queue, and the same is to be tried again after a pause.
+    fn is_again(&self) -> bool {
         matches!(
             self,
             Self::Registered {
@@ -156,22 +159,31 @@ impl Done {
 impl Memory {
     /// Whether there is something to do that may sleep.
     pub(crate) fn has_job(&self) -> bool {
-        self.to_map.is_some() || self.wants_owner_job() || self.wants_asker_job()
+        let registers = self.pause.is_none() && (self.wants_key() || self.wants_landing());
+        self.to_map.is_some() || self.wants_push() || registers
     }
 
     /// The next thing to do.
     pub(crate) fn next_job(&mut self) -> Option<Job> {
-        if let Some(job) = self.job_of_put() {
+        if let Some(job) = self.job_of_put().or_else(|| self.job_of_push()) {
             return Some(job);
         }
-        if let Some(job) = self.job_of_owner() {
-            return Some(job);
+        if self.pause.is_some() {
+            return None;
         }
-        self.job_of_asker()
+        self.job_of_key().or_else(|| self.job_of_landing())
     }
 
     /// It was done. Returns the PUT whose buffer is mapped.
-    pub(crate) fn did(&mut self, done: Done, device: &dyn Device) -> Option<(u32, Result<Source>)> {
+    pub(crate) fn did(
+        &mut self,
+        done: Done,
+        device: &dyn Device,
+        now: u64,
+    ) -> Option<(u32, Result<Source>)> {
+        if done.is_again() {
+            self.pause = Some(now + PAUSE_US);
+        }
         match done {
             Done::Registered {
                 era,

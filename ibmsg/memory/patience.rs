@@ -78,9 +78,13 @@ impl Course {
         if is_over || patience.until == Patience::NEVER {
             patience.until = self.now + limit_us;
         }
-        let until = patience.until;
-        self.due = Some(self.due.map_or(until, |due| due.min(until)));
+        self.looks_again_at(patience.until);
         is_over
+    }
+
+    /// Looks at the memory again at a time, or before.
+    pub(super) fn looks_again_at(&mut self, at: u64) {
+        self.due = Some(self.due.map_or(at, |due| due.min(at)));
     }
 }
 

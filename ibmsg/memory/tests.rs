@@ -8,7 +8,9 @@ use super::*;
 use ibmsg_proto::{
     memory::{
         Handle,
-        Refusal, //
+        Range,
+        Refusal,
+        Rights, //
     },
     wire::{
         Ask,
@@ -230,8 +232,44 @@ mod cases {
         let own = memory.era;
         assert!(memory.did(mapped(own), &Full(0), 0).is_some());
         memory.left();
-        assert!(memory.did(mapped(own), &Full(0)).is_none());
+        assert!(memory.did(mapped(own), &Full(0), 0).is_none());
         assert!(memory.era != own && memory.era != former.era);
+        Ok(())
+    }
+
+    /// A GET waits for a landing zone in the same way.
+    #[test]
+    fn a_full_queue_is_not_asked_again_at_once() -> Result {
+        let mut memory = memory()?;
+        let full = |memory: &mut Memory, now| {
+            // Nothing is granted, so the place is wanted for ever.
+            memory.places[0] = Place::Busy(handle(0)?, 0, true);
+            let done = Done::Registered {
+                era: memory.era,
+                at: 0,
+                key: (Range::new(0, 1).ok_or(EINVAL)?, Rights::default()),
+                region: Err(EAGAIN),
+            };
+            assert!(memory.did(done, &Full(0), now).is_none());
+            assert!(matches!(memory.places[0], Place::Wanted(..)));
+            assert!(!memory.has_job() && memory.next_job().is_none());
+            Ok::<(), Error>(())
+        };
+        let look = |memory: &mut Memory, now| {
+            let _ = memory.advance(Some((ON, &Full(0))), false, false, now);
+            (memory.has_job(), memory.due())
+        };
+        full(&mut memory, 7)?;
+        assert_eq!(look(&mut memory, 8), (false, Some(7 + PAUSE_US)));
+        assert_eq!(look(&mut memory, 7 + PAUSE_US), (true, None));
+        // Work that has completed has left a place.
+        full(&mut memory, 20)?;
+        let _ = memory.completed(Cookie::Push(3).to_bits(CHANNEL));
+        assert!(memory.has_job());
+        // So has a connection that is lost.
+        full(&mut memory, 30)?;
+        memory.left();
+        assert!(!memory.has_job() && look(&mut memory, 31).1.is_none());
         Ok(())
     }
 

@@ -54,8 +54,6 @@ use crate::{
     types::now, //
 };
 
-/// For how long registrations wait for room in a queue, in milliseconds.
-const PAUSE_MS: u32 = 5;
 /// Things that are done before other work of the machine gets its turn.
 const BATCH: usize = 16;
 
@@ -337,19 +335,14 @@ impl Side {
     ///
     /// *may sleep*
     pub(super) fn memory_work(&self) {
-        let mut is_again = false;
         for _ in 0..BATCH {
             let Some((id, (on, conn), job)) = self.next_job() else {
-                if is_again {
-                    self.0.memory.enqueue_in(self.0.clone(), PAUSE_MS);
-                }
                 return;
             };
             let Some(device) = conn.memory() else {
                 continue;
             };
             let done = job.run(device);
-            is_again |= done.is_again();
             self.did_job(id, on, device, done);
         }
         self.0.memory.enqueue(self.0.clone());
@@ -387,7 +380,7 @@ impl Side {
             // A channel of the same number may be another one by now; what was done is then of no use to it.
             let chan = state.chans.get_mut(&id);
             if let Some(chan) = chan.filter(|chan| chan.memory_on() == Some(on)) {
-                chan.memory_did(done, device);
+                chan.memory_did(done, device, now());
                 self.done(state, id);
             }
         });
