@@ -246,7 +246,8 @@ pub(crate) struct Charge {
 }
 
 impl Charge {
-    /// Counts memory that a program publishes on the channel.
+    /// Counts memory that a program publishes on the channel, in the accounts that the channel has counted for since it was
+    /// opened, with the limits that these have now.
     ///
     /// # Context
     ///
@@ -357,6 +358,12 @@ mod tests {
         assert_eq!(charge.publish(11).err(), Some(EDQUOT));
         assert_eq!((portal.get().published(), host.get().published()), (50, 50));
         let second = charge.publish(10)?;
+        // A limit that is changed is for what comes next.
+        host.change(|account| account.max_published = 61);
+        drop(charge.publish(1)?);
+        host.change(|account| account.max_published = 1);
+        assert_eq!(charge.publish(1).err(), Some(EDQUOT));
+        assert_eq!((portal.get().published(), host.get().published()), (60, 60));
         // It counts as long as it is pinned, also without its channel.
         drop((charge, first));
         assert_eq!((portal.get().published(), host.get().published()), (10, 10));

@@ -96,7 +96,8 @@ impl Chan {
         Ok(self.memory.is_none().then_some(terms))
     }
 
-    /// Publishes pages of the program, which count in the accounts of the channel.
+    /// Publishes pages of the program, which count in the accounts of the channel: as whole pages, however little of them
+    /// is published.
     ///
     /// # Errors
     ///
@@ -108,11 +109,10 @@ impl Chan {
         pages: Arc<UserPages>,
     ) -> Result<Handle> {
         self.may_have_memory()?;
-        let counted = self
-            .charge
-            .as_ref()
-            .map(|charge| charge.publish(range.len()));
-        let counted = counted.transpose()?;
+        // CAST: Lossless.
+        let bytes = pages.pinned_len() as u64;
+        let charge = self.charge.as_ref();
+        let counted = charge.map(|charge| charge.publish(bytes)).transpose()?;
         let memory = self.memory.as_mut().ok_or(EPIPE)?;
         memory.publish(range, rights, (pages, counted))
     }

@@ -359,6 +359,11 @@ impl UserPages {
         self.len
     }
 
+    /// Bytes of the pages that are pinned, which may be many more.
+    pub fn pinned_len(&self) -> usize {
+        self.pinned.count * PAGE_SIZE
+    }
+
     /// The pieces of contiguous memory that are `len` bytes from `at` on, each of at most `most` bytes: the first
     /// page, where the piece begins in it, and its length.
     ///

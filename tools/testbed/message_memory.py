@@ -418,6 +418,17 @@ def limited(session: str, name: str, folder: str) -> None:
     for handle in (second, third):
         unmap(fd, handle)
     assert published() == 0
+    # Pages count, not bytes: one byte takes as much, and two bytes may take two pages.
+    one, two = map_memory(fd, at(memory) + 7, 1, offset=7), map_memory(fd, at(memory) + PAGE - 1, 2, offset=PAGE - 1)
+    assert published() == 3 * PAGE
+    most = (1 << 20) // PAGE
+    dots = [map_memory(fd, at(memory), PAGE * (most // 2)), map_memory(fd, at(memory), PAGE * (most // 2 - 4))]
+    last = map_memory(fd, at(memory), 1)
+    with messages.fails(errno.EDQUOT):
+        map_memory(fd, at(memory), 1)
+    for handle in (one, two, last, *dots):
+        unmap(fd, handle)
+    assert published() == 0
     # A program that ends.
     allow(0)
     map_memory(fd, at(memory), PIECE)
