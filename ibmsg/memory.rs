@@ -42,7 +42,8 @@ use ibmsg_proto::{
     memory::{
         Granted,
         Keys,
-        MemoryTerms, //
+        MemoryTerms,
+        Refusal, //
     },
     wire::MemoryRecord, //
 };
@@ -141,6 +142,14 @@ pub(crate) enum Refused {
     Later,
     /// The peer must not send that.
     Breach(&'static str),
+}
+
+/// Why an operation fails whose memory could not be mapped or registered.
+fn refusal_of(error: Error) -> Refusal {
+    match error {
+        EOPNOTSUPP => Refusal::Device,
+        _ => Refusal::Resources,
+    }
 }
 
 /// What a completed work request was for: [`Upper::completed`](crate::link::Upper::completed) has it as a number.

@@ -12,8 +12,7 @@ use ibmsg_proto::{
         Handle,
         KeysError,
         OpOutcome,
-        Range,
-        Refusal, //
+        Range, //
     },
     outcome::Cause,
     wire::{
@@ -42,6 +41,7 @@ use super::{
         Course,
         Patience, //
     },
+    refusal_of,
     Cookie,
     Job,
     Memory,
@@ -382,10 +382,10 @@ impl Memory {
             Err(_) if op.is_orphan => op.lost(),
             // It is tried again.
             Err(EAGAIN) => op.landing = Landing::Wanted(part, to, id),
-            // It cannot be told apart from a peer that has no memory for it.
-            Err(_) => {
+            // It cannot be told apart from a peer that cannot do it.
+            Err(e) => {
                 op.landing = Landing::None;
-                let _ = op.get.got(id, Some(Refusal::Resources));
+                let _ = op.get.got(id, Some(refusal_of(e)));
             }
         }
     }

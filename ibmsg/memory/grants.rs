@@ -36,6 +36,7 @@ use kx::user::UserPages;
 
 use super::{
     patience::Patience,
+    refusal_of,
     Cookie,
     Job,
     Memory,
@@ -373,12 +374,12 @@ impl Memory {
             }
             // It is tried again.
             Err(EAGAIN) if may => *place = Place::Wanted(handle, piece),
-            Err(_) => {
+            Err(e) => {
                 *place = Place::Ending;
                 self.granted.end(at);
                 self.key_is_invalid(at);
                 if may {
-                    self.answer(handle, piece, Err(Refusal::Resources));
+                    self.answer(handle, piece, Err(refusal_of(e)));
                 }
             }
         }
@@ -413,9 +414,9 @@ impl Memory {
                 // Behind what was written.
                 self.got_record(id, None);
             }
-            Err(_) => {
+            Err(e) => {
                 self.pushed(number);
-                self.got_record(id, Some(Refusal::Resources));
+                self.got_record(id, Some(refusal_of(e)));
             }
         }
     }

@@ -156,6 +156,20 @@ impl Done {
     }
 }
 
+impl Done {
+    /// Whether the device does not see the memory as it is.
+    pub(crate) fn is_unsupported(&self) -> bool {
+        match self {
+            Self::Registered { region, .. } | Self::Landed { region, .. } => {
+                matches!(region, Err(EOPNOTSUPP))
+            }
+            Self::MappedPush { source, .. } | Self::MappedPut { source, .. } => {
+                matches!(source, Err(EOPNOTSUPP))
+            }
+        }
+    }
+}
+
 impl Memory {
     /// Whether there is something to do that may sleep.
     pub(crate) fn has_job(&self) -> bool {

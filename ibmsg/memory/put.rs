@@ -43,6 +43,7 @@ use kx::user::UserPages;
 
 use super::{
     ops::told,
+    refusal_of,
     Cookie,
     Job,
     Memory,
@@ -60,8 +61,8 @@ pub(crate) struct PutOp {
     source: Option<Source>,
     /// That is being done.
     is_mapping: bool,
-    /// It cannot be done.
-    has_failed: bool,
+    /// Why its buffer cannot be mapped.
+    failed: Option<Refusal>,
     /// The peer may still be writing to its own memory what was posted by a former connection.
     is_unfenced: bool,
 }
@@ -91,7 +92,7 @@ impl PutOp {
             pages: Some(pages),
             source: None,
             is_mapping: false,
-            has_failed: false,
+            failed: None,
             is_unfenced: false,
         }
     }
@@ -124,7 +125,7 @@ impl PutOp {
         self.is_mapping = false;
         match source {
             Ok(source) => self.source = self.pages.is_some().then_some(source),
-            Err(_) => self.has_failed = true,
+            Err(e) => self.failed = Some(refusal_of(e)),
         }
     }
 
@@ -161,12 +162,12 @@ impl Memory {
         }
         let channel = self.channel;
         loop {
-            if op.has_failed {
+            if let Some(refusal) = op.failed {
                 if op.put.is_posted() {
                     return Next::Wait;
                 }
                 let outcome = op.put.failed(tx, item);
-                return Next::Failed(told(outcome, Some(Refusal::Resources), Cause::Closed));
+                return Next::Failed(told(outcome, Some(refusal), Cause::Closed));
             }
             let Some(source) = &op.source else {
                 if let Some(pages) = op.pages.as_ref().filter(|_| !op.is_mapping) {

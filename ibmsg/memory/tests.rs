@@ -237,6 +237,17 @@ mod cases {
         Ok(())
     }
 
+    #[test]
+    fn memory_that_the_device_does_not_see_is_refused_in_its_own_way() {
+        assert_eq!(
+            refusal_of(EOPNOTSUPP).errno(),
+            ibtrs_proto::Errno::EOPNOTSUPP
+        );
+        for error in [ENOMEM, ENOBUFS, EINVAL] {
+            assert_eq!(refusal_of(error), Refusal::Resources);
+        }
+    }
+
     /// A GET waits for a landing zone in the same way.
     #[test]
     fn a_full_queue_is_not_asked_again_at_once() -> Result {

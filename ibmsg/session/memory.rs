@@ -343,6 +343,13 @@ impl Side {
                 continue;
             };
             let done = job.run(device);
+            if done.is_unsupported() {
+                kx::pr_warn_ratelimited!(
+                    "{}: channel {}: no GET or PUT: the RDMA device of this machine reaches memory of programs only by copies of the kernel (swiotlb); boot without swiotlb=force, or use a device that reaches all memory (EOPNOTSUPP)\n",
+                    self.name(),
+                    id
+                );
+            }
             self.did_job(id, on, device, done);
         }
         self.0.memory.enqueue(self.0.clone());

@@ -364,8 +364,8 @@ impl UserPages {
         self.pinned.count * PAGE_SIZE
     }
 
-    /// The pieces of contiguous memory that are `len` bytes from `at` on, each of at most `most` bytes: the first
-    /// page, where the piece begins in it, and its length.
+    /// The pieces of contiguous memory that are `len` bytes from `at` on, each of at most `most` bytes, or of a page: the
+    /// first page, where the piece begins in it, and its length. Each but the last one ends with a page.
     ///
     /// # Errors
     ///
@@ -412,6 +412,14 @@ pub struct Spans<'a> {
     most: usize,
 }
 
+/// Bytes that a piece may have which begins at `offset` in its first page, so that it has at most `most` bytes, or those of
+/// that page, and ends with a page.
+const fn span_limit(offset: usize, most: usize) -> usize {
+    let end = offset.saturating_add(most) / PAGE_SIZE * PAGE_SIZE;
+    let end = if end == 0 { PAGE_SIZE } else { end };
+    end - offset
+}
+
 impl Iterator for Spans<'_> {
     type Item = Span;
 
@@ -422,8 +430,9 @@ impl Iterator for Spans<'_> {
         let (first, offset) = (self.next / PAGE_SIZE, self.next % PAGE_SIZE);
         let Page(page) = *self.pages.get(first)?;
         let mut len = PAGE_SIZE - offset;
+        let most = self.left.min(span_limit(offset, self.most));
         let (mut last, mut at) = (page, first + 1);
-        while len < self.left.min(self.most) {
+        while len < most {
             let Some(Page(other)) = self.pages.get(at).copied() else {
                 break;
             };
@@ -433,9 +442,34 @@ impl Iterator for Spans<'_> {
             }
             (last, at, len) = (other, at + 1, len + PAGE_SIZE);
         }
-        let len = len.min(self.left).min(self.most);
+        let len = len.min(most);
         self.next += len;
         self.left -= len;
         Some(Span { page, offset, len })
+    }
+}
+
+#[cfg(IBTRS_KUNIT)]
+#[kernel::macros::kunit_tests(kx_user)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_end_with_pages() {
+        for (offset, most, limit) in [
+            (0, PAGE_SIZE, PAGE_SIZE),
+            (7, PAGE_SIZE, PAGE_SIZE - 7),
+            (0, 3 * PAGE_SIZE + 1, 3 * PAGE_SIZE),
+            (1, 3 * PAGE_SIZE + 1, 3 * PAGE_SIZE - 1),
+            (PAGE_SIZE - 1, 2 * PAGE_SIZE, PAGE_SIZE + 1),
+            // A device that maps less than a page fails for itself.
+            (9, 1, PAGE_SIZE - 9),
+        ] {
+            assert_eq!(span_limit(offset, most), limit);
+        }
+        for offset in [0, 5, PAGE_SIZE - 1] {
+            let limit = span_limit(offset, usize::MAX);
+            assert!(limit > 1 << 30 && (offset + limit) % PAGE_SIZE == 0);
+        }
     }
 }

@@ -58,7 +58,7 @@ unsafe impl Send for DmaUser {}
 unsafe impl Sync for DmaUser {}
 
 impl DmaUser {
-    /// The longest piece that is mapped as one.
+    /// The longest piece that is mapped as one, if the device maps as much.
     const SPAN: usize = 1 << 30;
     /// Spans that are mapped before other work of the machine gets its turn.
     const PORTION: usize = 256;
@@ -81,7 +81,9 @@ impl DmaUser {
         len: usize,
         dir: Direction,
     ) -> Result<Self> {
-        let count = pages.spans(at, len, Self::SPAN)?.count();
+        let dev = pd.device();
+        let most = Self::SPAN.min(dev.max_mapping_bytes());
+        let count = pages.spans(at, len, most)?.count();
         if count == 0 {
             return Err(EINVAL);
         }
@@ -93,8 +95,7 @@ impl DmaUser {
             room: Some(KeepNode::new(GFP_KERNEL)?),
             pd: ManuallyDrop::new(pd.clone()),
         };
-        let dev = pd.device();
-        for (number, span) in pages.spans(at, len, Self::SPAN)?.enumerate() {
+        for (number, span) in pages.spans(at, len, most)?.enumerate() {
             if number % Self::PORTION == Self::PORTION - 1 {
                 cond_resched();
             }

@@ -90,6 +90,8 @@ pub enum Refusal {
     Range,
     /// A limit of the owner's kernel, or its memory.
     Resources,
+    /// A device does not see memory of programs as it is, but copies of it.
+    Device,
 }
 
 impl Refusal {
@@ -100,6 +102,7 @@ impl Refusal {
             Self::Access => Errno::EACCES,
             Self::Range => Errno::ERANGE,
             Self::Resources => Errno::ENOBUFS,
+            Self::Device => Errno::EOPNOTSUPP,
         }
     }
 
@@ -109,6 +112,7 @@ impl Refusal {
             Errno::ESTALE | Errno::EIO => Self::Stale,
             Errno::EACCES => Self::Access,
             Errno::ERANGE => Self::Range,
+            Errno::EOPNOTSUPP => Self::Device,
             _ => Self::Resources,
         }
     }

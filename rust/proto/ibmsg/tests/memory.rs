@@ -155,14 +155,23 @@ fn records_are_those_of_the_page() {
         "13000000 38000000 07000000 05000000 01020304 05060708 02010000 00000000
          11121314 15161718 00100000 01020304 00000000 00000000",
     );
-    golden(
-        MemoryRecord::Got(Got {
-            channel,
-            id: 5,
-            refused: Some(Refusal::Range),
-        }),
-        "14002200 18000000 07000000 05000000 00000000 00000000",
-    );
+    let refusals = [
+        (Refusal::Stale, "7400"),
+        (Refusal::Access, "0d00"),
+        (Refusal::Range, "2200"),
+        (Refusal::Resources, "6900"),
+        (Refusal::Device, "5f00"),
+    ];
+    for (refusal, errno) in refusals {
+        golden(
+            MemoryRecord::Got(Got {
+                channel,
+                id: 5,
+                refused: Some(refusal),
+            }),
+            &format!("1400{errno} 18000000 07000000 05000000 00000000 00000000"),
+        );
+    }
 }
 
 #[test]
