@@ -580,6 +580,9 @@ impl Chan {
             (Take::Nothing, None) => Take::Nothing,
             (Take::Nothing, Some(End { is_told: true, .. })) => Take::End,
             (Take::Nothing, Some(end)) => {
+                if let Some((tag, position, why)) = self.cut_off() {
+                    return inbox::unsubscribed(tag, position, why, room);
+                }
                 let (taken, queued) = self.progress();
                 inbox::closed(end.reason, taken, queued, &mut self.answer, room)
             }
@@ -593,6 +596,7 @@ impl Chan {
         let answer = self.answer.len() as usize;
         match (self.inbox.next_len(answer), self.end) {
             (Some(len), _) => len,
+            (None, Some(End { is_told: false, .. })) if self.cut_off().is_some() => HEADER_LEN,
             (None, Some(End { is_told: false, .. })) => HEADER_LEN + answer,
             _ => 0,
         }
@@ -611,6 +615,9 @@ impl Chan {
                 if let Some(end) = &mut self.end {
                     end.is_told = true;
                 }
+            }
+            Taken::Event(header, _) if header.event == Some(Event::Unsubscribed) => {
+                self.subscriptions.retain(|(tag, _)| *tag != header.tag);
             }
             Taken::Notice(_) | Taken::Event(..) => {}
         }

@@ -105,7 +105,8 @@ enum ibmsg_event {
 	/*
 	 * A subscription has ended.  id is the position of the entry that would have been next; status is why: 0: as
 	 * this program wanted; ENOBUFS: it was slow, and the publisher does not wait; ESTALE: IBMSG_SUB_EXACT, and the
-	 * log does not have that entry any more; ERANGE: it has never had it; ESHUTDOWN: the portal was closed;
+	 * log does not have that entry any more; ERANGE: it has never had it; ESHUTDOWN: the portal was closed, or
+	 * the publisher has closed its end of the channel, and EV_CLOSED follows;
 	 * EMSGSIZE: an entry was longer than this program takes.
 	 */
 	IBMSG_EV_UNSUBSCRIBED	= 18,

@@ -224,6 +224,20 @@ pub(crate) fn closed(reason: u16, taken: u64, queued: u64, answer: &mut Body, ro
     with_answer(header, answer, room)
 }
 
+/// The event of the end of a subscription that the publisher has left without a word.
+pub(crate) fn unsubscribed(tag: u64, position: u64, why: Option<Errno>, room: usize) -> Take {
+    if room < HEADER_LEN {
+        return Take::TooLong;
+    }
+    let header = Header {
+        id: position,
+        tag,
+        status: why.map_or(0, status),
+        ..event(Event::Unsubscribed)
+    };
+    Take::Item(Taken::Event(header, Body::new()))
+}
+
 /// What a program can read, and has not read.
 ///
 /// # Invariants
@@ -518,7 +532,7 @@ impl Inbox {
                     self.key_revoked = Some(header.status);
                 }
                 Some(Event::Draining | Event::KeyRevoked) => {}
-                // Those are among the messages.
+                // Those are among the messages, or come again as long as the channel has the subscription.
                 Some(Event::Subscribed | Event::Lost | Event::Unsubscribed) | None => {}
             },
         }

@@ -432,6 +432,19 @@ impl Chan {
         let _ = self.subscriptions.push_within_capacity(it);
     }
 
+    /// The end of a subscription of which the program is to be told next, with its tag: the publisher's program has closed its
+    /// end, or has died, and its kernel had no credits, or no time, to say so for each subscription before. This needs no
+    /// memory, and comes behind all messages. After another end of the channel, subscriptions go on by another one.
+    pub(super) fn cut_off(&self) -> Option<(u64, u64, Option<Errno>)> {
+        let end = self.end?;
+        if end.is_told || end.reason != 0 || self.is_shut {
+            return None;
+        }
+        let (tag, it) = self.subscriptions.first()?;
+        let (position, why) = it.cut_off();
+        Some((*tag, position, why))
+    }
+
     /// Makes what the other end has sent of publishing a message for the program.
     pub(super) fn takes_news(
         &mut self,

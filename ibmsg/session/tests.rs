@@ -976,6 +976,11 @@ mod suite {
     }
 
     #[test]
+    fn subscriptions_end_when_the_publisher_exits() -> Result {
+        super::publish::exits(&Queue::new(Options::unbound(), fmt!("ibmsg-test"))?)
+    }
+
+    #[test]
     fn what_is_wrong_of_publishing_is_refused() -> Result {
         super::publish::refuses(&Queue::new(Options::unbound(), fmt!("ibmsg-test"))?)
     }

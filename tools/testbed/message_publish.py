@@ -364,6 +364,40 @@ def dies() -> None:
     os.close(server)
 
 
+def exits() -> None:
+    """A publisher exits right after it has published, with all of its files: however far behind a subscriber is, it is told
+    where each of its subscriptions has ended, before the channel does."""
+    for kills in (False, True):
+        portal = bind("news")
+        client, server = join(portal, "news", opts(recv_msgs=4))
+        for tag in (1, 2):
+            subscribe(client, tag)
+        has_subscribers(portal, 1, 1)
+        has_subscribers(portal, 2, 1)
+
+        def publishes(kills=kills, portal=portal, client=client) -> None:
+            os.close(client)
+            for at in range(10):
+                write(portal, body_of(at, 8), tag=1)
+            if kills:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        pid = child(publishes)
+        os.close(portal)
+        os.close(server)
+        os.waitpid(pid, 0)
+        readers, message = {1: Reader(client), 2: Reader(client)}, None
+        while message is None or message.event != CLOSED:
+            message = wait_one(client)
+            if message.event != CLOSED:
+                assert readers[message.tag].ended is None, message
+                readers[message.tag].take(message)
+        assert message.status == 0 and os.read(client, 1000) == b""
+        assert [reader.ended for reader in readers.values()] == [errno.ESHUTDOWN] * 2, readers
+        assert readers[2].next == 0 and len(readers[1].got) < 10, len(readers[1].got)
+        os.close(client)
+
+
 def wrong() -> None:
     """What the kernel refuses."""
     portal = bind("news")

@@ -181,6 +181,59 @@ pub(super) fn lives(queue: &Arc<Queue>) -> Result {
     Ok(())
 }
 
+/// The publisher's program exits, whatever of it goes first, while the subscriber does not read: both subscriptions end
+/// with an event, where they are, before the channel does.
+pub(super) fn exits(queue: &Arc<Queue>) -> Result {
+    for is_portal_first in [false, true] {
+        let (mut world, portal) = world(0, queue)?;
+        set(&world, &portal, 8, Policy::Wait)?;
+        for tag in [TAG, 1] {
+            ask(&world, tag, subscribe(From::First))?;
+        }
+        world.run()?;
+        // More than there are credits for.
+        for _ in 0..8 {
+            ensure!(publish(&portal, 10)?);
+        }
+        world.run()?;
+        if is_portal_first {
+            world.portals.unbind(&portal);
+        }
+        world.sides[1].release(1);
+        world.run()?;
+        if !is_portal_first {
+            world.portals.unbind(&portal);
+        }
+        let (mut next, mut ended, mut closed) = (0, [None; 2], false);
+        while let Some((header, is_right)) = world.take(0) {
+            ensure!(!closed);
+            match header.event {
+                None => {
+                    ensure!(is_right && (header.tag, header.id) == (TAG, next));
+                    next += 1;
+                }
+                Some(Event::Subscribed) => {}
+                Some(Event::Unsubscribed) => {
+                    let place = &mut ended[usize::from(header.tag == TAG)];
+                    ensure!(place.replace((header.id, header.status)).is_none());
+                }
+                event => {
+                    ensure!(event == Some(Event::Closed) && header.status == 0);
+                    closed = true;
+                }
+            }
+            world.run()?;
+        }
+        let why = u16::try_from(Errno::ESHUTDOWN.get()).map_err(|_| EINVAL)?;
+        ensure!(closed && next > 0 && next < 8);
+        ensure!(ended == [Some((0, why)), Some((next, why))]);
+        world.sides[0].release(1);
+        world.run()?;
+        ensure!((world.len(0), world.len(1)) == (0, 0));
+    }
+    Ok(())
+}
+
 /// Subscribers that go hold nobody up.
 pub(super) fn leaves(queue: &Arc<Queue>) -> Result {
     for how in 0..3 {

@@ -14,7 +14,8 @@ publish = partial(case, program="message_publish")
 
 
 @pytest.mark.parametrize("lossy", (False, True), ids=("", "lossy"))
-@pytest.mark.parametrize("name", ("begin", "places", "slow_wait", "slow_drop", "slow_close", "restart", "dies", "wrong"))
+@pytest.mark.parametrize("name", ("begin", "places", "slow_wait", "slow_drop", "slow_close", "restart", "dies", "exits",
+                                  "wrong"))
 def test_subscribers_have_what_is_published(solo, name, lossy):
     load(solo, lossy)
     publish(solo, name)

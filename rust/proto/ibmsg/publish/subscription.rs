@@ -153,6 +153,13 @@ impl Subscription {
         self.leaves
     }
 
+    /// How the subscription ends if the publisher's program closes its end of the channel before ENDED: the position
+    /// that would have been next, and why, as ENDED would have said.
+    pub fn cut_off(&self) -> (u64, Option<Errno>) {
+        let position = self.place.map_or(0, |(_, next)| next);
+        (position, (!self.leaves).then_some(Errno::ESHUTDOWN))
+    }
+
     /// What to ask for by another channel so that nothing is missing or comes twice, if this one has ended. What has
     /// arrived before counts as received.
     pub const fn renewal(&self) -> Request {

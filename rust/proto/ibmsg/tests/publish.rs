@@ -354,6 +354,7 @@ fn what_arrives_is_checked() {
     );
     assert_eq!(sub.lost(6, 3), Ok(()));
     assert_eq!(sub.renewal(), ask(From::Position(id(1), 9), false));
+    assert_eq!(sub.cut_off(), (9, Some(Errno::ESHUTDOWN)));
     assert_eq!(sub.ended(9, None), Ok(()));
     // Positions are not used up: the last one has no entry.
     assert_eq!(sub.lost(9, u64::MAX - 9), Ok(()));
@@ -372,7 +373,9 @@ fn it_begins_as_asked_or_says_so() {
     let mut sub = Subscription::new(ask(at, false));
     assert_eq!(sub.ended(5, Some(Errno::ENOMEM)), Ok(()));
     assert_eq!(sub.ended(5, None), Err(PublishError::Position(5)));
+    assert_eq!(sub.cut_off(), (0, Some(Errno::ESHUTDOWN)));
     assert!(sub.leave() && !sub.leave());
+    assert_eq!(sub.cut_off(), (0, None));
     assert_eq!(sub.ended(0, None), Ok(()));
     assert_eq!(sub.renewal(), ask(at, false));
 }
