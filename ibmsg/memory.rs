@@ -58,6 +58,7 @@ use kernel::{
 use kx::deque::Deque;
 use patience::{
     Course,
+    Lack,
     Patience, //
 };
 
@@ -234,6 +235,13 @@ pub(crate) struct Memory {
     to_map: Option<put::ToMap>,
     /// Until when there is no registration, as there was no place in a queue.
     pause: Option<u64>,
+    /// The peer has had no region for a key: until when nothing is asked for, since when, and whether another channel is to
+    /// return a key.
+    ask_again: Option<u64>,
+    key_lack: Lack,
+    needs_room: bool,
+    /// Since when this side has had none for a landing zone.
+    landing_lack: Lack,
     /// GETs of this side that may be unanswered.
     most_gets: usize,
 }
@@ -278,6 +286,10 @@ impl Memory {
             due: None,
             to_map: None,
             pause: None,
+            ask_again: None,
+            key_lack: Lack::none(),
+            needs_room: false,
+            landing_lack: Lack::none(),
             most_gets: usize::from(peer.pushes()).min(MAX_GETS),
         };
         Ok(KBox::new(this, flags)?)
@@ -336,7 +348,9 @@ impl Memory {
         while self.records.pop_front().is_some() {}
         self.answers = 0;
         (self.writes, self.abandoned) = (0, 0);
-        (self.to_map, self.pause) = (None, None);
+        (self.to_map, self.pause, self.ask_again) = (None, None, None);
+        (self.key_lack, self.landing_lack) = (Lack::none(), Lack::none());
+        self.needs_room = false;
         for slot in &mut self.exports {
             slot.is_told = false;
         }
@@ -422,6 +436,7 @@ impl Memory {
         from: Conn,
         record: &MemoryRecord,
         device: &dyn Device,
+        now: u64,
     ) -> Result<(), Refused> {
         if !self.begins_on(from) {
             return Err(Refused::Later);
@@ -431,10 +446,7 @@ impl Memory {
             MemoryRecord::Ask(ask) => self.asked(ask),
             MemoryRecord::Return(back) => self.returned(back, device),
             MemoryRecord::Get(get) => self.asked_to_push(get),
-            MemoryRecord::Key(key) => {
-                let answered = self.keys.answered(key.handle, key.piece, key.key);
-                answered.map_err(|e| Refused::Breach(e.as_str()))
-            }
+            MemoryRecord::Key(key) => self.key_arrived(key, now),
             MemoryRecord::Revoke(revoke) => self.is_revoked(revoke.handle),
             MemoryRecord::Got(got) => self.got(got),
         }
@@ -488,13 +500,15 @@ impl Memory {
             course.wait_for_device(&mut self.patience);
         }
         self.pause = self.pause.filter(|until| *until > now);
-        if let Some(until) = self.pause {
-            course.looks_again_at(until);
+        self.ask_again = self.ask_again.filter(|at| *at > now);
+        for at in Iterator::chain(self.pause.iter(), &self.ask_again) {
+            course.looks_again_at(*at);
         }
         self.due = course.due;
         Advanced {
             has_freed,
             is_stuck: course.is_stuck,
+            needs_room: core::mem::take(&mut self.needs_room),
         }
     }
 

@@ -197,6 +197,8 @@ pub(crate) struct State {
     gathering: Gathering,
     /// Channels for whose memory something is to be done that may sleep.
     sleepers: Deque<u32>,
+    /// The channel from which on one is looked for that can return a key.
+    looks_from: u32,
     /// When the timer runs.
     timer_at: Option<u64>,
     /// Channels from this number on are to be looked at, as connections have come or gone.
@@ -348,6 +350,7 @@ impl Side {
             hungry: Deque::new(),
             gathering: Gathering::new(),
             sleepers: Deque::new(),
+            looks_from: 0,
             timer_at: None,
             walk: None,
             live: None,
@@ -479,8 +482,14 @@ impl Side {
             return;
         };
         if chan.memory.is_some() {
-            self.attend_memory(chan, &mut state.conns, &mut state.sleepers, now);
+            let crowded = self.attend_memory(chan, &mut state.conns, &mut state.sleepers, now);
+            if let Some(on) = crowded {
+                Self::make_room(state, on);
+            }
         }
+        let Some(chan) = state.chans.get_mut(&id) else {
+            return;
+        };
         if let Some(gone) = chan.take_gone() {
             state.garbage.add_sent(gone);
         }

@@ -173,6 +173,7 @@ impl Chan {
         from: Conn,
         record: &MemoryRecord,
         device: &dyn Device,
+        now: u64,
     ) -> Result<(), Fault> {
         let terms = self.memory_terms();
         let terms = terms.ok_or(Fault::Protocol("memory was not agreed upon"))?;
@@ -188,7 +189,7 @@ impl Chan {
             self.memory = Some(Memory::new(self.proto.id(), terms, flags)?);
         }
         match &mut self.memory {
-            Some(memory) => Ok(memory.arrived(from, record, device)?),
+            Some(memory) => Ok(memory.arrived(from, record, device, now)?),
             None => Err(Fault::NoMemory),
         }
     }
@@ -216,22 +217,28 @@ impl Chan {
     }
 
     /// Goes on with what is taken back, and with GETs. `conn`: the connection that the channel is on, if that works.
-    /// Returns the connection that is to be given up, as it does not let go of memory.
+    /// Returns the connection that is to be given up, as it does not let go of memory, and the one on which another channel
+    /// is to return a key.
     pub(crate) fn advance_memory(
         &mut self,
         conn: Option<(Conn, &dyn Device)>,
         now: u64,
-    ) -> Option<Conn> {
+    ) -> (Option<Conn>, Option<Conn>) {
         let is_over = self.proto.is_over() || self.proto.peer_has_ended();
         let is_ending = self.is_shut || self.proto.tx.is_stopped();
-        let memory = self.memory.as_mut()?;
+        let Some(memory) = &mut self.memory else {
+            return (None, None);
+        };
         let advanced = memory.advance(conn, is_ending, is_over, now);
         let on = memory.on();
         if advanced.has_freed {
             // Tasks in UNMAP, which needs no memory to wait with.
             self.wake.wake(Ready::PRI);
         }
-        on.filter(|_| advanced.is_stuck)
+        (
+            on.filter(|_| advanced.is_stuck),
+            on.filter(|_| advanced.needs_room),
+        )
     }
 
     /// What may sleep was done.

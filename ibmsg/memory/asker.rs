@@ -12,12 +12,14 @@ use ibmsg_proto::{
         Handle,
         KeysError,
         OpOutcome,
-        Range, //
+        Range,
+        Refusal, //
     },
     outcome::Cause,
     wire::{
         Get as GetRecord,
         Got,
+        KeyRecord,
         MemoryRecord,
         Return, //
     }, //
@@ -39,6 +41,7 @@ use super::{
     ops::told,
     patience::{
         Course,
+        Lack,
         Patience, //
     },
     refusal_of,
@@ -46,7 +49,8 @@ use super::{
     Job,
     Memory,
     Refused,
-    MAX_OPS, //
+    MAX_OPS,
+    PAUSE_US, //
 };
 
 /// A GET.
@@ -350,8 +354,26 @@ impl Memory {
     }
 
     /// A landing zone was registered, or not.
-    pub(super) fn landed(&mut self, number: u32, region: Result<Region>, device: &dyn Device) {
+    pub(super) fn landed(
+        &mut self,
+        number: u32,
+        region: Result<Region>,
+        device: &dyn Device,
+        now: u64,
+    ) {
         let channel = self.channel;
+        let is_again = match region {
+            Ok(_) => {
+                self.landing_lack = Lack::none();
+                false
+            }
+            Err(EAGAIN) => true,
+            // Others have all of them for a while.
+            Err(e) => e == ENOBUFS && self.landing_lack.may_wait(now),
+        };
+        if is_again {
+            self.pause = Some(now + PAUSE_US);
+        }
         let Some(op) = self.get_op(number) else {
             return;
         };
@@ -381,12 +403,45 @@ impl Memory {
             }
             Err(_) if op.is_orphan => op.lost(),
             // It is tried again.
-            Err(EAGAIN) => op.landing = Landing::Wanted(part, to, id),
+            Err(_) if is_again => op.landing = Landing::Wanted(part, to, id),
             // It cannot be told apart from a peer that cannot do it.
             Err(e) => {
                 op.landing = Landing::None;
                 let _ = op.get.got(id, Some(refusal_of(e)));
             }
+        }
+    }
+
+    /// KEY has arrived. If the peer has no region for it, that is no answer yet: the keys that channels of the connection keep
+    /// for later are the first to go, and the piece is asked for again.
+    pub(super) fn key_arrived(&mut self, key: &KeyRecord, now: u64) -> Result<(), Refused> {
+        let KeyRecord { handle, piece, .. } = *key;
+        let answered = self.keys.answered(handle, piece, key.key);
+        answered.map_err(|e| Refused::Breach(e.as_str()))?;
+        match key.key {
+            Err(Refusal::Resources) if self.key_lack.may_wait(now) => {
+                self.keys.forget_refusal(handle, piece);
+                self.ask_again = Some(now + PAUSE_US);
+                self.needs_room = true;
+            }
+            _ => self.key_lack = Lack::none(),
+        }
+        Ok(())
+    }
+
+    /// Keys of the peer's memory that are not in use.
+    pub(crate) fn idle_keys(&self) -> usize {
+        self.keys.idle()
+    }
+
+    /// Returns one of them, as another channel of the connection has none.
+    pub(crate) fn give_up_key(&mut self) {
+        if let Some((handle, piece)) = self.keys.give_up() {
+            self.queue(MemoryRecord::Return(Return {
+                channel: self.channel,
+                handle,
+                piece: Some(piece),
+            }));
         }
     }
 

@@ -42,6 +42,7 @@ use super::{
     Memory,
     Refused,
     MAX_PUSHES,
+    PAUSE_US,
     PUSHES, //
 };
 
@@ -347,6 +348,7 @@ impl Memory {
         (range, rights): (Range, Rights),
         region: Result<Region>,
         device: &dyn Device,
+        now: u64,
     ) {
         let Some(place) = self.places.get_mut(at) else {
             return;
@@ -372,8 +374,11 @@ impl Memory {
                 self.granted.end(at);
                 device.invalidate(region, Cookie::Key(at).to_bits(self.channel));
             }
-            // It is tried again.
-            Err(EAGAIN) if may => *place = Place::Wanted(handle, piece),
+            // There is no place in the queue; it is tried again.
+            Err(EAGAIN) if may => {
+                *place = Place::Wanted(handle, piece);
+                self.pause = Some(now + PAUSE_US);
+            }
             Err(e) => {
                 *place = Place::Ending;
                 self.granted.end(at);

@@ -10,6 +10,7 @@ use ibtrs_core::messages::memory::{
     Access,
     Device,
     Region,
+    RegionUse,
     Source, //
 };
 use kernel::{
@@ -18,10 +19,7 @@ use kernel::{
 };
 use kx::user::UserPages;
 
-use super::{
-    Memory,
-    PAUSE_US, //
-};
+use super::Memory;
 
 /// What is to be done. `era`: the result counts only for the same channel, as long as it has not left its connection.
 pub(crate) enum Job {
@@ -106,7 +104,7 @@ impl Job {
                 era,
                 at,
                 key,
-                region: device.register(&pages, from, len, access),
+                region: device.register(&pages, from, len, (access, RegionUse::Key)),
             },
             Self::MapPush {
                 era,
@@ -129,7 +127,7 @@ impl Job {
             } => Done::Landed {
                 era,
                 number,
-                region: device.register(&pages, from, len, access),
+                region: device.register(&pages, from, len, (access, RegionUse::Landing)),
             },
             Self::MapPut { era, number, pages } => Done::MappedPut {
                 era,
@@ -137,22 +135,6 @@ impl Job {
                 source: device.map(&pages, 0, pages.len()),
             },
         }
-    }
-}
-
-impl Done {
-    /// Whether there was no place in the queue, and the same is to be tried again after a pause.
-    fn is_again(&self) -> bool {
-        matches!(
-            self,
-            Self::Registered {
-                region: Err(EAGAIN),
-                ..
-            } | Self::Landed {
-                region: Err(EAGAIN),
-                ..
-            }
-        )
     }
 }
 
@@ -195,16 +177,13 @@ impl Memory {
         device: &dyn Device,
         now: u64,
     ) -> Option<(u32, Result<Source>)> {
-        if done.is_again() {
-            self.pause = Some(now + PAUSE_US);
-        }
         match done {
             Done::Registered {
                 era,
                 at,
                 key,
                 region,
-            } if era == self.era => self.registered(at, key, region, device),
+            } if era == self.era => self.registered(at, key, region, device, now),
             Done::MappedPush {
                 era,
                 number,
@@ -214,7 +193,7 @@ impl Memory {
                 era,
                 number,
                 region,
-            } if era == self.era => self.landed(number, region, device),
+            } if era == self.era => self.landed(number, region, device, now),
             Done::MappedPut {
                 era,
                 number,

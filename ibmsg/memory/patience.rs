@@ -6,6 +6,7 @@
 //! |---|---|---|
 //! | RETURN, as a handle is revoked | [`PEER_US`] | its keys are invalidated |
 //! | GOT, as nobody waits for a GET | [`PEER_US`] | the key of the landing zone is invalidated |
+//! | room for a key or a landing zone | [`ROOM_US`] | the operation fails with `ENOBUFS` |
 //! | the device: invalidations, pushes, and the writes of a PUT that nobody waits for | [`DEVICE_US`] without a completion of the connection | the connection is given up, and drained |
 //!
 //! So whatever the peer does, the pages of a program that has gone are given back: after the time of the peer, when the
@@ -17,6 +18,29 @@
 pub(super) const PEER_US: u64 = 30_000_000;
 /// For how long the device may complete nothing, in microseconds.
 pub(super) const DEVICE_US: u64 = 10_000_000;
+
+/// For how long an operation waits for a region that others of the connection have, in microseconds.
+pub(super) const ROOM_US: u64 = 10_000_000;
+
+/// Since when there has been no region.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Lack(Option<u64>);
+
+impl Lack {
+    pub(super) const fn none() -> Self {
+        Self(None)
+    }
+
+    /// There is none at `now`. Returns whether to wait for one. If that has taken too long, the next one has its own time.
+    pub(super) fn may_wait(&mut self, now: u64) -> bool {
+        let since = *self.0.get_or_insert(now);
+        let may = now.saturating_sub(since) < ROOM_US;
+        if !may {
+            self.0 = None;
+        }
+        may
+    }
+}
 
 /// How long something has taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -94,6 +118,8 @@ pub(crate) struct Advanced {
     pub(crate) has_freed: bool,
     /// The connection is to be given up, as it does not let go of memory.
     pub(crate) is_stuck: bool,
+    /// The peer has no region for a key: another channel of the connection is to return one.
+    pub(crate) needs_room: bool,
 }
 
 #[cfg(IBTRS_KUNIT)]
@@ -142,6 +168,15 @@ mod tests {
         assert!(!look(2 * DEVICE_US - 1, 6));
         assert!(look(2 * DEVICE_US, 6));
         assert!(!look(3 * DEVICE_US, 7));
+    }
+
+    #[test]
+    fn room_is_waited_for_as_long_as_it_may_take() {
+        let mut lack = Lack::none();
+        assert!(lack.may_wait(5) && lack.may_wait(4 + ROOM_US));
+        assert!(!lack.may_wait(5 + ROOM_US));
+        // The next operation has its own time.
+        assert!(lack.may_wait(6 + ROOM_US) && lack.may_wait(5 + 2 * ROOM_US));
     }
 
     #[test]

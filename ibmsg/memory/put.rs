@@ -179,7 +179,7 @@ impl Memory {
                 }
                 return Next::Wait;
             };
-            if self.writes >= MAX_WRITES {
+            if self.writes >= MAX_WRITES || self.ask_again.is_some() {
                 return Next::Wait;
             }
             let handle = op.put.handle();

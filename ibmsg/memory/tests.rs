@@ -10,7 +10,8 @@ use ibmsg_proto::{
         Handle,
         Range,
         Refusal,
-        Rights, //
+        Rights,
+        Want, //
     },
     wire::{
         Ask,
@@ -24,6 +25,7 @@ use ibmsg_proto::{
 use ibtrs_core::messages::memory::{
     Access,
     Region,
+    RegionUse,
     Remote,
     Source, //
 };
@@ -43,7 +45,7 @@ impl Device for Full {
         _pages: &Arc<UserPages>,
         _at: usize,
         _len: usize,
-        _access: Access,
+        _rights: (Access, RegionUse),
     ) -> Result<Region> {
         Err(ENOBUFS)
     }
@@ -69,7 +71,7 @@ fn handle(number: u64) -> Result<Handle> {
 }
 
 fn arrives(memory: &mut Memory, record: MemoryRecord) -> Result<(), Refused> {
-    memory.arrived(ON, &record, &Full(0))
+    memory.arrived(ON, &record, &Full(0), 0)
 }
 
 fn ask(number: u64) -> Result<MemoryRecord> {
@@ -207,13 +209,13 @@ mod cases {
         let mut memory = memory()?;
         assert_eq!(arrives(&mut memory, ask(0)?), Ok(()));
         let other = Conn { epoch: 2, cid: 2 };
-        let later = memory.arrived(other, &ask(1)?, &Full(0));
+        let later = memory.arrived(other, &ask(1)?, &Full(0), 0);
         assert_eq!(later, Err(Refused::Later));
         assert_eq!(memory.send(other, |_| true), Some(false));
         // They go with it.
         memory.left();
         assert!(sent(&mut memory)?.is_empty());
-        assert_eq!(memory.arrived(other, &ask(1)?, &Full(0)), Ok(()));
+        assert_eq!(memory.arrived(other, &ask(1)?, &Full(0), 0), Ok(()));
         assert_eq!(memory.send(other, |_| true), Some(true));
         Ok(())
     }
@@ -246,6 +248,65 @@ mod cases {
         for error in [ENOMEM, ENOBUFS, EINVAL] {
             assert_eq!(refusal_of(error), Refusal::Resources);
         }
+    }
+
+    #[test]
+    fn a_peer_without_room_is_asked_again_and_other_channels_return_keys() -> Result {
+        let mut memory = memory()?;
+        let (handle, piece) = (handle(0)?, 0);
+        let refused = |memory: &mut Memory, now| {
+            let record = MemoryRecord::Key(KeyRecord {
+                channel: CHANNEL,
+                handle,
+                piece,
+                key: Err(Refusal::Resources),
+            });
+            assert_eq!(memory.keys.want(handle, piece), Want::Ask);
+            assert_eq!(memory.arrived(ON, &record, &Full(0), now), Ok(()));
+        };
+        let look = |memory: &mut Memory, now| {
+            let advanced = memory.advance(Some((ON, &Full(0))), false, false, now);
+            (advanced.needs_room, memory.due())
+        };
+        refused(&mut memory, 5);
+        assert_eq!(look(&mut memory, 6), (true, Some(5 + PAUSE_US)));
+        // Once for each refusal.
+        assert_eq!(look(&mut memory, 7), (false, Some(5 + PAUSE_US)));
+        assert_eq!(look(&mut memory, 5 + PAUSE_US), (false, None));
+        refused(&mut memory, 4 + patience::ROOM_US);
+        assert!(look(&mut memory, 4 + patience::ROOM_US).0);
+        // It has taken too long: the program is told.
+        refused(&mut memory, 5 + patience::ROOM_US);
+        assert!(!look(&mut memory, 5 + patience::ROOM_US).0);
+        let told = Want::Refused(Refusal::Resources);
+        assert_eq!(memory.keys.want(handle, piece), told);
+        // A channel that has keys returns one that it does not use.
+        assert_eq!(memory.keys.want(handle, piece), Want::Ask);
+        memory.give_up_key();
+        assert!(sent(&mut memory)?.is_empty());
+        let key = ibmsg_proto::memory::Key {
+            rkey: 1,
+            addr: 2,
+            range: Range::new(0, 1).ok_or(EINVAL)?,
+            rights: Rights::default(),
+        };
+        let record = MemoryRecord::Key(KeyRecord {
+            channel: CHANNEL,
+            handle,
+            piece,
+            key: Ok(key),
+        });
+        assert_eq!(arrives(&mut memory, record), Ok(()));
+        assert_eq!(memory.idle_keys(), 1);
+        memory.give_up_key();
+        let back = MemoryRecord::Return(Return {
+            channel: CHANNEL,
+            handle,
+            piece: Some(piece),
+        });
+        assert_eq!(sent(&mut memory)?.as_slice(), &[back]);
+        assert_eq!(memory.idle_keys(), 0);
+        Ok(())
     }
 
     /// A GET waits for a landing zone in the same way.

@@ -54,6 +54,8 @@ use crate::{
     types::now, //
 };
 
+/// Channels among which one is chosen to return a key.
+const LOOKS: usize = 64;
 /// Things that are done before other work of the machine gets its turn.
 const BATCH: usize = 16;
 
@@ -246,7 +248,7 @@ impl Side {
         let chan = chan.filter(|chan| chan.proto.takes_from(from));
         let device = conn.and_then(|conn| conn.out.memory());
         if let (Some(chan), Some(device)) = (chan, device) {
-            chan.memory_record(from, record, device)?;
+            chan.memory_record(from, record, device, now)?;
             self.attend(state, id, now);
         }
         Ok(())
@@ -265,17 +267,18 @@ impl Side {
         });
     }
 
-    /// Looks after the memory of a channel that has changed.
+    /// Looks after the memory of a channel that has changed. Returns the connection on which another channel is to return a
+    /// key, see [`Side::make_room`].
     pub(super) fn attend_memory(
         &self,
         chan: &mut Chan,
         conns: &mut [KBox<ConnState>],
         sleepers: &mut Deque<u32>,
         now: u64,
-    ) {
+    ) -> Option<Conn> {
         let conn = conn_of(conns, chan);
         let device = conn.and_then(|conn| Some((conn.id, conn.out.memory()?)));
-        let stuck = chan.advance_memory(device, now);
+        let (stuck, crowded) = chan.advance_memory(device, now);
         let has_job = chan.memory.as_ref().is_some_and(|memory| memory.has_job());
         if has_job && device.is_some() && !chan.is_listed_memory {
             chan.is_listed_memory = sleepers.push_back(chan.proto.id()).is_ok();
@@ -285,6 +288,39 @@ impl Side {
         if let Some(conn) = stuck.and_then(|stuck| conns.find(|conn| conn.id == stuck)) {
             conn.give_up("the device does not release memory of programs");
         }
+        crowded
+    }
+
+    /// The peer has no region for another key of `on`. The channel that keeps most keys there that it does not use returns one:
+    /// one with many mappings does not keep another one from its first. Each call compares a few channels, the next call
+    /// the next ones.
+    pub(super) fn make_room(state: &mut State, on: Conn) {
+        let (mut from, mut most, mut has_most) = (state.looks_from, 0, None);
+        for _ in 0..LOOKS {
+            let next = state.next_chan(from).or_else(|| state.next_chan(0));
+            let Some((id, chan)) = next.and_then(|id| Some((id, state.chans.get(&id)?))) else {
+                break;
+            };
+            let memory = chan.memory.as_ref();
+            let memory = memory.filter(|memory| memory.on() == Some(on));
+            let idle = memory.map_or(0, |memory| memory.idle_keys());
+            if idle > most {
+                (most, has_most) = (idle, Some(id));
+            }
+            from = id.wrapping_add(1);
+        }
+        state.looks_from = from;
+        let Some(id) = has_most else {
+            return;
+        };
+        if let Some(memory) = state
+            .chans
+            .get_mut(&id)
+            .and_then(|chan| chan.memory.as_mut())
+        {
+            memory.give_up_key();
+        }
+        state.list_ready(id);
     }
 
     /// A channel that the client moves leaves the connection that it was on. Returns whether nothing reaches its memory

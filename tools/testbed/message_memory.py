@@ -451,6 +451,59 @@ def local() -> None:
         get(client, 0, 0, 1)
 
 
+# --- more channels than a connection has regions for ---
+
+
+PIECES = 16
+
+
+def roomy(name: str, count: str) -> None:
+    """Publishes the same memory on each of some channels to a portal."""
+    portal = messages.bind(name, flags=messages.UNAUTHENTICATED)
+    print("bound", flush=True)
+    memory = mmap.mmap(-1, PIECES * PIECE)
+    fds = []
+    while len(fds) < int(count):
+        messages.ready(portal, messages.select.POLLIN)
+        for offer in messages.read(portal):
+            fds.append(messages.accept(portal, offer.id))
+            tell(fds[-1], map_memory(fds[-1], at(memory), len(memory)))
+    for fd in fds:
+        assert messages.wait_one(fd).event == messages.CLOSED
+    print("done", flush=True)
+
+
+def crowd(session: str, name: str, count: str) -> None:
+    """Puts to each piece on each channel: their kernel keeps the keys for later, until others need the room."""
+    fds = [messages.connect(name, session=session) for _ in range(int(count))]
+    handles = [hear(fd)[0] for fd in fds]
+    for turn in range(2):
+        for fd, handle in zip(fds, handles, strict=True):
+            begun = time.monotonic()
+            for piece in range(PIECES):
+                put(fd, handle, piece * PIECE + turn, b"x")
+            assert time.monotonic() - begun < 8, "a channel with many keys holds others up"
+    # All at the same time, in different orders; memory of this side is registered for GETs as well.
+    failed = []
+
+    def puts(number: int, fd: int, handle: int) -> None:
+        try:
+            for piece in random.Random(number).sample(range(PIECES), PIECES):
+                put(fd, handle, piece * PIECE + number, bytes([number]))
+                assert get(fd, handle, piece * PIECE + number, 1) == bytes([number])
+        except (OSError, AssertionError) as error:
+            failed.append((number, error))
+
+    threads = [threading.Thread(target=puts, args=(number, *pair)) for number, pair in enumerate(zip(fds, handles, strict=True))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed, failed
+    assert all(messages.info(fd)["moves"] == 0 for fd in fds)
+    print("done", flush=True)
+
+
 # --- a device that does not see memory as it is ---
 
 

@@ -16,6 +16,7 @@ use super::{
         Access,
         Device,
         Region,
+        RegionUse,
         Remote,
         Source,
         MAX_REGION, //
@@ -122,8 +123,9 @@ const WORK_ENTRIES: u32 = 64;
 const SGES: u32 = 16;
 /// Bytes of a write that are posted at a time, in as few work requests as the device takes.
 const CHUNK: usize = 32 * PAGE_SIZE;
-/// The most regions of a connection.
+/// The most regions of a connection, and how many of them keys of the peer leave for landing zones.
 const REGIONS: usize = 256;
+const LANDINGS: usize = 64;
 
 /// What a path hears from its message connection, in any context.
 pub trait Owner: Send + Sync {
@@ -166,6 +168,30 @@ struct Out {
     regions: KVec<KBox<UserMr>>,
     /// Number of regions that there are.
     made: usize,
+    /// How many of them are keys.
+    keys: usize,
+}
+
+impl Out {
+    /// Whether another region may have this use. The caller counts it with [`Out::count`].
+    fn may_use(&self, usage: RegionUse) -> bool {
+        usage != RegionUse::Key || self.keys < REGIONS - LANDINGS
+    }
+
+    fn count(&mut self, usage: RegionUse) {
+        self.keys += usize::from(usage == RegionUse::Key);
+    }
+
+    fn count_off(&mut self, usage: RegionUse) {
+        self.keys -= usize::from(usage == RegionUse::Key);
+    }
+
+    /// Keeps a region whose key is invalid.
+    fn keep(&mut self, mr: KBox<UserMr>, usage: RegionUse) {
+        self.count_off(usage);
+        // There is a place for each.
+        let _ = self.regions.push_within_capacity(mr);
+    }
 }
 
 /// What is to be posted.
@@ -370,6 +396,7 @@ impl Shared {
             works: KVec::with_capacity(WORKS.into(), GFP_KERNEL)?,
             regions: KVec::with_capacity(REGIONS, GFP_KERNEL)?,
             made: 0,
+            keys: 0,
         };
         for _ in 0..WORKS {
             out.works.push_within_capacity(None)?;
@@ -622,10 +649,9 @@ impl Shared {
         let place = usize::from(index.checked_sub(SENDS)?);
         let place = out.works.get_mut(place)?;
         let mut work = place.take()?;
-        if let Some(Region(mut mr)) = work.region.take() {
+        if let Some(Region(mut mr, usage)) = work.region.take() {
             mr.invalidated();
-            // There is a place for each.
-            let _ = out.regions.push_within_capacity(mr);
+            out.keep(mr, usage);
         }
         self.send_all(qp, &mut out);
         drop(out);
@@ -639,27 +665,30 @@ impl Shared {
         self.completions.store(count.wrapping_add(1), Relaxed);
     }
 
-    /// Keeps a region whose key is invalid.
-    fn keep_region(&self, mr: KBox<UserMr>) {
-        // There is a place for each.
-        let _ = self.out.lock().regions.push_within_capacity(mr);
-    }
-
-    /// A region without a key.
-    fn region(&self, pd: &Arc<Pd>) -> Result<KBox<UserMr>> {
+    /// A region without a key, which counts for its use until [`Out::keep`].
+    fn region(&self, pd: &Arc<Pd>, usage: RegionUse) -> Result<KBox<UserMr>> {
         let mut out = self.out.lock();
+        if !out.may_use(usage) {
+            return Err(ENOBUFS);
+        }
         if let Some(region) = out.regions.pop() {
+            out.count(usage);
             return Ok(region);
         }
         if out.made >= REGIONS {
             return Err(ENOBUFS);
         }
         out.made += 1;
+        out.count(usage);
         drop(out);
         // CAST: A small number.
         let pages = MAX_REGION.div_ceil(PAGE_SIZE) as u32;
         let region = UserMr::new(pd, pages).and_then(|mr| Ok(KBox::new(mr, GFP_KERNEL)?));
-        region.inspect_err(|_| self.out.lock().made -= 1)
+        region.inspect_err(|_| {
+            let mut out = self.out.lock();
+            out.made -= 1;
+            out.count_off(usage);
+        })
     }
 
     /// As [`Self::send_waiting`], and ends the path if that fails.
@@ -849,13 +878,13 @@ impl Device for Sender {
         pages: &Arc<UserPages>,
         at: usize,
         len: usize,
-        access: Access,
+        (access, usage): (Access, RegionUse),
     ) -> Result<Region> {
-        let mut mr = self.shared.region(self.qp.pd())?;
+        let mut mr = self.shared.region(self.qp.pd(), usage)?;
         let dir = Direction::Bidirectional;
         let memory = DmaUser::new(self.qp.pd(), pages, at, len, dir);
         if let Err(e) = memory.and_then(|memory| mr.describe(memory)) {
-            self.shared.keep_region(mr);
+            self.shared.out.lock().keep(mr, usage);
             return Err(e);
         }
         let space = SqSpace { wrs: 1, sges: 0 };
@@ -863,10 +892,10 @@ impl Device for Sender {
             chain.reg_mr(&mr, access);
         });
         match posted {
-            Ok(()) => Ok(Region(mr)),
+            Ok(()) => Ok(Region(mr, usage)),
             Err(e) if is_surely_unsent(e) => {
                 mr.invalidated();
-                self.shared.keep_region(mr);
+                self.shared.out.lock().keep(mr, usage);
                 Err(e)
             }
             // The connection is of no use any more. Its domain keeps the memory.

@@ -55,10 +55,20 @@ impl Drop for Mapped {
     }
 }
 
+/// What a region is for. The number of regions of a connection is limited; keys leave some of them for landing zones, which are
+/// needed for a short time only, so that neither kind waits for the other.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RegionUse {
+    /// A key that the peer keeps until it needs another one.
+    Key,
+    /// The landing zone of one record GET.
+    Landing,
+}
+
 /// Memory with a key, which the peer may use. The key ends with [`Device::invalidate`], or with the connection.
 ///
 /// It may be dropped in any context. Unless the connection was lost before, the memory stays pinned until then.
-pub struct Region(pub(super) KBox<UserMr>);
+pub struct Region(pub(super) KBox<UserMr>, pub(super) RegionUse);
 
 impl Region {
     /// The key, and the address that goes with it.
@@ -91,14 +101,14 @@ pub trait Device: Send + Sync {
     ///
     /// # Errors
     ///
-    /// Those of [`Device::map`]; `EAGAIN`: the queue has no place now; `ENOBUFS`: there are too many regions;
+    /// Those of [`Device::map`]; `EAGAIN`: the queue has no place now; `ENOBUFS`: there are too many regions of this use;
     /// `ENOTCONN`, and others of the device's driver: the connection is being lost.
     fn register(
         &self,
         pages: &Arc<UserPages>,
         at: usize,
         len: usize,
-        access: Access,
+        rights: (Access, RegionUse),
     ) -> Result<Region>;
 
     /// Invalidates a key. [`Upper::completed`](super::Upper::completed) follows, and the memory is unmapped

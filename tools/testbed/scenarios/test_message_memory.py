@@ -109,6 +109,16 @@ def test_published_memory_is_limited(pair, session):
     pair.client.run(f"rmdir {rules}/sessions/demo")
 
 
+@pytest.mark.fast
+def test_channels_share_the_regions_of_a_connection(pair, session):
+    """Each of 30 channels wants 16 keys; a connection has 192, and each channel has its turn."""
+    pair.client.run(f"for path in {SESSION}/paths/*@*{SERVER_ADDRESS.format(link=2)}; do echo 1 > $path/disconnect; done")
+    wait_for(lambda: blockdev.connected(pair.client) == 1, 60, "one path is left")
+    server = start(pair.server, "roomy", "kv", 30)
+    bound(pair.server)
+    assert "done" in finish(start(pair.client, "crowd", "demo", "kv", 30), server)
+
+
 def test_each_call_fails_once(pair, stack):
     if not pair.client.spec.kernel.slow:
         pytest.skip("the fast kernel does not fail on demand")

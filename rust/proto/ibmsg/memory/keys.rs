@@ -59,6 +59,13 @@ struct Entry {
     revoked: bool,
 }
 
+impl Entry {
+    /// Whether it is a key that may be returned: no work request uses it.
+    fn is_idle(&self) -> bool {
+        self.uses == 0 && !self.revoked && matches!(self.state, State::Has(_))
+    }
+}
+
 /// Where an operation finds memory of the peer.
 pub(super) enum Access {
     /// There, with this key; `place` is for [`Keys::done`].
@@ -180,14 +187,44 @@ impl<const N: usize> Keys<N> {
 
     /// Makes room: the key that was used least recently, and is not in use.
     fn replace(&mut self, handle: Handle, piece: u64) -> Want {
-        let idle = |e: &&mut Option<Entry>| matches!(e, Some(e) if e.uses == 0 && !e.revoked && !matches!(e.state, State::Asked));
-        let all = self.entries.iter_mut().filter(idle);
-        let oldest = all.min_by_key(|e| e.map_or(0, |e| e.used));
-        match oldest.and_then(Option::take) {
-            Some(e) if matches!(e.state, State::Has(_)) => Want::Replace(e.handle, e.piece),
+        let free = |e: &Entry| e.is_idle() || matches!(e.state, State::Refused(_));
+        match self.take_oldest(free) {
+            Some(e) if e.is_idle() => Want::Replace(e.handle, e.piece),
             // A refusal that nobody waits for: there is room now.
             Some(_) => self.want(handle, piece),
             None => Want::Wait,
+        }
+    }
+
+    fn take_oldest(&mut self, may: impl Fn(&Entry) -> bool) -> Option<Entry> {
+        let all = self.entries.iter_mut();
+        let all = all.filter(|e| e.as_ref().is_some_and(&may));
+        all.min_by_key(|e| e.map_or(0, |e| e.used))?.take()
+    }
+
+    /// Keys that no work request uses.
+    pub fn idle(&self) -> usize {
+        self.entries
+            .iter()
+            .flatten()
+            .filter(|e| e.is_idle())
+            .count()
+    }
+
+    /// Gives up the key that was used least recently, and is not in use, as another channel of the connection has none: send
+    /// RETURN for this piece.
+    pub fn give_up(&mut self) -> Option<(Handle, u64)> {
+        let entry = self.take_oldest(Entry::is_idle)?;
+        Some((entry.handle, entry.piece))
+    }
+
+    /// KEY has refused the piece for want of room, and it is to be asked for again.
+    pub fn forget_refusal(&mut self, handle: Handle, piece: u64) {
+        for place in &mut self.entries {
+            let is_it = |e: &Entry| e.handle == handle && e.piece == piece;
+            if place.is_some_and(|e| is_it(&e) && matches!(e.state, State::Refused(_))) {
+                *place = None;
+            }
         }
     }
 

@@ -427,6 +427,52 @@ fn revoked_keys_are_returned_when_nothing_uses_them() {
     assert_eq!(keys.want(handle(), 2), Want::Replace(handle(), 1));
 }
 
+/// Another channel of the connection may need the room.
+#[test]
+fn idle_keys_are_given_up_and_refusals_forgotten() {
+    let mut keys = Keys::<4>::new(4);
+    let range = Range::new(0, 4 * P).unwrap();
+    assert_eq!((keys.idle(), keys.give_up()), (0, None));
+    for piece in 0..3 {
+        assert_eq!(keys.want(handle(), piece), Want::Ask);
+        // What was asked for is no key yet.
+        assert_eq!(keys.idle() as u64, piece);
+        keys.answered(handle(), piece, Ok(key(range, RW))).unwrap();
+    }
+    let Want::Use(_, first) = keys.want(handle(), 0) else {
+        panic!("a key");
+    };
+    // One is in use; of the others, the one that was used least recently goes first.
+    assert_eq!(keys.idle(), 2);
+    assert_eq!(keys.give_up(), Some((handle(), 1)));
+    keys.done(first);
+    assert_eq!(keys.give_up(), Some((handle(), 2)));
+    assert_eq!(keys.give_up(), Some((handle(), 0)));
+    assert_eq!((keys.idle(), keys.give_up()), (0, None));
+    assert!(keys.is_empty());
+    // It is asked for again, unless the refusal is to be told.
+    for tells in [false, true] {
+        assert_eq!(keys.want(handle(), 3), Want::Ask);
+        keys.forget_refusal(handle(), 3);
+        assert_eq!(keys.want(handle(), 3), Want::Wait);
+        let full = Err(Refusal::Resources);
+        keys.answered(handle(), 3, full).unwrap();
+        assert_eq!(keys.idle(), 0);
+        if tells {
+            let told = keys.want(handle(), 3);
+            assert_eq!(told, Want::Refused(Refusal::Resources));
+        } else {
+            keys.forget_refusal(handle(), 3);
+        }
+    }
+    assert!(keys.is_empty());
+    // Those of a revoked handle are returned as a whole.
+    assert_eq!(keys.want(handle(), 0), Want::Ask);
+    keys.answered(handle(), 0, Ok(key(range, RW))).unwrap();
+    keys.revoked(handle());
+    assert_eq!((keys.idle(), keys.give_up()), (0, None));
+}
+
 #[test]
 fn a_push_ends_when_its_landing_key_is_invalid() {
     let mut keys = Keys::<4>::new(1);
