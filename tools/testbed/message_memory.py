@@ -16,6 +16,7 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 
 import messages
 from messages import GET, MAP, PUT, UNMAP
@@ -469,7 +470,8 @@ def roomy(name: str, count: str) -> None:
             fds.append(messages.accept(portal, offer.id))
             tell(fds[-1], map_memory(fds[-1], at(memory), len(memory)))
     for fd in fds:
-        assert messages.wait_one(fd).event == messages.CLOSED
+        (last,) = messages.read(fd)
+        assert last.event == messages.CLOSED, last
     print("done", flush=True)
 
 
@@ -502,6 +504,98 @@ def crowd(session: str, name: str, count: str) -> None:
     assert not failed, failed
     assert all(messages.info(fd)["moves"] == 0 for fd in fds)
     print("done", flush=True)
+
+
+# --- a peer that does not keep to the protocol ---
+
+
+PREY = PIECE + PAGE
+GUARD = b"\xa5" * PAGE
+
+
+def prey(name: str) -> None:
+    """Publishes memory on each channel to a portal, and gets and puts as the other program says; ends if anything is
+    damaged, or fails in another way than it may."""
+    portal = messages.bind(name, flags=messages.UNAUTHENTICATED)
+    print("bound", flush=True)
+    while True:
+        for offer in messages.read(portal):
+            try:
+                fd = messages.accept(portal, offer.id)
+            except OSError as error:
+                # It was withdrawn.
+                print(f"accept: {errno.errorcode[error.errno]}", flush=True)
+                continue
+            threading.Thread(target=or_die, args=(is_hunted, fd), daemon=True).start()
+
+
+def or_die(what, *args) -> None:
+    try:
+        what(*args)
+    except BaseException:
+        traceback.print_exc()
+        sys.stdout.flush()
+        os._exit(1)
+
+
+def is_hunted(fd: int) -> None:
+    area, put_only, get_only = mmap.mmap(-1, PAGE + PREY + PAGE), mmap.mmap(-1, PAGE), mmap.mmap(-1, PAGE)
+    area[:PAGE] = area[-PAGE:] = GUARD
+
+    def says(*numbers: int) -> None:
+        try:
+            tell(fd, *numbers)
+        except OSError as error:
+            assert error.errno in (errno.EPIPE, errno.ECONNABORTED), error
+
+    def outcome(what) -> int:
+        try:
+            what()
+        except OSError as error:
+            return error.errno
+        return 0
+
+    def copies(what: int, handle: int, offset: int, length: int) -> None:
+        buffer = mmap.mmap(-1, 3 * PAGE)
+        buffer[:PAGE] = buffer[-PAGE:] = GUARD
+        error = outcome(lambda: copy(fd, GET if what == 2 else PUT, handle, offset, at(buffer) + PAGE, length))
+        before = buffer[PAGE:-PAGE]
+        says(what, error)
+        # What arrives when the buffer is the program's again is damage.
+        time.sleep(1)
+        assert buffer[:PAGE] == buffer[-PAGE:] == GUARD and buffer[PAGE:-PAGE] == before, "a buffer is damaged"
+
+    threads = []
+
+    def runs(*args) -> None:
+        threads.append(threading.Thread(target=or_die, args=args, daemon=True))
+        threads[-1].start()
+
+    if outcome(lambda: says(map_memory(fd, at(area) + PAGE, PREY, offset=PAGE), map_memory(fd, at(put_only), PAGE, flags=MEM_PUT),
+                            map_memory(fd, at(get_only), PAGE, flags=MEM_GET))) not in (0, errno.EPIPE, errno.EOPNOTSUPP):
+        raise AssertionError("memory cannot be published")
+    is_open = True
+    while is_open:
+        for message in messages.read(fd):
+            if message.kind != messages.MSG:
+                is_open = is_open and message.event != messages.CLOSED
+                continue
+            if len(message.body) % 8 or len(message.body) < 16:
+                continue
+            what, *numbers = struct.unpack(f"={len(message.body) // 8}Q", message.body)
+            if what == 1:
+                runs(lambda handle=numbers[0]: says(1, outcome(lambda: unmap(fd, handle))))
+            elif what in (2, 3) and len(numbers) == 3:
+                runs(copies, what, *numbers)
+            elif what == 4:
+                says(4, int.from_bytes(area[numbers[0]:numbers[0] + 8], "little"))
+    # The number of the file is theirs until they have what the end of the channel tells them.
+    for thread in threads:
+        thread.join()
+    os.close(fd)
+    time.sleep(1)
+    assert area[:PAGE] == area[-PAGE:] == GUARD, "memory beside what was published is damaged"
+    assert bytes(get_only) == bytes(PAGE), "memory for GET only is damaged"
 
 
 # --- a device that does not see memory as it is ---

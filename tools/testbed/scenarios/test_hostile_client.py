@@ -6,9 +6,9 @@ import pytest
 
 from testbed import exports, keyring
 from testbed.hostile import launch, report
-from testbed.hostile.beside import Beside, at_least, ends_well, seconds, seed, table
+from testbed.hostile.beside import PART, Beside, at_least, ends_well, seconds, seed, table
 from testbed.load import Load
-from testbed.message_programs import bound, push
+from testbed.message_programs import push, start
 from testbed.stack import STACKS
 
 # The hostile client writes with immediates, which soft-iWARP does not have.
@@ -27,11 +27,18 @@ def export(server, *others: str) -> None:
     server.run(f"modprobe ibmsg && modprobe {OURS.transport('server')} slots_over_rxe=Y sess_queue_depth=16 && {OURS.load_server()}")
 
 
-def programs(server) -> None:
-    """Programs for channels: one that writes what it reads, and one that reads nothing."""
+def programs(server):
+    """Programs for channels: one that writes what it reads, and one that reads nothing; the one that is returned publishes
+    memory, and gets and puts."""
     push(server)
     server.start("exec python3 /tmp/messages.py echo_all echo deaf 2>&1")
-    bound(server)
+    prey = start(server, "prey", "prey", program="message_memory")
+    server.wait_until("[ $(ls -l /proc/[0-9]*/fd 2> /dev/null | grep -c ibmsg-portal) -ge 3 ]", 60)
+    return prey
+
+
+def is_unharmed(prey) -> None:
+    assert prey.running and "Error" not in prey.text, prey.text
 
 
 def slow_disk(server) -> None:
@@ -51,7 +58,7 @@ def run_attacks(client, arguments: str, cases: int) -> None:
 
 def nothing_is_left(server) -> None:
     server.wait_until("! rdma resource show qp | grep -q 'type RC'")
-    server.run("pkill -f '[e]cho_all' || true")
+    server.run("pkill -f '[e]cho_all' || true; pkill -f '[m]essage_memory' || true")
     server.run(OURS.unload("server").replace("ibtrs_core", "ibmsg ibtrs_core"))
 
 
@@ -61,8 +68,21 @@ def test_attacks(pair):
     server, client = pair
     export(server, OTHER, COMMON)
     slow_disk(server)
-    programs(server)
+    prey = programs(server)
     run_attacks(client, table(), 190)
+    is_unharmed(prey)
+    nothing_is_left(server)
+
+
+@pytest.mark.fast
+@pytest.mark.long
+def test_attacks_on_memory(pair):
+    """All of those on the memory of programs."""
+    server, client = pair
+    export(server)
+    prey = programs(server)
+    run_attacks(client, f"--all --only 'on memory' --part {PART}", 90)
+    is_unharmed(prey)
     nothing_is_left(server)
 
 
@@ -106,9 +126,10 @@ def test_attacks_of_a_host(pair):
     server, client = pair
     export(server, OTHER, COMMON)
     slow_disk(server)
-    programs(server)
+    prey = programs(server)
     grant_all(server, NAMES, DISK, OTHER, COMMON, SLOW)
     run_attacks(client, f"{KEY} {table()}", 100)
+    is_unharmed(prey)
     assert "authenticated with key default" in server.run("dmesg")
     server.run(exports.CLEAR)
     nothing_is_left(server)

@@ -7,5 +7,5 @@ watches the server's kernel and the honest clients.
 Each module adds the attacks of its subject to the table, in this order."""
 
 from . import (connecting, halfway, names, immediates, requests, inv_answers, devices, discovery,  # noqa: F401
-               operations, checksums, times, chunks, slots, capsules, messages, floods)
+               operations, checksums, times, chunks, slots, capsules, messages, memory, floods)
 from .table import ATTACKS, Shared  # noqa: F401
