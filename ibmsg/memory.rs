@@ -78,6 +78,8 @@ pub(crate) use put::{
 
 /// Keys of this side's memory that the peer may have at a time, and the other way round: a key is for 2 MiB.
 const KEYS: usize = 16;
+/// Places for keys of this side's memory: those that the peer may have, and as many that it has returned.
+const PLACES: usize = 2 * KEYS;
 /// GETs of the peer that may be unanswered.
 const PUSHES: u16 = 4;
 /// Pushes of which the device has not reported the end: their answers may be there before.
@@ -93,8 +95,9 @@ const MAX_ANSWERS: usize = 48;
 /// Records that wait to be sent: these answers, those for keys and pushes that were still to be made, and for each key
 /// that this side uses ASK and RETURN. So no record is lost for want of a place.
 const MAX_RECORDS: usize = MAX_ANSWERS + KEYS + MAX_PUSHES + 2 * KEYS + MAX_GETS;
-/// Writes of a channel that the connection may have at a time, so that others have their turn.
+/// Writes of a channel that the connection may have at a time, and reads, so that others have their turn.
 const MAX_WRITES: usize = 2;
+const MAX_READS: usize = 2;
 
 /// Number of eras so far, of all channels. What was begun in one may end when its channel has gone, and another one has
 /// that number, on the same connection: it must not be taken for work of the other one.
@@ -106,6 +109,10 @@ fn next_era() -> u64 {
 
 /// For how long registrations wait for a place in a queue, in microseconds, unless work of the channel completes before.
 const PAUSE_US: u64 = 5_000;
+/// For how long a channel keeps keys of the peer that it does not use, in microseconds, and how exactly: timers of many
+/// channels run together.
+const IDLE_US: u64 = 1_000_000;
+const IDLE_GRID_US: u64 = 250_000;
 
 /// What the memory of a channel is charged for: everything that it may ever need.
 const CHARGE: u64 = 48 << 10;
@@ -134,7 +141,10 @@ const _: () = {
 };
 
 /// The terms of this side. The numbers are in range.
-pub(crate) const TERMS: Option<MemoryTerms> = MemoryTerms::new(KEYS as u16, PUSHES);
+pub(crate) const TERMS: Option<MemoryTerms> = match MemoryTerms::new(KEYS as u16, PUSHES) {
+    Some(terms) => Some(terms.with_reads(true)),
+    None => None,
+};
 
 /// Why a record was not taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -162,6 +172,8 @@ enum Cookie {
     Push(u32),
     /// A part of a PUT has been written, with the key at this place.
     Put(u32, usize),
+    /// A part of a GET has been read, with the key at this place.
+    Get(u32, usize),
     /// The landing zone of a GET has no key any more.
     Landing(u32),
 }
@@ -175,25 +187,27 @@ impl Cookie {
             Self::Push(number) => (1, 0, number),
             Self::Put(number, place) => (2, place as u64, number),
             Self::Landing(number) => (3, 0, number),
+            Self::Get(number, place) => (4, place as u64, number),
         };
-        u64::from(channel) << 32 | kind << 30 | place << 24 | u64::from(number & NUMBER)
+        u64::from(channel) << 32 | kind << 29 | place << 24 | u64::from(number & NUMBER)
     }
 
     fn from_bits(bits: u64) -> Self {
         // CAST: The masks leave what fits.
-        let (place, number) = ((bits >> 24 & 0x3f) as usize, bits as u32 & NUMBER);
-        match bits >> 30 & 3 {
+        let (place, number) = ((bits >> 24 & 0x1f) as usize, bits as u32 & NUMBER);
+        match bits >> 29 & 7 {
             0 => Self::Key(place),
             1 => Self::Push(number),
             2 => Self::Put(number, place),
-            _ => Self::Landing(number),
+            3 => Self::Landing(number),
+            _ => Self::Get(number, place),
         }
     }
 }
 
 /// The bits of the number of an operation.
 const NUMBER: u32 = 0xff_ffff;
-const _: () = assert!(KEYS <= 0x40);
+const _: () = assert!(PLACES <= 0x20);
 
 /// The channel of a cookie.
 pub(crate) fn channel_of(cookie: u64) -> u32 {
@@ -213,11 +227,24 @@ pub(crate) struct Memory {
     /// The number of the last record GET.
     request: u32,
     exports: KVec<Slot>,
-    granted: Granted<KEYS>,
-    places: [Place; KEYS],
+    granted: Granted<PLACES>,
+    places: [Place; PLACES],
     pushes: KVec<Push>,
     keys: Keys<KEYS>,
     gets: KVec<GetOp>,
+    /// Reads for GETs that have not completed.
+    reads: usize,
+    /// Which GET has its turn first.
+    turn: usize,
+    /// Keys of the peer were used since this side has looked, and when it saw that last.
+    has_used_keys: bool,
+    used_keys_at: u64,
+    /// A PUT waits for a key.
+    put_waits: bool,
+    /// Until when GETs ask for no key: the peer is short of regions.
+    asks_not_until: u64,
+    /// The peer knows what a key says about RDMA READ.
+    peer_knows_reads: bool,
     /// What the peer has revoked, and gets back when no work request uses it.
     revoked: KVec<ibmsg_proto::memory::Handle>,
     records: Deque<MemoryRecord>,
@@ -270,12 +297,20 @@ impl Memory {
             number: 0,
             request: 0,
             exports: KVec::with_capacity(MAX_EXPORTS, flags)?,
-            granted: Granted::new(),
-            places: [const { Place::Free }; KEYS],
+            // CAST: A small number.
+            granted: Granted::new(KEYS as u16),
+            places: [const { Place::Free }; PLACES],
             pushes: KVec::with_capacity(MAX_PUSHES, flags)?,
             // CAST: A small number.
             keys: Keys::new(peer.keys().min(KEYS as u16)),
             gets: KVec::with_capacity(MAX_OPS, flags)?,
+            reads: 0,
+            turn: 0,
+            has_used_keys: false,
+            used_keys_at: 0,
+            put_waits: false,
+            asks_not_until: 0,
+            peer_knows_reads: peer.reads(),
             revoked: KVec::with_capacity(KEYS, flags)?,
             records,
             answers: 0,
@@ -305,12 +340,15 @@ impl Memory {
         !self.granted.is_empty()
             || !self.pushes.is_empty()
             || self.writes > 0
+            || self.reads > 0
             || self.gets.iter().any(|op| op.get.is_posted())
     }
 
-    /// Whether the client may move the channel away from a connection that works.
-    pub(crate) fn may_leave(&self) -> bool {
-        !self.needs_fence() && self.keys.is_empty()
+    /// Whether the client may move the channel away from a connection that works: the peer must have no key there, and must
+    /// have ended those that were returned.
+    pub(crate) fn may_leave(&self, now: u64) -> bool {
+        let has_settled = now >= self.used_keys_at.saturating_add(2 * IDLE_US);
+        !self.needs_fence() && self.keys.is_empty() && self.records.is_empty() && has_settled
     }
 
     /// Whether nothing of the channel is left: pages, keys, work requests.
@@ -347,7 +385,8 @@ impl Memory {
         self.revoked.clear();
         while self.records.pop_front().is_some() {}
         self.answers = 0;
-        (self.writes, self.abandoned) = (0, 0);
+        (self.writes, self.abandoned, self.reads) = (0, 0, 0);
+        (self.put_waits, self.asks_not_until) = (false, 0);
         (self.to_map, self.pause, self.ask_again) = (None, None, None);
         (self.key_lack, self.landing_lack) = (Lack::none(), Lack::none());
         self.needs_room = false;
@@ -456,10 +495,12 @@ impl Memory {
     pub(crate) fn completed(&mut self, cookie: u64) -> Option<(u32, usize)> {
         // It has left its place in the queue.
         self.pause = None;
+        self.has_used_keys = true;
         match Cookie::from_bits(cookie) {
             Cookie::Key(place) => self.key_is_invalid(place),
             Cookie::Push(number) => self.pushed(number),
             Cookie::Landing(number) => self.landing_is_closed(number),
+            Cookie::Get(number, place) => self.was_read(number, place),
             Cookie::Put(number, place) => {
                 self.writes = self.writes.saturating_sub(1);
                 // They complete in the order in which they were posted, so the next one is on its way now.
@@ -495,7 +536,10 @@ impl Memory {
             is_over,
             &mut course,
         );
-        self.advance_gets(device, is_over, &mut course);
+        self.advance_gets(device, (is_ending, is_over), &mut course);
+        if device.is_some() && !is_over {
+            self.return_idle_keys(&mut course);
+        }
         if self.abandoned > 0 {
             course.wait_for_device(&mut self.patience);
         }
@@ -519,6 +563,8 @@ impl Memory {
 
     /// A PUT has ended for its program, which does not wait for the writes that were posted so far.
     pub(crate) fn abandon_writes(&mut self) {
+        // The next one says so itself.
+        self.put_waits = false;
         if self.abandoned == 0 {
             self.patience = Patience::new();
         }

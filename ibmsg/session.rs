@@ -484,7 +484,7 @@ impl Side {
         if chan.memory.is_some() {
             let crowded = self.attend_memory(chan, &mut state.conns, &mut state.sleepers, now);
             if let Some(on) = crowded {
-                Self::make_room(state, on);
+                Self::make_room(state, on, now);
             }
         }
         let Some(chan) = state.chans.get_mut(&id) else {

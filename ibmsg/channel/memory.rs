@@ -56,7 +56,10 @@ use crate::{
         PutOp,
         Refused, //
     },
-    types::Body, //
+    types::{
+        now,
+        Body, //
+    }, //
 };
 
 /// Memory of the peer, and pages of the program to copy from or to.
@@ -137,7 +140,8 @@ impl Chan {
 
     /// Whether the client may move the channel away from a connection that works.
     pub(super) fn may_leave(&self) -> bool {
-        self.memory.as_ref().is_none_or(|memory| memory.may_leave())
+        let memory = self.memory.as_ref();
+        memory.is_none_or(|memory| memory.may_leave(now()))
     }
 
     /// The channel has left its connection, by which nothing reaches memory any more.
@@ -158,6 +162,12 @@ impl Chan {
     /// Whether nothing of memory is left.
     pub(super) fn is_memory_quiet(&self) -> bool {
         self.memory.as_ref().is_none_or(|memory| memory.is_quiet())
+    }
+
+    /// Whether memory of the peer is being read.
+    pub(super) fn is_reading(&self) -> bool {
+        let memory = self.memory.as_ref();
+        memory.is_some_and(|memory| memory.is_reading())
     }
 
     /// Whether there are records about memory to send.

@@ -119,11 +119,17 @@ impl Chan {
         if frame.room() < CLOSE_LEN {
             return None;
         }
-        if let Some(close) = self.proto.close_due(self.out.is_numbered()) {
+        // Either lets the peer invalidate keys without being asked. A READ is not ordered before them.
+        let may_end = !self.is_reading();
+        let close = match may_end {
+            true => self.proto.close_due(self.out.is_numbered()),
+            false => None,
+        };
+        if let Some(close) = close {
             frame.record(|out| close.encode(out))?;
             *records += 1;
         }
-        if self.owes_closed {
+        if self.owes_closed && may_end {
             if frame.room() < CLOSED_LEN {
                 return None;
             }

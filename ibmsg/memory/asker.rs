@@ -2,7 +2,9 @@
 
 //! Keys of the peer's memory that this end has, and GETs.
 //!
-//! A GET is a push of the peer's kernel: it writes to a landing zone of this side. (RDMA READ loses bytes on soft-RoCE.)
+//! Where the devices at both ends can be trusted with RDMA READ, a GET maps a part of its buffer after the other, and
+//! reads into it. Otherwise (soft-RoCE loses bytes) it is a push of the peer's kernel, which writes to a landing zone of
+//! this side.
 
 use ibmsg_proto::{
     channel::Conn,
@@ -13,10 +15,12 @@ use ibmsg_proto::{
         KeysError,
         OpOutcome,
         Range,
+        Reading,
         Refusal, //
     },
     outcome::Cause,
     wire::{
+        Ask,
         Get as GetRecord,
         Got,
         KeyRecord,
@@ -28,7 +32,8 @@ use ibtrs_core::messages::memory::{
     Access,
     Device,
     Region,
-    Remote, //
+    Remote,
+    Target, //
 };
 use ibtrs_proto::Errno;
 use kernel::{
@@ -49,7 +54,10 @@ use super::{
     Job,
     Memory,
     Refused,
+    IDLE_GRID_US,
+    IDLE_US,
     MAX_OPS,
+    MAX_READS,
     PAUSE_US, //
 };
 
@@ -71,6 +79,11 @@ pub(super) struct GetOp {
 /// The landing zone of a GET.
 enum Landing {
     None,
+    /// This part, from this byte on, is to be mapped for a read.
+    ToMap(Range, u64),
+    Mapping,
+    /// It is mapped, and not read into yet.
+    Mapped(Target),
     /// It is to be registered: for this part, from this byte on, for a record with this number.
     Wanted(Range, u64, u32),
     Busy(Range, u64, u32),
@@ -83,6 +96,18 @@ enum Landing {
 }
 
 impl GetOp {
+    /// What was to be read into is not mapped, or not any more.
+    fn is_not_mapped(&mut self) {
+        self.landing = Landing::None;
+        self.get.not_mapped();
+    }
+
+    /// It goes on no more, and the peer writes nothing to its buffer any more. What it reads itself still lands there.
+    fn has_no_landing(&mut self) {
+        self.landing = Landing::None;
+        self.get.abandoned();
+    }
+
     /// The channel has left its connection.
     pub(super) fn lost(&mut self) {
         self.get.lost();
@@ -170,16 +195,23 @@ impl Memory {
         for op in &mut self.gets {
             op.is_orphan = true;
             if let Landing::Gone = op.landing {
-                op.lost();
+                op.has_no_landing();
             }
         }
     }
 
-    /// Goes on with GETs. `is_over`: the peer sends nothing any more, and writes nothing.
+    /// Whether a READ is under way: the peer must not be told that nothing follows, as it then invalidates its keys, which
+    /// the READ may not have used yet.
+    pub(crate) fn is_reading(&self) -> bool {
+        self.reads > 0
+    }
+
+    /// Goes on with GETs. `is_ending`: the channel has ended, or is about to; `is_over`: the peer sends nothing any more, and
+    /// writes nothing.
     pub(super) fn advance_gets(
         &mut self,
         device: Option<(Conn, &dyn Device)>,
-        is_over: bool,
+        (is_ending, is_over): (bool, bool),
         course: &mut Course,
     ) {
         if self.gets.is_empty() {
@@ -201,8 +233,12 @@ impl Memory {
             }
         }
         if let Some((on, device)) = device {
-            for at in 0..self.gets.len() {
-                self.step_get(at, on, device, is_over);
+            // Another one is the first to have its turn each time.
+            self.turn = self.turn.wrapping_add(1);
+            let (turn, len) = (self.turn, self.gets.len());
+            for at in 0..len {
+                let at = turn.wrapping_add(at) % len;
+                self.step_get(at, (on, device), (is_ending, is_over), course.now);
             }
         }
         self.end_gets();
@@ -218,7 +254,10 @@ impl Memory {
     ) {
         match op.landing {
             // The peer has not been asked.
-            Landing::Wanted(..) => op.lost(),
+            Landing::Wanted(..) => op.has_no_landing(),
+            // Nor has the device.
+            Landing::ToMap(..) | Landing::Mapped(_) => op.is_not_mapped(),
+            Landing::None if op.get.is_reading() => course.wait_for_device(&mut op.patience),
             Landing::Open(_) => {
                 // After the end, no answer will come.
                 if course.is_peer_late(&mut op.patience) || is_over {
@@ -229,26 +268,41 @@ impl Memory {
                 }
             }
             Landing::Closing => course.wait_for_device(&mut op.patience),
-            Landing::None | Landing::Busy(..) | Landing::Gone => {}
+            Landing::None | Landing::Mapping | Landing::Busy(..) | Landing::Gone => {}
         }
     }
 
-    fn step_get(&mut self, at: usize, on: Conn, device: &dyn Device, is_over: bool) {
+    fn step_get(
+        &mut self,
+        at: usize,
+        (on, device): (Conn, &dyn Device),
+        ends: (bool, bool),
+        now: u64,
+    ) {
+        let (is_ending, is_over) = ends;
         let asked = self.gets.iter().filter(|op| op.get.is_requested()).count();
         let is_orphan = self.gets.get(at).is_none_or(|op| op.is_orphan);
         let may_ask = asked < self.most_gets && !is_orphan && !is_over;
         // Used only if there is a request.
         let id = may_ask.then(|| self.next_request());
-        if id.is_some() && !self.begins_on(on) {
+        let reading = match !is_orphan && !is_ending && !is_over && device.can_read() {
+            true if self.reads >= MAX_READS => Reading::Later,
+            true if now < self.asks_not_until => Reading::WithKey,
+            true => Reading::Now,
+            false => Reading::No,
+        };
+        if (id.is_some() || reading != Reading::No) && !self.begins_on(on) {
             return;
         }
+        let channel = self.channel;
         let Some(op) = self.gets.get_mut(at) else {
             return;
         };
         if is_orphan && !op.get.is_posted() {
             return;
         }
-        match op.get.step(&mut self.keys, id, false) {
+        let handle = op.get.handle();
+        match op.get.step(&mut self.keys, id, reading) {
             GetStep::Request { part, to, id } => {
                 op.landing = Landing::Wanted(part, to, id);
                 self.request = id;
@@ -262,10 +316,13 @@ impl Memory {
                     _ => op.landing = Landing::None,
                 }
                 op.get.invalidated();
-                self.step_get(at, on, device, is_over);
+                self.step_get(at, (on, device), ends, now);
             }
             GetStep::Ended(refused) if !is_orphan => {
                 op.is_orphan = true;
+                if let Landing::Mapped(_) = op.landing {
+                    op.has_no_landing();
+                }
                 let number = op.number;
                 let outcome = match refused {
                     None => OpOutcome::Done,
@@ -273,14 +330,60 @@ impl Memory {
                 };
                 self.end_op(number, told(outcome, refused, Cause::Closed));
             }
-            // Pushes need no keys of the peer.
-            GetStep::Ended(_)
-            | GetStep::Wait
-            | GetStep::Ask(_)
-            | GetStep::Return(..)
-            | GetStep::Map { .. }
-            | GetStep::Read { .. } => {}
+            GetStep::Ask(piece) => self.queue(MemoryRecord::Ask(Ask {
+                channel,
+                handle,
+                piece,
+            })),
+            GetStep::Return(handle, piece) => {
+                self.queue(MemoryRecord::Return(Return {
+                    channel,
+                    handle,
+                    piece: Some(piece),
+                }));
+                self.step_get(at, (on, device), ends, now);
+            }
+            GetStep::Map { part, to } => op.landing = Landing::ToMap(part, to),
+            GetStep::Read {
+                rkey, addr, place, ..
+            } => {
+                let cookie = Cookie::Get(op.number, place).to_bits(channel);
+                if let Landing::Mapped(target) = core::mem::replace(&mut op.landing, Landing::None)
+                {
+                    self.reads += 1;
+                    device.read(target, Remote { addr, rkey }, cookie);
+                }
+                self.step_get(at, (on, device), ends, now);
+            }
+            GetStep::Ended(_) | GetStep::Wait => {}
         }
+    }
+
+    /// A part of a GET was read, with the key at `place`.
+    pub(super) fn was_read(&mut self, number: u32, place: usize) {
+        self.reads = self.reads.saturating_sub(1);
+        let mut gets = self.gets.iter_mut();
+        match gets.find(|op| op.number == number) {
+            Some(op) => op.get.completed(&mut self.keys, place),
+            None => self.keys.done(place),
+        }
+        self.end_gets();
+    }
+
+    /// A part of the buffer of a GET is mapped, or cannot be.
+    pub(super) fn get_is_mapped(&mut self, number: u32, target: Result<Target>) {
+        let op = self.get_op(number);
+        let Some(op) = op.filter(|op| matches!(op.landing, Landing::Mapping)) else {
+            return;
+        };
+        match target {
+            Ok(target) if !op.is_orphan => {
+                op.landing = Landing::Mapped(target);
+                op.get.mapped();
+            }
+            _ => op.is_not_mapped(),
+        }
+        self.end_gets();
     }
 
     /// Invalidates the landing key of a GET.
@@ -298,7 +401,7 @@ impl Memory {
             match (op.get.is_requested(), op.is_orphan) {
                 // The buffer is not needed for it.
                 (true, _) => (op.landing, op.pages) = (Landing::Gone, None),
-                (false, true) => op.lost(),
+                (false, true) => op.has_no_landing(),
                 (false, false) => {
                     op.landing = Landing::None;
                     op.get.invalidated();
@@ -322,7 +425,7 @@ impl Memory {
         let op = op.ok_or(Refused::Breach(KeysError::NoGet(got.id).as_str()))?;
         let _ = op.get.got(got.id, got.refused);
         if let Landing::Gone = op.landing {
-            op.lost();
+            op.has_no_landing();
         }
         Ok(())
     }
@@ -332,6 +435,31 @@ impl Memory {
         self.gets
             .iter()
             .any(|op| matches!(op.landing, Landing::Wanted(..)))
+    }
+
+    /// Whether a part of a buffer is to be mapped for a read.
+    pub(super) fn wants_target(&self) -> bool {
+        self.gets
+            .iter()
+            .any(|op| matches!(op.landing, Landing::ToMap(..)))
+    }
+
+    /// The next one.
+    pub(super) fn job_of_target(&mut self) -> Option<Job> {
+        let era = self.era;
+        let mut gets = self.gets.iter_mut();
+        let op = gets.find(|op| matches!(op.landing, Landing::ToMap(..)))?;
+        let Landing::ToMap(part, to) = op.landing else {
+            return None;
+        };
+        op.landing = Landing::Mapping;
+        Some(Job::MapGet {
+            era,
+            number: op.number,
+            pages: op.pages.clone()?,
+            from: usize::try_from(to).ok()?,
+            len: usize::try_from(part.len()).ok()?,
+        })
     }
 
     /// The next landing zone that is to be registered.
@@ -396,12 +524,12 @@ impl Memory {
                 });
                 if op.is_orphan {
                     // The peer does not know of it, and does not answer.
-                    op.get.lost();
+                    op.get.abandoned();
                     return Self::close(op, channel, device);
                 }
                 self.queue(record);
             }
-            Err(_) if op.is_orphan => op.lost(),
+            Err(_) if op.is_orphan => op.has_no_landing(),
             // It is tried again.
             Err(_) if is_again => op.landing = Landing::Wanted(part, to, id),
             // It cannot be told apart from a peer that cannot do it.
@@ -418,15 +546,53 @@ impl Memory {
         let KeyRecord { handle, piece, .. } = *key;
         let answered = self.keys.answered(handle, piece, key.key);
         answered.map_err(|e| Refused::Breach(e.as_str()))?;
-        match key.key {
-            Err(Refusal::Resources) if self.key_lack.may_wait(now) => {
-                self.keys.forget_refusal(handle, piece);
-                self.ask_again = Some(now + PAUSE_US);
-                self.needs_room = true;
-            }
-            _ => self.key_lack = Lack::none(),
+        // Somebody is about to use it.
+        self.used_keys_at = now;
+        if key.key != Err(Refusal::Resources) {
+            return Ok(());
+        }
+        self.asks_not_until = now + IDLE_US;
+        self.has_no_room(handle, piece);
+        // What has taken too long is for the PUT to see.
+        let is_over = self.put_waits && !self.key_lack.may_wait(now);
+        if !is_over {
+            self.keys.forget_refusal(handle, piece);
+        }
+        if self.put_waits && !is_over {
+            self.ask_again = Some(now + PAUSE_US);
+            self.needs_room = true;
         }
         Ok(())
+    }
+
+    /// The peer has no room for a key: GETs that have asked for it need none as pushes.
+    fn has_no_room(&mut self, handle: Handle, piece: u64) {
+        for op in self.gets.iter_mut().filter(|op| !op.is_orphan) {
+            op.get.has_no_room(handle, piece);
+        }
+    }
+
+    /// Returns the keys of a channel that has not used them for a while: they take resources of the peer, and keep the
+    /// channel where it is.
+    pub(super) fn return_idle_keys(&mut self, course: &mut Course) {
+        let is_in_use =
+            self.reads > 0 || self.writes > 0 || self.put_waits || !self.gets.is_empty();
+        if is_in_use || core::mem::take(&mut self.has_used_keys) {
+            self.used_keys_at = course.now;
+        }
+        if self.keys.is_empty() {
+            return;
+        }
+        let until = self.used_keys_at.saturating_add(IDLE_US);
+        if course.now < until {
+            return course.looks_again_at(until.next_multiple_of(IDLE_GRID_US));
+        }
+        self.keys.forget_refusals();
+        while self.keys.idle() > 0 {
+            self.return_key();
+        }
+        // Until the peer has ended them.
+        self.used_keys_at = course.now;
     }
 
     /// Keys of the peer's memory that are not in use.
@@ -435,7 +601,13 @@ impl Memory {
     }
 
     /// Returns one of them, as another channel of the connection has none.
-    pub(crate) fn give_up_key(&mut self) {
+    pub(crate) fn give_up_key(&mut self, now: u64) {
+        self.asks_not_until = now + IDLE_US;
+        self.used_keys_at = now;
+        self.return_key();
+    }
+
+    fn return_key(&mut self) {
         if let Some((handle, piece)) = self.keys.give_up() {
             self.queue(MemoryRecord::Return(Return {
                 channel: self.channel,

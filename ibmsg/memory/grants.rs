@@ -365,7 +365,7 @@ impl Memory {
                     addr,
                     range,
                     rights,
-                    readable: false,
+                    readable: self.peer_knows_reads && device.is_readable(),
                 };
                 self.answer(handle, piece, Ok(key));
             }

@@ -11,7 +11,8 @@ use ibtrs_core::messages::memory::{
     Device,
     Region,
     RegionUse,
-    Source, //
+    Source,
+    Target, //
 };
 use kernel::{
     prelude::*,
@@ -50,6 +51,14 @@ pub(crate) enum Job {
         len: usize,
         access: Access,
     },
+    /// Maps a part of the buffer of a GET.
+    MapGet {
+        era: u64,
+        number: u32,
+        pages: Arc<UserPages>,
+        from: usize,
+        len: usize,
+    },
     /// Maps the buffer of a PUT.
     MapPut {
         era: u64,
@@ -75,6 +84,11 @@ pub(crate) enum Done {
         era: u64,
         number: u32,
         region: Result<Region>,
+    },
+    MappedGet {
+        era: u64,
+        number: u32,
+        target: Result<Target>,
     },
     /// [`Memory::did`] returns this: the PUT is in the queue of messages.
     MappedPut {
@@ -129,6 +143,17 @@ impl Job {
                 number,
                 region: device.register(&pages, from, len, (access, RegionUse::Landing)),
             },
+            Self::MapGet {
+                era,
+                number,
+                pages,
+                from,
+                len,
+            } => Done::MappedGet {
+                era,
+                number,
+                target: device.map_target(&pages, from, len),
+            },
             Self::MapPut { era, number, pages } => Done::MappedPut {
                 era,
                 number,
@@ -148,6 +173,7 @@ impl Done {
             Self::MappedPush { source, .. } | Self::MappedPut { source, .. } => {
                 matches!(source, Err(EOPNOTSUPP))
             }
+            Self::MappedGet { target, .. } => matches!(target, Err(EOPNOTSUPP)),
         }
     }
 }
@@ -156,12 +182,13 @@ impl Memory {
     /// Whether there is something to do that may sleep.
     pub(crate) fn has_job(&self) -> bool {
         let registers = self.pause.is_none() && (self.wants_key() || self.wants_landing());
-        self.to_map.is_some() || self.wants_push() || registers
+        self.to_map.is_some() || self.wants_push() || self.wants_target() || registers
     }
 
     /// The next thing to do.
     pub(crate) fn next_job(&mut self) -> Option<Job> {
-        if let Some(job) = self.job_of_put().or_else(|| self.job_of_push()) {
+        let mapping = self.job_of_put().or_else(|| self.job_of_push());
+        if let Some(job) = mapping.or_else(|| self.job_of_target()) {
             return Some(job);
         }
         if self.pause.is_some() {
@@ -194,6 +221,11 @@ impl Memory {
                 number,
                 region,
             } if era == self.era => self.landed(number, region, device, now),
+            Done::MappedGet {
+                era,
+                number,
+                target,
+            } if era == self.era => self.get_is_mapped(number, target),
             Done::MappedPut {
                 era,
                 number,
@@ -203,6 +235,7 @@ impl Memory {
             Done::Registered { .. }
             | Done::MappedPush { .. }
             | Done::Landed { .. }
+            | Done::MappedGet { .. }
             | Done::MappedPut { .. } => {}
         }
         None

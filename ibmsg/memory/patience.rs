@@ -7,7 +7,7 @@
 //! | RETURN, as a handle is revoked | [`PEER_US`] | its keys are invalidated |
 //! | GOT, as nobody waits for a GET | [`PEER_US`] | the key of the landing zone is invalidated |
 //! | room for a key or a landing zone | [`ROOM_US`] | the operation fails with `ENOBUFS` |
-//! | the device: invalidations, pushes, and the writes of a PUT that nobody waits for | [`DEVICE_US`] without a completion of the connection | the connection is given up, and drained |
+//! | the device: invalidations, pushes, the writes of a PUT and the reads of a GET that nobody waits for | [`DEVICE_US`] without a completion of the connection | the connection is given up, and drained |
 //!
 //! So whatever the peer does, the pages of a program that has gone are given back: after the time of the peer, when the
 //! device has done what was posted before, or when it does nothing any more. The peer's time is long, as its answer

@@ -43,6 +43,7 @@ use kx::user::UserPages;
 
 use super::{
     ops::told,
+    patience::Lack,
     refusal_of,
     Cookie,
     Job,
@@ -191,6 +192,7 @@ impl Memory {
                         piece,
                     };
                     self.queue(MemoryRecord::Ask(ask));
+                    self.put_waits = true;
                     return Next::Wait;
                 }
                 PutStep::Return(handle, piece) => {
@@ -209,6 +211,8 @@ impl Memory {
                     place,
                 } => {
                     self.writes += 1;
+                    (self.has_used_keys, self.put_waits) = (true, false);
+                    self.key_lack = Lack::none();
                     let cookie = Cookie::Put(op.number, place).to_bits(channel);
                     let to = Remote { addr, rkey };
                     // CAST: Within the buffer, whose length has that many bits.
@@ -216,8 +220,14 @@ impl Memory {
                     device.write(source, from, len, to, cookie);
                 }
                 PutStep::Note => return Next::Note,
-                PutStep::Wait => return Next::Wait,
+                PutStep::Wait => {
+                    // Perhaps for one that a GET has asked for.
+                    self.put_waits |= !op.put.is_posted();
+                    return Next::Wait;
+                }
                 PutStep::Failed(refusal) => {
+                    self.put_waits = false;
+                    self.key_lack = Lack::none();
                     let outcome = op.put.failed(tx, item);
                     return Next::Failed(told(outcome, Some(refusal), Cause::Closed));
                 }

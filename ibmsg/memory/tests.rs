@@ -27,7 +27,8 @@ use ibtrs_core::messages::memory::{
     Region,
     RegionUse,
     Remote,
-    Source, //
+    Source,
+    Target, //
 };
 use kernel::sync::Arc;
 use kx::user::UserPages;
@@ -53,6 +54,20 @@ impl Device for Full {
     fn invalidate(&self, _region: Region, _cookie: u64) {}
 
     fn write(&self, _from: &Source, _at: usize, _len: usize, _to: Remote, _cookie: u64) {}
+
+    fn can_read(&self) -> bool {
+        true
+    }
+
+    fn is_readable(&self) -> bool {
+        true
+    }
+
+    fn map_target(&self, _pages: &Arc<UserPages>, _at: usize, _len: usize) -> Result<Target> {
+        Err(ENOMEM)
+    }
+
+    fn read(&self, _into: Target, _from: Remote, _cookie: u64) {}
 
     fn completions(&self) -> u32 {
         self.0
@@ -268,6 +283,7 @@ mod cases {
             let advanced = memory.advance(Some((ON, &Full(0))), false, false, now);
             (advanced.needs_room, memory.due())
         };
+        memory.put_waits = true;
         refused(&mut memory, 5);
         assert_eq!(look(&mut memory, 6), (true, Some(5 + PAUSE_US)));
         // Once for each refusal.
@@ -282,13 +298,15 @@ mod cases {
         assert_eq!(memory.keys.want(handle, piece), told);
         // A channel that has keys returns one that it does not use.
         assert_eq!(memory.keys.want(handle, piece), Want::Ask);
-        memory.give_up_key();
+        memory.put_waits = false;
+        memory.give_up_key(0);
         assert!(sent(&mut memory)?.is_empty());
         let key = ibmsg_proto::memory::Key {
             rkey: 1,
             addr: 2,
             range: Range::new(0, 1).ok_or(EINVAL)?,
             rights: Rights::default(),
+            readable: false,
         };
         let record = MemoryRecord::Key(KeyRecord {
             channel: CHANNEL,
@@ -298,7 +316,7 @@ mod cases {
         });
         assert_eq!(arrives(&mut memory, record), Ok(()));
         assert_eq!(memory.idle_keys(), 1);
-        memory.give_up_key();
+        memory.give_up_key(0);
         let back = MemoryRecord::Return(Return {
             channel: CHANNEL,
             handle,
@@ -306,6 +324,66 @@ mod cases {
         });
         assert_eq!(sent(&mut memory)?.as_slice(), &[back]);
         assert_eq!(memory.idle_keys(), 0);
+        Ok(())
+    }
+
+    /// A GET is a push without a key, so nobody is to make room.
+    #[test]
+    fn nobody_returns_a_key_for_a_get() -> Result {
+        let mut memory = memory()?;
+        let (handle, piece) = (handle(0)?, 0);
+        assert_eq!(memory.keys.want(handle, piece), Want::Ask);
+        let record = MemoryRecord::Key(KeyRecord {
+            channel: CHANNEL,
+            handle,
+            piece,
+            key: Err(Refusal::Resources),
+        });
+        assert_eq!(memory.arrived(ON, &record, &Full(0), 5), Ok(()));
+        let advanced = memory.advance(Some((ON, &Full(0))), false, false, 6);
+        assert!(!advanced.needs_room && memory.due().is_none() && memory.keys.is_empty());
+        // None is asked for in the next second.
+        assert_eq!(memory.asks_not_until, 5 + IDLE_US);
+        Ok(())
+    }
+
+    #[test]
+    fn keys_that_are_not_used_are_returned_and_the_channel_may_move() -> Result {
+        let mut memory = memory()?;
+        let (handle, piece) = (handle(0)?, 0);
+        let key = ibmsg_proto::memory::Key {
+            rkey: 1,
+            addr: 2,
+            range: Range::new(0, 1).ok_or(EINVAL)?,
+            rights: Rights::default(),
+            readable: true,
+        };
+        assert_eq!(memory.keys.want(handle, piece), Want::Ask);
+        let record = MemoryRecord::Key(KeyRecord {
+            channel: CHANNEL,
+            handle,
+            piece,
+            key: Ok(key),
+        });
+        let came = 3 * IDLE_US;
+        assert_eq!(memory.arrived(ON, &record, &Full(0), came), Ok(()));
+        let look = |memory: &mut Memory, now| {
+            let _ = memory.advance(Some((ON, &Full(0))), false, false, now);
+            memory.due()
+        };
+        // It is not taken from the operation that has asked for it.
+        assert_eq!(look(&mut memory, came), Some(came + IDLE_US));
+        memory.has_used_keys = true;
+        let used = came + 1;
+        let due = look(&mut memory, used).ok_or(EINVAL)?;
+        assert!(due >= used + IDLE_US && due < used + IDLE_US + IDLE_GRID_US);
+        assert!(sent(&mut memory)?.is_empty() && !memory.may_leave(due));
+        assert_eq!(look(&mut memory, due), None);
+        assert!(!memory.may_leave(due));
+        assert_eq!(sent(&mut memory)?.len(), 1);
+        // The peer has to end it first.
+        assert!(!memory.may_leave(due + 2 * IDLE_US - 1));
+        assert!(memory.may_leave(due + 2 * IDLE_US));
         Ok(())
     }
 
@@ -422,13 +500,29 @@ mod cases {
     }
 
     #[test]
+    fn a_read_whose_get_has_gone_is_fenced_until_it_completes() -> Result {
+        let mut memory = memory()?;
+        memory.on = Some(ON);
+        memory.reads = 1;
+        assert!(memory.needs_fence() && !memory.may_leave(u64::MAX) && !memory.is_quiet());
+        let done = Cookie::Get(5, 0).to_bits(CHANNEL);
+        assert_eq!(memory.completed(done), None);
+        assert!(!memory.needs_fence() && memory.is_quiet());
+        memory.reads = 1;
+        memory.left();
+        assert!(!memory.needs_fence());
+        Ok(())
+    }
+
+    #[test]
     fn cookies() {
         let all = [
-            Cookie::Key(KEYS - 1),
+            Cookie::Key(PLACES - 1),
             Cookie::Push(NUMBER),
             Cookie::Put(NUMBER, KEYS - 1),
             Cookie::Put(0, 0),
             Cookie::Landing(1),
+            Cookie::Get(NUMBER, KEYS - 1),
         ];
         for cookie in all {
             let bits = cookie.to_bits(u32::MAX);

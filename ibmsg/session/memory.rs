@@ -294,7 +294,7 @@ impl Side {
     /// The peer has no region for another key of `on`. The channel that keeps most keys there that it does not use returns one:
     /// one with many mappings does not keep another one from its first. Each call compares a few channels, the next call
     /// the next ones.
-    pub(super) fn make_room(state: &mut State, on: Conn) {
+    pub(super) fn make_room(state: &mut State, on: Conn, now: u64) {
         let (mut from, mut most, mut has_most) = (state.looks_from, 0, None);
         for _ in 0..LOOKS {
             let next = state.next_chan(from).or_else(|| state.next_chan(0));
@@ -318,7 +318,7 @@ impl Side {
             .get_mut(&id)
             .and_then(|chan| chan.memory.as_mut())
         {
-            memory.give_up_key();
+            memory.give_up_key(now);
         }
         state.list_ready(id);
     }

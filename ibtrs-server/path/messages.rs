@@ -11,6 +11,7 @@ use ibtrs_core::messages::{
         MessageConn,
         Owner, //
     },
+    memory::Reads,
     Attached,
     Conn, //
 };
@@ -48,7 +49,7 @@ impl Owner for Messages {
 }
 
 impl Path {
-    /// Creates the message connection of the path, with the completion vector `vector`.
+    /// Creates the message connection of the path, with the completion vector `vector` and these numbers of reads.
     ///
     /// # Context
     ///
@@ -61,10 +62,11 @@ impl Path {
         self: &Arc<Self>,
         id: (Conn, Arc<CmId>),
         vector: u32,
+        reads: Reads,
     ) -> Result<KBox<MessageConn>> {
         let owner = Arc::new(Messages(self.clone()), GFP_KERNEL)?;
         let queue = self.io.session.env.queue.clone();
-        MessageConn::new(id, &self.io.pd, owner, queue, vector)
+        MessageConn::new(id, &self.io.pd, owner, queue, vector, reads)
     }
 
     /// As [`Path::add_con`], for the message connection.

@@ -48,6 +48,7 @@ use ibtrs_core::{
     },
     messages::{
         self,
+        memory::Reads,
         Conn, //
     }, //
 };
@@ -221,8 +222,8 @@ type Acceptance = [u8; CONN_RSP_LEN];
 struct Ready {
     path: Arc<Path>,
     acceptance: Acceptance,
-    /// Number of reads of the client's memory that may be in progress at a time.
-    reads: u8,
+    /// Numbers of reads that may be in progress at a time.
+    reads: Reads,
 }
 
 impl Ready {
@@ -236,8 +237,8 @@ impl Ready {
             private_data: &self.acceptance,
             retry_count: 7,
             rnr_retry_count: 7,
-            reads_by_peer: 0,
-            reads: self.reads,
+            reads_by_peer: self.reads.by_peer,
+            reads: self.reads.of_peer,
         });
         accepted.inspect_err(|_| {
             self.path.event(Event::Error);
@@ -499,8 +500,8 @@ impl Incomer<'_> {
         Ok(path)
     }
 
-    /// Creates the queue pair of a connection; returns the number of reads for [`Ready`].
-    fn connect(&self, path: &Arc<Path>) -> Result<u8, Refusal> {
+    /// Creates the queue pair of a connection; returns the numbers of reads for [`Ready`].
+    fn connect(&self, path: &Arc<Path>) -> Result<Reads, Refusal> {
         path.take_for_connection(self.request.cid)?;
         let events = Events {
             path: path.clone(),
@@ -510,14 +511,13 @@ impl Incomer<'_> {
         // Before anything slow: the client may have ended the connection meanwhile.
         self.id.set_handler(events)?;
         if self.request.is_for_messages() {
-            self.make_message_conn(path)?;
-            return Ok(0);
+            return self.make_message_conn(path);
         }
         Ok(self.make_qp(path)?)
     }
 
     /// Creates the queue pair of the message connection.
-    fn make_message_conn(&self, path: &Arc<Path>) -> Result<(), Refusal> {
+    fn make_message_conn(&self, path: &Arc<Path>) -> Result<Reads, Refusal> {
         let epoch = path.io.epoch.filter(|_| path.io.terms.messages);
         let epoch = epoch.ok_or(Refusal::new(EPROTO, "its path has no message connection"))?;
         let conn = Conn {
@@ -525,11 +525,14 @@ impl Incomer<'_> {
             cid: self.request.cid,
         };
         let vector = path.vector(self.request.cid);
-        let conn = path.new_message_conn((conn, self.id.shared()), vector)?;
-        Ok(path.add_message_conn(conn, self.came)?)
+        let (allowed, wanted) = (self.id.reads_allowed(), self.id.reads_wanted());
+        let reads = Reads::of(path.io.pd.device()).with_peer(allowed, wanted);
+        let conn = path.new_message_conn((conn, self.id.shared()), vector, reads)?;
+        path.add_message_conn(conn, self.came)?;
+        Ok(reads)
     }
 
-    fn make_qp(&self, path: &Arc<Path>) -> Result<u8> {
+    fn make_qp(&self, path: &Arc<Path>) -> Result<Reads> {
         let (config, request) = (&path.io.session.env.config, self.request);
         let terms = path.io.terms;
         if terms.shape == Shape::Slots && self.id.reads_allowed() == 0 {
@@ -571,9 +574,12 @@ impl Incomer<'_> {
             qp.add_recvs(RECV_REQUESTS, RecvClass::empty(requests))?;
         }
         path.add_con(request.cid, qp, self.came)?;
-        Ok(match terms.shape {
-            Shape::Chunks => 0,
-            Shape::Slots => path.io.pd.device().max_reads().min(self.id.reads_allowed()),
+        Ok(Reads {
+            of_peer: match terms.shape {
+                Shape::Chunks => 0,
+                Shape::Slots => path.io.pd.device().max_reads().min(self.id.reads_allowed()),
+            },
+            by_peer: 0,
         })
     }
 }

@@ -74,14 +74,15 @@ use kx::{
 };
 
 mod pieces;
+mod reads;
 mod user;
 
 pub use crate::direction::Direction;
 pub use pieces::{
     DmaPieces,
-    DmaRoom,
-    Sink, //
+    DmaRoom, //
 };
+pub use reads::Sink;
 pub use user::DmaUser;
 
 /// Bytes that stay mapped for a device as long as this value lives, or as a queue pair may use them.

@@ -95,6 +95,8 @@ struct card {
 	struct dentry *folder;
 	atomic64_t reports[CARD_REPORTS];
 	atomic64_t sends;
+	/* RDMA READs among them. */
+	atomic64_t reads;
 	atomic64_t receives;
 	atomic64_t interrupts;
 	/* Bytes of queues, completion queues and page lists. */

@@ -404,8 +404,10 @@ static bool card_acknowledge(struct card_qp *qp)
 	if (wqe->status == IB_WC_SUCCESS && wqe->ack_at && ktime_before(ktime_get(), wqe->ack_at))
 		return false;
 	card_finish(qp, wqe);
-	if (wqe->opcode == IB_WR_RDMA_READ)
+	if (wqe->opcode == IB_WR_RDMA_READ) {
 		qp->reads_out--;
+		atomic64_inc(&qp->card->reads);
+	}
 	qp->sq_done++;
 	atomic64_inc(&qp->card->sends);
 	status = wqe->status;

@@ -73,8 +73,8 @@ static int counts_show(struct seq_file *file, void *data)
 {
 	struct card *card = file->private;
 
-	seq_printf(file, "sends %lld\nreceives %lld\ninterrupts %lld\nmappings %llu\nmemory %lld\n",
-		   atomic64_read(&card->sends), atomic64_read(&card->receives),
+	seq_printf(file, "sends %lld\nreads %lld\nreceives %lld\ninterrupts %lld\nmappings %llu\nmemory %lld\n",
+		   atomic64_read(&card->sends), atomic64_read(&card->reads), atomic64_read(&card->receives),
 		   atomic64_read(&card->interrupts), READ_ONCE(card->tracker.count), atomic64_read(&card->memory));
 	return 0;
 }

@@ -6,6 +6,7 @@
 import ctypes
 import errno
 import fcntl
+import itertools
 import mmap
 import os
 import random
@@ -270,27 +271,58 @@ def clerk(session: str, name: str, blocks="2048", seconds="20") -> None:
 # --- what takes memory back ---
 
 
-def many_puts(fd: int, handle: int, size: int, done: list) -> None:
-    """Puts until that is refused; the errno."""
+def many_copies(fd: int, how: int, handle: int, size: int, done: list) -> None:
+    """Puts, or gets, until that is refused; the errno."""
     buffer = mmap.mmap(-1, size)
     try:
         while True:
-            copy(fd, PUT, handle, 0, at(buffer), size)
+            copy(fd, how, handle, 0, at(buffer), size)
             done[0] += 1
     except OSError as error:
         done.append(errno.errorcode[error.errno])
 
 
 def besiege(session: str, name: str, size: str, threads="3") -> None:
-    """Puts from several threads until all are refused."""
+    """Puts and gets from several threads until all are refused."""
     fd = messages.connect(name, session=session)
     (handle,) = hear(fd)
     done = [[0] for _ in range(int(threads))]
-    workers = [threading.Thread(target=many_puts, args=(fd, handle, int(size), each)) for each in done]
+    ways = itertools.cycle((PUT, GET))
+    workers = [threading.Thread(target=many_copies, args=(fd, how, handle, int(size), each))
+               for each, how in zip(done, ways)]
     for worker in workers:
         worker.start()
     until(lambda: all(each[0] for each in done), 60)
-    print("putting", flush=True)
+    print("copying", flush=True)
+    for worker in workers:
+        worker.join()
+    print(" ".join(f"{count}:{why}" for count, why in done), flush=True)
+    until(lambda: pinned() == 0)
+
+
+def shelf(name: str, size: str) -> None:
+    """Publishes memory until the other program ends."""
+    size = int(size)
+    fd = accepted(name)
+    memory = mmap.mmap(-1, size)
+    tell(fd, map_memory(fd, at(memory), size))
+    assert messages.wait_one(fd).event == messages.CLOSED
+    until(lambda: pinned() == 0)
+    print("done", flush=True)
+
+
+def reader(session: str, name: str, size: str, how: str, threads="4") -> None:
+    """Gets from several threads, and ends meanwhile: `kill`, or `shutdown` of the channel."""
+    fd = messages.connect(name, session=session)
+    (handle,) = hear(fd)
+    done = [[0] for _ in range(int(threads))]
+    workers = [threading.Thread(target=many_copies, args=(fd, GET, handle, int(size), each)) for each in done]
+    for worker in workers:
+        worker.start()
+    until(lambda: all(each[0] for each in done), 60)
+    if how == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    fcntl.ioctl(fd, messages.SHUTDOWN)
     for worker in workers:
         worker.join()
     print(" ".join(f"{count}:{why}" for count, why in done), flush=True)

@@ -41,7 +41,13 @@ use ibtrs_core::{
         KEY_ERRORS, //
     },
     convert,
-    messages::con::MessageConn, //
+    messages::{
+        con::MessageConn,
+        memory::{
+            Reads,
+            MAX_READS, //
+        }, //
+    }, //
 };
 use ibtrs_proto::{
     auth::ClientAuth,
@@ -128,10 +134,6 @@ const ADDR_TRIES: u32 = 15;
 /// where immediates travel in messages as well.
 const MESSAGE_SENDS: u32 = 2;
 
-/// Number of reads of this side's memory that the server may have in progress on a connection. More
-/// would not make them faster, and take memory of the device.
-const MAX_READS: u8 = 16;
-
 /// Setup of one connection, from address resolution to ESTABLISHED.
 struct ConnSetup {
     cid: u16,
@@ -216,7 +218,8 @@ impl ConnSetup {
     ) -> Result<KBox<MessageConn>> {
         let conn = attempt.message_conn()?;
         let queue = attempt.path.env.slow_queue();
-        let conn = MessageConn::new((conn, self.id.shared()), pd, attempt.clone(), queue, vector)?;
+        let (id, owner) = ((conn, self.id.shared()), attempt.clone());
+        let conn = MessageConn::new(id, pd, owner, queue, vector, Reads::of(pd.device()))?;
         self.id.resolve_route(CONNECT_TIMEOUT_MS)?;
         Ok(conn)
     }
@@ -242,17 +245,22 @@ impl ConnSetup {
             first_conn,
             ext: Some(extensions(attempt, dev)),
         };
+        let reads = match (request.is_for_messages(), takes_slots(dev)) {
+            (true, _) => Reads::of(dev),
+            (false, true) => Reads {
+                of_peer: 0,
+                by_peer: dev.max_reads_by_peer().min(MAX_READS),
+            },
+            (false, false) => Reads::default(),
+        };
         self.request = request.encode();
         let proved = prove(&mut self.request)?;
         self.id.connect(ConnParam {
             private_data: &self.request,
             retry_count: RETRY_COUNT,
             rnr_retry_count: 7,
-            reads_by_peer: match takes_slots(dev) {
-                true => dev.max_reads_by_peer().min(MAX_READS),
-                false => 0,
-            },
-            reads: 0,
+            reads_by_peer: reads.by_peer,
+            reads: reads.of_peer,
         })?;
         Ok(proved)
     }

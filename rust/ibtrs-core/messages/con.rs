@@ -15,10 +15,12 @@ use super::{
     memory::{
         Access,
         Device,
+        Reads,
         Region,
         RegionUse,
         Remote,
         Source,
+        Target,
         MAX_REGION, //
     },
     Arrived,
@@ -61,7 +63,8 @@ use rdma::{
     dma::{
         Direction,
         DmaBuf,
-        DmaUser, //
+        DmaUser,
+        Sink, //
     },
     mr::UserMr,
     pd::Pd,
@@ -115,13 +118,13 @@ const PAUSE_MS: u32 = 10;
 pub const BYTES: u64 = (2 * RECEIVES as u64 + SENDS as u64) * FRAME as u64;
 /// Entries of its send queue and of its receive queue.
 pub const ENTRIES: (u32, u32) = (SENDS as u32 + WORK_ENTRIES, RECEIVES);
-/// Writes and invalidations that the device may have at a time; others wait.
+/// Writes, reads and invalidations that the device may have at a time; others wait.
 const WORKS: u16 = 32;
 /// Entries of the send queue for them, and for registrations.
 const WORK_ENTRIES: u32 = 64;
 /// Scatter elements of a work request, if the device takes as many.
 const SGES: u32 = 16;
-/// Bytes of a write that are posted at a time, in as few work requests as the device takes.
+/// Bytes of a write or read that are posted at a time, in as few work requests as the device takes.
 const CHUNK: usize = 32 * PAGE_SIZE;
 /// The most regions of a connection, and how many of them keys of the peer leave for landing zones.
 const REGIONS: usize = 256;
@@ -206,6 +209,13 @@ enum Waiting {
         done: usize,
         cookie: u64,
     },
+    /// A read: what follows the first `done` bytes.
+    Read {
+        into: Target,
+        from: Remote,
+        done: usize,
+        cookie: u64,
+    },
     /// An invalidation.
     Invalidate(Region, u64),
 }
@@ -215,6 +225,8 @@ struct Posted {
     cookie: u64,
     /// Where it is written from.
     _from: Option<Source>,
+    /// What is filled.
+    into: Option<Target>,
     /// The region whose key is invalidated.
     region: Option<Region>,
 }
@@ -232,6 +244,7 @@ struct Backlog {
 #[pin_data]
 struct Shared {
     id: Conn,
+    reads: Reads,
     owner: Arc<dyn Owner>,
     upper: SetOnce<Arc<Attached>>,
     /// See [`Device::completions`]. Written under the lock of `out`.
@@ -271,7 +284,7 @@ pub struct MessageConn {
 
 impl MessageConn {
     /// Creates the queue pair of a connection id, with its receives; `queue` is for frames that wait for
-    /// memory. The path of `owner` closes it.
+    /// memory, and `reads` is what the connection manager is told. The path of `owner` closes it.
     ///
     /// # Context
     ///
@@ -286,9 +299,10 @@ impl MessageConn {
         owner: Arc<dyn Owner>,
         queue: Arc<Queue>,
         vector: u32,
+        reads: Reads,
     ) -> Result<KBox<Self>> {
         let (id, cm_id) = id;
-        let shared = Shared::new(id, owner, queue)?;
+        let shared = Shared::new((id, reads), owner, queue)?;
         let config = QpConfig {
             send_depth: ENTRIES.0,
             send_reserve: 0,
@@ -386,7 +400,11 @@ fn new_buffer(bytes: Option<DmaBuf>) -> impl PinInit<SpinLockIrq<Option<DmaBuf>>
 
 impl Shared {
     #[inline(never)]
-    fn new(id: Conn, owner: Arc<dyn Owner>, queue: Arc<Queue>) -> Result<Arc<Self>> {
+    fn new(
+        (id, reads): (Conn, Reads),
+        owner: Arc<dyn Owner>,
+        queue: Arc<Queue>,
+    ) -> Result<Arc<Self>> {
         let mut out = Out {
             free: Deque::new(),
             posted: Deque::new(),
@@ -422,6 +440,7 @@ impl Shared {
         Arc::pin_init(
             pin_init!(Self {
                 id,
+                reads,
                 owner,
                 upper: SetOnce::new(),
                 completions: Atomic::new(0),
@@ -439,6 +458,7 @@ impl Shared {
             let left = match next {
                 Waiting::Frame(frame) => Self::send_frame(qp, out, frame)?,
                 Waiting::Write { .. } => Self::send_write(qp, out, next)?,
+                Waiting::Read { .. } => Self::send_read(qp, out, next)?,
                 Waiting::Invalidate(region, cookie) => {
                     Self::send_invalidation(qp, out, region, cookie)?
                 }
@@ -538,6 +558,7 @@ impl Shared {
         *place.ok_or(EINVAL)? = Some(Posted {
             cookie,
             _from: Some(from),
+            into: None,
             region: None,
         });
         posted.map(|()| None)
@@ -581,6 +602,96 @@ impl Shared {
         })
     }
 
+    /// Posts the rest of a read, chunk by chunk, unless it must wait.
+    fn send_read(qp: &QueuePair<Con>, out: &mut Out, read: Waiting) -> Result<Option<Waiting>> {
+        let Waiting::Read {
+            mut into,
+            from,
+            mut done,
+            cookie,
+        } = read
+        else {
+            return Err(EINVAL);
+        };
+        let len = into.bytes();
+        let place = out.works.iter_mut().position(|work| work.is_none());
+        let slot = place.and_then(|place| Self::work_slot(qp, place));
+        let mut posted = Ok(());
+        while done < len && posted.is_ok() {
+            let chunk = CHUNK.min(len - done);
+            let is_last = done + chunk == len;
+            let from = Remote {
+                addr: from.addr.wrapping_add(done as u64),
+                rkey: from.rkey,
+            };
+            posted = match slot {
+                Some(slot) => {
+                    let sinks = into.sinks(done, chunk);
+                    Self::post_read(qp, sinks, from, is_last.then_some(slot))
+                }
+                None => Err(EAGAIN),
+            };
+            if posted.is_ok() {
+                done += chunk;
+            }
+        }
+        if let Err(EAGAIN) = posted {
+            return Ok(Some(Waiting::Read {
+                into,
+                from,
+                done,
+                cookie,
+            }));
+        }
+        // Even after an error the device may have a part of it.
+        let place = place.and_then(|place| out.works.get_mut(place));
+        *place.ok_or(EINVAL)? = Some(Posted {
+            cookie,
+            _from: None,
+            into: Some(into),
+            region: None,
+        });
+        posted.map(|()| None)
+    }
+
+    fn post_read<'s>(
+        qp: &QueuePair<Con>,
+        sinks: impl Iterator<Item = Sink<'s>> + Clone,
+        from: Remote,
+        signal: Option<SlotRef<'_, Con>>,
+    ) -> Result {
+        // CAST: Small numbers.
+        let count = sinks.clone().count() as u32;
+        let most = SGES.min(qp.pd().device().max_read_sge()).max(1);
+        let space = SqSpace {
+            wrs: count.div_ceil(most),
+            sges: count,
+        };
+        qp.send(space, Doorbell::Now, |chain| {
+            let (mut sinks, mut left, mut addr) = (sinks, count, from.addr);
+            while left > 0 {
+                let now = left.min(most);
+                left -= now;
+                // CAST: Lossless.
+                let part = sinks.clone().take(now as usize);
+                let bytes: u64 = part.clone().map(|sink| u64::from(sink.len())).sum();
+                let from = Remote {
+                    addr,
+                    rkey: from.rkey,
+                };
+                let signal = match signal.filter(|_| left == 0) {
+                    Some(slot) => Signal::Slot(slot, Kind::Other),
+                    None => Signal::None,
+                };
+                chain.rdma_read(from, part, signal);
+                addr = addr.wrapping_add(bytes);
+                for _ in 0..now {
+                    let _ = sinks.next();
+                }
+            }
+        })
+    }
+
     /// Posts an invalidation, unless it must wait.
     fn send_invalidation(
         qp: &QueuePair<Con>,
@@ -602,6 +713,7 @@ impl Shared {
         *place.ok_or(EINVAL)? = Some(Posted {
             cookie,
             _from: None,
+            into: None,
             region: Some(region),
         });
         Ok(None)
@@ -643,12 +755,15 @@ impl Shared {
     }
 
     /// Work for memory has completed. Returns its cookie.
-    fn worked(&self, qp: &QueuePair<Con>, index: u16) -> Option<u64> {
+    fn worked(&self, qp: &QueuePair<Con>, index: u16, done: Position) -> Option<u64> {
         let mut out = self.out.lock();
         self.count_completion();
         let place = usize::from(index.checked_sub(SENDS)?);
         let place = out.works.get_mut(place)?;
         let mut work = place.take()?;
+        if let Some(into) = &work.into {
+            into.end_reads(done);
+        }
         if let Some(Region(mut mr, usage)) = work.region.take() {
             mr.invalidated();
             out.keep(mr, usage);
@@ -802,8 +917,8 @@ impl Handler for Con {
         self.shared.send_all(&qp, &mut out);
     }
 
-    fn slot_done(&self, qp: QpRef<'_, Self>, slot: SlotRef<'_, Self>, _done: Position) {
-        let cookie = self.shared.worked(&qp, slot.index());
+    fn slot_done(&self, qp: QpRef<'_, Self>, slot: SlotRef<'_, Self>, done: Position) {
+        let cookie = self.shared.worked(&qp, slot.index(), done);
         if let (Some(cookie), Some(upper)) = (cookie, self.shared.upper.as_ref()) {
             upper.completed(self.shared.id, cookie);
         }
@@ -924,6 +1039,29 @@ impl Device for Sender {
             cookie,
         };
         self.shared.post(&self.qp, write);
+    }
+
+    fn can_read(&self) -> bool {
+        self.shared.reads.of_peer > 0
+    }
+
+    fn is_readable(&self) -> bool {
+        self.shared.reads.by_peer > 0
+    }
+
+    fn map_target(&self, pages: &Arc<UserPages>, at: usize, len: usize) -> Result<Target> {
+        let mapped = DmaUser::new(self.qp.pd(), pages, at, len, Direction::FromDevice)?;
+        Target::new(mapped)
+    }
+
+    fn read(&self, into: Target, from: Remote, cookie: u64) {
+        let read = Waiting::Read {
+            into,
+            from,
+            done: 0,
+            cookie,
+        };
+        self.shared.post(&self.qp, read);
     }
 
     fn completions(&self) -> u32 {

@@ -3,8 +3,10 @@
 //! Memory of programs, as a message connection uses it.
 //!
 //! Work requests of a connection and frames that are sent later begin in this order: a frame that follows a write
-//! arrives after what was written, and one that follows a registration after that. A connection that is lost is
-//! drained before [`Upper::lost`](super::Upper::lost): nothing reaches memory by it afterwards.
+//! arrives after what was written, and one that follows a registration after that. A read has no such place: the peer's
+//! device may read the memory when a later frame has arrived, so the user of a key waits for the read before it lets the peer
+//! invalidate that. A connection that is lost is drained before [`Upper::lost`](super::Upper::lost): nothing reaches memory
+//! by it afterwards.
 
 use kernel::{
     prelude::*,
@@ -12,8 +14,13 @@ use kernel::{
 };
 use kx::user::UserPages;
 use rdma::{
-    dma::DmaUser,
+    device::Device as RdmaDevice,
+    dma::{
+        DmaUser,
+        Sink, //
+    },
     mr::UserMr,
+    sendq::Position,
     sge::Sge, //
 };
 
@@ -24,6 +31,42 @@ pub use rdma::{
 
 /// The most bytes of a region.
 pub const MAX_REGION: usize = ibmsg_proto::memory::PIECE as usize;
+
+/// The most reads that a connection has in progress in one direction. More would not make them faster, and take memory
+/// of the device.
+pub const MAX_READS: u8 = 16;
+
+/// How many reads a message connection may have in progress, as both sides tell the connection manager.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Reads {
+    /// Of the peer's memory.
+    pub of_peer: u8,
+    /// Of this side's memory, by the peer.
+    pub by_peer: u8,
+}
+
+impl Reads {
+    /// What a device allows: none with one that may lose bytes of them; nor over iWARP, where a read needs a key of the
+    /// memory that it fills.
+    pub fn of(dev: &RdmaDevice) -> Self {
+        match dev.reads_survive_loss() && dev.has_immediates() && dev.max_read_sge() > 0 {
+            true => Self {
+                of_peer: dev.max_reads().min(MAX_READS),
+                by_peer: dev.max_reads_by_peer().min(MAX_READS),
+            },
+            false => Self::default(),
+        }
+    }
+
+    /// What is left of that with a peer that allows `allowed` reads of its memory, and wants to have `wanted` of this
+    /// side's.
+    pub fn with_peer(self, allowed: u8, wanted: u8) -> Self {
+        Self {
+            of_peer: self.of_peer.min(allowed),
+            by_peer: self.by_peer.min(wanted),
+        }
+    }
+}
 
 /// Memory from which a connection can write. It stays mapped until nothing refers to it: each write that is posted
 /// does, until it has completed or the queue pair is drained.
@@ -55,7 +98,7 @@ impl Drop for Mapped {
     }
 }
 
-/// What a region is for. The number of regions of a connection is limited; keys leave some of them for landing zones, which are
+/// What a region is for. The regions of a connection are limited; keys leave some of them for landing zones, which are
 /// needed for a short time only, so that neither kind waits for the other.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RegionUse {
@@ -63,6 +106,49 @@ pub enum RegionUse {
     Key,
     /// The landing zone of one record GET.
     Landing,
+}
+
+/// Memory into which a connection can read, once. It stays mapped until the read has completed, or the queue pair is
+/// drained.
+///
+/// It may be dropped in any context.
+pub struct Target(Option<KBox<DmaUser>>);
+
+impl Target {
+    pub(super) fn new(mapped: DmaUser) -> Result<Self> {
+        Ok(Self(Some(KBox::new(mapped, GFP_KERNEL)?)))
+    }
+
+    /// Iterates over the scatter elements of `len` bytes from `at` on.
+    pub(super) fn sinks(
+        &mut self,
+        at: usize,
+        len: usize,
+    ) -> impl Iterator<Item = Sink<'_>> + Clone {
+        let mapped = self.0.as_mut();
+        let sinks = mapped.map(|mapped| mapped.sinks(at, len));
+        sinks.into_iter().flatten()
+    }
+
+    /// Number of bytes.
+    pub(super) fn bytes(&self) -> usize {
+        self.0.as_ref().map_or(0, |mapped| mapped.len())
+    }
+
+    /// The read has completed, and was posted before the request at `done`.
+    pub(super) fn end_reads(&self, done: Position) {
+        if let Some(mapped) = &self.0 {
+            mapped.end_reads(done);
+        }
+    }
+}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        if let Some(mapped) = self.0.take() {
+            KBox::into_inner(mapped).unmap();
+        }
+    }
 }
 
 /// Memory with a key, which the peer may use. The key ends with [`Device::invalidate`], or with the connection.
@@ -126,6 +212,39 @@ pub trait Device: Send + Sync {
     ///
     /// Any.
     fn write(&self, from: &Source, at: usize, len: usize, to: Remote, cookie: u64);
+
+    /// Whether [`Device::read`] may be used.
+    ///
+    /// # Context
+    ///
+    /// Any.
+    fn can_read(&self) -> bool;
+
+    /// Whether the peer may read memory that is registered with [`Access::RemoteRead`].
+    ///
+    /// # Context
+    ///
+    /// Any.
+    fn is_readable(&self) -> bool;
+
+    /// Maps `len` bytes of `pages` from `at` on, to read into them.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Device::map`].
+    fn map_target(&self, pages: &Arc<UserPages>, at: usize, len: usize) -> Result<Target>;
+
+    /// Fills `into` with what the peer's memory has. [`Upper::completed`](super::Upper::completed) follows, when all of it
+    /// is there.
+    ///
+    /// # Context
+    ///
+    /// Any.
+    fn read(&self, into: Target, from: Remote, cookie: u64);
 
     /// Returns a number that changes with each completion of the connection: what was posted waits its
     /// turn as long as it does.

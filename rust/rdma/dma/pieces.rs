@@ -4,6 +4,10 @@
 
 use super::{
     map_block,
+    reads::{
+        Reads,
+        Sink, //
+    },
     Direction, //
 };
 use crate::{
@@ -24,15 +28,9 @@ use kernel::{
     prelude::*,
     sync::Arc, //
 };
-use kx::{
-    mm::{
-        PageBlock,
-        Pieces, //
-    },
-    sync::atomic::{
-        Atomic,
-        Relaxed, //
-    }, //
+use kx::mm::{
+    PageBlock,
+    Pieces, //
 };
 
 /// Memory in pieces that is mapped for a device: each piece has a mapping of its own.
@@ -57,75 +55,6 @@ pub struct DmaPieces {
     room: Option<KBox<KeepNode>>,
     reads: Reads,
     pd: Arc<Pd>,
-}
-
-/// The reads from a peer into some memory.
-///
-/// # Invariants
-///
-/// If one may not have completed, `last` is the position of the last one in the send queue with the
-/// number `queue`. Otherwise `last` is zero. Only who has the memory exclusively notes reads: two
-/// threads that do so at a time would overwrite the numbers of each other.
-pub(crate) struct Reads {
-    queue: Atomic<u64>,
-    last: Atomic<u64>,
-}
-
-impl Reads {
-    fn none() -> Self {
-        // INVARIANT: Zero stands for none.
-        Self {
-            queue: Atomic::new(0),
-            last: Atomic::new(0),
-        }
-    }
-
-    /// Notes a read at `at`; returns false if one of another queue may not have completed.
-    #[inline]
-    pub(crate) fn note(&self, at: Position) -> bool {
-        // ORDERING: By the type invariant no other thread uses the numbers now. The thread that ends the
-        // reads, or unmaps the memory, has the memory from this one.
-        if self.is_pending() && self.queue.load(Relaxed) != at.queue {
-            return false;
-        }
-        self.queue.store(at.queue, Relaxed);
-        // INVARIANT: Positions of a queue grow, so this is the last one.
-        self.last.store(at.number, Relaxed);
-        true
-    }
-
-    /// Notes that all requests up to `done` have completed.
-    #[inline]
-    fn end(&self, done: Position) {
-        if self.queue.load(Relaxed) == done.queue && self.last.load(Relaxed) <= done.number {
-            // INVARIANT: The last one has completed, and so have those before it in its queue, the only
-            // queue that has any.
-            self.last.store(0, Relaxed);
-        }
-    }
-
-    #[inline]
-    fn is_pending(&self) -> bool {
-        self.last.load(Relaxed) != 0
-    }
-}
-
-/// Memory for the device to write to, for [`Chain::rdma_read`].
-///
-/// [`Chain::rdma_read`]: crate::sendq::Chain::rdma_read
-#[derive(Clone, Copy)]
-pub struct Sink<'a> {
-    pub(crate) sge: Sge,
-    pub(crate) reads: &'a Reads,
-}
-
-impl Sink<'_> {
-    /// Returns the length in bytes.
-    #[inline]
-    #[expect(clippy::len_without_is_empty)]
-    pub fn len(&self) -> u32 {
-        self.sge.len()
-    }
 }
 
 impl DmaPieces {
@@ -222,10 +151,7 @@ impl DmaPieces {
 
     /// Notes that the device writes to the memory until all queue pairs are closed.
     pub(crate) fn keep(&mut self) {
-        // INVARIANT: No queue has this number, and no request this position. So no further read is noted,
-        // and none is ended.
-        self.reads.queue.store(0, Relaxed);
-        self.reads.last.store(u64::MAX, Relaxed);
+        self.reads.never_end();
     }
 
     /// Notes that the reads from a peer into this memory have completed, if they were posted before the

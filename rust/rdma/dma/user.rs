@@ -4,6 +4,10 @@
 
 use core::mem::ManuallyDrop;
 
+use super::reads::{
+    Reads,
+    Sink, //
+};
 use crate::{
     dma::Direction,
     pd::{
@@ -13,6 +17,7 @@ use crate::{
         },
         Pd, //
     },
+    position::Position,
     sge::Sge,
     spans::{
         unmap,
@@ -46,6 +51,7 @@ pub struct DmaUser {
     spans: Spans,
     len: usize,
     dir: Direction,
+    reads: Reads,
     /// Present until this value is dropped.
     room: Option<KBox<KeepNode>>,
     /// Taken when this value is dropped.
@@ -92,6 +98,7 @@ impl DmaUser {
             spans: Spans::new(count)?,
             len,
             dir,
+            reads: Reads::none(),
             room: Some(KeepNode::new(GFP_KERNEL)?),
             pd: ManuallyDrop::new(pd.clone()),
         };
@@ -120,15 +127,19 @@ impl DmaUser {
 
     /// Ends the mapping soon, and gives the memory back then.
     ///
-    /// The device must no longer use the memory, see the duties of the driver in the documentation of the crate.
+    /// The device must no longer use the memory, see the duties of the driver in the documentation of the crate. If a
+    /// [read](Self::end_reads) is pending, the memory passes to the domain instead, as if this were dropped.
     ///
     /// # Context
     ///
     /// Any.
     pub fn unmap(mut self) {
+        if self.reads.is_pending() && !self.pd.is_over() {
+            return;
+        }
         if let Some(mapped) = self.take() {
-            // SAFETY: The spans are mapped for the device of this domain, which does not use them any more, as the caller
-            // has said.
+            // SAFETY: The spans are mapped for the device of this domain, which does not use them any more: it has no read
+            // to complete, or the domain has no queue pair, and the rest is as the caller has said.
             unsafe { mapped.end_later(self.pd.device()) };
         }
     }
@@ -160,6 +171,32 @@ impl DmaUser {
     /// The DMA addresses and lengths of the spans.
     pub(crate) fn mapped(&self) -> &[(u64, u32)] {
         &self.spans
+    }
+
+    /// As [`Self::sges`], for reads from a peer into the memory, which must be ended with [`Self::end_reads`] before the
+    /// memory is unmapped.
+    ///
+    /// There are none if the memory was not mapped [for the device to write to](Direction::FromDevice).
+    pub fn sinks(&mut self, at: usize, len: usize) -> impl Iterator<Item = Sink<'_>> + Clone {
+        let len = match self.dir {
+            Direction::ToDevice => 0,
+            Direction::FromDevice | Direction::Bidirectional => len,
+        };
+        // INVARIANT: The result borrows the memory exclusively.
+        let reads = &self.reads;
+        self.sges(at, len).map(move |sge| Sink { sge, reads })
+    }
+
+    /// Notes that the reads from a peer into this memory have completed, if they were posted before the request at `done`,
+    /// which [`Handler::slot_done`] gets.
+    ///
+    /// # Context
+    ///
+    /// Any.
+    ///
+    /// [`Handler::slot_done`]: crate::qp::Handler::slot_done
+    pub fn end_reads(&self, done: Position) {
+        self.reads.end(done);
     }
 
     /// Iterates over the scatter elements of `len` bytes from `at` on, or of what there is of them.

@@ -198,10 +198,11 @@ impl<H: Handler> Chain<'_, H> {
     /// Reads from the peer's memory. If one of the last work requests of a chain is signalled, its
     /// completion also means that the earlier ones have read all of their bytes.
     ///
-    /// The memory stays mapped until [`DmaPieces::end_reads`] is called for it, see there. A chain is
-    /// refused if reads that another queue pair has posted into the same memory may not have completed.
+    /// The memory stays mapped until [`DmaPieces::end_reads`] or [`DmaUser::end_reads`] is called for it, see there. A
+    /// chain is refused if reads that another queue pair has posted into the same memory may not have completed.
     ///
     /// [`DmaPieces::end_reads`]: crate::dma::DmaPieces::end_reads
+    /// [`DmaUser::end_reads`]: crate::dma::DmaUser::end_reads
     pub fn rdma_read<'s>(
         &mut self,
         from: Remote,

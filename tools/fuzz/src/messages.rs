@@ -236,7 +236,7 @@ pub(crate) fn memory(bytes: &[u8]) {
         write: rights & 2 != 0,
     };
     let (mut export, mut granted, mut keys) =
-        (Export::new(1), Granted::<4>::new(), Keys::<4>::new(3));
+        (Export::new(1), Granted::<4>::new(4), Keys::<4>::new(3));
     let (mut valid, mut pushes, mut freed) = (0u32, 0u32, 0u64);
     while !rest.is_empty() {
         let ([what, a], next) = head(rest);

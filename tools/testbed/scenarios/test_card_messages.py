@@ -34,10 +34,18 @@ def session(solo):
     blockdev.map_two_paths(Both(solo), OURS)
 
 
+def reads(guest) -> int:
+    """The RDMA READs of both cards."""
+    return sum(card.counts(guest, f"card{number}")["reads"] for number in (0, 1))
+
+
 def test_get_and_put(solo, session):
+    before = reads(solo)
     server = start(solo, "serve", "kv")
     bound(solo)
     finish(start(solo, "ask", "demo", "kv"), server)
+    # 40 GETs, of up to four parts each: the peer's kernel pushes none.
+    assert 40 <= reads(solo) - before
     server = start(solo, "serve", "kv")
     bound(solo)
     assert "done" in finish(start(solo, "ask_by_ring", "demo", "kv"), server)
@@ -60,20 +68,43 @@ def test_what_is_put_stays_when_a_card_fails(solo, session):
     assert card.reports(solo) == {}
 
 
-@pytest.mark.parametrize("how", ("unmap", "kill"))
-def test_memory_is_taken_back_under_puts(solo, session, how):
-    """What the peer's card writes to afterwards would be reported as unmapped, or as a dead key."""
+@pytest.fixture
+def late(solo):
+    """Cards that answer an RDMA READ when what was sent after it has arrived, as they may, and have reported nothing."""
+    card.forget(solo)
+    solo.run("echo Y > /sys/module/rdma_card/parameters/timing")
+    yield
+    solo.run("echo N > /sys/module/rdma_card/parameters/timing")
+
+
+@pytest.mark.parametrize("how", ("unmap", "close", "kill"))
+def test_memory_is_taken_back_under_use(solo, session, late, how):
+    """What the peer's card writes to or reads afterwards would be reported as unmapped, or as a dead key."""
     server = start(solo, "besieged", "kv", 3 << 20, how)
     bound(solo)
     client = start(solo, "besiege", "demo", "kv", 3 << 20)
-    wait_for(lambda: "putting" in client.text, 60, "the peer puts")
+    wait_for(lambda: "copying" in client.text, 60, "the peer puts and gets")
     solo.run("touch /tmp/go")
     print(finish(client))
     solo.run("rm /tmp/go")
     wait_for(lambda: blockdev.connected(solo) == 2, 60, "both paths are connected")
-    # A key that died while a write was on its way.
-    assert set(card.reports(solo)) <= {"bad_rkey"}
+    # A key that died with its program while a write or a read was on its way.
+    assert set(card.reports(solo)) <= ({"bad_rkey"} if how == "kill" else set())
     card.forgive(solo)
+
+
+@pytest.mark.parametrize("how", ("kill", "shutdown"))
+def test_a_program_ends_while_it_reads(solo, session, late, how):
+    """The peer's kernel takes its keys back when it hears of the end: no read may still need one, or the path is lost."""
+    server = start(solo, "shelf", "kv", 3 << 20)
+    bound(solo)
+    client = start(solo, "reader", "demo", "kv", 3 << 20, how)
+    client.wait(120, check=False)
+    print(client.text)
+    if how == "shutdown":
+        assert set(re.findall(r"\d+:(\w+)", client.text)) <= {"EPIPE", "ESTALE", "ECANCELED"}
+    assert "done" in finish(server)
+    assert card.reports(solo) == {} and blockdev.connected(solo) == 2
 
 
 def test_anything(solo, session):

@@ -72,11 +72,11 @@ def test_what_is_put_stays_when_paths_are_lost(pair, session):
 
 
 @pytest.mark.parametrize("how", ("unmap", "nowait", "close", "exec", "kill"))
-def test_memory_is_taken_back_under_puts(pair, session, how):
+def test_memory_is_taken_back_under_use(pair, session, how):
     server = start(pair.server, "besieged", "kv", 3 << 20, how)
     bound(pair.server)
     client = start(pair.client, "besiege", "demo", "kv", 3 << 20)
-    wait_for(lambda: "putting" in client.text, 60, "the peer puts")
+    wait_for(lambda: "copying" in client.text, 60, "the peer puts and gets")
     pair.server.run("touch /tmp/go")
     text = finish(client)
     pair.server.run("rm /tmp/go")

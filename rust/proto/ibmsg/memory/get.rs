@@ -3,15 +3,33 @@
 //! GET: by RDMA READ, or as a push of the peer's kernel.
 //!
 //! RDMA READ needs devices at both ends that lose none of its bytes. The asker knows its own device; the owner's kernel
-//! says with each key whether its device is one ([`super::Key::readable`]).
+//! says with each key whether its device is one ([`super::Key::readable`]). A GET for whose key there is no place, or for
+//! which either side has no resources, is a push as well: it needs no key of the peer.
+//!
+//! A READ is not ordered before what is sent after it: the peer's device may answer it when the peer's kernel has taken a
+//! later record. So RETURN, and whatever else lets the peer's kernel invalidate keys, is sent when no READ is under way
+//! ([`Get::is_reading`]).
 //!
 //! A GET changes nothing at the peer, so it is repeated from its beginning after a move. What lands in the
 //! asker's own memory is fenced by the asker alone: its queue pair is drained, or the landing key is
 //! invalidated, before the GET is repeated or ends. So its outcome is always certain.
 
-use super::keys::Access;
+use super::keys::{Access, Wish};
 use super::range::{Handle, Range, Refusal, Rights, MAX_WORK};
 use super::Keys;
+
+/// Whether a GET may be an RDMA READ.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Reading {
+    /// This side's device may not be trusted with it, or nothing new is to begin.
+    No,
+    /// When others have had their turn.
+    Later,
+    /// Now, with a key that is there: the peer is short of regions.
+    WithKey,
+    /// Now.
+    Now,
+}
 
 /// What to do next for a GET.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -80,6 +98,8 @@ pub struct Get {
     at: u64,
     posted: u32,
     landing: Landing,
+    /// It is not read on this connection.
+    is_pushed: bool,
     refused: Option<Refusal>,
 }
 
@@ -92,6 +112,7 @@ impl Get {
             at: 0,
             posted: 0,
             landing: Landing::None,
+            is_pushed: false,
             refused: None,
         }
     }
@@ -123,14 +144,19 @@ impl Get {
             )
     }
 
+    /// Whether a READ is under way.
+    pub const fn is_reading(&self) -> bool {
+        self.posted > 0
+    }
+
     /// What to do next, while the channel's [`crate::channel::Channel::conn`] has a connection. `id`: a number for the
-    /// record that no other has on this connection; `None` while the peer executes as many GETs as it may. `reads`: whether
-    /// this side's device may be trusted with RDMA READ. A GET that is to begin nothing new has neither.
+    /// record that no other has on this connection; `None` while the peer executes as many GETs as it may. A GET that is to
+    /// begin nothing new has none, and [`Reading::No`].
     pub fn step<const N: usize>(
         &mut self,
         keys: &mut Keys<N>,
         id: Option<u32>,
-        reads: bool,
+        reading: Reading,
     ) -> GetStep {
         match self.landing {
             Landing::Open(_) | Landing::Closing | Landing::Mapping => return GetStep::Wait,
@@ -147,9 +173,12 @@ impl Get {
                 _ => GetStep::Wait,
             };
         };
-        match reads && keys.may_be_readable() {
-            true => self.read(keys, (piece, part), id),
-            false => self.request(part, id),
+        match reading {
+            _ if self.is_pushed || !keys.may_be_readable() => self.request(part, id),
+            Reading::No => self.request(part, id),
+            Reading::Later => GetStep::Wait,
+            Reading::WithKey => self.read(keys, (piece, part), id, Wish::Have),
+            Reading::Now => self.read(keys, (piece, part), id, Wish::Ask),
         }
     }
 
@@ -158,12 +187,13 @@ impl Get {
         keys: &mut Keys<N>,
         (piece, part): (u64, Range),
         id: Option<u32>,
+        wish: Wish,
     ) -> GetStep {
         let read = Rights {
             read: true,
             write: false,
         };
-        match keys.access(self.handle, &self.range, (piece, &part), read) {
+        match keys.access(self.handle, &self.range, (piece, &part), read, wish) {
             Access::At {
                 place,
                 readable: false,
@@ -194,6 +224,10 @@ impl Get {
             }
             Access::Ask(piece) => GetStep::Ask(piece),
             Access::Return(handle, piece) => GetStep::Return(handle, piece),
+            Access::Full | Access::Refused(Refusal::Resources) => {
+                self.is_pushed = true;
+                self.request(part, id)
+            }
             Access::Wait => GetStep::Wait,
             Access::Refused(refusal) => self.refuse(refusal),
         }
@@ -226,12 +260,24 @@ impl Get {
         }
     }
 
-    /// The part that [`GetStep::Map`] names cannot be mapped, or is not mapped any more.
-    pub fn not_mapped(&mut self, why: Refusal) {
+    /// The part that [`GetStep::Map`] names cannot be mapped, or is not mapped any more: it is pushed.
+    pub fn not_mapped(&mut self) {
         if matches!(self.landing, Landing::Mapping | Landing::Mapped) {
             self.landing = Landing::None;
-            self.refused = self.refused.or(Some(why));
+            self.is_pushed = true;
         }
+    }
+
+    /// The peer has no room for the key of a piece: a GET that wants it next is a push.
+    pub fn has_no_room(&mut self, handle: Handle, piece: u64) {
+        let next = self.range.work(self.at).map(|(piece, _)| piece);
+        self.is_pushed |= self.handle == handle && next == Some(piece);
+    }
+
+    /// A GET that begins nothing new has no landing zone any more, and awaits no answer. It ends when no
+    /// [READ](Self::is_reading) is under way.
+    pub fn abandoned(&mut self) {
+        self.landing = Landing::None;
     }
 
     /// A READ has completed.
@@ -263,5 +309,6 @@ impl Get {
     pub fn lost(&mut self) {
         (self.at, self.posted) = (0, 0);
         self.landing = Landing::None;
+        self.is_pushed = false;
     }
 }

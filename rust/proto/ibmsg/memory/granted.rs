@@ -37,22 +37,22 @@ struct Entry {
     ending: bool,
 }
 
-/// Up to `N` keys: [`super::MemoryTerms::keys`].
+/// Places for `N` keys, of which the peer may have [`super::MemoryTerms::keys`]. With more places than that, a key that was
+/// returned, and is not invalid yet, does not keep the next one waiting.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Granted<const N: usize> {
     entries: [Option<Entry>; N],
-}
-
-impl<const N: usize> Default for Granted<N> {
-    fn default() -> Self {
-        Self::new()
-    }
+    limit: usize,
 }
 
 impl<const N: usize> Granted<N> {
-    /// No keys.
-    pub const fn new() -> Self {
-        Self { entries: [None; N] }
+    /// No keys, of which the peer may have up to `limit`.
+    pub const fn new(limit: u16) -> Self {
+        Self {
+            entries: [None; N],
+            // Lossless: u16 to usize.
+            limit: limit as usize,
+        }
     }
 
     fn find(&self, handle: Handle, piece: u64) -> Option<usize> {
@@ -74,12 +74,11 @@ impl<const N: usize> Granted<N> {
         if self.find(handle, piece).is_some() {
             return Err(GrantError::Twice);
         }
+        if self.live() >= self.limit {
+            return Err(GrantError::TooMany);
+        }
         let Some(at) = self.entries.iter().position(Option::is_none) else {
-            let is_ending = self.entries.iter().flatten().any(|e| e.ending);
-            return match is_ending {
-                true => Ok(None),
-                false => Err(GrantError::TooMany),
-            };
+            return Ok(None);
         };
         if let Some(place) = self.entries.get_mut(at) {
             *place = Some(Entry {

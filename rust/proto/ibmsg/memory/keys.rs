@@ -66,6 +66,17 @@ impl Entry {
     }
 }
 
+/// What an operation may do for a key that is not there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Wish {
+    /// Nothing.
+    Have,
+    /// Ask for it, if there is a place.
+    Ask,
+    /// Ask for it, in the place of another one.
+    Replace,
+}
+
 /// Where an operation finds memory of the peer.
 pub(super) enum Access {
     /// There, with this key; `place` is for [`Keys::done`].
@@ -79,6 +90,8 @@ pub(super) enum Access {
     Ask(u64),
     /// RETURN for this piece of this handle comes first.
     Return(Handle, u64),
+    /// Nowhere without that, and the operation does not want it.
+    Full,
     /// Nowhere yet.
     Wait,
     /// Nowhere.
@@ -156,14 +169,44 @@ impl<const N: usize> Keys<N> {
         }
     }
 
-    /// An operation wants to access `part` of `range`, in this piece: its key, and the address for it.
+    /// Whether there is a place for the key of a piece, or it is there, or was asked for; `asks`: whether it may be asked for.
+    fn has_room_for(&mut self, handle: Handle, piece: u64, asks: bool) -> bool {
+        if self.entry(handle, piece).is_some() {
+            return true;
+        }
+        if self.entries.iter().flatten().count() >= self.limit.min(N) {
+            self.forget_refusals();
+        }
+        asks && self.entries.iter().flatten().count() < self.limit.min(N)
+    }
+
+    /// Forgets what the peer has refused, and nobody has seen: an operation that still wants it asks again.
+    pub fn forget_refusals(&mut self) {
+        for place in &mut self.entries {
+            if place.is_some_and(|e| matches!(e.state, State::Refused(_))) {
+                *place = None;
+            }
+        }
+    }
+
+    /// An operation wants to access `part` of `range`, in this piece: its key, and the address for it. `wish`: what it may
+    /// do for a key that is not there.
     pub(super) fn access(
         &mut self,
         handle: Handle,
         range: &Range,
         (piece, part): (u64, &Range),
         rights: Rights,
+        wish: Wish,
     ) -> Access {
+        let has_room = match wish {
+            Wish::Replace => true,
+            Wish::Ask => self.has_room_for(handle, piece, true),
+            Wish::Have => self.has_room_for(handle, piece, false),
+        };
+        if !has_room {
+            return Access::Full;
+        }
         let (key, place) = match self.want(handle, piece) {
             Want::Use(key, place) => (key, place),
             Want::Ask => return Access::Ask(piece),
@@ -239,8 +282,11 @@ impl<const N: usize> Keys<N> {
         piece: u64,
         key: Result<Key, Refusal>,
     ) -> Result<(), KeysError> {
+        // It has been used later than others that were used while it was on its way.
+        let clock = self.clock;
         match self.entry(handle, piece) {
             Some((_, entry)) if entry.state == State::Asked => {
+                entry.used = clock;
                 entry.state = match key {
                     Ok(key) => State::Has(key),
                     Err(refusal) => State::Refused(refusal),

@@ -37,7 +37,7 @@ pub mod terms;
 
 pub use bodies::Bodies;
 pub use export::{Export, Unmap};
-pub use get::{Get, GetStep};
+pub use get::{Get, GetStep, Reading};
 pub use granted::{GrantError, Granted};
 pub use keys::{Keys, KeysError, Want};
 pub use put::{Put, PutStep};

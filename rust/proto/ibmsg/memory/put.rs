@@ -7,7 +7,7 @@
 //! The peer's `next` behind the note says that all of it is in place. It is then never repeated, even
 //! if the answer is lost: the program may have changed the memory since.
 
-use super::keys::Access;
+use super::keys::{Access, Wish};
 use super::range::{Handle, Range, Refusal, Rights};
 use super::{Keys, OpOutcome};
 use crate::send::{Item, Progress, Sender};
@@ -90,7 +90,13 @@ impl Put {
             read: false,
             write: true,
         };
-        match keys.access(self.handle, &self.range, (piece, &part), write) {
+        match keys.access(
+            self.handle,
+            &self.range,
+            (piece, &part),
+            write,
+            Wish::Replace,
+        ) {
             Access::At {
                 rkey, addr, place, ..
             } => {
@@ -108,7 +114,7 @@ impl Put {
             }
             Access::Ask(piece) => PutStep::Ask(piece),
             Access::Return(handle, piece) => PutStep::Return(handle, piece),
-            Access::Wait => PutStep::Wait,
+            Access::Wait | Access::Full => PutStep::Wait,
             Access::Refused(refusal) => self.refuse(refusal),
         }
     }

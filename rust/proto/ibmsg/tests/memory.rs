@@ -6,7 +6,7 @@ use ibmsg_proto::limits::FIRST;
 use ibmsg_proto::memory::export::Unmapping;
 use ibmsg_proto::memory::{
     range, Bodies, Export, GetStep, GrantError, Granted, Handle, Key, Keys, MemoryTerms, OpOutcome,
-    Put, PutStep, Range, Refusal, Rights, Unmap, Want, MAX_KEYS, MAX_WORK, PIECE,
+    Put, PutStep, Range, Reading, Refusal, Rights, Unmap, Want, MAX_KEYS, MAX_WORK, PIECE,
 };
 use ibmsg_proto::receive::Receiver;
 use ibmsg_proto::send::{Next, SendLimits, Sender};
@@ -291,7 +291,7 @@ fn no_rights_are_no_key() {
 
 #[test]
 fn keys_are_limited_and_returned_once() {
-    let mut granted = Granted::<2>::new();
+    let mut granted = Granted::<2>::new(2);
     let handle = handle();
     assert_eq!(granted.grant(handle, 0), Ok(Some(0)));
     assert_eq!(granted.grant(handle, 0), Err(GrantError::Twice));
@@ -312,6 +312,14 @@ fn keys_are_limited_and_returned_once() {
     assert_eq!(granted.fence(), Some(handle));
     assert_eq!(granted.fence(), Some(handle));
     assert_eq!((granted.fence(), granted.is_empty()), (None, true));
+    // With more places than keys, one that was returned does not keep the next one waiting.
+    let mut granted = Granted::<3>::new(2);
+    assert_eq!(granted.grant(handle, 0), Ok(Some(0)));
+    assert_eq!(granted.grant(handle, 1), Ok(Some(1)));
+    assert_eq!(granted.grant(handle, 2), Err(GrantError::TooMany));
+    assert_eq!(granted.returned(handle, 0, true), Ok(Some(0)));
+    assert_eq!(granted.grant(handle, 2), Ok(Some(2)));
+    assert_eq!(granted.grant(handle, 0), Err(GrantError::TooMany));
 }
 
 fn key(range: Range, rights: Rights) -> Key {
@@ -435,7 +443,7 @@ fn idle_keys_are_given_up_and_refusals_forgotten() {
     assert_eq!((keys.idle(), keys.give_up()), (0, None));
     for piece in 0..3 {
         assert_eq!(keys.want(handle(), piece), Want::Ask);
-        // What was asked for is no key yet.
+        // Not one that is on its way.
         assert_eq!(keys.idle() as u64, piece);
         keys.answered(handle(), piece, Ok(key(range, RW))).unwrap();
     }
@@ -479,28 +487,40 @@ fn a_push_ends_when_its_landing_key_is_invalid() {
     let most = u64::from(MAX_WORK);
     let range = Range::new(3, most + 1).unwrap();
     let mut get = memory_get(range);
-    assert_eq!(get.step(&mut keys, None, false), GetStep::Wait);
+    assert_eq!(get.step(&mut keys, None, Reading::No), GetStep::Wait);
     let request = |start, len, to, id| GetStep::Request {
         part: Range::new(start, len).unwrap(),
         to,
         id,
     };
-    assert_eq!(get.step(&mut keys, Some(5), false), request(3, most, 0, 5));
+    assert_eq!(
+        get.step(&mut keys, Some(5), Reading::No),
+        request(3, most, 0, 5)
+    );
     assert!(!get.got(6, None));
     assert!(get.got(5, None));
     assert!(!get.got(5, None));
-    assert_eq!(get.step(&mut keys, Some(6), false), GetStep::Invalidate);
-    assert_eq!(get.step(&mut keys, Some(6), false), GetStep::Wait);
+    assert_eq!(
+        get.step(&mut keys, Some(6), Reading::No),
+        GetStep::Invalidate
+    );
+    assert_eq!(get.step(&mut keys, Some(6), Reading::No), GetStep::Wait);
     get.invalidated();
     // The rest is asked for when the first landing zone is closed.
     assert_eq!(
-        get.step(&mut keys, Some(6), false),
+        get.step(&mut keys, Some(6), Reading::No),
         request(3 + most, 1, most, 6)
     );
     assert!(get.got(6, None));
-    assert_eq!(get.step(&mut keys, Some(7), false), GetStep::Invalidate);
+    assert_eq!(
+        get.step(&mut keys, Some(7), Reading::No),
+        GetStep::Invalidate
+    );
     get.invalidated();
-    assert_eq!(get.step(&mut keys, Some(7), false), GetStep::Ended(None));
+    assert_eq!(
+        get.step(&mut keys, Some(7), Reading::No),
+        GetStep::Ended(None)
+    );
 }
 
 fn memory_get(range: Range) -> ibmsg_proto::memory::Get {
@@ -514,9 +534,9 @@ fn a_read_needs_a_key_that_allows_it_and_a_buffer() {
     let range = Range::new(0, most + 1).unwrap();
     let mut get = memory_get(range);
     // A GET that begins nothing new asks for nothing.
-    assert_eq!(get.step(&mut keys, None, false), GetStep::Wait);
-    assert_eq!(get.step(&mut keys, None, true), GetStep::Ask(0));
-    assert_eq!(get.step(&mut keys, None, true), GetStep::Wait);
+    assert_eq!(get.step(&mut keys, None, Reading::No), GetStep::Wait);
+    assert_eq!(get.step(&mut keys, None, Reading::Now), GetStep::Ask(0));
+    assert_eq!(get.step(&mut keys, None, Reading::Now), GetStep::Wait);
     keys.answered(handle(), 0, Ok(key(range, RW))).unwrap();
     let part = |start, len| Range::new(start, len).unwrap();
     let map = |start, len| GetStep::Map {
@@ -530,23 +550,26 @@ fn a_read_needs_a_key_that_allows_it_and_a_buffer() {
         addr: 0x5000 + start,
         place: 0,
     };
-    assert_eq!(get.step(&mut keys, None, true), map(0, most));
-    assert_eq!(get.step(&mut keys, None, true), GetStep::Wait);
+    assert_eq!(get.step(&mut keys, None, Reading::Now), map(0, most));
+    assert_eq!(get.step(&mut keys, None, Reading::Now), GetStep::Wait);
     assert!(!get.is_posted() && keys.may_return(handle()));
     // The key has gone meanwhile; the buffer stays mapped.
     get.mapped();
-    assert_eq!(get.step(&mut keys, None, true), GetStep::Ask(0));
+    assert_eq!(get.step(&mut keys, None, Reading::Now), GetStep::Ask(0));
     keys.answered(handle(), 0, Ok(key(range, RW))).unwrap();
-    assert_eq!(get.step(&mut keys, None, true), read(0, most));
+    assert_eq!(get.step(&mut keys, None, Reading::Now), read(0, most));
     assert!(get.is_posted() && !keys.may_return(handle()));
     // The rest is mapped while the first part is on its way.
-    assert_eq!(get.step(&mut keys, None, true), map(most, 1));
+    assert_eq!(get.step(&mut keys, None, Reading::Now), map(most, 1));
     get.mapped();
-    assert_eq!(get.step(&mut keys, None, true), read(most, 1));
-    assert_eq!(get.step(&mut keys, None, true), GetStep::Wait);
+    assert_eq!(get.step(&mut keys, None, Reading::Now), read(most, 1));
+    assert_eq!(get.step(&mut keys, None, Reading::Now), GetStep::Wait);
     get.completed(&mut keys, 0);
     get.completed(&mut keys, 0);
-    assert_eq!(get.step(&mut keys, None, true), GetStep::Ended(None));
+    assert_eq!(
+        get.step(&mut keys, None, Reading::Now),
+        GetStep::Ended(None)
+    );
     assert!(keys.may_return(handle()));
 }
 
@@ -555,7 +578,7 @@ fn a_get_is_a_push_where_the_owner_cannot_be_read() {
     let mut keys = Keys::<4>::new(4);
     let range = Range::new(0, 8).unwrap();
     let mut get = memory_get(range);
-    assert_eq!(get.step(&mut keys, Some(1), true), GetStep::Ask(0));
+    assert_eq!(get.step(&mut keys, Some(1), Reading::Now), GetStep::Ask(0));
     let lossy = Key {
         readable: false,
         ..key(range, RW)
@@ -566,7 +589,7 @@ fn a_get_is_a_push_where_the_owner_cannot_be_read() {
         to: 0,
         id: 1,
     };
-    assert_eq!(get.step(&mut keys, Some(1), true), request);
+    assert_eq!(get.step(&mut keys, Some(1), Reading::Now), request);
     // The key is not in use, and the next GET does not ask.
     assert!(keys.may_return(handle()));
     let mut next = memory_get(range);
@@ -575,28 +598,94 @@ fn a_get_is_a_push_where_the_owner_cannot_be_read() {
         to: 0,
         id: 2,
     };
-    assert_eq!(next.step(&mut keys, Some(2), true), request);
+    assert_eq!(next.step(&mut keys, Some(2), Reading::Now), request);
     // By another connection, the owner may have another device.
-    (get.lost(), keys.lost());
-    assert_eq!(get.step(&mut keys, Some(3), true), GetStep::Ask(0));
+    get.lost();
+    keys.lost();
+    assert_eq!(get.step(&mut keys, Some(3), Reading::Now), GetStep::Ask(0));
 }
 
 #[test]
-fn a_read_without_a_mapping_is_refused() {
-    let mut keys = Keys::<4>::new(4);
+fn a_get_is_a_push_where_there_is_no_room_for_a_read() {
+    let range = Range::new(0, 8).unwrap();
+    let request = |id| GetStep::Request {
+        part: range,
+        to: 0,
+        id,
+    };
+    // No mapping.
+    let mut keys = Keys::<4>::new(1);
+    let mut get = memory_get(range);
+    assert_eq!(get.step(&mut keys, None, Reading::Now), GetStep::Ask(0));
+    keys.answered(handle(), 0, Ok(key(range, RW))).unwrap();
+    let step = get.step(&mut keys, None, Reading::Now);
+    assert!(matches!(step, GetStep::Map { .. }));
+    get.not_mapped();
+    // It was not mapped, so it is not mapped later.
+    get.mapped();
+    assert_eq!(get.step(&mut keys, Some(1), Reading::Now), request(1));
+    // No place for another key: none is given back for a GET.
+    let far = Range::new(P, 8).unwrap();
+    let mut other = memory_get(far);
+    let step = other.step(&mut keys, Some(2), Reading::Now);
+    assert!(matches!(step, GetStep::Request { id: 2, .. }));
+    assert_eq!(keys.want(handle(), 1), Want::Replace(handle(), 0));
+    // The peer has none.
+    let mut keys = Keys::<4>::new(1);
+    let mut get = memory_get(range);
+    assert_eq!(get.step(&mut keys, Some(3), Reading::Now), GetStep::Ask(0));
+    keys.answered(handle(), 0, Err(Refusal::Resources)).unwrap();
+    assert_eq!(get.step(&mut keys, Some(3), Reading::Now), request(3));
+    let mut get = memory_get(range);
+    assert_eq!(get.step(&mut keys, Some(3), Reading::Now), GetStep::Ask(0));
+    keys.answered(handle(), 0, Err(Refusal::Resources)).unwrap();
+    keys.forget_refusal(handle(), 0);
+    get.has_no_room(handle(), 1);
+    get.has_no_room(handle(), 0);
+    assert_eq!(get.step(&mut keys, Some(3), Reading::Now), request(3));
+    // By another connection it is read again.
+    get.lost();
+    keys.lost();
+    // Not while the peer is short of regions, unless the key is there.
+    assert_eq!(get.step(&mut keys, Some(4), Reading::WithKey), request(4));
+    let mut get = memory_get(range);
+    assert_eq!(get.step(&mut keys, Some(4), Reading::Now), GetStep::Ask(0));
+    keys.answered(handle(), 0, Ok(key(range, RW))).unwrap();
+    let step = get.step(&mut keys, Some(4), Reading::WithKey);
+    assert!(matches!(step, GetStep::Map { .. }));
+    // A refusal that nobody has seen does not take a place.
+    let mut keys = Keys::<4>::new(1);
+    assert_eq!(keys.want(handle(), 1), Want::Ask);
+    keys.answered(handle(), 1, Err(Refusal::Stale)).unwrap();
+    let mut get = memory_get(range);
+    assert_eq!(get.step(&mut keys, Some(5), Reading::Now), GetStep::Ask(0));
+}
+
+#[test]
+fn reads_take_turns_and_end_all_the_same() {
+    let mut keys = Keys::<4>::new(1);
     let range = Range::new(0, 8).unwrap();
     let mut get = memory_get(range);
-    assert_eq!(get.step(&mut keys, None, true), GetStep::Ask(0));
+    assert_eq!(get.step(&mut keys, None, Reading::Later), GetStep::Wait);
+    assert_eq!(get.step(&mut keys, None, Reading::Now), GetStep::Ask(0));
     keys.answered(handle(), 0, Ok(key(range, RW))).unwrap();
-    assert!(matches!(
-        get.step(&mut keys, None, true),
-        GetStep::Map { .. }
-    ));
-    get.not_mapped(Refusal::Resources);
-    // Only what was to be mapped can fail.
+    let step = get.step(&mut keys, None, Reading::Now);
+    assert!(matches!(step, GetStep::Map { .. }));
     get.mapped();
-    let ended = GetStep::Ended(Some(Refusal::Resources));
-    assert_eq!(get.step(&mut keys, None, true), ended);
+    assert_eq!(get.step(&mut keys, None, Reading::Later), GetStep::Wait);
+    let step = get.step(&mut keys, None, Reading::Now);
+    assert!(matches!(step, GetStep::Read { .. }));
+    // One whose landing zone has gone still waits for what it reads.
+    get.abandoned();
+    assert!(get.is_reading() && keys.give_up().is_none());
+    assert_eq!(get.step(&mut keys, None, Reading::Later), GetStep::Wait);
+    get.completed(&mut keys, 0);
+    assert_eq!(
+        get.step(&mut keys, None, Reading::Later),
+        GetStep::Ended(None)
+    );
+    assert_eq!(keys.give_up(), Some((handle(), 0)));
+    assert!(keys.is_empty());
 }
 
 #[test]

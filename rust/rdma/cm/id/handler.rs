@@ -55,12 +55,13 @@ pub(super) unsafe fn connect_request(
     // The event names the resources from this side's point of view.
     // SAFETY: By this function's contract the event is a connection request, so it has connection
     // parameters.
-    let reads_allowed = unsafe { (*(*event).param.conn).initiator_depth };
+    let param = unsafe { &*(*event).param.conn };
+    let (reads_allowed, reads_wanted) = (param.initiator_depth, param.responder_resources);
     // SAFETY: By this function's contract. If this succeeds, the result below is an error only
     // after the id was released.
     let new = NonNull::new(id)
         .ok_or(EINVAL)
-        .and_then(|id| unsafe { ConnRequest::new(id, reads_allowed) });
+        .and_then(|id| unsafe { ConnRequest::new(id, reads_allowed, reads_wanted) });
     let new = match new {
         Ok(new) => new,
         // The connection manager destroys the id, which rejects the request.

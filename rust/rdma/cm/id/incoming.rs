@@ -39,6 +39,8 @@ struct Peer {
     port: Option<PeerPort>,
     /// See [`IncomingId::reads_allowed`].
     reads_allowed: u8,
+    /// See [`IncomingId::reads_wanted`].
+    reads_wanted: u8,
 }
 
 /// A connection request that a listener's handler gets. It has no queue pair, and the handler may
@@ -57,8 +59,8 @@ pub struct ConnRequest {
 }
 
 impl ConnRequest {
-    /// Takes ownership of the id of a connection request, whose peer allows that many reads of its
-    /// memory at a time.
+    /// Takes ownership of the id of a connection request, whose peer allows `reads_allowed` reads of its
+    /// memory at a time, and wants to have `reads_wanted` of this side's.
     ///
     /// # Errors
     ///
@@ -67,7 +69,11 @@ impl ConnRequest {
     /// # Safety
     ///
     /// As for [`CmId::of_request`], with [`ConnRequest::release`].
-    pub(super) unsafe fn new(id: NonNull<bindings::rdma_cm_id>, reads_allowed: u8) -> Result<Self> {
+    pub(super) unsafe fn new(
+        id: NonNull<bindings::rdma_cm_id>,
+        reads_allowed: u8,
+        reads_wanted: u8,
+    ) -> Result<Self> {
         // SAFETY: By this function's contract the connection manager has filled in the id. It
         // writes to the route only during calls for the id, of which there is none yet.
         let peer = unsafe {
@@ -76,6 +82,7 @@ impl ConnRequest {
                 roce_gid: roce_gid(route),
                 port: peer_port(route),
                 reads_allowed,
+                reads_wanted,
             }
         };
         // SAFETY: By this function's contract.
@@ -263,6 +270,12 @@ impl IncomingId {
     pub fn reads_allowed(&self) -> u8 {
         self.peer.reads_allowed
     }
+
+    /// Returns the number of reads of this side's memory that the peer wants to have in progress at a
+    /// time, according to its request.
+    pub fn reads_wanted(&self) -> u8 {
+        self.peer.reads_wanted
+    }
 }
 
 impl Deref for IncomingId {
@@ -356,6 +369,7 @@ mod tests {
                 roce_gid: None,
                 port: None,
                 reads_allowed: 0,
+                reads_wanted: 0,
             },
         })
     }

@@ -109,8 +109,8 @@ impl SendQueue {
         })
     }
 
-    /// Leaves that many entries to chains with [`Entries::All`], but so many to others that these do not wait for each
-    /// other longer than they must; of a short queue, two thirds.
+    /// Leaves that many entries to chains with [`Entries::All`], but enough to others for two of the longest chains; of a
+    /// short queue, two thirds.
     pub(crate) fn with_reserve(self, reserve: u32) -> Self {
         let depth = self.credits.depth;
         let most = depth.saturating_sub(Self::COMMON).max(depth / 3);

@@ -47,11 +47,13 @@ pub enum Bug {
     DeathSparesIdle,
     /// Every key says that RDMA READ may be used.
     WrongReadable,
+    /// The channel ends while a READ is under way.
+    HastyClose,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 21] = [
+    pub const ALL: [Bug; 22] = [
         Bug::NoServerFence,
         Bug::NoClientFence,
         Bug::FreeBeforeInvalid,
@@ -73,5 +75,6 @@ impl Bug {
         Bug::HastyRelocation,
         Bug::DeathSparesIdle,
         Bug::WrongReadable,
+        Bug::HastyClose,
     ];
 }

@@ -51,6 +51,15 @@ pub enum Wr {
     },
 }
 
+/// A READ that has arrived.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked {
+    rkey: u32,
+    addr: u64,
+    cells: u64,
+    wr: Wr,
+}
+
 /// A packet.
 #[derive(Clone, Debug)]
 pub enum Pkt {
@@ -205,7 +214,7 @@ impl World<'_> {
                 cells,
                 wr,
             } => {
-                let Some(region) = self.region(side, epoch, rkey) else {
+                let Some(region) = self.region(side, epoch, rkey, self.access_excused) else {
                     return;
                 };
                 self.seen.late += u32::from(qp == Qp::Error);
@@ -224,13 +233,18 @@ impl World<'_> {
                 cells,
                 wr,
             } => {
-                let Some(Region::Export { mem, start }) = self.region(side, epoch, rkey) else {
-                    return;
+                // What was sent after it may be handled before.
+                let lag = match self.chance(2) {
+                    0 => 0,
+                    _ => self.chance(self.sch.lag),
                 };
-                let skip = addr - (u64::from(rkey) << 32);
-                self.read(side, mem, start + skip, cells, wr);
-                let read = self.now;
-                self.transmit(side, epoch, Pkt::Data { wr, cells, read });
+                let asked = Asked {
+                    rkey,
+                    addr,
+                    cells,
+                    wr,
+                };
+                self.after(lag, Ev::Answer(side, epoch, asked));
             }
             Pkt::Data { wr, cells, read } => {
                 if let Wr::Get { op, to, .. } = wr {
@@ -241,11 +255,33 @@ impl World<'_> {
         }
     }
 
+    /// A queue pair answers a READ.
+    pub fn answer_read(&mut self, side: usize, epoch: u32, asked: Asked) {
+        let Asked {
+            rkey,
+            addr,
+            cells,
+            wr,
+        } = asked;
+        if self.attempts[epoch as usize].qp[side] == Qp::Gone {
+            return;
+        }
+        let excused = self.reads_excused[side];
+        let region = self.region(side, epoch, rkey, excused);
+        let Some(Region::Export { mem, start }) = region else {
+            return;
+        };
+        let skip = addr - (u64::from(rkey) << 32);
+        self.read(side, mem, start + skip, cells, wr);
+        let read = self.now;
+        self.transmit(side, epoch, Pkt::Data { wr, cells, read });
+    }
+
     /// The region of a key; without one, both queue pairs go into error.
-    fn region(&mut self, side: usize, epoch: u32, rkey: u32) -> Option<Region> {
+    fn region(&mut self, side: usize, epoch: u32, rkey: u32, excused: bool) -> Option<Region> {
         let region = self.attempts[epoch as usize].keys[side].get(&rkey).copied();
         if region.is_none() {
-            if !self.access_excused {
+            if !excused {
                 self.log.fail(Violation::Access);
             }
             self.seen.refused += 1;

@@ -75,6 +75,8 @@ pub struct Host {
     pub lent: Vec<Handle>,
     pub to_release: VecDeque<Handle>,
     pub next_id: u32,
+    /// CLOSED is to be sent by this connection.
+    pub owes_closed: Option<u32>,
     /// The former connection, while an entry of RESUME waits for its fence.
     pub fencing: Option<u32>,
 }
@@ -110,7 +112,7 @@ impl Host {
             slots: Vec::new(),
             mem_of: [usize::MAX; SLOTS],
             revoke_told: [false; SLOTS],
-            granted: Granted::new(),
+            granted: Granted::new(sch.keys),
             places: [None; 4],
             asks: VecDeque::new(),
             pushes: Vec::new(),
@@ -121,6 +123,7 @@ impl Host {
             lent: Vec::new(),
             to_release: VecDeque::new(),
             next_id: 0,
+            owes_closed: None,
             fencing: None,
         })
     }
@@ -188,7 +191,27 @@ impl World<'_> {
         self.frame(side, epoch, |out| record.encode(out));
     }
 
+    /// Whether a READ is under way: the peer must not be told that nothing follows.
+    fn is_reading(&self, side: usize) -> bool {
+        let mut gets = self.hosts[side].gets.iter();
+        gets.any(|(_, get, _)| get.is_reading()) && !self.is(Bug::HastyClose)
+    }
+
+    pub(super) fn send_closed(&mut self, side: usize) {
+        let Some(epoch) = self.hosts[side].owes_closed else {
+            return;
+        };
+        if !self.is_reading(side) {
+            self.hosts[side].owes_closed = None;
+            let closed = Closed { channel: CHANNEL };
+            self.frame(side, epoch, |out| closed.encode(out));
+        }
+    }
+
     pub(super) fn send_close(&mut self, side: usize) {
+        if self.is_reading(side) {
+            return;
+        }
         let host = &mut self.hosts[side];
         let is_empty = host.queue.iter().all(|out| out.item.number().is_some());
         let Some(on) = host.ch.answers_on() else {
@@ -419,8 +442,8 @@ impl World<'_> {
                             self.channel_ends(side, Cause::Closed);
                         }
                         self.send_close(side);
-                        let closed = Closed { channel: CHANNEL };
-                        self.frame(side, epoch, |out| closed.encode(out));
+                        self.hosts[side].owes_closed = Some(epoch);
+                        self.send_closed(side);
                     }
                 }
             }

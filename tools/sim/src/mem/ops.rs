@@ -4,7 +4,8 @@
 
 use ibmsg_proto::memory::export::Unmapping;
 use ibmsg_proto::memory::{
-    Export, Get, GetStep, Handle, Key, KeysError, OpOutcome, Put, PutStep, Range, Rights, Unmap,
+    Export, Get, GetStep, Handle, Key, KeysError, OpOutcome, Put, PutStep, Range, Reading, Rights,
+    Unmap,
 };
 use ibmsg_proto::outcome::{Cause, Outcome};
 use ibmsg_proto::send::{Next, Progress};
@@ -153,6 +154,7 @@ impl World<'_> {
             true => Unmap::Now,
             false => {
                 self.access_excused |= how == Unmap::Now;
+                self.reads_excused[side] |= how == Unmap::Now;
                 how
             }
         };
@@ -184,9 +186,12 @@ impl World<'_> {
         self.log.excused = true;
         self.access_excused = true;
         self.hosts[side].ending.get_or_insert(cause);
+        // The peer's READs have ended: it has said that it ends only then.
+        let reads_excused = self.reads_excused;
         for slot in 0..SLOTS {
             self.unmap(side, slot, Unmap::Now);
         }
+        self.reads_excused = reads_excused;
         self.hosts[side].lent.clear();
     }
 
@@ -208,6 +213,7 @@ impl World<'_> {
             self.end_operations(side);
         }
         self.send_close(side);
+        self.send_closed(side);
         let Some(on) = self.hosts[side].ch.conn() else {
             return;
         };
@@ -801,7 +807,12 @@ impl World<'_> {
             let (op, get, _) = &mut host.gets[n];
             let op = *op;
             let handle = get.handle();
-            match get.step(&mut host.keys, id, self.sch.reads[side]) {
+            // Once the channel closes, the peer invalidates keys without asking.
+            let reading = match self.sch.reads[side] && !host.dead {
+                true => Reading::Now,
+                false => Reading::No,
+            };
+            match get.step(&mut host.keys, id, reading) {
                 GetStep::Ask(piece) => self.ask(side, handle, piece),
                 GetStep::Return(old, piece) => {
                     self.give_key_back(side, old, piece);

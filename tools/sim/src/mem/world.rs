@@ -6,7 +6,7 @@ use ibmsg_proto::outcome::Cause;
 
 use super::bug::Bug;
 use super::check::{Log, Sort, Violation};
-use super::fabric::{Attempt, Pkt, Qp, Wr};
+use super::fabric::{Asked, Attempt, Pkt, Qp, Wr};
 use super::host::Host;
 use super::schedule::{Kind, Schedule, CLIENT, SERVER};
 use crate::events::Events;
@@ -31,6 +31,8 @@ pub enum Ev {
     Invalid(usize, u32, usize),
     /// LOCAL_INV of a landing key has completed.
     Closed(usize, u32, usize, u32),
+    /// A READ is answered by this side.
+    Answer(usize, u32, Asked),
     /// The buffer of a GET is mapped for this attempt.
     Mapped(usize, u32, usize),
     /// The client tries to connect a path.
@@ -99,6 +101,7 @@ pub struct World<'s> {
     pub(super) next_key: u32,
     /// A work request may meet an invalid key: an owner has not waited.
     pub(super) access_excused: bool,
+    pub(super) reads_excused: [bool; 2],
     trace: bool,
 }
 
@@ -126,6 +129,7 @@ impl<'s> World<'s> {
             seen: Seen::default(),
             next_key: 0,
             access_excused: false,
+            reads_excused: [false; 2],
             trace,
         };
         // No attempt has the number 0.
@@ -209,6 +213,7 @@ impl<'s> World<'s> {
                     self.landing_closed(side, op);
                 }
             }
+            Ev::Answer(side, epoch, asked) => self.answer_read(side, epoch, asked),
             Ev::Mapped(side, epoch, op) => {
                 if self.attempts[epoch as usize].qp[side] == Qp::Ready {
                     self.landing_mapped(side, op);
