@@ -37,7 +37,7 @@ use ibtrs_core::{
 use ibtrs_proto::{
     audit::Trust,
     auth::ServerAuth,
-    chunk_owner::PathTag,
+    chunk_owner::PathId,
     consts::{
         HB_INTERVAL_MS,
         INFO_REQ_LEN, //
@@ -257,7 +257,7 @@ impl Path {
     pub(crate) fn new(
         parent: Arc<dyn Parent>,
         session: &Arc<SessionIo>,
-        tag: PathTag,
+        id: PathId,
         first: &First<'_>,
         auth: ServerAuth,
         known: bool,
@@ -265,14 +265,14 @@ impl Path {
         let config = &session.env.config;
         let needs = config.path_needs(first.terms, first.request.cid_num);
         let charge = Charge::begin(&session.env, first.ends.origin(first.id), known, &needs)?;
-        let path = Self::allocate(parent, session, tag, first, auth, charge);
+        let path = Self::allocate(parent, session, id, first, auth, charge);
         path.map_err(|error| Refusal::new(error, "the path cannot be created"))
     }
 
     fn allocate(
         parent: Arc<dyn Parent>,
         session: &Arc<SessionIo>,
-        tag: PathTag,
+        id: PathId,
         first: &First<'_>,
         auth: ServerAuth,
         charge: Charge,
@@ -292,7 +292,7 @@ impl Path {
         let missed_max = plan.hb_missed_max;
         let path = Arc::pin_init(
             try_pin_init!(Self {
-                io: PathIo::new(session, tag, first.ends, request, first.terms, pd, missed_max)?,
+                io: PathIo::new(session, id, first.ends, request, first.terms, pd, missed_max)?,
                 parent,
                 uuid: request.path_uuid,
                 notices: request.ext.is_some_and(|ext| ext.notices),
@@ -654,8 +654,8 @@ impl Control for Path {
         self.parent.clone().wake();
     }
 
-    fn supersede(&self, tag: PathTag, waiting: Option<u16>) {
-        self.parent.supersede(tag, waiting);
+    fn supersede(&self, id: PathId, waiting: Option<u16>) {
+        self.parent.supersede(id, waiting);
     }
 }
 

@@ -19,7 +19,7 @@ use crate::{
 use ibtrs_core::messages::Attached;
 use ibtrs_proto::{
     auth::Session as Kind,
-    chunk_owner::PathTag,
+    chunk_owner::PathId,
     fsm::server_path::Event,
     handshake::RspExt,
     imm::Fence,
@@ -90,7 +90,7 @@ pub(crate) struct Session {
     /// The client has acknowledged the downtime that a drain has announced.
     #[pin]
     pub(crate) downtime_seen: Completion,
-    last_tag: Atomic<u32>,
+    last_id: Atomic<u32>,
     #[pin]
     pub(crate) fences: Fences,
     /// Serves requests that had to wait for another path.
@@ -137,7 +137,7 @@ impl Session {
                 ending: AtomicFlag::new(false),
                 is_served: AtomicFlag::new(false),
                 downtime_seen <- Completion::new(),
-                last_tag: Atomic::new(0),
+                last_id: Atomic::new(0),
                 fences <- Fences::new(),
                 wake <- kx::new_work!(wakes, "Session::wake"),
                 line_work <- kx::new_work!(line_queue, "Session::line_work"),
@@ -195,15 +195,15 @@ impl Session {
         Ok(())
     }
 
-    /// Returns a tag that no path of the session has, or has had recently. A path that is added
-    /// much later must check its tag again.
-    pub(crate) fn next_tag(&self) -> Option<PathTag> {
+    /// Returns an id that no path of the session has, or has had recently. A path that is added
+    /// much later must check its id again.
+    pub(crate) fn next_id(&self) -> Option<PathId> {
         let paths = self.paths.lock();
         for _ in 0..=paths.len() + 1 {
-            let next = self.last_tag.fetch_add(1, Relaxed).wrapping_add(1);
-            // CAST: Tags start again after 65535.
-            let tag = PathTag::new(next as u16);
-            let free = tag.filter(|tag| paths.iter().all(|path| path.io.tag != *tag));
+            let next = self.last_id.fetch_add(1, Relaxed).wrapping_add(1);
+            // CAST: Ids start again after 65535.
+            let id = PathId::new(next as u16);
+            let free = id.filter(|id| paths.iter().all(|path| path.io.id != *id));
             if free.is_some() {
                 return free;
             }
@@ -217,10 +217,10 @@ impl Session {
         paths.iter().any(|path| path.io.takes_requests())
     }
 
-    /// Finds a path by its tag.
-    pub(crate) fn path(&self, tag: PathTag) -> Option<Arc<Path>> {
+    /// Finds a path by its id.
+    pub(crate) fn path(&self, id: PathId) -> Option<Arc<Path>> {
         let paths = self.paths.lock();
-        paths.iter().find(|path| path.io.tag == tag).cloned()
+        paths.iter().find(|path| path.io.id == id).cloned()
     }
 
     /// Removes a closed path, and the session with its last path.
@@ -239,7 +239,7 @@ impl Session {
         let last = paths.is_empty() && !self.gone.xchg(true, Relaxed);
         drop(paths);
         drop(sessions);
-        // A path that was not in the list may have the same tag as one that is.
+        // A path that was not in the list may have the same id as one that is.
         if was_in {
             self.fences.path_gone(path);
         }
@@ -300,8 +300,8 @@ impl Parent for Session {
         Session::key_revoked(self, why);
     }
 
-    fn supersede(&self, tag: PathTag, waiting: Option<u16>) {
-        self.close_superseded(tag, waiting);
+    fn supersede(&self, id: PathId, waiting: Option<u16>) {
+        self.close_superseded(id, waiting);
     }
 
     fn downtime_seen(&self) {

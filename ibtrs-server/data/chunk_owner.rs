@@ -77,7 +77,7 @@ impl Place for ChunkSlot {
     }
 }
 
-/// Path tag and chunk number of a waiting request that may be served.
+/// Path id and chunk number of a waiting request that may be served.
 pub(crate) type Woken = (u16, u16);
 
 /// The owners of the chunk numbers of a session.

@@ -15,7 +15,7 @@ use crate::{
     },
 };
 use ibtrs_proto::{
-    chunk_owner::PathTag,
+    chunk_owner::PathId,
     serving::{
         self,
         Left,
@@ -56,7 +56,7 @@ impl Con {
     ) -> Result<Claim, KBox<Chunk>> {
         let path = &self.path;
         let words = &path.session.owners.words;
-        match serving::claim(words, path.tag, buf_id, slot, chunk) {
+        match serving::claim(words, path.id, buf_id, slot, chunk) {
             serving::Claim::Violation(chunk) => Err(chunk),
             serving::Claim::Has(mut chunk) => {
                 chunk.claimed = true;
@@ -83,10 +83,10 @@ impl Con {
     /// Lets the request of path `displaced` wait again, in place of one that has arrived late over
     /// this path, which is being closed. Such a request does not show that the client has moved on;
     /// it is dropped with its path.
-    fn restore(&self, slot: &ChunkSlot, buf_id: u16, displaced: PathTag) {
+    fn restore(&self, slot: &ChunkSlot, buf_id: u16, displaced: PathId) {
         let path = &self.path;
         let words = &path.session.owners.words;
-        match serving::restore(words, path.tag, buf_id, slot, displaced) {
+        match serving::restore(words, path.id, buf_id, slot, displaced) {
             Restored::Waits(None) => {}
             Restored::Waits(Some(chunk)) => path.put_back(slot, chunk),
             Restored::Superseded => self.control.supersede(displaced, Some(buf_id)),
@@ -109,7 +109,7 @@ impl PathIo {
     #[inline]
     fn release(&self, control: &dyn Control, buf_id: u16) {
         let wake = || control.wake();
-        self.session.release(self.tag, buf_id, wake);
+        self.session.release(self.id, buf_id, wake);
     }
 
     /// Drops a request without an answer, because its path is being closed; releases its number if
@@ -139,7 +139,7 @@ impl PathIo {
         let mut all = true;
         for slot in self.slots.iter() {
             let buf_id = slot.index();
-            match serving::leave(&self.session.owners.words, self.tag, buf_id, &**slot) {
+            match serving::leave(&self.session.owners.words, self.id, buf_id, &**slot) {
                 Left::Nothing => {}
                 Left::Pending(chunk) => self.drop_request(control, &slot, buf_id, chunk),
                 Left::Waiting(chunk) => self.put_back(&slot, chunk),
@@ -157,8 +157,8 @@ impl SessionIo {
     ///
     /// Any.
     #[inline]
-    pub(crate) fn release(&self, tag: PathTag, buf_id: u16, wake: impl FnOnce()) {
-        match serving::release(&self.owners.words, tag, buf_id) {
+    pub(crate) fn release(&self, id: PathId, buf_id: u16, wake: impl FnOnce()) {
+        match serving::release(&self.owners.words, id, buf_id) {
             Next::Nobody => {}
             Next::Wake(waiter) => {
                 self.owners.woken.lock().push((waiter.get(), buf_id));

@@ -37,7 +37,7 @@ use ibtrs_core::{
     messages::con::MessageConn, //
 };
 use ibtrs_proto::{
-    chunk_owner::PathTag,
+    chunk_owner::PathId,
     handshake::ConnReq,
     imm::{
         Fence,
@@ -135,13 +135,13 @@ pub(crate) trait Control: Send + Sync {
     /// Has a request of the session served that has waited for another path.
     fn wake(&self);
 
-    /// Closes the path `tag` of the session, which the client has superseded. If a newer request has
+    /// Closes the path `id` of the session, which the client has superseded. If a newer request has
     /// taken the place of its `waiting` one, that is dropped.
     ///
     /// # Context
     ///
     /// May sleep.
-    fn supersede(&self, tag: PathTag, waiting: Option<u16>);
+    fn supersede(&self, id: PathId, waiting: Option<u16>);
 }
 
 /// A session as its requests know it.
@@ -230,7 +230,7 @@ pub(crate) struct Resources {
 pub(crate) struct PathIo {
     pub(crate) session: Arc<SessionIo>,
     /// Identifies the path among those of its session.
-    pub(crate) tag: PathTag,
+    pub(crate) id: PathId,
     /// The path epoch, if the client knows the extensions.
     pub(crate) epoch: Option<u32>,
     /// The immediates that the client may send.
@@ -280,7 +280,7 @@ impl PathIo {
     /// `ENOMEM`; those of the driver.
     pub(crate) fn new(
         session: &Arc<SessionIo>,
-        tag: PathTag,
+        id: PathId,
         ends: Ends,
         request: &ConnReq,
         terms: Terms,
@@ -299,7 +299,7 @@ impl PathIo {
         Arc::pin_init(
             try_pin_init!(Self {
                 session: session.clone(),
-                tag,
+                id,
                 epoch: ext.map(|ext| ext.epoch),
                 imms: ImmTerms::new(ext, terms.shape == Shape::Slots),
                 recvs_posted: AtomicFlag::new(false),

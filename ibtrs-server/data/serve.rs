@@ -89,7 +89,7 @@ fn grant(con: &Con, chunk: &mut Chunk, buffer: Buffer) {
 fn wait_for_buffer(con: &Con, slot: SlotRef<'_, Con>, chunk: KBox<Chunk>) {
     con.path.stats.declared.inc(server_path::BUFFER_WAITS);
     let waiter = Waiter {
-        tag: con.path.tag.get(),
+        path: con.path.id.get(),
         buf_id: slot.index(),
         cid: chunk.cid,
         bytes: chunk.request.data_len,

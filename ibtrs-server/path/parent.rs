@@ -8,7 +8,7 @@ use crate::{
     storage::buffers::Holder,
 };
 use ibtrs_proto::{
-    chunk_owner::PathTag,
+    chunk_owner::PathId,
     imm::Fence,
     name::SessionName, //
 };
@@ -30,7 +30,7 @@ pub(crate) trait Parent: Send + Sync {
     fn wake(self: Arc<Self>);
 
     /// See [`Control::supersede`](crate::data::con::Control::supersede).
-    fn supersede(&self, tag: PathTag, waiting: Option<u16>);
+    fn supersede(&self, id: PathId, waiting: Option<u16>);
 
     /// The client has acknowledged the downtime that a drain has announced.
     fn downtime_seen(&self);

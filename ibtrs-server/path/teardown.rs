@@ -66,7 +66,7 @@ impl Path {
             let _ = closed.push_within_capacity(qp.end());
         }
         // Others need not wait until the last request in service is over.
-        self.io.session.holding.leave_line(self.io.tag);
+        self.io.session.holding.leave_line(self.io.id);
         self.give_buffers_back();
         let mut cons = self.io.cons.lock();
         cons.closed = closed;

@@ -484,15 +484,15 @@ impl Incomer<'_> {
         known: bool,
     ) -> Result<Arc<Path>, Refusal> {
         session.sessions.lock().reserve_candidate()?;
-        let tag = session.next_tag();
-        let tag = tag.ok_or(Refusal::new(ENOSPC, "the path cannot be created"))?;
+        let id = session.next_id();
+        let id = id.ok_or(Refusal::new(ENOSPC, "the path cannot be created"))?;
         let first = First {
             id: self.id,
             ends: self.ends,
             request: self.request,
             terms: self.terms(&session.io.env.config),
         };
-        let path = Path::new(session.clone(), &session.io, tag, &first, auth, known)?;
+        let path = Path::new(session.clone(), &session.io, id, &first, auth, known)?;
         let added = session.sessions.lock().add_candidate(path.clone());
         added.inspect_err(|_| {
             path.event(Event::Error);

@@ -13,7 +13,7 @@ use crate::{
     session::Session, //
 };
 use ibtrs_proto::{
-    chunk_owner::PathTag,
+    chunk_owner::PathId,
     imm::Fence, //
 };
 use kernel::{
@@ -31,7 +31,7 @@ struct Pending {
     fence: Fence,
     carrier: Arc<Path>,
     /// The paths that are not gone yet.
-    left: KVec<PathTag>,
+    left: KVec<PathId>,
 }
 
 /// The waiting fences of a session.
@@ -60,7 +60,7 @@ impl Fences {
             if Arc::ptr_eq(&pending.carrier, path) {
                 return false;
             }
-            pending.left.retain(|tag| *tag != path.io.tag);
+            pending.left.retain(|id| *id != path.io.id);
             let wait = !pending.left.is_empty();
             if !wait {
                 pending.carrier.fence_done(pending.fence);
@@ -82,7 +82,7 @@ impl Session {
                 continue;
             }
             path.superseded();
-            left.push(path.io.tag, GFP_KERNEL)?;
+            left.push(path.io.id, GFP_KERNEL)?;
         }
         if left.is_empty() || !fence.drain {
             return Ok(true);

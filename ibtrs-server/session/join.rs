@@ -131,8 +131,8 @@ impl Session {
         {
             return Err(Refusal::new(ECONNRESET, "the path exists"));
         }
-        // A path owns its tag while it is in the session's list, so the check belongs here.
-        if self.path(path.io.tag).is_some() {
+        // A path owns its id while it is in the session's list, so the check belongs here.
+        if self.path(path.io.id).is_some() {
             return Err(Refusal::new(ECONNRESET, "another path has its tag"));
         }
         self.authorize(path)?;

@@ -28,7 +28,7 @@ use ibtrs_proto::{
         is_behind,
         Pace, //
     },
-    chunk_owner::PathTag, //
+    chunk_owner::PathId, //
 };
 use kernel::{
     prelude::*,
@@ -78,7 +78,7 @@ impl WorkItem<LINE> for Session {
 
     fn run(this: Arc<Self>) {
         while let Some(first) = this.io.holding.first_in_line() {
-            let path = PathTag::new(first.tag).and_then(|tag| this.path(tag));
+            let path = PathId::new(first.path).and_then(|id| this.path(id));
             let Some(path) = path.filter(|path| path.io.takes_requests()) else {
                 // The teardown of the path drops the request, unless it already has.
                 this.io.holding.leave_first(first);

@@ -8,7 +8,7 @@ use crate::{
     session::Session, //
 };
 use ibtrs_proto::{
-    chunk_owner::PathTag,
+    chunk_owner::PathId,
     serving::Place, //
 };
 use kernel::{
@@ -18,17 +18,17 @@ use kernel::{
 use kx::work::WorkItem;
 
 impl Session {
-    fn release(self: &Arc<Self>, tag: PathTag, buf_id: u16) {
+    fn release(self: &Arc<Self>, id: PathId, buf_id: u16) {
         let wake = || {
             self.wake.enqueue(self.clone());
         };
-        self.io.release(tag, buf_id, wake);
+        self.io.release(id, buf_id, wake);
     }
 
-    /// Closes the path `tag`, which the client has superseded. If a newer request has taken the place of
+    /// Closes the path `id`, which the client has superseded. If a newer request has taken the place of
     /// its `waiting` one, that is dropped.
-    pub(crate) fn close_superseded(&self, tag: PathTag, waiting: Option<u16>) {
-        let Some(path) = self.path(tag) else {
+    pub(crate) fn close_superseded(&self, id: PathId, waiting: Option<u16>) {
+        let Some(path) = self.path(id) else {
             return;
         };
         let slots = &path.io.slots;
@@ -49,7 +49,7 @@ impl Session {
         let Some(mut chunk) = slot.take_waiting() else {
             // `put_waiting` has stored the request before the word names its path.
             warn_on!(true);
-            return self.release(io.tag, buf_id);
+            return self.release(io.id, buf_id);
         };
         chunk.claimed = true;
         match io.qp(chunk.cid).filter(|_| io.takes_requests()) {
@@ -67,18 +67,18 @@ impl WorkItem for Session {
     fn run(this: Arc<Self>) {
         loop {
             let woken = this.io.owners.woken.lock().pop();
-            let Some((tag, buf_id)) = woken else {
+            let Some((id, buf_id)) = woken else {
                 return;
             };
             // A path outlives its waiting requests.
-            let Some(tag) = PathTag::new(tag) else {
+            let Some(id) = PathId::new(id) else {
                 continue;
             };
-            match this.path(tag) {
+            match this.path(id) {
                 Some(path) => this.serve_woken(&path, buf_id),
                 None => {
                     warn_on!(true);
-                    this.release(tag, buf_id);
+                    this.release(id, buf_id);
                 }
             }
         }

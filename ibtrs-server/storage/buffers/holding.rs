@@ -7,7 +7,7 @@ use super::{
     Buffers,
     Memory, //
 };
-use ibtrs_proto::chunk_owner::PathTag;
+use ibtrs_proto::chunk_owner::PathId;
 use kernel::{
     new_mutex,
     new_spinlock_irq,
@@ -33,8 +33,8 @@ use kx::{
 /// A waiting request, which is pending in its place.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Waiter {
-    /// The tag of its path.
-    pub(crate) tag: u16,
+    /// The id of its path.
+    pub(crate) path: u16,
     pub(crate) buf_id: u16,
     /// The connection on which it arrived.
     pub(crate) cid: u16,
@@ -118,11 +118,11 @@ impl Holding {
     }
 
     /// Takes the requests of a path, whose connections are closed, out of the line.
-    pub(crate) fn leave_line(&self, tag: PathTag) {
+    pub(crate) fn leave_line(&self, id: PathId) {
         let mut line = self.line.lock();
         for _ in 0..line.len() {
             match line.pop() {
-                Some(waiter) if waiter.tag != tag.get() => {
+                Some(waiter) if waiter.path != id.get() => {
                     line.push(waiter);
                 }
                 _ => {

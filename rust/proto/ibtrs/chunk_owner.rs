@@ -11,8 +11,8 @@
 //! # What the driver keeps
 //!
 //! - One [`ChunkOwner`] for each number, in an atomic `u32` ([`ChunkOwner::to_bits`]).
-//! - A [`PathTag`] for each path, unlike those of all other paths of the session that are not
-//!   released yet, and a way from the tag to the path.
+//! - A [`PathId`] for each path, unlike those of all other paths of the session that are not
+//!   released yet, and a way from the id to the path.
 //! - For each path and number a place for one *waiting* request. A waiting request counts as in
 //!   service of its path: the path is not CLOSED before it was served or dropped.
 //!
@@ -52,17 +52,17 @@
 //!
 //! [`crate::serving`] has these steps as functions.
 //!
-//! So there is one rule for waiting requests: the thread that takes a tag out of the waiter's part
+//! So there is one rule for waiting requests: the thread that takes an id out of the waiter's part
 //! of the word takes the request out of its place.
 
 use core::num::NonZeroU16;
 
 /// Identifies a path within its session.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub struct PathTag(NonZeroU16);
+pub struct PathId(NonZeroU16);
 
-impl PathTag {
-    /// The tag of a number; `None` for 0.
+impl PathId {
+    /// The id with a number; `None` for 0.
     pub const fn new(n: u16) -> Option<Self> {
         match NonZeroU16::new(n) {
             Some(n) => Some(Self(n)),
@@ -83,8 +83,8 @@ impl PathTag {
 /// Without an owner there is no waiter, and owner and waiter are different paths.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ChunkOwner {
-    owner: Option<PathTag>,
-    waiter: Option<PathTag>,
+    owner: Option<PathId>,
+    waiter: Option<PathId>,
 }
 
 /// The decision about a request that arrives.
@@ -99,10 +99,10 @@ pub enum Arrive {
         /// The word from now on.
         next: ChunkOwner,
         /// The superseded path, which must be closed.
-        close: PathTag,
+        close: PathId,
         /// The path whose request waited until now. It is superseded, too, and must be closed; its
         /// request must never be served.
-        displaced: Option<PathTag>,
+        displaced: Option<PathId>,
     },
     /// This path has already sent a request with this number, and must be closed.
     Violation,
@@ -119,7 +119,7 @@ pub enum Done {
         /// The word from now on.
         next: ChunkOwner,
         /// The path whose request must be served.
-        waiter: PathTag,
+        waiter: PathId,
     },
     /// The path does not own the number: a mistake of the caller, which stores nothing.
     Stray,
@@ -164,23 +164,23 @@ impl ChunkOwner {
     pub const fn from_bits(bits: u32) -> Self {
         // CAST: Each keeps the 16 bits of its half.
         Self {
-            owner: PathTag::new(bits as u16),
-            waiter: PathTag::new((bits >> 16) as u16),
+            owner: PathId::new(bits as u16),
+            waiter: PathId::new((bits >> 16) as u16),
         }
     }
 
     /// The path whose request is in service.
-    pub const fn owner(self) -> Option<PathTag> {
+    pub const fn owner(self) -> Option<PathId> {
         self.owner
     }
 
     /// The path whose request waits.
-    pub const fn waiter(self) -> Option<PathTag> {
+    pub const fn waiter(self) -> Option<PathId> {
         self.waiter
     }
 
     /// Decides about a request for the number that has arrived on path `me`.
-    pub fn arrive(self, me: PathTag) -> Arrive {
+    pub fn arrive(self, me: PathId) -> Arrive {
         if self.owner == Some(me) || self.waiter == Some(me) {
             return Arrive::Violation;
         }
@@ -202,7 +202,7 @@ impl ChunkOwner {
 
     /// Decides what follows the request of path `me`, which is no longer in service: its I/O has
     /// ended, or it was dropped.
-    pub fn done(self, me: PathTag) -> Done {
+    pub fn done(self, me: PathId) -> Done {
         if self.owner != Some(me) {
             return Done::Stray;
         }
@@ -220,7 +220,7 @@ impl ChunkOwner {
 
     /// Decides about the request of path `displaced`, which has waited until [`Arrive::Wait`] put
     /// one of path `me` into its place, if `me` is closing.
-    pub fn restore(self, me: PathTag, displaced: PathTag) -> Restore {
+    pub fn restore(self, me: PathId, displaced: PathId) -> Restore {
         match (self.owner, self.waiter) {
             (Some(owner), Some(waiter)) if waiter == me && owner != displaced => {
                 Restore::Waits(Self {
@@ -237,7 +237,7 @@ impl ChunkOwner {
     }
 
     /// Decides about the waiting request of path `me`, which is closing.
-    pub fn leave(self, me: PathTag) -> Leave {
+    pub fn leave(self, me: PathId) -> Leave {
         if self.waiter != Some(me) {
             return Leave::Elsewhere;
         }
@@ -248,10 +248,10 @@ impl ChunkOwner {
     }
 }
 
-const fn half(tag: Option<PathTag>) -> u32 {
-    match tag {
+const fn half(id: Option<PathId>) -> u32 {
+    match id {
         // Lossless: u16 to u32.
-        Some(tag) => tag.get() as u32,
+        Some(id) => id.get() as u32,
         None => 0,
     }
 }

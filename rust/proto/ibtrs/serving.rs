@@ -15,7 +15,7 @@
 //! other thread looks for it. So the teardown of a path only visits the places, and repeats that
 //! until they are empty.
 
-use crate::chunk_owner::{Arrive, ChunkOwner, Done, Leave, PathTag, Restore};
+use crate::chunk_owner::{Arrive, ChunkOwner, Done, Leave, PathId, Restore};
 
 /// The words of a session, one for each number.
 pub trait Words {
@@ -66,9 +66,9 @@ pub enum Claim<R> {
     /// caller closes no path, and has a displaced request [restored](restore).
     Waits {
         /// The path that the client has superseded, and which the caller closes.
-        close: PathTag,
+        close: PathId,
         /// A path whose request the caller takes out of its place and drops, and which it closes.
-        displaced: Option<PathTag>,
+        displaced: Option<PathId>,
     },
     /// The path already has a request with this number.
     Violation(R),
@@ -77,7 +77,7 @@ pub enum Claim<R> {
 /// Claims `number` for `request` of path `me`, which has `place` for it.
 pub fn claim<W: Words, P: Place>(
     words: &W,
-    me: PathTag,
+    me: PathId,
     number: u16,
     place: &P,
     mut request: P::Request,
@@ -132,10 +132,10 @@ pub enum Restored<R> {
 /// Path `displaced` may well be the one that the client uses.
 pub fn restore<W: Words, P: Place>(
     words: &W,
-    me: PathTag,
+    me: PathId,
     number: u16,
     place: &P,
-    displaced: PathTag,
+    displaced: PathId,
 ) -> Restored<P::Request> {
     while let Some(word) = words.load(number) {
         match word.restore(me, displaced) {
@@ -162,13 +162,13 @@ pub enum Next {
     /// No request waits.
     Nobody,
     /// The waiting request of this path has the number now: serve it, or drop it.
-    Wake(PathTag),
+    Wake(PathId),
     /// The path does not own the number: a mistake of the caller.
     Stray,
 }
 
 /// Releases `number`, because the request of path `me` is no longer in service.
-pub fn release<W: Words>(words: &W, me: PathTag, number: u16) -> Next {
+pub fn release<W: Words>(words: &W, me: PathId, number: u16) -> Next {
     while let Some(word) = words.load(number) {
         match word.done(me) {
             Done::Free(next) => {
@@ -226,7 +226,7 @@ pub enum Left<R> {
 /// [`Left::Nothing`]: the path is not CLOSED before.
 pub fn leave<W: Words, P: Place>(
     words: &W,
-    me: PathTag,
+    me: PathId,
     number: u16,
     place: &P,
 ) -> Left<P::Request> {

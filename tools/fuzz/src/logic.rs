@@ -5,7 +5,7 @@
 use ibnbd_proto::unflushed::{Record, Unflushed};
 use ibnbd_proto::window::Window;
 use ibtrs_proto::backoff::{Attempts, Backoff};
-use ibtrs_proto::chunk_owner::{Arrive, ChunkOwner, Done, Leave, PathTag};
+use ibtrs_proto::chunk_owner::{Arrive, ChunkOwner, Done, Leave, PathId};
 use ibtrs_proto::failover::{
     Entry, Failover, Loss, Next, Offer, OfferResult, PhaseCheck, Published,
 };
@@ -231,7 +231,7 @@ pub(crate) fn failover(bytes: &[u8]) {
 pub(crate) fn owner(bytes: &[u8]) {
     let mut word = ChunkOwner::FREE;
     for byte in bytes {
-        let Some(me) = PathTag::new(u16::from(byte % 4) + 1) else {
+        let Some(me) = PathId::new(u16::from(byte % 4) + 1) else {
             return;
         };
         let before = word;

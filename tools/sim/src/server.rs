@@ -5,7 +5,7 @@
 use std::cell::Cell;
 use std::collections::VecDeque;
 
-use ibtrs_proto::chunk_owner::{ChunkOwner, PathTag};
+use ibtrs_proto::chunk_owner::{ChunkOwner, PathId};
 use ibtrs_proto::consts::ZOMBIE_TIMEOUT_MS;
 use ibtrs_proto::fsm::server_path::{self, Action, Event, State};
 use ibtrs_proto::hb::{HbAction, Heartbeat};
@@ -21,7 +21,7 @@ use crate::world::{Bug, Ev, Violation, World};
 struct Path {
     attempt: u32,
     path: u8,
-    tag: PathTag,
+    id: PathId,
     state: State,
     hb: Heartbeat,
     /// When the set-up takes too long.
@@ -124,7 +124,7 @@ pub(crate) struct Server {
     paths: Vec<Path>,
     owners: Owners,
     /// Requests that waited, and have their number now, until the worker serves them.
-    woken: VecDeque<(PathTag, u8)>,
+    woken: VecDeque<(PathId, u8)>,
     /// The fence to answer when it is complete, by the attempt that carried it.
     fences: Vec<(u32, Fence)>,
     requests: Vec<Request>,
@@ -168,10 +168,10 @@ impl Server {
         self.boot << 16 | self.gen
     }
 
-    fn free_tag(&self) -> PathTag {
-        let used = |n: u16| self.paths.iter().any(|p| p.tag.get() == n);
+    fn free_id(&self) -> PathId {
+        let used = |n: u16| self.paths.iter().any(|p| p.id.get() == n);
         let n = (1..).find(|n| !used(*n)).unwrap_or(1);
-        PathTag::new(n).expect("not 0")
+        PathId::new(n).expect("not 0")
     }
 }
 
@@ -287,11 +287,11 @@ impl World<'_> {
             self.server.owners = Owners::new();
         }
         self.links[attempt as usize].alive[Side::Server as usize] = true;
-        let tag = self.server.free_tag();
+        let id = self.server.free_id();
         self.server.paths.push(Path {
             attempt,
             path,
-            tag,
+            id,
             state: server_path::INITIAL,
             hb: Heartbeat::new(self.sch.missed),
             stale_at: None,
@@ -380,7 +380,7 @@ impl World<'_> {
             return;
         }
         for (tag, slot) in p.slots.iter().enumerate() {
-            match serving::leave(&self.server.owners, p.tag, tag as u16, slot) {
+            match serving::leave(&self.server.owners, p.id, tag as u16, slot) {
                 Left::Waiting(_) => p.inflight -= 1,
                 // Looked at again when the worker has it.
                 Left::Nothing | Left::Taken => {}
@@ -405,8 +405,8 @@ impl World<'_> {
         }
     }
 
-    fn drop_waiting(&mut self, path: PathTag, tag: u8) {
-        let Some(p) = self.server.paths.iter_mut().find(|p| p.tag == path) else {
+    fn drop_waiting(&mut self, path: PathId, tag: u8) {
+        let Some(p) = self.server.paths.iter_mut().find(|p| p.id == path) else {
             return self.violate(Violation::Stray);
         };
         if p.slots[usize::from(tag)].take_waiting().is_none() {
@@ -415,8 +415,8 @@ impl World<'_> {
         p.inflight -= 1;
     }
 
-    fn supersede(&mut self, path: PathTag) {
-        if let Some(p) = self.server.paths.iter().find(|p| p.tag == path) {
+    fn supersede(&mut self, path: PathId) {
+        if let Some(p) = self.server.paths.iter().find(|p| p.id == path) {
             let attempt = p.attempt;
             self.server_event(attempt, Event::Superseded);
             self.closing(attempt);
@@ -441,7 +441,7 @@ impl World<'_> {
             return;
         }
         let p = &mut self.server.paths[i];
-        let (me, slot) = (p.tag, &p.slots[usize::from(io.tag)]);
+        let (me, slot) = (p.id, &p.slots[usize::from(io.tag)]);
         let claim = serving::claim(&self.server.owners, me, io.tag.into(), slot, (io, arrival));
         // The path took requests when this one arrived.
         let late = p.state != State::Connected && self.bug != Some(Bug::HastyFence);
@@ -477,10 +477,10 @@ impl World<'_> {
     }
 
     /// Lets a displaced request wait again, in place of one that has arrived late.
-    fn restore(&mut self, i: usize, tag: u8, displaced: PathTag) {
+    fn restore(&mut self, i: usize, tag: u8, displaced: PathId) {
         let p = &mut self.server.paths[i];
         let slot = &p.slots[usize::from(tag)];
-        match serving::restore(&self.server.owners, p.tag, tag.into(), slot, displaced) {
+        match serving::restore(&self.server.owners, p.id, tag.into(), slot, displaced) {
             Restored::Waits(Some(_)) => p.inflight -= 1,
             // Nobody else comes in between here.
             Restored::Waits(None) | Restored::Superseded => self.violate(Violation::Stray),
@@ -570,7 +570,7 @@ impl World<'_> {
         let Some(i) = self.server.find(attempt) else {
             return self.violate(Violation::Stray);
         };
-        self.end_service(self.server.paths[i].tag, io.tag);
+        self.end_service(self.server.paths[i].id, io.tag);
         if self.server.paths[i].state == State::Connected {
             let msg = Msg::IoRsp { io, value, arrival };
             let cid = self.chance(23, arrival.into()) % (CONS as u64 - 1) + 1;
@@ -581,7 +581,7 @@ impl World<'_> {
     }
 
     /// Releases a number, and has the worker serve the request that waits for it.
-    fn end_service(&mut self, me: PathTag, tag: u8) {
+    fn end_service(&mut self, me: PathId, tag: u8) {
         if self.sch.mode == Mode::OldServer || self.bug == Some(Bug::AlwaysServe) {
             return;
         }
@@ -602,7 +602,7 @@ impl World<'_> {
         let Some((waiter, tag)) = self.server.woken.pop_front() else {
             return;
         };
-        let Some(p) = self.server.paths.iter_mut().find(|p| p.tag == waiter) else {
+        let Some(p) = self.server.paths.iter_mut().find(|p| p.id == waiter) else {
             return self.violate(Violation::Stray);
         };
         let Some((io, arrival)) = p.slots[usize::from(tag)].take_waiting() else {

@@ -11,7 +11,7 @@
 
 mod interleave;
 
-use ibtrs_proto::chunk_owner::{ChunkOwner, PathTag};
+use ibtrs_proto::chunk_owner::{ChunkOwner, PathId};
 use ibtrs_proto::serving::{self, Claim, Left, Next, Place, Restored, Words};
 use interleave::{explore, Stage, Thread};
 use std::cell::RefCell;
@@ -21,8 +21,8 @@ const A: usize = 1;
 const B: usize = 2;
 const C: usize = 3;
 
-fn tag(path: usize) -> PathTag {
-    PathTag::new(path as u16).unwrap()
+fn id(path: usize) -> PathId {
+    PathId::new(path as u16).unwrap()
 }
 
 /// A request of a path; each path has one at the most.
@@ -97,7 +97,7 @@ impl View<'_> {
     }
 
     fn release(&self, path: usize) {
-        match serving::release(self, tag(path), 0) {
+        match serving::release(self, id(path), 0) {
             Next::Nobody => {}
             Next::Wake(waiter) => self.act(|world| world.woken.push_back(waiter.get().into())),
             Next::Stray => panic!("not the owner"),
@@ -210,7 +210,7 @@ impl View<'_> {
 
     /// Takes what a path has left; returns whether it is to look again.
     fn look(&self, path: usize) -> bool {
-        match serving::leave(self, tag(path), 0, &self.place(path)) {
+        match serving::leave(self, id(path), 0, &self.place(path)) {
             Left::Nothing => false,
             Left::Pending(request) => {
                 self.drop_request(request);
@@ -238,7 +238,7 @@ impl View<'_> {
                 // It looks now and then. What it finds is the same until that.
                 self.wait(move |world| {
                     let waiter = ChunkOwner::from_bits(world.word).waiter();
-                    world.paths[path].waiting.is_none() || waiter == Some(tag(path))
+                    world.paths[path].waiting.is_none() || waiter == Some(id(path))
                 });
             }
         }
@@ -248,7 +248,7 @@ impl View<'_> {
 
     /// A request arrives by a path that is not closed.
     fn arrive(&self, path: usize) {
-        match serving::claim(self, tag(path), 0, &self.place(path), Request { path }) {
+        match serving::claim(self, id(path), 0, &self.place(path), Request { path }) {
             Claim::Has(request) => self.serve(request),
             Claim::Waits { displaced, .. } => {
                 if let Some(displaced) = displaced {
@@ -259,7 +259,7 @@ impl View<'_> {
         }
     }
 
-    fn displace(&self, displaced: PathTag) {
+    fn displace(&self, displaced: PathId) {
         if let Some(request) = self.place(displaced.get().into()).take_waiting() {
             self.act(|world| world.paths[request.path].over += 1);
         }
@@ -272,7 +272,7 @@ impl View<'_> {
             world.paths[path].stopped = true;
         });
         let place = self.place(path);
-        match serving::claim(self, tag(path), 0, &place, Request { path }) {
+        match serving::claim(self, id(path), 0, &place, Request { path }) {
             Claim::Has(request) => self.drop_request(request),
             Claim::Waits {
                 displaced: Some(displaced),
@@ -281,7 +281,7 @@ impl View<'_> {
             Claim::Waits {
                 displaced: Some(displaced),
                 ..
-            } => match serving::restore(self, tag(path), 0, &place, displaced) {
+            } => match serving::restore(self, id(path), 0, &place, displaced) {
                 Restored::Waits(None) => {}
                 Restored::Waits(Some(_)) => self.act(|world| world.paths[path].over += 1),
                 Restored::Superseded => {
@@ -427,9 +427,9 @@ fn begin(world: &mut World) -> Claim<Request> {
         }
     }
     let still = Still(RefCell::new(world));
-    let first = serving::claim(&still, tag(A), 0, &still, Request { path: A });
+    let first = serving::claim(&still, id(A), 0, &still, Request { path: A });
     assert_eq!(first, Claim::Has(Request { path: A }));
-    serving::claim(&still, tag(B), 0, &still, Request { path: B })
+    serving::claim(&still, id(B), 0, &still, Request { path: B })
 }
 
 /// A thread that does something.
