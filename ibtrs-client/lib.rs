@@ -62,6 +62,7 @@ pub use env::{
     Number,
     Settings, //
 };
+pub use ibtrs_proto::tag::Tag;
 pub use path::Path;
 pub use session::{
     Session,
@@ -69,6 +70,7 @@ pub use session::{
     SessionEvents, //
 };
 pub use text::Text;
+
 pub use types::{
     Descriptor,
     Dir,

@@ -16,7 +16,8 @@ use ibtrs_proto::{
     failover::{
         Entry,
         Phase, //
-    }, //
+    },
+    tag::Tag, //
 };
 use kernel::time::{
     Instant,
@@ -64,7 +65,7 @@ impl Generation {
 pub struct Descriptor {
     /// The tag, which selects the chunk; below [`Session::io_depth`](crate::Session::io_depth). No
     /// other request with this tag may be in flight or waiting.
-    pub tag: u16,
+    pub tag: Tag,
     /// Direction of the data transfer.
     pub dir: Dir,
     /// Bytes of data, the length of the scatter list of the I/O; may be zero.
@@ -88,7 +89,7 @@ pub struct Descriptor {
 impl Descriptor {
     /// Describes a request for I/O whose doorbell is rung at once.
     #[inline]
-    pub fn new(tag: u16, dir: Dir, bytes: u32) -> Self {
+    pub fn new(tag: Tag, dir: Dir, bytes: u32) -> Self {
         Self {
             tag,
             dir,

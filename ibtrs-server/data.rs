@@ -10,9 +10,9 @@
 //! | [`stats`] | the counters of a path |
 //! | [`batch`], [`unsent`] | answers that wait for others, and what waits for space in a send queue |
 //! | [`idle`] | rounds after which nothing is sent any more from the small buffers of idle slots |
-//! | [`chunk_owner`] | which path has a request number in service |
+//! | [`chunk_owner`] | which path has a tag in service |
 //! | [`con`] | a connection, its path and its session, as requests know them |
-//! | [`claims`] | claims request numbers, and releases them |
+//! | [`claims`] | claims tags, and releases them |
 //! | [`send`] | sends answers, and fetches data |
 //! | [`request`] | a request in service |
 //! | [`serve`] | the way of a request from its claim to the service |

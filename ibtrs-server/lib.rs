@@ -119,7 +119,10 @@ pub use types::{
     Purpose, //
 };
 
-pub use ibtrs_proto::msg::Direction as Dir;
+pub use ibtrs_proto::{
+    msg::Direction as Dir,
+    tag::Tag, //
+};
 
 kx::module_param! {
     /// Bytes of a chunk, headers included.

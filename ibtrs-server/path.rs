@@ -64,6 +64,7 @@ use ibtrs_proto::{
         self,
         Steps, //
     },
+    tag::Tag, //
 };
 use kernel::{
     fmt,
@@ -654,7 +655,7 @@ impl Control for Path {
         self.parent.clone().wake();
     }
 
-    fn supersede(&self, id: PathId, waiting: Option<u16>) {
+    fn supersede(&self, id: PathId, waiting: Option<Tag>) {
         self.parent.supersede(id, waiting);
     }
 }

@@ -23,7 +23,8 @@ use ibtrs_proto::{
     fsm::server_path::Event,
     handshake::RspExt,
     imm::Fence,
-    name::SessionName, //
+    name::SessionName,
+    tag::Tag, //
 };
 use kernel::{
     new_mutex,
@@ -300,7 +301,7 @@ impl Parent for Session {
         Session::key_revoked(self, why);
     }
 
-    fn supersede(&self, id: PathId, waiting: Option<u16>) {
+    fn supersede(&self, id: PathId, waiting: Option<Tag>) {
         self.close_superseded(id, waiting);
     }
 

@@ -31,7 +31,10 @@ use ibnbd_proto::{
     dispatch,
     state::QueueState, //
 };
-use ibtrs_client::Session;
+use ibtrs_client::{
+    Session,
+    Tag, //
+};
 use kernel::{
     prelude::*,
     sync::Arc, //
@@ -219,7 +222,7 @@ impl DiskQueue {
 
     /// Has the request with tag `tag` dispatched again if it waits for the queue state to change. A
     /// cancelled request ends instead.
-    pub(crate) fn dispatch_again(&self, tag: u16) {
+    pub(crate) fn dispatch_again(&self, tag: Tag) {
         dispatch::Disk::requeue(self, tag.into());
     }
 

@@ -44,7 +44,8 @@ use ibnbd_proto::{
 };
 use ibtrs_client::{
     Descriptor,
-    Dir, //
+    Dir,
+    Tag, //
 };
 use kernel::{
     prelude::*,
@@ -154,7 +155,7 @@ impl Operations for IbnbdMq {
         );
         // The transport sees by itself whether the tag is still that of the request. If not, the
         // request is cancelled at its next timeout.
-        if let Some(tag) = rq.tag().and_then(|tag| u16::try_from(tag).ok()) {
+        if let Some(tag) = rq.tag().and_then(|tag| Tag::try_from(tag).ok()) {
             disk.transport().request_timeout(tag);
             if cancelled {
                 disk.transport().cancel(tag);
@@ -227,7 +228,7 @@ fn answered(rq: &Request<IbnbdMq>) -> Result {
     match rq.op() {
         Some(Op::Flush) => {
             disk.write_cache()
-                .flushed(generation, u16::try_from(rq.tag())?);
+                .flushed(generation, Tag::try_from(rq.tag())?);
             Ok(())
         }
         // A discarded range may have any content, so a loss changes nothing.
@@ -300,7 +301,7 @@ fn start(disk: &Arc<DiskQueue>, mut rq: Request<IbnbdMq>, queue: u32, last: bool
         }
         Dispatch::Fail => return refused(disk, rq, Status::IO_ERROR),
     };
-    let (Some(op), Ok(tag)) = (rq.op().map(wire_op), u16::try_from(rq.tag())) else {
+    let (Some(op), Ok(tag)) = (rq.op().map(wire_op), Tag::try_from(rq.tag())) else {
         return refused(disk, rq, Status::NOT_SUPPORTED);
     };
     if !can_do(disk, op) {

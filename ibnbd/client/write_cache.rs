@@ -13,6 +13,7 @@ use ibnbd_proto::unflushed::{
     Record,
     Unflushed, //
 };
+use ibtrs_client::Tag;
 use kx::sync::atomic::{
     Atomic,
     AtomicFlag,
@@ -112,13 +113,13 @@ impl WriteCache {
     }
 
     /// Notes that the flush with `tag` is about to be sent.
-    pub(crate) fn flushing(&self, tag: u16) {
-        self.change(|record| record.flushing(tag));
+    pub(crate) fn flushing(&self, tag: Tag) {
+        self.change(|record| record.flushing(tag.get()));
     }
 
     /// Notes that the flush with `tag`, sent in `generation`, has succeeded.
-    pub(crate) fn flushed(&self, generation: u32, tag: u16) {
-        self.change(|record| record.flushed(generation, tag));
+    pub(crate) fn flushed(&self, generation: u32, tag: Tag) {
+        self.change(|record| record.flushed(generation, tag.get()));
     }
 
     /// Notes that the server's write cache was lost; the queue is quiesced. Returns whether there

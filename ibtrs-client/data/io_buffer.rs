@@ -17,7 +17,10 @@ use crate::types::{
     Descriptor,
     Dir, //
 };
-use ibtrs_proto::msg::SgDesc;
+use ibtrs_proto::{
+    msg::SgDesc,
+    tag::Tag, //
+};
 use kernel::{
     prelude::*,
     sync::Arc, //
@@ -143,7 +146,7 @@ impl IoBuffers {
 
     /// Returns the buffer of `tag`, if there is one.
     #[inline]
-    pub(crate) fn get(&self, tag: u16) -> Option<IoBuffer<'_>> {
+    pub(crate) fn get(&self, tag: Tag) -> Option<IoBuffer<'_>> {
         let tag = usize::from(tag);
         let group = self.groups.get(tag >> self.group_shift)?;
         let number = tag & ((1 << self.group_shift) - 1);
@@ -260,8 +263,12 @@ mod tests {
     const DEPTH: u16 = 150;
 
     /// Returns the number that a tag has in its buffer.
-    fn mark(tag: u16) -> [u8; 2] {
-        (tag + 1).to_ne_bytes()
+    fn mark(tag: Tag) -> [u8; 2] {
+        (tag.get() + 1).to_ne_bytes()
+    }
+
+    fn nth(all: &IoBuffers, tag: u16) -> Result<IoBuffer<'_>> {
+        all.get(Tag::new(tag)).ok_or(ENOMEM)
     }
 
     fn each_tag_has_its_own(bytes: u32, in_group: usize) -> Result {
@@ -269,13 +276,13 @@ mod tests {
         let all = IoBuffers::of_size(&pd, bytes, DEPTH, 100);
         let regions = usize::from(DEPTH).div_ceil(in_group);
         assert_eq!(all.regions().count(), regions);
-        for tag in 0..DEPTH {
+        for tag in Tag::all(DEPTH) {
             let buffer = all.get(tag).ok_or(ENOMEM)?;
             let (block, offset) = buffer.place(bytes)?;
             block.copy_in(offset, &mark(tag))?;
             block.copy_in(offset + bytes as usize - 2, &mark(tag))?;
         }
-        for tag in 0..DEPTH {
+        for tag in Tag::all(DEPTH) {
             let buffer = all.get(tag).ok_or(ENOMEM)?;
             let (block, offset) = buffer.place(bytes)?;
             for at in [0, bytes as usize - 2] {
@@ -297,7 +304,9 @@ mod tests {
             block.copy_out(offset, &mut seen)?;
             assert_eq!(seen, mark(tag));
         }
-        assert!(all.get(DEPTH).is_none() && all.get(u16::MAX).is_none());
+        assert!([DEPTH, u16::MAX]
+            .iter()
+            .all(|n| all.get(Tag::new(*n)).is_none()));
         Ok(())
     }
 
@@ -313,7 +322,7 @@ mod tests {
     fn data_goes_both_ways() -> Result {
         let pd = Pd::new(&Device::nth(0)?)?;
         let all = IoBuffers::of_size(&pd, 4096, DEPTH, 100);
-        let (one, other) = (all.get(1).ok_or(ENOMEM)?, all.get(2).ok_or(ENOMEM)?);
+        let (one, other) = (nth(&all, 1)?, nth(&all, 2)?);
         let (block, offset) = one.place(8)?;
         block.copy_in(offset, b"12345678")?;
         let io = SyncIo::new(8)?;
@@ -336,7 +345,7 @@ mod tests {
     fn nothing_is_copied_beyond_a_buffer() -> Result {
         let pd = Pd::new(&Device::nth(0)?)?;
         let all = IoBuffers::of_size(&pd, 4096, DEPTH, 100);
-        let (one, next) = (all.get(0).ok_or(ENOMEM)?, all.get(1).ok_or(ENOMEM)?);
+        let (one, next) = (nth(&all, 0)?, nth(&all, 1)?);
         let (block, offset) = next.place(1)?;
         block.copy_in(offset, b"1")?;
         let io = SyncIo::new(8192)?;
@@ -355,10 +364,10 @@ mod tests {
     fn the_first_tags_have_buffers() -> Result {
         let pd = Pd::new(&Device::nth(0)?)?;
         let one = IoBuffers::of_size(&pd, 4096, DEPTH, 1);
-        assert!(one.get(63).is_some() && one.get(64).is_none());
+        assert!(nth(&one, 63).is_ok() && nth(&one, 64).is_err());
         for (bytes, depth, regions) in [(4096, 0, 100), (4096, DEPTH, 0), (0, DEPTH, 100)] {
             let none = IoBuffers::of_size(&pd, bytes, depth, regions);
-            assert!(none.get(0).is_none() && none.regions().count() == 0);
+            assert!(nth(&none, 0).is_err() && none.regions().count() == 0);
         }
         Ok(())
     }

@@ -33,6 +33,7 @@ use ibtrs_proto::{
         RkeyRsp,
         Trailer, //
     },
+    tag::Tag, //
 };
 use kernel::prelude::*;
 use kx::sync::atomic::Relaxed;
@@ -62,8 +63,8 @@ impl Con {
         trailer: Trailer,
     ) {
         let revoked = self.take_revoked();
-        let slot = u16::try_from(id).ok().and_then(|tag| qp.slot(tag));
-        let Some(slot) = slot else {
+        let tag = Tag::try_from(id).ok();
+        let Some(slot) = tag.and_then(|tag| qp.slot(tag.get())) else {
             self.breach(fmt!("answer to the chunk {id}, which does not exist"));
             return;
         };

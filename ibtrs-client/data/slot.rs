@@ -40,6 +40,7 @@ use crate::{
 };
 use ibtrs_core::{
     convert,
+    tag::Tagged,
     trace, //
 };
 use ibtrs_proto::{
@@ -341,7 +342,7 @@ impl ReqSlotInner {
             (
                 link.env.name(),
                 &link.names.path,
-                request.tag,
+                request.tag.get(),
                 error,
                 ns,
                 queue_ns,
@@ -386,7 +387,7 @@ impl Ended {
     pub(crate) fn end(mut self, slot: &SlotRef<'_, Con>, pd: &Pd) {
         let mut io = self.io.release(pd);
         if self.in_buffer > 0 {
-            let buffer = slot.io_buffers.get(slot.index());
+            let buffer = slot.io_buffers.get(slot.tag());
             let copied = buffer
                 .ok_or(EIO)
                 .and_then(|buffer| buffer.copy_to(&mut io, self.in_buffer));

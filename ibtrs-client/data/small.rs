@@ -151,7 +151,8 @@ mod tests {
             ReqExt,
             RspExt, //
         },
-        msg::Chunk, //
+        msg::Chunk,
+        tag::Tag, //
     };
     use kernel::sync::Arc;
     use rdma::{
@@ -160,7 +161,7 @@ mod tests {
     };
 
     const USER_HDR: [u8; DISK_USER_HDR] = [0xa5; DISK_USER_HDR];
-    const TAG: u16 = 3;
+    const TAG: Tag = Tag::new(3);
 
     /// Returns what is agreed on with a server that has accepted with `rsp` of its choice.
     fn wire(dev: &Device, change: impl FnOnce(&mut ConnRsp)) -> Result<Wire> {

@@ -163,7 +163,7 @@ impl PathIo {
         user_hdr: &[u8],
         io: IoHandle,
     ) -> Result<(), (Error, IoHandle)> {
-        let Some(slot) = self.slots.get(req.tag) else {
+        let Some(slot) = self.slots.get(req.tag.get()) else {
             return Err((EINVAL, io));
         };
         if req.bytes > self.wire.max_io_bytes {
@@ -341,7 +341,7 @@ impl PathIo {
             (
                 link.env.name(),
                 &*link.names.path,
-                req.tag,
+                req.tag.get(),
                 write,
                 req.bytes,
             )

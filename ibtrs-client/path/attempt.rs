@@ -426,7 +426,7 @@ impl Attempt {
                 let (mut request, since) = moved;
                 self.link.stats.failed_over();
                 request.failover = parent.request_moved(failover, request.failover, since);
-                trace::client_failover(|| (self.link.env.name(), request.tag, self.epoch()));
+                trace::client_failover(|| (self.link.env.name(), request.tag.get(), self.epoch()));
                 let parent = parent.clone();
                 parent.requeue_lost((&published, loss), request, user, io)
             });

@@ -10,9 +10,12 @@ use crate::{
         ADMIN_TIMEOUT_MS, //
     }, //
 };
-use ibtrs_proto::permit::{
-    DepthSplit,
-    FreeIds, //
+use ibtrs_proto::{
+    permit::{
+        DepthSplit,
+        FreeIds, //
+    },
+    tag::Tag, //
 };
 use kernel::{
     new_condvar,
@@ -114,7 +117,7 @@ impl Admin {
                     return Ok(Permit {
                         admin: self,
                         nr,
-                        tag: depth_split.io() + nr,
+                        tag: Tag::new(depth_split.io() + nr),
                         late: None,
                     });
                 }
@@ -141,12 +144,12 @@ impl Admin {
 pub(crate) struct Permit<'a> {
     admin: &'a Admin,
     nr: u16,
-    tag: u16,
+    tag: Tag,
     late: Option<SyncIo>,
 }
 
 impl Permit<'_> {
-    pub(crate) fn tag(&self) -> u16 {
+    pub(crate) fn tag(&self) -> Tag {
         self.tag
     }
 

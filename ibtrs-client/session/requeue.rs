@@ -31,7 +31,8 @@ use ibtrs_proto::{
     imm::{
         Fence,
         Imm, //
-    }, //
+    },
+    tag::Tag, //
 };
 use kernel::{
     prelude::*,
@@ -94,7 +95,7 @@ impl Session {
 
     /// Updates the requests on the list: the server executes nothing of attempt `epoch` any more.
     pub(crate) fn fenced(&self, epoch: u32) {
-        for tag in 0..self.depth_split().queue_depth() {
+        for tag in Tag::all(self.depth_split().queue_depth()) {
             let mut failover = self.failover.lock();
             if failover.count() == 0 {
                 break;
@@ -114,7 +115,7 @@ impl Session {
         }
         let mut header = Header::EMPTY;
         let mut full = false;
-        for tag in 0..self.depth_split().queue_depth() {
+        for tag in Tag::all(self.depth_split().queue_depth()) {
             if self.failover.lock().count() == 0 {
                 break;
             }
@@ -127,7 +128,7 @@ impl Session {
     }
 
     /// Handles the request with tag `tag`; returns whether it has to be retried later.
-    fn requeue_tag(self: &Arc<Self>, tag: u16, header: &mut Header) -> bool {
+    fn requeue_tag(self: &Arc<Self>, tag: Tag, header: &mut Header) -> bool {
         self.with_multipath(|multipath| {
             let via = multipath.paths.first();
             let mut failover = self.failover.lock();

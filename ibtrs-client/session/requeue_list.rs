@@ -14,11 +14,14 @@ use crate::types::{
     MAX_USER_HDR, //
 };
 use ibtrs_core::convert;
-use ibtrs_proto::failover::{
-    Failover,
-    Loss,
-    Outage,
-    Published, //
+use ibtrs_proto::{
+    failover::{
+        Failover,
+        Loss,
+        Outage,
+        Published, //
+    },
+    tag::Tag, //
 };
 use kernel::{
     prelude::*,
@@ -126,7 +129,7 @@ impl RequeueList {
         })
     }
 
-    fn header(&mut self, tag: u16) -> Option<&mut [u8]> {
+    fn header(&mut self, tag: Tag) -> Option<&mut [u8]> {
         let start = usize::from(tag) * MAX_USER_HDR;
         self.headers.get_mut(start..start + MAX_USER_HDR)
     }
@@ -230,12 +233,12 @@ impl FailoverState {
     }
 
     /// Returns the request with tag `tag`.
-    pub(crate) fn get_mut(&mut self, tag: u16) -> Option<&mut Waiting> {
+    pub(crate) fn get_mut(&mut self, tag: Tag) -> Option<&mut Waiting> {
         self.list.slots.get_mut(usize::from(tag))?.as_mut()
     }
 
     /// Takes out the request with tag `tag`, and copies its user header to `header`.
-    pub(crate) fn take(&mut self, tag: u16, header: &mut Header) -> Option<Waiting> {
+    pub(crate) fn take(&mut self, tag: Tag, header: &mut Header) -> Option<Waiting> {
         let waiting = self.list.slots.get_mut(usize::from(tag))?.take()?;
         self.list.count -= 1;
         let len = waiting.request.usr_len;

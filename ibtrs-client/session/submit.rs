@@ -164,7 +164,7 @@ impl Session {
         io: IoHandle,
     ) -> Result<(), (Error, IoHandle)> {
         self.failover.lock().put(generation, req, user_hdr, io)?;
-        trace::client_requeue(|| (self.name(), req.tag, 0));
+        trace::client_requeue(|| (self.name(), req.tag.get(), 0));
         self.kick_requeue();
         Ok(())
     }

@@ -13,6 +13,7 @@ use crate::{
     data::slot,
     session::Session, //
 };
+use ibtrs_proto::tag::Tag;
 use kernel::{
     prelude::*,
     sync::Arc, //
@@ -26,10 +27,10 @@ impl Session {
     /// # Context
     ///
     /// Any but hardirq.
-    pub fn request_timeout(&self, tag: u16) {
+    pub fn request_timeout(&self, tag: Tag) {
         self.with_multipath(|multipath| {
             for path in &multipath.paths {
-                let slot = path.io.slots.get(tag);
+                let slot = path.io.slots.get(tag.get());
                 if slot.is_some_and(|slot| slot.is_busy()) {
                     path.probe();
                 }
@@ -49,10 +50,10 @@ impl Session {
     /// # Context
     ///
     /// Any but hardirq. I/Os end during this call: hold no lock that their completion needs.
-    pub fn cancel(self: &Arc<Self>, tag: u16) {
+    pub fn cancel(self: &Arc<Self>, tag: Tag) {
         self.with_multipath(|multipath| {
             for path in &multipath.paths {
-                if let Some(slot) = path.io.slots.get(tag) {
+                if let Some(slot) = path.io.slots.get(tag.get()) {
                     slot::cancel(&path.io.qps, slot);
                 }
             }

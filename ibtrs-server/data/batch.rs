@@ -12,7 +12,10 @@ use crate::storage::chunk::{
     ChunkSlot, //
 };
 use ibtrs_core::convert;
-use ibtrs_proto::imm::Answer;
+use ibtrs_proto::{
+    imm::Answer,
+    tag::Tag, //
+};
 use kernel::{
     cpu::CpuId,
     new_spinlock_irq,
@@ -28,9 +31,9 @@ use kx::sync::atomic::{
     Relaxed, //
 };
 
-/// The answer to the request of chunk `index`, which is no longer in service.
+/// The answer to the request with this tag, which is no longer in service.
 pub(crate) struct Answered {
-    pub(crate) index: u16,
+    pub(crate) tag: Tag,
     pub(crate) chunk: KBox<Chunk>,
     pub(crate) result: Result,
 }
@@ -38,15 +41,15 @@ pub(crate) struct Answered {
 impl Answered {
     /// Returns the outcome of the request as answers carry it.
     pub(crate) fn on_wire(&self) -> Answer {
-        answer_on_wire(self.index, self.result)
+        answer_on_wire(self.tag, self.result)
     }
 }
 
-/// Returns the outcome of the request of chunk `index` as answers carry it: an error in nine bits.
-pub(crate) fn answer_on_wire(index: u16, result: Result) -> Answer {
+/// Returns the outcome of the request with tag `tag` as answers carry it: an error in nine bits.
+pub(crate) fn answer_on_wire(tag: Tag, result: Result) -> Answer {
     let errno = result.map_or_else(|error| convert::errno(error).to_imm(), |()| 0);
     Answer {
-        id: index.into(),
+        id: tag.into(),
         errno,
     }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Chunk ownership: which path has a request number in service.
+//! Chunk ownership: which path has a tag in service.
 //!
 //! [`ibtrs_proto::chunk_owner`] has the rules, [`ibtrs_proto::serving`] the order of the
 //! steps; this file provides the memory, and [`crate::data::claims`] carries them out.
@@ -10,13 +10,12 @@ use crate::storage::chunk::{
     ChunkSlot, //
 };
 use ibtrs_proto::{
-    chunk_owner::{
-        ChunkOwner, //
-    },
+    chunk_owner::ChunkOwner,
     serving::{
         self,
         Place, //
     },
+    tag::Tag,
 };
 use kernel::{
     new_spinlock_irq,
@@ -33,18 +32,18 @@ use kx::{
     //
 };
 
-/// One word for each chunk number, as [`ChunkOwner::to_bits`].
+/// One word for each tag, as [`ChunkOwner::to_bits`].
 pub(crate) struct Words(KVVec<Atomic<u32>>);
 
 impl serving::Words for Words {
-    fn load(&self, buf_id: u16) -> Option<ChunkOwner> {
-        let word = self.0.get(usize::from(buf_id))?;
+    fn load(&self, tag: Tag) -> Option<ChunkOwner> {
+        let word = self.0.get(usize::from(tag))?;
         // ORDERING: Pairs with the exchanges in `replace`.
         Some(ChunkOwner::from_bits(word.load(Acquire)))
     }
 
-    fn replace(&self, buf_id: u16, old: ChunkOwner, new: ChunkOwner) -> bool {
-        let Some(word) = self.0.get(usize::from(buf_id)) else {
+    fn replace(&self, tag: Tag, old: ChunkOwner, new: ChunkOwner) -> bool {
+        let Some(word) = self.0.get(usize::from(tag)) else {
             return false;
         };
         // ORDERING: Full, so that the exchange comes before the read in `PathIo::takes_requests` that
@@ -77,21 +76,21 @@ impl Place for ChunkSlot {
     }
 }
 
-/// Path id and chunk number of a waiting request that may be served.
-pub(crate) type Woken = (u16, u16);
+/// Path id and tag of a waiting request that may be served.
+pub(crate) type Woken = (u16, Tag);
 
-/// The owners of the chunk numbers of a session.
+/// The owners of the tags of a session.
 #[pin_data]
 pub(crate) struct ChunkOwners {
     pub(crate) words: Words,
-    /// Waiting requests that may be served. A number is in the ring at most once, as it gets no
+    /// Waiting requests that may be served. A tag is in the ring at most once, as it gets no
     /// other owner before it is taken out.
     #[pin]
     pub(crate) woken: SpinLockIrq<Ring<Woken>>,
 }
 
 impl ChunkOwners {
-    /// Creates the words for `depth` numbers.
+    /// Creates the words for `depth` tags.
     pub(crate) fn new(depth: u16) -> impl PinInit<Self, Error> {
         try_pin_init!(Self {
             words: {

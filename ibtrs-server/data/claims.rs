@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Claims the numbers of requests, and releases them ([`crate::data::chunk_owner`]).
+//! Claims the tags of requests, and releases them ([`crate::data::chunk_owner`]).
 
 use crate::{
     data::con::{
@@ -14,6 +14,7 @@ use crate::{
         ChunkSlot, //
     },
 };
+use ibtrs_core::tag::Tagged;
 use ibtrs_proto::{
     chunk_owner::PathId,
     serving::{
@@ -22,23 +23,25 @@ use ibtrs_proto::{
         Next,
         Restored, //
     },
+    tag::Tag,
 };
 use kernel::{
     prelude::*,
     warn_on, //
 };
+use rdma::slot::SlotRef;
 
 /// The result of a claim.
 pub(crate) enum Claim {
     /// The request may be served.
     Serve(KBox<Chunk>),
-    /// The request waits until another path is done with the number, or was dropped because its own
+    /// The request waits until another path is done with the tag, or was dropped because its own
     /// path is being closed.
     Later,
 }
 
 impl Con {
-    /// Claims the number of a request that has just arrived.
+    /// Claims the tag of a request that has just arrived.
     ///
     /// # Context
     ///
@@ -46,34 +49,34 @@ impl Con {
     ///
     /// # Errors
     ///
-    /// The chunk is handed back: this path already has a request with this number.
+    /// The chunk is handed back: this path already has a request with this tag.
     #[inline]
     pub(crate) fn claim(
         &self,
-        slot: &ChunkSlot,
-        buf_id: u16,
+        slot: SlotRef<'_, Self>,
+        tag: Tag,
         chunk: KBox<Chunk>,
     ) -> Result<Claim, KBox<Chunk>> {
         let path = &self.path;
         let words = &path.session.owners.words;
-        match serving::claim(words, path.id, buf_id, slot, chunk) {
+        match serving::claim(words, path.id, tag, &**slot, chunk) {
             serving::Claim::Violation(chunk) => Err(chunk),
             serving::Claim::Has(mut chunk) => {
                 chunk.claimed = true;
                 if path.takes_requests() {
                     return Ok(Claim::Serve(chunk));
                 }
-                self.drop_request(slot, buf_id, chunk);
+                self.drop_request(slot, chunk);
                 Ok(Claim::Later)
             }
             serving::Claim::Waits { close, displaced } => {
                 if path.takes_requests() {
                     if let Some(displaced) = displaced {
-                        self.control.supersede(displaced, Some(buf_id));
+                        self.control.supersede(displaced, Some(tag));
                     }
                     self.control.supersede(close, None);
                 } else if let Some(displaced) = displaced {
-                    self.restore(slot, buf_id, displaced);
+                    self.restore(&slot, tag, displaced);
                 }
                 Ok(Claim::Later)
             }
@@ -83,48 +86,47 @@ impl Con {
     /// Lets the request of path `displaced` wait again, in place of one that has arrived late over
     /// this path, which is being closed. Such a request does not show that the client has moved on;
     /// it is dropped with its path.
-    fn restore(&self, slot: &ChunkSlot, buf_id: u16, displaced: PathId) {
+    fn restore(&self, slot: &ChunkSlot, tag: Tag, displaced: PathId) {
         let path = &self.path;
         let words = &path.session.owners.words;
-        match serving::restore(words, path.id, buf_id, slot, displaced) {
+        match serving::restore(words, path.id, tag, slot, displaced) {
             Restored::Waits(None) => {}
             Restored::Waits(Some(chunk)) => path.put_back(slot, chunk),
-            Restored::Superseded => self.control.supersede(displaced, Some(buf_id)),
+            Restored::Superseded => self.control.supersede(displaced, Some(tag)),
         }
     }
 
-    /// Releases the number of a request of this path that is over, as [`SessionIo::release`] does.
+    /// Releases the tag of a request of this path that is over, as [`SessionIo::release`] does.
     #[inline]
-    pub(crate) fn release(&self, buf_id: u16) {
-        self.path.release(&*self.control, buf_id);
+    pub(crate) fn release(&self, tag: Tag) {
+        self.path.release(&*self.control, tag);
     }
 
     /// As [`PathIo::drop_request`].
-    pub(crate) fn drop_request(&self, slot: &ChunkSlot, buf_id: u16, chunk: KBox<Chunk>) {
-        self.path.drop_request(&*self.control, slot, buf_id, chunk);
+    pub(crate) fn drop_request(&self, slot: SlotRef<'_, Self>, chunk: KBox<Chunk>) {
+        self.path.drop_request(&*self.control, slot, chunk);
     }
 }
 
 impl PathIo {
     #[inline]
-    fn release(&self, control: &dyn Control, buf_id: u16) {
+    fn release(&self, control: &dyn Control, tag: Tag) {
         let wake = || control.wake();
-        self.session.release(self.id, buf_id, wake);
+        self.session.release(self.id, tag, wake);
     }
 
-    /// Drops a request without an answer, because its path is being closed; releases its number if
+    /// Drops a request without an answer, because its path is being closed; releases its tag if
     /// the request has claimed it.
     pub(crate) fn drop_request(
         &self,
         control: &dyn Control,
-        slot: &ChunkSlot,
-        buf_id: u16,
+        slot: SlotRef<'_, Con>,
         mut chunk: KBox<Chunk>,
     ) {
         let claimed = core::mem::take(&mut chunk.claimed);
-        self.put_back(slot, chunk);
+        self.put_back(&slot, chunk);
         if claimed {
-            self.release(control, buf_id);
+            self.release(control, slot.tag());
         }
     }
 
@@ -138,10 +140,9 @@ impl PathIo {
     pub(crate) fn drop_waiting(&self, control: &dyn Control) -> bool {
         let mut all = true;
         for slot in self.slots.iter() {
-            let buf_id = slot.index();
-            match serving::leave(&self.session.owners.words, self.id, buf_id, &**slot) {
+            match serving::leave(&self.session.owners.words, self.id, slot.tag(), &**slot) {
                 Left::Nothing => {}
-                Left::Pending(chunk) => self.drop_request(control, &slot, buf_id, chunk),
+                Left::Pending(chunk) => self.drop_request(control, slot, chunk),
                 Left::Waiting(chunk) => self.put_back(&slot, chunk),
                 Left::Taken => all = false,
             }
@@ -151,17 +152,17 @@ impl PathIo {
 }
 
 impl SessionIo {
-    /// Releases the number of a request that is over. If another one waits for it, calls `wake`.
+    /// Releases the tag of a request that is over. If another one waits for it, calls `wake`.
     ///
     /// # Context
     ///
     /// Any.
     #[inline]
-    pub(crate) fn release(&self, id: PathId, buf_id: u16, wake: impl FnOnce()) {
-        match serving::release(&self.owners.words, id, buf_id) {
+    pub(crate) fn release(&self, id: PathId, tag: Tag, wake: impl FnOnce()) {
+        match serving::release(&self.owners.words, id, tag) {
             Next::Nobody => {}
             Next::Wake(waiter) => {
-                self.owners.woken.lock().push((waiter.get(), buf_id));
+                self.owners.woken.lock().push((waiter.get(), tag));
                 wake();
             }
             Next::Stray => {

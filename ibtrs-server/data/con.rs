@@ -45,7 +45,8 @@ use ibtrs_proto::{
     },
     imm_check::ImmTerms,
     msg::Bounds,
-    setup::SetupClock, //
+    setup::SetupClock,
+    tag::Tag, //
 };
 use kernel::{
     fmt,
@@ -141,7 +142,7 @@ pub(crate) trait Control: Send + Sync {
     /// # Context
     ///
     /// May sleep.
-    fn supersede(&self, id: PathId, waiting: Option<u16>);
+    fn supersede(&self, id: PathId, waiting: Option<Tag>);
 }
 
 /// A session as its requests know it.
@@ -363,15 +364,15 @@ impl PathIo {
 
     /// Returns whether requests of the path may be served.
     ///
-    /// A thread that serves a request first claims the chunk number and then calls this. A thread
-    /// that stops the path first clears the flag and then visits the chunk numbers. So one of them
+    /// A thread that serves a request first claims the tag and then calls this. A thread
+    /// that stops the path first clears the flag and then visits the tags. So one of them
     /// sees the other.
     pub(crate) fn takes_requests(&self) -> bool {
         self.takes_requests.load(Relaxed)
     }
 
     /// As [`Self::takes_requests`], for a thread that has put a request into its place instead of
-    /// claiming a number.
+    /// claiming a tag.
     pub(crate) fn takes_requests_ordered(&self) -> bool {
         // ORDERING: The request is put there before the flag is read; pairs with the full exchange
         // in `set_connected`.
@@ -492,16 +493,16 @@ impl Con {
 /// `always_invalidate` the client cannot write to it. Dropping the request answers with `EIO`.
 pub struct Request {
     pub(crate) qp: PercpuArc<QueuePair<Con>>,
-    pub(crate) index: u16,
+    pub(crate) tag: Tag,
     /// Present until the request is answered.
     pub(crate) chunk: Option<KBox<Chunk>>,
 }
 
 impl Request {
-    pub(crate) fn new(qp: PercpuArc<QueuePair<Con>>, index: u16, chunk: KBox<Chunk>) -> Self {
+    pub(crate) fn new(qp: PercpuArc<QueuePair<Con>>, tag: Tag, chunk: KBox<Chunk>) -> Self {
         Self {
             qp,
-            index,
+            tag,
             chunk: Some(chunk),
         }
     }

@@ -28,7 +28,8 @@ use crate::{
 };
 use ibtrs_core::{
     convert,
-    imm::send_imm, //
+    imm::send_imm,
+    tag::Tagged, //
 };
 use ibtrs_proto::{
     consts::MAX_REQUEST_HDR_LEN,
@@ -76,8 +77,8 @@ impl Con {
         if !path.takes_requests() {
             return Err("request on a path that is not connected");
         }
-        let (buf_id, offset) = path.layout.check(payload).map_err(|error| error.as_str())?;
-        let slot = qp.slot(buf_id);
+        let (tag, offset) = path.layout.check(payload).map_err(|error| error.as_str())?;
+        let slot = qp.slot(tag.get());
         let slot = slot.ok_or("no such chunk")?;
         let Some(mut chunk) = slot.take() else {
             return Err(IN_USE);
@@ -91,7 +92,7 @@ impl Con {
             _ => parse(&mut chunk, offset, path.bounds, path.epoch.is_some()),
         };
         chunk.refused = parsed.err().map(|error| self.refuse(error));
-        match self.claim(&slot, buf_id, chunk) {
+        match self.claim(slot, tag, chunk) {
             Ok(Claim::Serve(chunk)) => dispatch(path, qp.get(), slot, chunk),
             Ok(Claim::Later) => {}
             Err(chunk) => {
@@ -281,8 +282,8 @@ impl Handler for Con {
         };
         chunk.end_fetch(done);
         match self.path.takes_requests() {
-            true => serve(&self.path, qp.get(), slot.index(), chunk),
-            false => self.drop_request(&slot, slot.index(), chunk),
+            true => serve(&self.path, qp.get(), slot.tag(), chunk),
+            false => self.drop_request(slot, chunk),
         }
     }
 

@@ -11,7 +11,8 @@ use crate::{
 };
 use ibtrs_proto::{
     addr::Addr,
-    msg::Direction as Dir, //
+    msg::Direction as Dir,
+    tag::Tag, //
 };
 use kernel::prelude::*;
 use kx::mm::Pieces;
@@ -61,11 +62,10 @@ impl Request {
         }
     }
 
-    /// Returns the number of the chunk. No two requests of a session in service have the same
-    /// number, whichever paths they arrived on.
+    /// Returns the tag. No two requests of a session in service have the same tag, whichever paths they arrived on.
     #[inline]
-    pub fn buf_id(&self) -> u16 {
-        self.index
+    pub fn tag(&self) -> Tag {
+        self.tag
     }
 
     /// Returns the memory of the data, and where in it the data begins; there are at least
@@ -149,14 +149,14 @@ impl Request {
     /// Any.
     pub fn abandon(mut self) {
         if let Some(chunk) = self.chunk.take() {
-            answer::abandon(&self.qp, self.index, chunk);
+            answer::abandon(&self.qp, self.tag, chunk);
         }
     }
 
     #[inline]
     fn answer(&mut self, result: Result) {
         if let Some(chunk) = self.chunk.take() {
-            answer::respond(&self.qp, self.index, chunk, result);
+            answer::respond(&self.qp, self.tag, chunk, result);
         }
     }
 }

@@ -13,7 +13,11 @@ use crate::{
         landing::Spare, //
     },
 };
-use ibtrs_proto::imm::Imm;
+use ibtrs_core::tag::Tagged;
+use ibtrs_proto::{
+    imm::Imm,
+    tag::Tag, //
+};
 use kernel::prelude::*;
 use kx::sync::atomic::Relaxed;
 use rdma::{
@@ -30,16 +34,16 @@ use rdma::{
 pub(crate) mod answer;
 pub(crate) mod fetch;
 
-/// Has the answer of `index`, or the data of its request, which is in its place, sent or fetched
+/// Has the answer to request `tag`, or the data of its request, which is in its place, sent or fetched
 /// once there is SQ space.
 ///
 /// # Context
 ///
 /// Any.
-pub(crate) fn wait_for_space(qp: &QueuePair<Con>, index: u16) {
-    // A number either has an answer to send or data to fetch, so the ring has room.
+pub(crate) fn wait_for_space(qp: &QueuePair<Con>, tag: Tag) {
+    // A tag either has an answer to send or data to fetch, so the ring has room.
     queue(qp, |queue| {
-        queue.indices.push(index);
+        queue.tags.push(tag);
     });
 }
 
@@ -82,7 +86,7 @@ enum Left<'a> {
     /// An answer was sent.
     Sent(Spare),
     /// An answer cannot be sent.
-    Lost(u16, KBox<Chunk>, Error),
+    Lost(Tag, KBox<Chunk>, Error),
     /// Data cannot be fetched.
     NotFetched(SlotRef<'a, Con>, KBox<Chunk>, Error),
 }
@@ -97,7 +101,7 @@ fn drain(qp: &QueuePair<Con>) {
                 qp.handler().cannot_send("cannot flush a send queue", error)
             }
             Some(Left::Sent(spare)) => drop(spare),
-            Some(Left::Lost(index, chunk, error)) => answer::lost(qp, index, chunk, error),
+            Some(Left::Lost(tag, chunk, error)) => answer::lost(qp, tag, chunk, error),
             Some(Left::NotFetched(slot, chunk, error)) => fetch::give_up(qp, slot, chunk, error),
             None => return,
         }
@@ -119,8 +123,8 @@ fn send_unsent<'a>(qp: &'a QueuePair<Con>, queue: &mut Queue) -> Option<Left<'a>
             return Some(Left::NotFlushed(error));
         }
     }
-    while let Some(index) = queue.indices.first() {
-        let slot = qp.slot(index)?;
+    while let Some(tag) = queue.tags.first() {
+        let slot = qp.slot(tag.get())?;
         let left = match slot.unsent.take() {
             Some((chunk, result)) => send_again(qp, slot, chunk, result),
             // No answer, but a request whose data is to be fetched.
@@ -128,7 +132,7 @@ fn send_unsent<'a>(qp: &'a QueuePair<Con>, queue: &mut Queue) -> Option<Left<'a>
         };
         // There is no SQ space.
         let left = left.ok()?;
-        queue.indices.pop();
+        queue.tags.pop();
         if left.is_some() {
             return left;
         }
@@ -145,14 +149,14 @@ fn send_again<'a>(
     chunk: KBox<Chunk>,
     result: Result,
 ) -> Result<Option<Left<'a>>> {
-    match answer::send(qp, slot.index(), chunk, result) {
+    match answer::send(qp, slot.tag(), chunk, result) {
         Ok(spare) => Ok(spare.some().map(Left::Sent)),
         Err((error, chunk)) if error == EAGAIN => {
             // Just taken out, so its place is free.
             let _ = slot.unsent.put((chunk, result));
             Err(EAGAIN)
         }
-        Err((error, chunk)) => Ok(Some(Left::Lost(slot.index(), chunk, error))),
+        Err((error, chunk)) => Ok(Some(Left::Lost(slot.tag(), chunk, error))),
     }
 }
 

@@ -20,13 +20,17 @@ use crate::{
         chunk::Chunk, //
     },
 };
-use ibtrs_core::trace;
+use ibtrs_core::{
+    tag::Tagged,
+    trace, //
+};
 use ibtrs_proto::{
     serving::{
         self,
         Place, //
     },
-    stats::counter::server_path, //
+    stats::counter::server_path,
+    tag::Tag, //
 };
 use kernel::prelude::*;
 use kx::sync::PercpuArc;
@@ -39,7 +43,7 @@ use rdma::{
     },
 };
 
-/// Serves a request of `path` that has claimed its number, or refuses it: a client that sends one again
+/// Serves a request of `path` that has claimed its tag, or refuses it: a client that sends one again
 /// believes the answer, so that must not come before the first attempt is over. Before a request is
 /// served, it gets a buffer if it needs one, its data is fetched, or the key of its chunk is
 /// invalidated. The reference to the queue pair becomes the request's.
@@ -55,7 +59,7 @@ pub(crate) fn dispatch(
     mut chunk: KBox<Chunk>,
 ) {
     if let Some(error) = chunk.refused {
-        return Request::new(qp, slot.index(), chunk).respond(Err(error));
+        return Request::new(qp, slot.tag(), chunk).respond(Err(error));
     }
     if chunk.lacks_buffer() {
         let con = qp.handler();
@@ -72,7 +76,7 @@ pub(crate) fn dispatch(
     chunk.want_small();
     match chunk.chunk().map(|whole| whole.mr().rkey()) {
         Some(rkey) if chunk.must_invalidate() => invalidate(&qp, slot, chunk, rkey),
-        _ => serve(path, qp, slot.index(), chunk),
+        _ => serve(path, qp, slot.tag(), chunk),
     }
 }
 
@@ -90,7 +94,7 @@ fn wait_for_buffer(con: &Con, slot: SlotRef<'_, Con>, chunk: KBox<Chunk>) {
     con.path.stats.declared.inc(server_path::BUFFER_WAITS);
     let waiter = Waiter {
         path: con.path.id.get(),
-        buf_id: slot.index(),
+        tag: slot.tag(),
         cid: chunk.cid,
         bytes: chunk.request.data_len,
     };
@@ -108,7 +112,7 @@ fn wait_for_buffer(con: &Con, slot: SlotRef<'_, Con>, chunk: KBox<Chunk>) {
         queued.is_ok()
     };
     if let Err(chunk) = serving::pend(&**slot, chunk, queue) {
-        con.drop_request(&slot, slot.index(), chunk);
+        con.drop_request(slot, chunk);
     }
 }
 
@@ -124,7 +128,7 @@ fn invalidate(qp: &QueuePair<Con>, slot: SlotRef<'_, Con>, mut chunk: KBox<Chunk
         posted.is_ok()
     };
     if let Err(chunk) = serving::pend(&**slot, chunk, post) {
-        qp.handler().drop_request(&slot, slot.index(), chunk);
+        qp.handler().drop_request(slot, chunk);
     }
 }
 
@@ -133,7 +137,7 @@ fn invalidate(qp: &QueuePair<Con>, slot: SlotRef<'_, Con>, mut chunk: KBox<Chunk
 pub(crate) fn serve(
     path: &PathIo,
     qp: PercpuArc<QueuePair<Con>>,
-    index: u16,
+    tag: Tag,
     mut chunk: KBox<Chunk>,
 ) {
     path.stats
@@ -143,14 +147,14 @@ pub(crate) fn serve(
     trace::server_request(|| {
         let write = chunk.request.direction == crate::Dir::Write;
         let bytes = u32::try_from(chunk.request_bytes()).unwrap_or(u32::MAX);
-        (path.session.name(), &path.name, index, write, bytes)
+        (path.session.name(), &path.name, tag.get(), write, bytes)
     });
     let ready = match &chunk.capsule {
         Some(kept) => qp.sync_payload(kept, chunk.request.data_len as usize),
         None => chunk.prepare_data(),
     };
     let purpose = qp.handler().purpose;
-    let op = Request::new(qp, index, chunk);
+    let op = Request::new(qp, tag, chunk);
     if ready.is_err() {
         // Cannot happen, as the lengths were checked.
         return op.respond(Err(EINVAL));
@@ -170,7 +174,7 @@ impl PathIo {
     pub(crate) fn resume(&self, waiter: Waiter, buffer: Buffer) {
         let qp = self.qp(waiter.cid);
         // Without a connection or a slot, the teardown of the path drops the request.
-        let Some((qp, slot)) = qp.zip(self.slots.get(waiter.buf_id)) else {
+        let Some((qp, slot)) = qp.zip(self.slots.get(waiter.tag.get())) else {
             return;
         };
         // Otherwise that has happened.

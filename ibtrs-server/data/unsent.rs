@@ -2,6 +2,7 @@
 
 //! What waits for space in the send queue of a connection.
 
+use ibtrs_proto::tag::Tag;
 use kernel::{
     new_spinlock_irq,
     prelude::*,
@@ -29,8 +30,8 @@ pub(crate) struct Unsent {
 }
 
 pub(crate) struct Queue {
-    /// The chunk numbers of answers, and of requests whose data is to be fetched, oldest first.
-    pub(crate) indices: Ring<u16>,
+    /// The tags of answers, and of requests whose data is to be fetched, oldest first.
+    pub(crate) tags: Ring<Tag>,
     /// A [flush](crate::data::idle), before all that waits, which it need not report on.
     pub(crate) flush: bool,
 }
@@ -40,7 +41,7 @@ impl Unsent {
     pub(crate) fn new(depth: u16) -> impl PinInit<Self, Error> {
         try_pin_init!(Self {
             queue <- new_spinlock_irq!(
-                Queue { indices: Ring::new(usize::from(depth))?, flush: false },
+                Queue { tags: Ring::new(usize::from(depth))?, flush: false },
                 "Unsent::queue"
             ),
             some: AtomicFlag::new(false),

@@ -21,6 +21,7 @@ use crate::{
     },
     types::Shape, //
 };
+use ibtrs_core::tag::Tagged;
 use kernel::{
     prelude::*,
     sync::Arc, //
@@ -88,8 +89,8 @@ impl Path {
         if self.io.terms.shape == Shape::Slots {
             return self.make_slots(&answers);
         }
-        for (number, slot) in self.io.slots.iter().enumerate() {
-            drop(slot.put(self.make_chunk(AnswerBuf::new(&answers, number))?));
+        for slot in self.io.slots.iter() {
+            drop(slot.put(self.make_chunk(AnswerBuf::new(&answers, slot.tag()))?));
         }
         Ok(())
     }
@@ -101,8 +102,8 @@ impl Path {
         let config = &env.config;
         let (count, slot_bytes) = (usize::from(config.group()), self.io.layout.chunk_size());
         let mut groups = KVVec::new();
-        for (index, slot) in self.io.slots.iter().enumerate() {
-            let place = index % count;
+        for slot in self.io.slots.iter() {
+            let place = usize::from(slot.tag()) % count;
             if place == 0 {
                 let node = self.io.pd.device().node();
                 let memory = env
@@ -113,7 +114,7 @@ impl Path {
             }
             let group = groups.last().ok_or(EINVAL)?;
             let in_slot = InSlot::new(group.clone(), place as u32 * slot_bytes, config.invalidate);
-            let chunk = Chunk::in_slot(in_slot, AnswerBuf::new(answers, index));
+            let chunk = Chunk::in_slot(in_slot, AnswerBuf::new(answers, slot.tag()));
             drop(slot.put(KBox::new(chunk, GFP_KERNEL)?));
         }
         *self.groups.lock() = groups;

@@ -10,7 +10,8 @@ use crate::{
 use ibtrs_proto::{
     chunk_owner::PathId,
     imm::Fence,
-    name::SessionName, //
+    name::SessionName,
+    tag::Tag, //
 };
 use kernel::{
     prelude::*,
@@ -30,7 +31,7 @@ pub(crate) trait Parent: Send + Sync {
     fn wake(self: Arc<Self>);
 
     /// See [`Control::supersede`](crate::data::con::Control::supersede).
-    fn supersede(&self, id: PathId, waiting: Option<u16>);
+    fn supersede(&self, id: PathId, waiting: Option<Tag>);
 
     /// The client has acknowledged the downtime that a drain has announced.
     fn downtime_seen(&self);

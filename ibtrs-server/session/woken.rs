@@ -9,7 +9,8 @@ use crate::{
 };
 use ibtrs_proto::{
     chunk_owner::PathId,
-    serving::Place, //
+    serving::Place,
+    tag::Tag, //
 };
 use kernel::{
     sync::Arc,
@@ -18,21 +19,21 @@ use kernel::{
 use kx::work::WorkItem;
 
 impl Session {
-    fn release(self: &Arc<Self>, id: PathId, buf_id: u16) {
+    fn release(self: &Arc<Self>, id: PathId, tag: Tag) {
         let wake = || {
             self.wake.enqueue(self.clone());
         };
-        self.io.release(id, buf_id, wake);
+        self.io.release(id, tag, wake);
     }
 
     /// Closes the path `id`, which the client has superseded. If a newer request has taken the place of
     /// its `waiting` one, that is dropped.
-    pub(crate) fn close_superseded(&self, id: PathId, waiting: Option<u16>) {
+    pub(crate) fn close_superseded(&self, id: PathId, waiting: Option<Tag>) {
         let Some(path) = self.path(id) else {
             return;
         };
         let slots = &path.io.slots;
-        if let Some(slot) = waiting.and_then(|buf_id| slots.get(buf_id)) {
+        if let Some(slot) = waiting.and_then(|tag| slots.get(tag.get())) {
             if let Some(chunk) = slot.take_waiting() {
                 path.io.put_back(&slot, chunk);
             }
@@ -41,21 +42,21 @@ impl Session {
     }
 
     /// Serves a request that has waited, or drops it if its path is being closed.
-    fn serve_woken(self: &Arc<Self>, path: &Arc<Path>, buf_id: u16) {
+    fn serve_woken(self: &Arc<Self>, path: &Arc<Path>, tag: Tag) {
         let io = &path.io;
-        let Some(slot) = io.slots.get(buf_id) else {
+        let Some(slot) = io.slots.get(tag.get()) else {
             return;
         };
         let Some(mut chunk) = slot.take_waiting() else {
             // `put_waiting` has stored the request before the word names its path.
             warn_on!(true);
-            return self.release(io.id, buf_id);
+            return self.release(io.id, tag);
         };
         chunk.claimed = true;
         match io.qp(chunk.cid).filter(|_| io.takes_requests()) {
             // The queue pair has the same table of slots.
             Some(qp) => dispatch(io, qp, slot, chunk),
-            None => io.drop_request(&**path, &slot, buf_id, chunk),
+            None => io.drop_request(&**path, slot, chunk),
         }
     }
 }
@@ -67,7 +68,7 @@ impl WorkItem for Session {
     fn run(this: Arc<Self>) {
         loop {
             let woken = this.io.owners.woken.lock().pop();
-            let Some((id, buf_id)) = woken else {
+            let Some((id, tag)) = woken else {
                 return;
             };
             // A path outlives its waiting requests.
@@ -75,10 +76,10 @@ impl WorkItem for Session {
                 continue;
             };
             match this.path(id) {
-                Some(path) => this.serve_woken(&path, buf_id),
+                Some(path) => this.serve_woken(&path, tag),
                 None => {
                     warn_on!(true);
-                    this.release(id, buf_id);
+                    this.release(id, tag);
                 }
             }
         }

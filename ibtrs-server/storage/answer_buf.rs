@@ -2,7 +2,10 @@
 
 //! Memory for the answers that are messages.
 
-use ibtrs_proto::msg::MORE_ANSWERS_LEN;
+use ibtrs_proto::{
+    msg::MORE_ANSWERS_LEN,
+    tag::Tag, //
+};
 use kernel::{
     page::PAGE_SIZE,
     prelude::*,
@@ -24,7 +27,7 @@ const ROOM: usize = MORE_ANSWERS_LEN.next_power_of_two();
 // So every room is in one piece.
 const _: () = assert!(PAGE_SIZE % ROOM == 0);
 
-/// Memory for the answers to all request numbers of a path. No client can write to it.
+/// Memory for the answers to all tags of a path. No client can write to it.
 pub(crate) struct AnswerBufs(DmaPieces);
 
 impl AnswerBufs {
@@ -44,18 +47,18 @@ impl AnswerBufs {
     }
 }
 
-/// Memory for the answer to one request number.
+/// Memory for the answer to one tag.
 pub(crate) struct AnswerBuf {
     all: Arc<AnswerBufs>,
-    number: usize,
+    tag: Tag,
 }
 
 impl AnswerBuf {
-    /// Creates the memory for request `number`, which is a part of `all`.
-    pub(crate) fn new(all: &Arc<AnswerBufs>, number: usize) -> Self {
+    /// Creates the memory for the requests with `tag`, which is a part of `all`.
+    pub(crate) fn new(all: &Arc<AnswerBufs>, tag: Tag) -> Self {
         Self {
             all: all.clone(),
-            number,
+            tag,
         }
     }
 
@@ -75,7 +78,7 @@ impl AnswerBuf {
         if len == 0 {
             return Ok(None);
         }
-        let (dma, at) = (&self.all.0, self.number * ROOM);
+        let (dma, at) = (&self.all.0, usize::from(self.tag) * ROOM);
         dma.pieces().copy_in(at, bytes.get(..len).ok_or(EINVAL)?)?;
         dma.sync_for_device(at, len)?;
         dma.sge(at, u32::try_from(len)?).ok_or(EINVAL).map(Some)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Chunks: the memory of one request number on one path, and everything else that a
+//! Chunks: the memory of one tag on one path, and everything else that a
 //! request in service needs.
 
 use crate::{
@@ -34,7 +34,8 @@ use ibtrs_proto::{
         ServerTimes,
         SgDesc,
         Trailer, //
-    }, //
+    },
+    tag::Tag, //
 };
 use kernel::{
     alloc::flags::GFP_NOWAIT,
@@ -105,7 +106,7 @@ struct ChunkSlotInner {
 pub(crate) struct ChunkSlot {
     #[pin]
     inner: SpinLockIrq<ChunkSlotInner>,
-    /// The chunk, while another path has the number in service.
+    /// The chunk, while another path has the tag in service.
     pub(crate) waiting: TakeCell<KBox<Chunk>>,
     /// The chunk, while its key is being invalidated; a slot, while it waits for a buffer, or while
     /// its data is fetched.
@@ -344,7 +345,7 @@ pub(crate) struct Chunk {
     pub(crate) capsule: Option<Kept>,
     /// The key was invalidated for the request in service.
     pub(crate) invalidated: bool,
-    /// The path owns the number for this request, see [`crate::data::chunk_owner`].
+    /// The path owns the tag for this request, see [`crate::data::chunk_owner`].
     pub(crate) claimed: bool,
     /// The request is counted as in service.
     pub(crate) counted: bool,
@@ -641,10 +642,10 @@ impl Chunk {
         self.landing.chunk().map_or(0, |whole| whole.mr().rkey())
     }
 
-    /// Returns the message that names the key of the chunk `buf_id` from now on.
-    pub(crate) fn key(&self, buf_id: u16) -> RkeyRsp {
+    /// Returns the message that names the key of the chunk of `tag` from now on.
+    pub(crate) fn key(&self, tag: Tag) -> RkeyRsp {
         RkeyRsp {
-            buf_id,
+            tag,
             rkey: self.rkey(),
         }
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The memory of a request number: where its requests land, and where their data is.
+//! The memory of a tag: where its requests land, and where their data is.
 //!
 //! A *chunk* has room for the largest request. A *slot* ([`ibtrs_proto::slots`]) has room for
 //! headers and little data; a request that needs more gets a [`Buffer`]. Slots lie in groups: each
@@ -417,7 +417,7 @@ impl InSlot {
     }
 }
 
-/// Where requests of a number land.
+/// Where requests with a tag land.
 pub(crate) enum Landing {
     Chunk(KBox<Whole>),
     Slot(InSlot),

@@ -11,6 +11,7 @@
 //! - [`messages`], the connections for messages between programs.
 //! - [`convert`], conversions between types of the protocol and of the kernel.
 //! - [`stats`], statistics of paths on both sides.
+//! - [`tag`], the tags of slots.
 //!
 //! The module also contains the crates below it: `kx`, `rdma`, `ibtrs_proto` and `ibnbd_proto`.
 
@@ -26,6 +27,7 @@ pub mod imm;
 pub mod message;
 pub mod messages;
 pub mod stats;
+pub mod tag;
 pub mod trace;
 
 module! {

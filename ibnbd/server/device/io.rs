@@ -15,7 +15,10 @@ use ibnbd_proto::{
         WrittenThrough, //
     }, //
 };
-use ibtrs_server::Request;
+use ibtrs_server::{
+    Request,
+    Tag, //
+};
 use kernel::{
     prelude::*,
     sync::Arc, //
@@ -69,9 +72,9 @@ impl IoRequest {
         }
     }
 
-    /// Returns the number of the request's chunk.
-    pub(crate) fn number(&self) -> u16 {
-        self.request.buf_id()
+    /// Returns the request's tag.
+    pub(crate) fn tag(&self) -> Tag {
+        self.request.tag()
     }
 
     /// Returns the bytes that count towards the limits of the host.
@@ -156,7 +159,7 @@ impl IoRequest {
             }
         }
         self.request.executing();
-        let (slot, spec) = (usize::from(self.number()), self.spec);
+        let (slot, spec) = (usize::from(self.tag()), self.spec);
         if let Err((error, io)) = requests.bios.submit(slot, &spec, self) {
             io.request.respond(Err(error));
         }

@@ -10,6 +10,7 @@ use crate::{
     device::io::requests::Waiting,
     throttle::HostThrottle, //
 };
+use ibtrs_server::Tag;
 use kernel::{
     new_spinlock,
     prelude::*,
@@ -46,7 +47,7 @@ fn pause_ms(wait_ns: u64) -> u32 {
 #[pin_data]
 pub(crate) struct LimitLine {
     #[pin]
-    numbers: SpinLock<Ring<u16>>,
+    tags: SpinLock<Ring<Tag>>,
     /// Number of requests in the line.
     len: Atomic<u32>,
 }
@@ -59,22 +60,22 @@ impl LimitLine {
     /// `ENOMEM`.
     pub(crate) fn new(depth: u16) -> impl PinInit<Self, Error> {
         try_pin_init!(Self {
-            numbers <- new_spinlock!(Ring::new(depth.into())?, "LimitLine::numbers"),
+            tags <- new_spinlock!(Ring::new(depth.into())?, "LimitLine::tags"),
             len: Atomic::new(0),
         }? Error)
     }
 
-    fn push(&self, number: u16) {
-        // There is room for all numbers.
-        let _ = kernel::warn_on!(!self.numbers.lock().push(number));
+    fn push(&self, tag: Tag) {
+        // There is room for all tags.
+        let _ = kernel::warn_on!(!self.tags.lock().push(tag));
     }
 
-    fn pop(&self) -> Option<u16> {
-        self.numbers.lock().pop()
+    fn pop(&self) -> Option<Tag> {
+        self.tags.lock().pop()
     }
 
-    fn first(&self) -> Option<u16> {
-        self.numbers.lock().first()
+    fn first(&self) -> Option<Tag> {
+        self.tags.lock().first()
     }
 }
 
@@ -98,11 +99,11 @@ impl Session {
 
     #[cold]
     fn join_line(self: &Arc<Self>, waiting: Waiting, wait_ns: u64) {
-        let Some(number) = self.requests.keep(waiting) else {
+        let Some(tag) = self.requests.keep(waiting) else {
             return;
         };
         self.limit_line.len.fetch_add(1, Relaxed);
-        self.limit_line.push(number);
+        self.limit_line.push(tag);
         // The time of a look that is already due does not change.
         self.limit_line_work
             .enqueue_in(self.clone(), pause_ms(wait_ns));
@@ -115,14 +116,14 @@ impl Session {
     /// Ends the requests in the line that are not wanted any more: those behind the first one must
     /// not keep their path or device until their turn comes.
     fn end_unwanted(&self) {
-        let count = self.limit_line.numbers.lock().len();
+        let count = self.limit_line.tags.lock().len();
         for _ in 0..count {
-            let number = self.limit_line.pop();
-            let waiting = number.and_then(|number| self.requests.take(number));
+            let tag = self.limit_line.pop();
+            let waiting = tag.and_then(|tag| self.requests.take(tag));
             match waiting {
                 Some(waiting) if !waiting.is_unwanted(self) => {
-                    if let Some(number) = self.requests.keep(waiting) {
-                        self.limit_line.push(number);
+                    if let Some(tag) = self.requests.keep(waiting) {
+                        self.limit_line.push(tag);
                         continue;
                     }
                 }
@@ -137,8 +138,8 @@ impl Session {
     /// next one may; `None` if the line is empty.
     fn serve_line(self: &Arc<Self>) -> Option<u32> {
         loop {
-            let number = self.limit_line.first()?;
-            let waiting = self.requests.take(number);
+            let tag = self.limit_line.first()?;
+            let waiting = self.requests.take(tag);
             let wait_ns = waiting.as_ref().and_then(|waiting| waiting.serve().err());
             match (waiting, wait_ns) {
                 (Some(waiting), Some(wait_ns)) => {

@@ -31,7 +31,8 @@ use ibtrs_proto::{
         Answer,
         Imm, //
     },
-    msg::Direction as Dir, //
+    msg::Direction as Dir,
+    tag::Tag, //
 };
 use kernel::prelude::*;
 use rdma::{
@@ -77,28 +78,24 @@ fn space(data: Option<Data>, chunk: &Chunk, others: u32) -> SqSpace {
     }
 }
 
-/// Takes the request of chunk `index` out of service, answers it, and puts its chunk back.
+/// Takes request `tag` out of service, answers it, and puts its chunk back.
 ///
 /// # Context
 ///
 /// Any.
-pub(crate) fn respond(qp: &QueuePair<Con>, index: u16, mut chunk: KBox<Chunk>, result: Result) {
-    leave_service(qp, index, &mut chunk, result);
+pub(crate) fn respond(qp: &QueuePair<Con>, tag: Tag, mut chunk: KBox<Chunk>, result: Result) {
+    leave_service(qp, tag, &mut chunk, result);
     chunk.note_times();
     let short = qp.handler().path.shortage();
     if short.is_some() && chunk.request.direction == Dir::Write {
-        if let Some(slot) = qp.slot(index) {
+        if let Some(slot) = qp.slot(tag.get()) {
             slot.give_small(&mut chunk, short);
         }
     }
-    let answered = Answered {
-        index,
-        chunk,
-        result,
-    };
+    let answered = Answered { tag, chunk, result };
     let con = qp.handler();
     let can_wait = con.path.more_answers && answered.chunk.is_bare();
-    let now = match qp.slot(index).filter(|_| can_wait) {
+    let now = match qp.slot(tag.get()).filter(|_| can_wait) {
         Some(slot) => {
             let now = con.batch.add(&slot, answered);
             con.path.strip_if_drained(&slot);
@@ -137,45 +134,41 @@ fn send_some(qp: &QueuePair<Con>, answered: Option<Answered>) {
 /// Any.
 #[inline]
 fn answer(qp: &QueuePair<Con>, answered: Answered) {
-    let Answered {
-        index,
-        chunk,
-        result,
-    } = answered;
+    let Answered { tag, chunk, result } = answered;
     let unsent = &qp.handler().unsent;
     let chunk = match unsent.is_some() {
         true => chunk,
-        false => match send(qp, index, chunk, result) {
+        false => match send(qp, tag, chunk, result) {
             Ok(spare) => return drop(spare),
             Err((error, chunk)) if error == EAGAIN => chunk,
-            Err((error, chunk)) => return lost(qp, index, chunk, error),
+            Err((error, chunk)) => return lost(qp, tag, chunk, error),
         },
     };
-    if let Some(slot) = qp.slot(index) {
+    if let Some(slot) = qp.slot(tag.get()) {
         if slot.unsent.put((chunk, result)).is_ok() {
-            wait_for_space(qp, index);
+            wait_for_space(qp, tag);
         }
     }
 }
 
-/// Counts the request as ended, and releases its number.
+/// Counts the request as ended, and releases its tag.
 #[inline]
-fn leave_service(qp: &QueuePair<Con>, index: u16, chunk: &mut Chunk, result: Result) {
+fn leave_service(qp: &QueuePair<Con>, tag: Tag, chunk: &mut Chunk, result: Result) {
     let path = &qp.handler().path;
     if take(&mut chunk.counted) {
         path.stats.flow.ended();
         trace::server_response(|| {
             let error = result.err().map_or(0, Error::to_errno);
-            (path.session.name(), &path.name, index, error)
+            (path.session.name(), &path.name, tag.get(), error)
         });
     }
     // Before the answer, after which the client may send the next capsule.
     if let Some(kept) = chunk.capsule.take() {
         qp.give_back(kept);
     }
-    // Before the answer, after which the client may use the number again.
+    // Before the answer, after which the client may use the tag again.
     if take(&mut chunk.claimed) {
-        qp.handler().release(index);
+        qp.handler().release(tag);
     }
 }
 
@@ -185,19 +178,19 @@ fn leave_service(qp: &QueuePair<Con>, index: u16, chunk: &mut Chunk, result: Res
 /// # Context
 ///
 /// Any.
-pub(crate) fn abandon(qp: &QueuePair<Con>, index: u16, mut chunk: KBox<Chunk>) {
-    leave_service(qp, index, &mut chunk, Err(ESHUTDOWN));
-    if let Some(slot) = qp.slot(index) {
+pub(crate) fn abandon(qp: &QueuePair<Con>, tag: Tag, mut chunk: KBox<Chunk>) {
+    leave_service(qp, tag, &mut chunk, Err(ESHUTDOWN));
+    if let Some(slot) = qp.slot(tag.get()) {
         qp.handler().path.put_back(&slot, chunk);
     }
 }
 
 /// Fails the path, because a response could not be sent and the client gets none.
 #[cold]
-pub(super) fn lost(qp: &QueuePair<Con>, index: u16, chunk: KBox<Chunk>, error: Error) {
+pub(super) fn lost(qp: &QueuePair<Con>, tag: Tag, chunk: KBox<Chunk>, error: Error) {
     let con = qp.handler();
     con.cannot_send("cannot post an answer", error);
-    if let Some(slot) = qp.slot(index) {
+    if let Some(slot) = qp.slot(tag.get()) {
         con.path.put_back(&slot, chunk);
     }
 }
@@ -205,11 +198,11 @@ pub(super) fn lost(qp: &QueuePair<Con>, index: u16, chunk: KBox<Chunk>, error: E
 #[inline]
 pub(super) fn send(
     qp: &QueuePair<Con>,
-    index: u16,
+    tag: Tag,
     chunk: KBox<Chunk>,
     result: Result,
 ) -> Result<Spare, (Error, KBox<Chunk>)> {
-    let Some(slot) = qp.slot(index) else {
+    let Some(slot) = qp.slot(tag.get()) else {
         return Err((EINVAL, chunk));
     };
     let path = &qp.handler().path;
@@ -220,7 +213,7 @@ pub(super) fn send(
         if is_signalled {
             slot.begin_use();
         }
-        let posted = post(qp, index, chunk, result, signal);
+        let posted = post(qp, tag, chunk, result, signal);
         if let (true, Err(error)) = (is_signalled, posted) {
             // Otherwise the device may have a part of the answer, until the connection is closed.
             if is_surely_unsent(error) {
@@ -258,7 +251,7 @@ fn sending<'a>(
 #[inline]
 fn post(
     qp: &QueuePair<Con>,
-    index: u16,
+    tag: Tag,
     chunk: &mut Chunk,
     result: Result,
     signal: Signal<'_, Con>,
@@ -279,7 +272,7 @@ fn post(
     let inval = desc
         .filter(|_| request.need_inval && qp.handler().path.remote_invalidation)
         .map(|desc| desc.key);
-    let answer = answer_on_wire(index, result);
+    let answer = answer_on_wire(tag, result);
     let errno = answer.errno;
     if let (Some(rkey), true) = (inval, qp.handler().path.inv_answers) {
         return post_inv(qp, data, rkey, chunk, answer, signal);
@@ -287,13 +280,13 @@ fn post(
     if qp.handler().path.same_key && inval.is_none() && !chunk.invalidated {
         if !chunk.more.is_empty() {
             let imm = Imm::IoRspMore {
-                id: index.into(),
+                id: tag.into(),
                 errno,
             };
             return post_more(qp, chunk.more_answers()?, imm);
         }
         let imm = Imm::IoRspSameKey {
-            id: index.into(),
+            id: tag.into(),
             errno,
         };
         if chunk.has_trailer() {
@@ -304,11 +297,11 @@ fn post(
     }
     let imm = match inval {
         Some(_) => Imm::IoRspInv {
-            id: index.into(),
+            id: tag.into(),
             errno,
         },
         None => Imm::IoRsp {
-            id: index.into(),
+            id: tag.into(),
             errno,
         },
     };
@@ -316,7 +309,7 @@ fn post(
         if chunk.invalidated {
             chunk.next_key();
         }
-        Some(chunk.key(index))
+        Some(chunk.key(tag))
     } else {
         None
     };

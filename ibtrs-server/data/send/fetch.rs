@@ -19,6 +19,7 @@ use crate::{
     storage::chunk::Chunk,
     types::MAX_SGES, //
 };
+use ibtrs_core::tag::Tagged;
 use ibtrs_proto::{
     serving::Place,
     stats::counter::server_path, //
@@ -59,8 +60,8 @@ pub(crate) fn begin(qp: &QueuePair<Con>, slot: SlotRef<'_, Con>, chunk: KBox<Chu
         },
     };
     match slot.put_pending(chunk) {
-        Ok(()) => wait_for_space(qp, slot.index()),
-        // Does not happen: a number has one request.
+        Ok(()) => wait_for_space(qp, slot.tag()),
+        // Does not happen: a tag has one request.
         Err(chunk) => give_up(qp, slot, chunk, EBUSY),
     }
 }
@@ -117,7 +118,7 @@ fn post(
             held = slot.put_pending(chunk).err();
         }
     });
-    // A request that is left although it was posted does not occur, as a number has one request. Its
+    // A request that is left although it was posted does not occur, as a tag has one request. Its
     // buffer would be late.
     let left = match posted {
         Ok(()) => {
@@ -169,5 +170,5 @@ pub(crate) fn give_up(
     error: Error,
 ) {
     qp.handler().cannot_send(FAILED, error);
-    qp.handler().drop_request(&slot, slot.index(), chunk);
+    qp.handler().drop_request(slot, chunk);
 }

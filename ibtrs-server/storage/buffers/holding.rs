@@ -7,7 +7,10 @@ use super::{
     Buffers,
     Memory, //
 };
-use ibtrs_proto::chunk_owner::PathId;
+use ibtrs_proto::{
+    chunk_owner::PathId,
+    tag::Tag, //
+};
 use kernel::{
     new_mutex,
     new_spinlock_irq,
@@ -35,7 +38,7 @@ use kx::{
 pub(crate) struct Waiter {
     /// The id of its path.
     pub(crate) path: u16,
-    pub(crate) buf_id: u16,
+    pub(crate) tag: Tag,
     /// The connection on which it arrived.
     pub(crate) cid: u16,
     /// Bytes of its data.
@@ -61,7 +64,7 @@ pub(crate) struct Holding {
 }
 
 impl Holding {
-    /// Creates the part of a session with `depth` numbers. The line has room for requests of a path that
+    /// Creates the part of a session with `depth` tags. The line has room for requests of a path that
     /// is being closed while the client sends them again over another one. There is no buffer in reserve
     /// until the session has a path with slots.
     pub(crate) fn new(buffers: Arc<Buffers>, depth: u16) -> impl PinInit<Self, Error> {

@@ -5,6 +5,7 @@
 //! Values here are in host order. On the wire the immediate is big-endian: the caller converts.
 
 use crate::errno::Errno;
+use crate::tag::Tag;
 
 const TYPE_SHIFT: u32 = 28;
 const PAYLOAD_MASK: u32 = (1 << TYPE_SHIFT) - 1;
@@ -346,15 +347,15 @@ impl ImmLayout {
         self.mem_bits
     }
 
-    /// The payload for chunk `buf_id` with the header at byte `offset`; `None` when either is
+    /// The payload for the chunk of `tag` with the header at byte `offset`; `None` when either is
     /// out of bounds.
     #[inline]
-    pub fn request(&self, buf_id: u16, offset: u32) -> Option<u32> {
-        if buf_id >= self.queue_depth || offset >= self.chunk_size {
+    pub fn request(&self, tag: Tag, offset: u32) -> Option<u32> {
+        if tag.get() >= self.queue_depth || offset >= self.chunk_size {
             return None;
         }
-        // With one chunk `mem_bits` is 28 and `buf_id` 0, so no bit is ever shifted out.
-        Some(u32::from(buf_id).wrapping_shl(self.mem_bits) | offset)
+        // With one chunk `mem_bits` is 28 and the tag 0, so no bit is ever shifted out.
+        Some(u32::from(tag).wrapping_shl(self.mem_bits) | offset)
     }
 
     /// Splits a payload into chunk and offset, without looking at their bounds.
@@ -371,15 +372,15 @@ impl ImmLayout {
     ///
     /// When the chunk is not below the queue depth, or the offset not below the chunk size.
     #[inline]
-    pub fn check(&self, payload: u32) -> Result<(u16, u32), PayloadError> {
-        let (buf_id, offset) = self.split(payload);
-        let id = match u16::try_from(buf_id) {
-            Ok(id) if id < self.queue_depth => id,
-            _ => return Err(PayloadError::BufId(buf_id)),
+    pub fn check(&self, payload: u32) -> Result<(Tag, u32), PayloadError> {
+        let (chunk, offset) = self.split(payload);
+        let tag = match Tag::try_from(chunk) {
+            Ok(tag) if tag.get() < self.queue_depth => tag,
+            _ => return Err(PayloadError::BufId(chunk)),
         };
         if offset >= self.chunk_size {
             return Err(PayloadError::Offset(offset));
         }
-        Ok((id, offset))
+        Ok((tag, offset))
     }
 }

@@ -29,6 +29,7 @@
 //! | [`mp`] | path selection |
 //! | [`reauth`] | the path that authenticates again next |
 //! | [`failover`] | requests of the client when paths come and go |
+//! | [`tag`] | the number of a request |
 //! | [`chunk_owner`] | the path that has a chunk in service |
 //! | [`serving`] | how requests get into service, in the order that [`chunk_owner`] prescribes |
 //! | [`slots`], [`buffers`] | small places for requests; memory for data in service |
@@ -93,6 +94,7 @@ pub mod setup;
 pub mod slots;
 pub mod stats;
 pub mod steps;
+pub mod tag;
 pub mod text;
 
 pub use errno::Errno;

@@ -12,6 +12,7 @@ use ibtrs_proto::hb::{HbAction, Heartbeat};
 use ibtrs_proto::imm::{Fence, Imm};
 use ibtrs_proto::join::{decide, Attempt, Decision, Known};
 use ibtrs_proto::serving::{self, Claim, Left, Next, Place, Restored, Words};
+use ibtrs_proto::tag::Tag;
 
 use crate::net::{Io, Msg, Side, CM, CONS};
 use crate::schedule::{Kind, Mode, Time, MS, TAGS};
@@ -91,12 +92,12 @@ impl Owners {
 }
 
 impl Words for Owners {
-    fn load(&self, number: u16) -> Option<ChunkOwner> {
-        self.0.get(usize::from(number)).map(Cell::get)
+    fn load(&self, tag: Tag) -> Option<ChunkOwner> {
+        self.0.get(usize::from(tag)).map(Cell::get)
     }
 
-    fn replace(&self, number: u16, old: ChunkOwner, new: ChunkOwner) -> bool {
-        let word = &self.0[usize::from(number)];
+    fn replace(&self, tag: Tag, old: ChunkOwner, new: ChunkOwner) -> bool {
+        let word = &self.0[usize::from(tag)];
         word.get() == old && word.replace(new) == old
     }
 }
@@ -380,7 +381,7 @@ impl World<'_> {
             return;
         }
         for (tag, slot) in p.slots.iter().enumerate() {
-            match serving::leave(&self.server.owners, p.id, tag as u16, slot) {
+            match serving::leave(&self.server.owners, p.id, Tag::new(tag as u16), slot) {
                 Left::Waiting(_) => p.inflight -= 1,
                 // Looked at again when the worker has it.
                 Left::Nothing | Left::Taken => {}
@@ -442,7 +443,13 @@ impl World<'_> {
         }
         let p = &mut self.server.paths[i];
         let (me, slot) = (p.id, &p.slots[usize::from(io.tag)]);
-        let claim = serving::claim(&self.server.owners, me, io.tag.into(), slot, (io, arrival));
+        let claim = serving::claim(
+            &self.server.owners,
+            me,
+            Tag::new(io.tag.into()),
+            slot,
+            (io, arrival),
+        );
         // The path took requests when this one arrived.
         let late = p.state != State::Connected && self.bug != Some(Bug::HastyFence);
         match claim {
@@ -480,7 +487,13 @@ impl World<'_> {
     fn restore(&mut self, i: usize, tag: u8, displaced: PathId) {
         let p = &mut self.server.paths[i];
         let slot = &p.slots[usize::from(tag)];
-        match serving::restore(&self.server.owners, p.id, tag.into(), slot, displaced) {
+        match serving::restore(
+            &self.server.owners,
+            p.id,
+            Tag::new(tag.into()),
+            slot,
+            displaced,
+        ) {
             Restored::Waits(Some(_)) => p.inflight -= 1,
             // Nobody else comes in between here.
             Restored::Waits(None) | Restored::Superseded => self.violate(Violation::Stray),
@@ -585,7 +598,7 @@ impl World<'_> {
         if self.sch.mode == Mode::OldServer || self.bug == Some(Bug::AlwaysServe) {
             return;
         }
-        match serving::release(&self.server.owners, me, tag.into()) {
+        match serving::release(&self.server.owners, me, Tag::new(tag.into())) {
             Next::Nobody => {}
             Next::Wake(waiter) => {
                 self.server.woken.push_back((waiter, tag));

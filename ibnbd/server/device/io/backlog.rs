@@ -22,6 +22,7 @@ use super::{
     },
     IoRequest, //
 };
+use ibtrs_server::Tag;
 use kernel::{
     cpu::{
         self,
@@ -100,14 +101,14 @@ impl Backlog {
     /// Any.
     #[cold]
     pub(crate) fn push(&self, io: IoRequest) {
-        let Some(number) = self.requests.keep(Waiting::Io(io)) else {
+        let Some(tag) = self.requests.keep(Waiting::Io(io)) else {
             return;
         };
         let at = CpuId::current().as_u32() as usize % self.lanes.len().max(1);
         if let Some(lane) = self.lanes.get(at) {
             self.len.fetch_add(1, Relaxed);
-            // There is room for all numbers.
-            let _ = kernel::warn_on!(!lane.numbers.lock().push(number));
+            // There is room for all tags.
+            let _ = kernel::warn_on!(!lane.tags.lock().push(tag));
             lane.work.enqueue(lane.clone());
         }
     }
@@ -128,7 +129,7 @@ struct Lane {
     /// That of the backlog.
     len: Arc<Atomic<u32>>,
     #[pin]
-    numbers: SpinLockIrq<Ring<u16>>,
+    tags: SpinLockIrq<Ring<Tag>>,
     #[pin]
     work: Work<Self>,
 }
@@ -143,12 +144,12 @@ impl Lane {
         len: &Arc<Atomic<u32>>,
         queue: &Arc<Queue>,
     ) -> Result<Arc<Self>> {
-        let numbers = Ring::new(requests.depth().into())?;
+        let tags = Ring::new(requests.depth().into())?;
         Arc::pin_init(
             pin_init!(Self {
                 requests: requests.clone(),
                 len: len.clone(),
-                numbers <- new_spinlock_irq!(numbers, "Lane::numbers"),
+                tags <- new_spinlock_irq!(tags, "Lane::tags"),
                 work <- kx::new_work!(queue.clone(), "Lane::work"),
             }),
             GFP_KERNEL,
@@ -157,11 +158,11 @@ impl Lane {
 
     fn serve(&self) {
         loop {
-            let number = self.numbers.lock().pop();
-            let Some(number) = number else {
+            let tag = self.tags.lock().pop();
+            let Some(tag) = tag else {
                 return;
             };
-            if let Some(Waiting::Io(io)) = self.requests.take(number) {
+            if let Some(Waiting::Io(io)) = self.requests.take(tag) {
                 io.submit_waiting(&self.requests);
             }
             self.len.fetch_sub(1, Relaxed);

@@ -2,12 +2,15 @@
 
 //! The requests of a session: a bio for each chunk, and a place for each request that waits.
 //!
-//! No two requests in service have the same chunk number, so each finds its bio free and its place
+//! No two requests in service have the same tag, so each finds its bio free and its place
 //! empty. All memory is allocated with the session.
 
 use super::IoRequest;
 use crate::throttle::HostThrottle;
-use ibtrs_server::Request;
+use ibtrs_server::{
+    Request,
+    Tag, //
+};
 use kernel::{
     prelude::*,
     sync::Arc, //
@@ -37,10 +40,10 @@ pub(crate) enum Waiting {
 }
 
 impl Waiting {
-    fn number(&self) -> u16 {
+    fn tag(&self) -> Tag {
         match self {
-            Self::Io(io) => io.number(),
-            Self::Refused { request, .. } => request.buf_id(),
+            Self::Io(io) => io.tag(),
+            Self::Refused { request, .. } => request.tag(),
         }
     }
 }
@@ -55,7 +58,7 @@ pub(crate) struct Requests {
 }
 
 impl Requests {
-    /// Creates a table for `depth` chunk numbers.
+    /// Creates a table for `depth` tags.
     ///
     /// # Errors
     ///
@@ -75,7 +78,7 @@ impl Requests {
         Ok(Arc::new(this, GFP_KERNEL)?)
     }
 
-    /// Returns the number of chunk numbers.
+    /// Returns the number of tags.
     pub(crate) fn depth(&self) -> u16 {
         self.depth
     }
@@ -100,17 +103,17 @@ impl Requests {
         self.workers.as_ref().ok_or(ENOMEM)
     }
 
-    /// Keeps a request in the place of its number, which is returned for [`Self::take`]. `None`, and
+    /// Keeps a request in the place of its tag, which is returned for [`Self::take`]. `None`, and
     /// the request ends with `EIO`, if another one is there, which does not happen.
     ///
     /// # Context
     ///
     /// Any.
-    pub(crate) fn keep(&self, waiting: Waiting) -> Option<u16> {
-        let number = waiting.number();
-        let place = self.places.get(usize::from(number));
+    pub(crate) fn keep(&self, waiting: Waiting) -> Option<Tag> {
+        let tag = waiting.tag();
+        let place = self.places.get(usize::from(tag));
         let is_kept = place.is_some_and(|place| place.put(waiting).is_ok());
-        (!kernel::warn_on!(!is_kept)).then_some(number)
+        (!kernel::warn_on!(!is_kept)).then_some(tag)
     }
 
     /// Takes back a request that was kept.
@@ -118,8 +121,8 @@ impl Requests {
     /// # Context
     ///
     /// Any.
-    pub(crate) fn take(&self, number: u16) -> Option<Waiting> {
-        let waiting = self.places.get(usize::from(number))?.take();
+    pub(crate) fn take(&self, tag: Tag) -> Option<Waiting> {
+        let waiting = self.places.get(usize::from(tag))?.take();
         let _ = kernel::warn_on!(waiting.is_none());
         waiting
     }

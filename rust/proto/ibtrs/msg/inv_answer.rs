@@ -7,6 +7,7 @@ use super::{MsgError, RkeyRsp, Trailer, MAX_TRAILER_LEN, MORE_ANSWERS_LEN};
 use crate::bytes::Writer;
 use crate::consts::RKEY_RSP_LEN;
 use crate::imm::{Answer, Imm};
+use crate::tag::Tag;
 
 /// Bytes of the immediate that the body begins with.
 const IMM_LEN: usize = 4;
@@ -39,8 +40,8 @@ impl InvAnswer {
         let mut w = Writer::new(out);
         w.u32(imm.encode());
         if let Some(rkey) = self.rkey {
-            let buf_id = u16::try_from(id).ok()?;
-            w.put(&RkeyRsp { buf_id, rkey }.encode());
+            let tag = Tag::try_from(id).ok()?;
+            w.put(&RkeyRsp { tag, rkey }.encode());
         }
         self.trailer.write(&mut w);
         w.finish()

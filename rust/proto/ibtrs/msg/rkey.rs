@@ -5,12 +5,13 @@
 use super::{MsgError, TYPE_RKEY_RSP};
 use crate::bytes::{message, Reader};
 use crate::consts::RKEY_RSP_LEN;
+use crate::tag::Tag;
 
 /// Body of a response in the mode "new key with every answer".
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RkeyRsp {
-    /// The chunk.
-    pub buf_id: u16,
+    /// The tag of the chunk.
+    pub tag: Tag,
     /// Its key on this path from now on, as a number in host order.
     pub rkey: u32,
 }
@@ -21,7 +22,7 @@ impl RkeyRsp {
     pub fn encode(&self) -> [u8; RKEY_RSP_LEN] {
         message(|w| {
             w.u16(TYPE_RKEY_RSP);
-            w.u16(self.buf_id);
+            w.u16(self.tag.get());
             w.u32(self.rkey);
         })
     }
@@ -37,7 +38,10 @@ impl RkeyRsp {
         let mut fields = || Some((r.u16()?, r.u16()?, r.u32()?));
         match fields() {
             None => Err(MsgError::Short),
-            Some((TYPE_RKEY_RSP, buf_id, rkey)) => Ok(Self { buf_id, rkey }),
+            Some((TYPE_RKEY_RSP, tag, rkey)) => Ok(Self {
+                tag: Tag::new(tag),
+                rkey,
+            }),
             Some((other, _, _)) => Err(MsgError::Type(other)),
         }
     }
@@ -51,8 +55,8 @@ impl RkeyRsp {
     #[inline]
     pub fn decode_for(bytes: &[u8], id: u32, queue_depth: u16) -> Result<Self, MsgError> {
         let msg = Self::decode(bytes)?;
-        if msg.buf_id >= queue_depth || u32::from(msg.buf_id) != id {
-            return Err(MsgError::BufId(msg.buf_id));
+        if msg.tag.get() >= queue_depth || u32::from(msg.tag) != id {
+            return Err(MsgError::BufId(msg.tag.get()));
         }
         Ok(msg)
     }

@@ -7,6 +7,7 @@ use ibtrs_proto::consts::MAX_HDR_SIZE;
 use ibtrs_proto::imm::{Imm, ImmLayout};
 use ibtrs_proto::layout;
 use ibtrs_proto::msg::*;
+use ibtrs_proto::tag::Tag;
 use proptest::prelude::*;
 
 const CHUNK: Bounds = Bounds::Chunk((1 << 17) + MAX_HDR_SIZE);
@@ -82,7 +83,7 @@ fn golden() {
     assert_eq!((place.offset_of_first_byte, place.imm_offset), (0, 32));
     let payload = ImmLayout::new(512, 131_072)
         .unwrap()
-        .request(5, place.imm_offset)
+        .request(Tag::new(5), place.imm_offset)
         .unwrap();
     assert_eq!(Imm::IoReq { payload }.encode(), 0x0028_0020);
     let header = WriteHdr {

@@ -8,6 +8,7 @@ use ibtrs_proto::handshake::*;
 use ibtrs_proto::imm::*;
 use ibtrs_proto::limits;
 use ibtrs_proto::slots::MAX_SLOT_BYTES;
+use ibtrs_proto::tag::Tag;
 
 /// The golden immediates of Documentation/protocol.md, "Immediates".
 #[test]
@@ -15,7 +16,7 @@ fn immediates_of_the_protocol() {
     let l = ImmLayout::new(512, 131_072).unwrap();
     assert_eq!(l.mem_bits(), 19);
     let req = |id, off| {
-        let payload = l.request(id, off).unwrap();
+        let payload = l.request(Tag::new(id), off).unwrap();
         Imm::IoReq { payload }.encode()
     };
     // 4 KiB write, then read, on chunk 5; OPEN, SESS_INFO, CLOSE on chunk 0.
@@ -33,7 +34,7 @@ fn immediates_of_the_protocol() {
     assert_eq!(Imm::Heartbeat.encode(), 0x8000_0000);
     assert_eq!(Imm::HeartbeatAck.encode(), 0x9000_0000);
     assert_eq!(Imm::Nop.encode(), 0xC000_0000);
-    assert_eq!(l.check(0x0028_1020), Ok((5, 4128)));
+    assert_eq!(l.check(0x0028_1020), Ok((Tag::new(5), 4128)));
 }
 
 #[test]

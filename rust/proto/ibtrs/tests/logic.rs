@@ -9,6 +9,7 @@ use ibtrs_proto::imm::{clog2, ImmLayout, LayoutError, PayloadError};
 use ibtrs_proto::limits::{server_layout, LimitError};
 use ibtrs_proto::mp::{choose, first_outcome, Candidate, Policy};
 use ibtrs_proto::permit::{DepthSplit, FreeIds, MAX_RESERVED};
+use ibtrs_proto::tag::Tag;
 use ibtrs_proto::text::TextError;
 use proptest::prelude::*;
 
@@ -59,14 +60,14 @@ fn every_depth() {
         assert!(ImmLayout::new(qd, chunk + 1).is_err());
         for id in [0, qd / 2, qd - 1] {
             for off in [0, chunk / 3, chunk - 1] {
-                let p = l.request(id, off).unwrap();
+                let p = l.request(Tag::new(id), off).unwrap();
                 assert!(p < 1 << 28);
                 assert_eq!(l.split(p), (id.into(), off));
-                assert_eq!(l.check(p), Ok((id, off)));
+                assert_eq!(l.check(p), Ok((Tag::new(id), off)));
             }
         }
-        assert_eq!(l.request(qd, 0), None);
-        assert_eq!(l.request(0, chunk), None);
+        assert_eq!(l.request(Tag::new(qd), 0), None);
+        assert_eq!(l.request(Tag::new(0), chunk), None);
     }
 }
 
@@ -74,15 +75,15 @@ fn every_depth() {
 fn payload_bounds() {
     let l = ImmLayout::new(500, 8192).unwrap();
     assert_eq!(l.check(500 << 19), Err(PayloadError::BufId(500)));
-    assert_eq!(l.check(499 << 19), Ok((499, 0)));
+    assert_eq!(l.check(499 << 19), Ok((Tag::new(499), 0)));
     assert_eq!(l.check(8192), Err(PayloadError::Offset(8192)));
-    assert_eq!(l.check(8191), Ok((0, 8191)));
+    assert_eq!(l.check(8191), Ok((Tag::new(0), 8191)));
     // The type bits are no part of the payload.
-    assert_eq!(l.check(0xF000_0001), Ok((0, 1)));
+    assert_eq!(l.check(0xF000_0001), Ok((Tag::new(0), 1)));
     // One chunk of an odd size.
     let l = ImmLayout::new(1, 5000).unwrap();
     assert_eq!(l.check(5000), Err(PayloadError::Offset(5000)));
-    assert_eq!(l.check(4999), Ok((0, 4999)));
+    assert_eq!(l.check(4999), Ok((Tag::new(0), 4999)));
 }
 
 #[test]
@@ -312,12 +313,12 @@ proptest! {
     fn any_payload(qd: u16, chunk: u32, payload: u32, id: u16, off: u32) {
         let chunk = chunk >> (chunk % 32);
         let Ok(l) = ImmLayout::new(qd, chunk) else { return Ok(()); };
-        if let Ok((id, off)) = l.check(payload) {
-            prop_assert!(id < qd && off < chunk);
-            prop_assert_eq!(l.request(id, off), Some(payload & 0x0FFF_FFFF));
+        if let Ok((tag, off)) = l.check(payload) {
+            prop_assert!(tag.get() < qd && off < chunk);
+            prop_assert_eq!(l.request(tag, off), Some(payload & 0x0FFF_FFFF));
         }
-        if let Some(p) = l.request(id, off) {
-            prop_assert_eq!(l.check(p), Ok((id, off)));
+        if let Some(p) = l.request(Tag::new(id), off) {
+            prop_assert_eq!(l.check(p), Ok((Tag::new(id), off)));
         }
     }
 

@@ -8,6 +8,7 @@ use ibtrs_proto::imm::{Answer, Imm, LayoutError};
 use ibtrs_proto::layout;
 use ibtrs_proto::msg::*;
 use ibtrs_proto::name::{NameError, SessionName};
+use ibtrs_proto::tag::Tag;
 
 fn name(s: &str) -> SessionName<'_> {
     SessionName::new(s.as_bytes()).unwrap()
@@ -118,7 +119,7 @@ fn info_rsp_refusals() {
 #[test]
 fn rkey_rsp() {
     let m = RkeyRsp {
-        buf_id: 0x0102,
+        tag: Tag::new(0x0102),
         rkey: 0x0304_0506,
     };
     assert_eq!(m.encode(), [4, 0, 2, 1, 6, 5, 4, 3]);
@@ -324,7 +325,7 @@ fn trailers_golden() {
     }
 
     let key = RkeyRsp {
-        buf_id: 258,
+        tag: Tag::new(258),
         rkey: 0x0304_0506,
     };
     let (upper, times) = (0x1413_1211, 0x2423_2221);

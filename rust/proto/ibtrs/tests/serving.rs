@@ -13,6 +13,7 @@ mod interleave;
 
 use ibtrs_proto::chunk_owner::{ChunkOwner, PathId};
 use ibtrs_proto::serving::{self, Claim, Left, Next, Place, Restored, Words};
+use ibtrs_proto::tag::Tag;
 use interleave::{explore, Stage, Thread};
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -20,6 +21,8 @@ use std::collections::VecDeque;
 const A: usize = 1;
 const B: usize = 2;
 const C: usize = 3;
+/// The tag of all requests.
+const TAG: Tag = Tag::new(0);
 
 fn id(path: usize) -> PathId {
     PathId::new(path as u16).unwrap()
@@ -97,7 +100,7 @@ impl View<'_> {
     }
 
     fn release(&self, path: usize) {
-        match serving::release(self, id(path), 0) {
+        match serving::release(self, id(path), TAG) {
             Next::Nobody => {}
             Next::Wake(waiter) => self.act(|world| world.woken.push_back(waiter.get().into())),
             Next::Stray => panic!("not the owner"),
@@ -210,7 +213,7 @@ impl View<'_> {
 
     /// Takes what a path has left; returns whether it is to look again.
     fn look(&self, path: usize) -> bool {
-        match serving::leave(self, id(path), 0, &self.place(path)) {
+        match serving::leave(self, id(path), TAG, &self.place(path)) {
             Left::Nothing => false,
             Left::Pending(request) => {
                 self.drop_request(request);
@@ -248,7 +251,7 @@ impl View<'_> {
 
     /// A request arrives by a path that is not closed.
     fn arrive(&self, path: usize) {
-        match serving::claim(self, id(path), 0, &self.place(path), Request { path }) {
+        match serving::claim(self, id(path), TAG, &self.place(path), Request { path }) {
             Claim::Has(request) => self.serve(request),
             Claim::Waits { displaced, .. } => {
                 if let Some(displaced) = displaced {
@@ -272,7 +275,7 @@ impl View<'_> {
             world.paths[path].stopped = true;
         });
         let place = self.place(path);
-        match serving::claim(self, id(path), 0, &place, Request { path }) {
+        match serving::claim(self, id(path), TAG, &place, Request { path }) {
             Claim::Has(request) => self.drop_request(request),
             Claim::Waits {
                 displaced: Some(displaced),
@@ -281,7 +284,7 @@ impl View<'_> {
             Claim::Waits {
                 displaced: Some(displaced),
                 ..
-            } => match serving::restore(self, id(path), 0, &place, displaced) {
+            } => match serving::restore(self, id(path), TAG, &place, displaced) {
                 Restored::Waits(None) => {}
                 Restored::Waits(Some(_)) => self.act(|world| world.paths[path].over += 1),
                 Restored::Superseded => {
@@ -303,11 +306,11 @@ impl View<'_> {
 }
 
 impl Words for View<'_> {
-    fn load(&self, _number: u16) -> Option<ChunkOwner> {
+    fn load(&self, _tag: Tag) -> Option<ChunkOwner> {
         Some(self.act(|world| ChunkOwner::from_bits(world.word)))
     }
 
-    fn replace(&self, _number: u16, old: ChunkOwner, new: ChunkOwner) -> bool {
+    fn replace(&self, _tag: Tag, old: ChunkOwner, new: ChunkOwner) -> bool {
         self.act(|world| {
             let same = world.word == old.to_bits();
             if same {
@@ -398,10 +401,10 @@ fn play(wakers: u32, threads: &[Thread<World>]) -> Result<usize, String> {
 fn begin(world: &mut World) -> Claim<Request> {
     struct Still<'a>(RefCell<&'a mut World>);
     impl Words for Still<'_> {
-        fn load(&self, _number: u16) -> Option<ChunkOwner> {
+        fn load(&self, _tag: Tag) -> Option<ChunkOwner> {
             Some(ChunkOwner::from_bits(self.0.borrow().word))
         }
-        fn replace(&self, _number: u16, _old: ChunkOwner, new: ChunkOwner) -> bool {
+        fn replace(&self, _tag: Tag, _old: ChunkOwner, new: ChunkOwner) -> bool {
             self.0.borrow_mut().word = new.to_bits();
             true
         }
@@ -427,9 +430,9 @@ fn begin(world: &mut World) -> Claim<Request> {
         }
     }
     let still = Still(RefCell::new(world));
-    let first = serving::claim(&still, id(A), 0, &still, Request { path: A });
+    let first = serving::claim(&still, id(A), TAG, &still, Request { path: A });
     assert_eq!(first, Claim::Has(Request { path: A }));
-    serving::claim(&still, id(B), 0, &still, Request { path: B })
+    serving::claim(&still, id(B), TAG, &still, Request { path: B })
 }
 
 /// A thread that does something.
