@@ -11,11 +11,6 @@ use crate::storage::chunk::{
     Chunk,
     ChunkSlot, //
 };
-use ibtrs_core::convert;
-use ibtrs_proto::{
-    imm::Answer,
-    tag::Tag, //
-};
 use kernel::{
     cpu::CpuId,
     new_spinlock_irq,
@@ -31,29 +26,6 @@ use kx::sync::atomic::{
     Relaxed, //
 };
 
-/// The answer to the request with this tag, which is no longer in service.
-pub(crate) struct Answered {
-    pub(crate) tag: Tag,
-    pub(crate) chunk: KBox<Chunk>,
-    pub(crate) result: Result,
-}
-
-impl Answered {
-    /// Returns the outcome of the request as answers carry it.
-    pub(crate) fn on_wire(&self) -> Answer {
-        answer_on_wire(self.tag, self.result)
-    }
-}
-
-/// Returns the outcome of the request with tag `tag` as answers carry it: an error in nine bits.
-pub(crate) fn answer_on_wire(tag: Tag, result: Result) -> Answer {
-    let errno = result.map_or_else(|error| convert::errno(error).to_imm(), |()| 0);
-    Answer {
-        id: tag.into(),
-        errno,
-    }
-}
-
 /// No CPU.
 const NONE: u32 = u32::MAX;
 
@@ -64,10 +36,10 @@ pub(crate) struct Batch {
     cpu: Atomic<u32>,
     /// Whether an answer waits; written under the lock.
     some: AtomicFlag,
-    /// The first waiting answer, whose chunk carries the others; `None` unless a CPU is handling a
+    /// The chunk of the first waiting answer, which carries the others; `None` unless a CPU is handling a
     /// batch.
     #[pin]
-    first: SpinLockIrq<Option<Answered>>,
+    first: SpinLockIrq<Option<KBox<Chunk>>>,
 }
 
 impl Batch {
@@ -86,29 +58,29 @@ impl Batch {
         self.cpu.store(CpuId::current().as_u32(), Relaxed);
     }
 
-    /// Keeps an answer for the message of the batch; its chunk is that of `slot`. Returns an answer to
-    /// send now, if any: `answered` if it cannot wait, or the first one if the message is full.
+    /// Keeps the answer of `chunk`, which is that of `slot`, for the message of the batch. Returns the chunk of
+    /// an answer to send now, if any: `chunk` if it cannot wait, or the first one if the message is full.
     ///
     /// # Context
     ///
     /// Any.
-    pub(crate) fn add(&self, slot: &ChunkSlot, answered: Answered) -> Option<Answered> {
+    pub(crate) fn add(&self, slot: &ChunkSlot, chunk: KBox<Chunk>) -> Option<KBox<Chunk>> {
         let mut waiting = self.first.lock();
         // ORDERING: A batch ends under the lock, and its end sends the waiting answers.
         if self.cpu.load(Relaxed) != CpuId::current().as_u32() {
-            return Some(answered);
+            return Some(chunk);
         }
         let Some(first) = &mut *waiting else {
-            *waiting = Some(answered);
+            *waiting = Some(chunk);
             self.some.store(true, Relaxed);
             return None;
         };
-        if !first.chunk.more.push(answered.on_wire()) {
-            return Some(answered);
+        if !first.more.push(chunk.outcome()) {
+            return Some(chunk);
         }
-        let is_full = first.chunk.more.is_full();
+        let is_full = first.more.is_full();
         // Before the client has the answer, which its next request may follow at once.
-        let spare = slot.put(answered.chunk);
+        let spare = slot.put(chunk);
         let full = match is_full {
             true => {
                 self.some.store(false, Relaxed);
@@ -122,7 +94,7 @@ impl Batch {
     }
 
     /// Takes the waiting answers; the batch goes on.
-    pub(crate) fn take(&self) -> Option<Answered> {
+    pub(crate) fn take(&self) -> Option<KBox<Chunk>> {
         // ORDERING: An answer missed here is sent at the end of the batch.
         match self.some.load(Relaxed) {
             true => self.take_from(self.first.lock()),
@@ -136,13 +108,16 @@ impl Batch {
     /// # Context
     ///
     /// Any.
-    pub(crate) fn end(&self) -> Option<Answered> {
+    pub(crate) fn end(&self) -> Option<KBox<Chunk>> {
         let waiting = self.first.lock();
         self.cpu.store(NONE, Relaxed);
         self.take_from(waiting)
     }
 
-    fn take_from(&self, mut waiting: SpinLockIrqGuard<'_, Option<Answered>>) -> Option<Answered> {
+    fn take_from(
+        &self,
+        mut waiting: SpinLockIrqGuard<'_, Option<KBox<Chunk>>>,
+    ) -> Option<KBox<Chunk>> {
         self.some.store(false, Relaxed);
         waiting.take()
     }

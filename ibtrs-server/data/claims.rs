@@ -96,12 +96,6 @@ impl Con {
         }
     }
 
-    /// Releases the tag of a request of this path that is over, as [`SessionIo::release`] does.
-    #[inline]
-    pub(crate) fn release(&self, tag: Tag) {
-        self.path.release(&*self.control, tag);
-    }
-
     /// As [`PathIo::drop_request`].
     pub(crate) fn drop_request(&self, slot: SlotRef<'_, Self>, chunk: KBox<Chunk>) {
         self.path.drop_request(&*self.control, slot, chunk);
@@ -109,8 +103,9 @@ impl Con {
 }
 
 impl PathIo {
+    /// Releases the tag of a request of this path that is over, as [`SessionIo::release`] does.
     #[inline]
-    fn release(&self, control: &dyn Control, tag: Tag) {
+    pub(crate) fn release(&self, control: &dyn Control, tag: Tag) {
         let wake = || control.wake();
         self.session.release(self.id, tag, wake);
     }

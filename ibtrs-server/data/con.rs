@@ -493,16 +493,14 @@ impl Con {
 /// `always_invalidate` the client cannot write to it. Dropping the request answers with `EIO`.
 pub struct Request {
     pub(crate) qp: PercpuArc<QueuePair<Con>>,
-    pub(crate) tag: Tag,
     /// Present until the request is answered.
     pub(crate) chunk: Option<KBox<Chunk>>,
 }
 
 impl Request {
-    pub(crate) fn new(qp: PercpuArc<QueuePair<Con>>, tag: Tag, chunk: KBox<Chunk>) -> Self {
+    pub(crate) fn new(qp: PercpuArc<QueuePair<Con>>, chunk: KBox<Chunk>) -> Self {
         Self {
             qp,
-            tag,
             chunk: Some(chunk),
         }
     }

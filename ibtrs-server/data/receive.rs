@@ -28,8 +28,7 @@ use crate::{
 };
 use ibtrs_core::{
     convert,
-    imm::send_imm,
-    tag::Tagged, //
+    imm::send_imm, //
 };
 use ibtrs_proto::{
     consts::MAX_REQUEST_HDR_LEN,
@@ -91,7 +90,7 @@ impl Con {
             // Clients that know the extensions may ask for times, and have their headers forgotten.
             _ => parse(&mut chunk, offset, path.bounds, path.epoch.is_some()),
         };
-        chunk.refused = parsed.err().map(|error| self.refuse(error));
+        chunk.result = parsed.map_err(|error| self.refuse(error));
         match self.claim(slot, tag, chunk) {
             Ok(Claim::Serve(chunk)) => dispatch(path, qp.get(), slot, chunk),
             Ok(Claim::Later) => {}
@@ -282,7 +281,7 @@ impl Handler for Con {
         };
         chunk.end_fetch(done);
         match self.path.takes_requests() {
-            true => serve(&self.path, qp.get(), slot.tag(), chunk),
+            true => serve(&self.path, qp.get(), chunk),
             false => self.drop_request(slot, chunk),
         }
     }
@@ -291,7 +290,7 @@ impl Handler for Con {
         self.path.stats.batches.completes(position);
         if position == 0 {
             // A batch can be long: do not keep answers until it ends.
-            answer::flush_batch(qp);
+            answer::send_batch(qp, self.batch.take());
         }
     }
 
@@ -300,7 +299,7 @@ impl Handler for Con {
     }
 
     fn batch_ends(&self, qp: &QueuePair<Self>) {
-        answer::end_batch(qp);
+        answer::send_batch(qp, self.batch.end());
     }
 
     fn sq_space_freed(&self, qp: QpRef<'_, Self>) {

@@ -65,7 +65,9 @@ impl Request {
     /// Returns the tag. No two requests of a session in service have the same tag, whichever paths they arrived on.
     #[inline]
     pub fn tag(&self) -> Tag {
-        self.tag
+        self.chunk
+            .as_ref()
+            .map_or(Tag::default(), |chunk| chunk.tag())
     }
 
     /// Returns the memory of the data, and where in it the data begins; there are at least
@@ -149,14 +151,14 @@ impl Request {
     /// Any.
     pub fn abandon(mut self) {
         if let Some(chunk) = self.chunk.take() {
-            answer::abandon(&self.qp, self.tag, chunk);
+            answer::abandon(&self.qp, chunk);
         }
     }
 
     #[inline]
     fn answer(&mut self, result: Result) {
         if let Some(chunk) = self.chunk.take() {
-            answer::respond(&self.qp, self.tag, chunk, result);
+            answer::respond(&self.qp, chunk, result);
         }
     }
 }

@@ -13,7 +13,6 @@ use crate::{
         landing::Spare, //
     },
 };
-use ibtrs_core::tag::Tagged;
 use ibtrs_proto::{
     imm::Imm,
     tag::Tag, //
@@ -86,7 +85,7 @@ enum Left<'a> {
     /// An answer was sent.
     Sent(Spare),
     /// An answer cannot be sent.
-    Lost(Tag, KBox<Chunk>, Error),
+    Lost(SlotRef<'a, Con>, KBox<Chunk>, Error),
     /// Data cannot be fetched.
     NotFetched(SlotRef<'a, Con>, KBox<Chunk>, Error),
 }
@@ -101,7 +100,7 @@ fn drain(qp: &QueuePair<Con>) {
                 qp.handler().cannot_send("cannot flush a send queue", error)
             }
             Some(Left::Sent(spare)) => drop(spare),
-            Some(Left::Lost(tag, chunk, error)) => answer::lost(qp, tag, chunk, error),
+            Some(Left::Lost(slot, chunk, error)) => answer::lost(qp, slot, chunk, error),
             Some(Left::NotFetched(slot, chunk, error)) => fetch::give_up(qp, slot, chunk, error),
             None => return,
         }
@@ -126,7 +125,7 @@ fn send_unsent<'a>(qp: &'a QueuePair<Con>, queue: &mut Queue) -> Option<Left<'a>
     while let Some(tag) = queue.tags.first() {
         let slot = qp.slot(tag.get())?;
         let left = match slot.unsent.take() {
-            Some((chunk, result)) => send_again(qp, slot, chunk, result),
+            Some(chunk) => send_again(qp, slot, chunk),
             // No answer, but a request whose data is to be fetched.
             None => fetch_again(qp, slot),
         };
@@ -147,16 +146,15 @@ fn send_again<'a>(
     qp: &QueuePair<Con>,
     slot: SlotRef<'a, Con>,
     chunk: KBox<Chunk>,
-    result: Result,
 ) -> Result<Option<Left<'a>>> {
-    match answer::send(qp, slot.tag(), chunk, result) {
+    match answer::send(qp, slot, chunk) {
         Ok(spare) => Ok(spare.some().map(Left::Sent)),
         Err((error, chunk)) if error == EAGAIN => {
             // Just taken out, so its place is free.
-            let _ = slot.unsent.put((chunk, result));
+            let _ = slot.unsent.put(chunk);
             Err(EAGAIN)
         }
-        Err((error, chunk)) => Ok(Some(Left::Lost(slot.tag(), chunk, error))),
+        Err((error, chunk)) => Ok(Some(Left::Lost(slot, chunk, error))),
     }
 }
 

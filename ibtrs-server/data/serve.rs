@@ -29,8 +29,7 @@ use ibtrs_proto::{
         self,
         Place, //
     },
-    stats::counter::server_path,
-    tag::Tag, //
+    stats::counter::server_path, //
 };
 use kernel::prelude::*;
 use kx::sync::PercpuArc;
@@ -58,8 +57,9 @@ pub(crate) fn dispatch(
     slot: SlotRef<'_, Con>,
     mut chunk: KBox<Chunk>,
 ) {
-    if let Some(error) = chunk.refused {
-        return Request::new(qp, slot.tag(), chunk).respond(Err(error));
+    if chunk.result.is_err() {
+        let result = chunk.result;
+        return Request::new(qp, chunk).respond(result);
     }
     if chunk.lacks_buffer() {
         let con = qp.handler();
@@ -76,7 +76,7 @@ pub(crate) fn dispatch(
     chunk.want_small();
     match chunk.chunk().map(|whole| whole.mr().rkey()) {
         Some(rkey) if chunk.must_invalidate() => invalidate(&qp, slot, chunk, rkey),
-        _ => serve(path, qp, slot.tag(), chunk),
+        _ => serve(path, qp, chunk),
     }
 }
 
@@ -134,12 +134,7 @@ fn invalidate(qp: &QueuePair<Con>, slot: SlotRef<'_, Con>, mut chunk: KBox<Chunk
 
 /// Hands a request of `path` to the service.
 #[inline]
-pub(crate) fn serve(
-    path: &PathIo,
-    qp: PercpuArc<QueuePair<Con>>,
-    tag: Tag,
-    mut chunk: KBox<Chunk>,
-) {
+pub(crate) fn serve(path: &PathIo, qp: PercpuArc<QueuePair<Con>>, mut chunk: KBox<Chunk>) {
     path.stats
         .flow
         .begun(chunk.request.direction, chunk.request_bytes());
@@ -147,14 +142,20 @@ pub(crate) fn serve(
     trace::server_request(|| {
         let write = chunk.request.direction == crate::Dir::Write;
         let bytes = u32::try_from(chunk.request_bytes()).unwrap_or(u32::MAX);
-        (path.session.name(), &path.name, tag.get(), write, bytes)
+        (
+            path.session.name(),
+            &path.name,
+            chunk.tag().get(),
+            write,
+            bytes,
+        )
     });
     let ready = match &chunk.capsule {
         Some(kept) => qp.sync_payload(kept, chunk.request.data_len as usize),
         None => chunk.prepare_data(),
     };
     let purpose = qp.handler().purpose;
-    let op = Request::new(qp, tag, chunk);
+    let op = Request::new(qp, chunk);
     if ready.is_err() {
         // Cannot happen, as the lengths were checked.
         return op.respond(Err(EINVAL));

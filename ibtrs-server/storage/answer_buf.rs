@@ -62,6 +62,12 @@ impl AnswerBuf {
         }
     }
 
+    /// Returns the tag.
+    #[inline]
+    pub(crate) fn tag(&self) -> Tag {
+        self.tag
+    }
+
     /// Writes what `encode` makes, which returns its length, and returns the scatter element for it;
     /// `None` if it is empty.
     ///

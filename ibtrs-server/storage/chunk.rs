@@ -21,6 +21,7 @@ use crate::{
     },
     types::Round, //
 };
+use ibtrs_core::convert;
 use ibtrs_proto::{
     consts::WRITE_HDR_LEN,
     imm::Answer,
@@ -111,8 +112,8 @@ pub(crate) struct ChunkSlot {
     /// The chunk, while its key is being invalidated; a slot, while it waits for a buffer, or while
     /// its data is fetched.
     pub(crate) pending: TakeCell<KBox<Chunk>>,
-    /// The chunk and the result of its request, while the response waits for SQ space.
-    pub(crate) unsent: TakeCell<(KBox<Chunk>, Result)>,
+    /// The chunk, while the response to its request waits for SQ space.
+    pub(crate) unsent: TakeCell<KBox<Chunk>>,
     /// Number of signalled answers for which the device may still use a buffer.
     uses: Atomic<u32>,
 }
@@ -243,8 +244,7 @@ impl ChunkSlot {
 
     /// Takes the chunk when no further request can arrive and the connections are gone.
     pub(crate) fn take_last(&self) -> Option<KBox<Chunk>> {
-        let unsent = || self.unsent.take().map(|(chunk, _)| chunk);
-        self.take().or_else(unsent)
+        self.take().or_else(|| self.unsent.take())
     }
 
     /// Calls `func` with the chunk, if it is idle.
@@ -349,8 +349,8 @@ pub(crate) struct Chunk {
     pub(crate) claimed: bool,
     /// The request is counted as in service.
     pub(crate) counted: bool,
-    /// The request cannot be served, and is answered with this in place of that.
-    pub(crate) refused: Option<Error>,
+    /// The result of the request; an error before it is served, if it is refused.
+    pub(crate) result: Result,
 }
 
 /// Returns room for a user header of `len` bytes.
@@ -408,7 +408,7 @@ impl Chunk {
             invalidated: false,
             claimed: false,
             counted: false,
-            refused: None,
+            result: Ok(()),
         }
     }
 
@@ -431,8 +431,24 @@ impl Chunk {
         // One that was left belongs to a connection that is closed, or about to be.
         self.capsule = None;
         self.invalidated = false;
+        self.result = Ok(());
         if let Some(slot) = self.landing.slot() {
             slot.begin();
+        }
+    }
+
+    /// Returns the tag of the chunk's requests.
+    #[inline]
+    pub(crate) fn tag(&self) -> Tag {
+        self.answer.tag()
+    }
+
+    /// Returns the outcome of the request as answers carry it: an error in nine bits.
+    pub(crate) fn outcome(&self) -> Answer {
+        let errno = |error| convert::errno(error).to_imm();
+        Answer {
+            id: self.tag().into(),
+            errno: self.result.map_or_else(errno, |()| 0),
         }
     }
 
@@ -642,10 +658,10 @@ impl Chunk {
         self.landing.chunk().map_or(0, |whole| whole.mr().rkey())
     }
 
-    /// Returns the message that names the key of the chunk of `tag` from now on.
-    pub(crate) fn key(&self, tag: Tag) -> RkeyRsp {
+    /// Returns the message that names the key of the chunk from now on.
+    pub(crate) fn key(&self) -> RkeyRsp {
         RkeyRsp {
-            tag,
+            tag: self.tag(),
             rkey: self.rkey(),
         }
     }
@@ -697,9 +713,9 @@ impl Chunk {
 
     /// Writes the message that both answers a request and invalidates a key; returns its scatter
     /// element.
-    pub(crate) fn inv_answer(&mut self, answer: Answer) -> Result<Sge> {
+    pub(crate) fn inv_answer(&mut self) -> Result<Sge> {
         let message = InvAnswer {
-            answer,
+            answer: self.outcome(),
             rkey: self.invalidated.then(|| self.rkey()),
             trailer: self.end_of_answer(),
         };

@@ -6,15 +6,9 @@ use core::mem::take;
 
 use super::wait_for_space;
 use crate::{
-    data::{
-        batch::{
-            answer_on_wire,
-            Answered, //
-        },
-        con::{
-            Con,
-            PathIo, //
-        }, //
+    data::con::{
+        Con,
+        PathIo, //
     },
     storage::{
         chunk::Chunk,
@@ -25,14 +19,16 @@ use crate::{
         MAX_SGES, //
     }, //
 };
-use ibtrs_core::trace;
+use ibtrs_core::{
+    tag::Tagged,
+    trace, //
+};
 use ibtrs_proto::{
     imm::{
         Answer,
         Imm, //
     },
-    msg::Direction as Dir,
-    tag::Tag, //
+    msg::Direction as Dir, //
 };
 use kernel::prelude::*;
 use rdma::{
@@ -78,88 +74,73 @@ fn space(data: Option<Data>, chunk: &Chunk, others: u32) -> SqSpace {
     }
 }
 
-/// Takes request `tag` out of service, answers it, and puts its chunk back.
+/// Takes the request of a chunk out of service, answers it, and puts the chunk back.
 ///
 /// # Context
 ///
 /// Any.
-pub(crate) fn respond(qp: &QueuePair<Con>, tag: Tag, mut chunk: KBox<Chunk>, result: Result) {
-    leave_service(qp, tag, &mut chunk, result);
+pub(crate) fn respond(qp: &QueuePair<Con>, mut chunk: KBox<Chunk>, result: Result) {
+    chunk.result = result;
+    leave_service(qp, &mut chunk);
     chunk.note_times();
-    let short = qp.handler().path.shortage();
-    if short.is_some() && chunk.request.direction == Dir::Write {
-        if let Some(slot) = qp.slot(tag.get()) {
-            slot.give_small(&mut chunk, short);
-        }
-    }
-    let answered = Answered { tag, chunk, result };
-    let con = qp.handler();
-    let can_wait = con.path.more_answers && answered.chunk.is_bare();
-    let now = match qp.slot(tag.get()).filter(|_| can_wait) {
-        Some(slot) => {
-            let now = con.batch.add(&slot, answered);
-            con.path.strip_if_drained(&slot);
-            now
-        }
-        None => Some(answered),
+    // Every chunk is that of a slot.
+    let Some(slot) = qp.slot(chunk.tag().get()) else {
+        return;
     };
-    send_some(qp, now);
+    let con = qp.handler();
+    let short = con.path.shortage();
+    if short.is_some() && chunk.request.direction == Dir::Write {
+        slot.give_small(&mut chunk, short);
+    }
+    if !con.path.more_answers || !chunk.is_bare() {
+        return answer(qp, slot, chunk);
+    }
+    let now = con.batch.add(&slot, chunk);
+    con.path.strip_if_drained(&slot);
+    send_batch(qp, now);
 }
 
-/// Sends the answers that wait for the end of the batch, which goes on.
-pub(crate) fn flush_batch(qp: &QueuePair<Con>) {
-    send_some(qp, qp.handler().batch.take());
-}
-
-/// Ends the batch, and sends the answers that wait for that.
+/// Sends answers that have waited for the end of the batch, if there are some: that of `first`, which has
+/// the others.
 ///
 /// # Context
 ///
 /// Any.
-pub(crate) fn end_batch(qp: &QueuePair<Con>) {
-    send_some(qp, qp.handler().batch.end());
-}
-
 #[inline]
-fn send_some(qp: &QueuePair<Con>, answered: Option<Answered>) {
-    if let Some(answered) = answered {
-        answer(qp, answered);
+pub(crate) fn send_batch(qp: &QueuePair<Con>, first: Option<KBox<Chunk>>) {
+    if let Some(chunk) = first {
+        if let Some(slot) = qp.slot(chunk.tag().get()) {
+            answer(qp, slot, chunk);
+        }
     }
 }
 
 /// Sends an answer, with those that travel in its message, or keeps it until there is SQ space.
-///
-/// # Context
-///
-/// Any.
 #[inline]
-fn answer(qp: &QueuePair<Con>, answered: Answered) {
-    let Answered { tag, chunk, result } = answered;
-    let unsent = &qp.handler().unsent;
-    let chunk = match unsent.is_some() {
+fn answer(qp: &QueuePair<Con>, slot: SlotRef<'_, Con>, chunk: KBox<Chunk>) {
+    let chunk = match qp.handler().unsent.is_some() {
         true => chunk,
-        false => match send(qp, tag, chunk, result) {
+        false => match send(qp, slot, chunk) {
             Ok(spare) => return drop(spare),
             Err((error, chunk)) if error == EAGAIN => chunk,
-            Err((error, chunk)) => return lost(qp, tag, chunk, error),
+            Err((error, chunk)) => return lost(qp, slot, chunk, error),
         },
     };
-    if let Some(slot) = qp.slot(tag.get()) {
-        if slot.unsent.put((chunk, result)).is_ok() {
-            wait_for_space(qp, tag);
-        }
+    if slot.unsent.put(chunk).is_ok() {
+        wait_for_space(qp, slot.tag());
     }
 }
 
 /// Counts the request as ended, and releases its tag.
 #[inline]
-fn leave_service(qp: &QueuePair<Con>, tag: Tag, chunk: &mut Chunk, result: Result) {
-    let path = &qp.handler().path;
+fn leave_service(qp: &QueuePair<Con>, chunk: &mut Chunk) {
+    let con = qp.handler();
+    let path = &con.path;
     if take(&mut chunk.counted) {
         path.stats.flow.ended();
         trace::server_response(|| {
-            let error = result.err().map_or(0, Error::to_errno);
-            (path.session.name(), &path.name, tag.get(), error)
+            let error = chunk.result.err().map_or(0, Error::to_errno);
+            (path.session.name(), &path.name, chunk.tag().get(), error)
         });
     }
     // Before the answer, after which the client may send the next capsule.
@@ -168,7 +149,7 @@ fn leave_service(qp: &QueuePair<Con>, tag: Tag, chunk: &mut Chunk, result: Resul
     }
     // Before the answer, after which the client may use the tag again.
     if take(&mut chunk.claimed) {
-        qp.handler().release(tag);
+        path.release(&*con.control, chunk.tag());
     }
 }
 
@@ -178,42 +159,37 @@ fn leave_service(qp: &QueuePair<Con>, tag: Tag, chunk: &mut Chunk, result: Resul
 /// # Context
 ///
 /// Any.
-pub(crate) fn abandon(qp: &QueuePair<Con>, tag: Tag, mut chunk: KBox<Chunk>) {
-    leave_service(qp, tag, &mut chunk, Err(ESHUTDOWN));
-    if let Some(slot) = qp.slot(tag.get()) {
+pub(crate) fn abandon(qp: &QueuePair<Con>, mut chunk: KBox<Chunk>) {
+    chunk.result = Err(ESHUTDOWN);
+    leave_service(qp, &mut chunk);
+    if let Some(slot) = qp.slot(chunk.tag().get()) {
         qp.handler().path.put_back(&slot, chunk);
     }
 }
 
 /// Fails the path, because a response could not be sent and the client gets none.
 #[cold]
-pub(super) fn lost(qp: &QueuePair<Con>, tag: Tag, chunk: KBox<Chunk>, error: Error) {
+pub(super) fn lost(qp: &QueuePair<Con>, slot: SlotRef<'_, Con>, chunk: KBox<Chunk>, error: Error) {
     let con = qp.handler();
     con.cannot_send("cannot post an answer", error);
-    if let Some(slot) = qp.slot(tag.get()) {
-        con.path.put_back(&slot, chunk);
-    }
+    con.path.put_back(&slot, chunk);
 }
 
 #[inline]
 pub(super) fn send(
     qp: &QueuePair<Con>,
-    tag: Tag,
+    slot: SlotRef<'_, Con>,
     chunk: KBox<Chunk>,
-    result: Result,
 ) -> Result<Spare, (Error, KBox<Chunk>)> {
-    let Some(slot) = qp.slot(tag.get()) else {
-        return Err((EINVAL, chunk));
-    };
     let path = &qp.handler().path;
     let short = path.shortage();
     slot.put_after(chunk, short, |chunk| {
-        let signal = sending(path, slot, chunk, result, short.is_some());
+        let signal = sending(path, slot, chunk, short.is_some());
         let is_signalled = !matches!(signal, Signal::None);
         if is_signalled {
             slot.begin_use();
         }
-        let posted = post(qp, tag, chunk, result, signal);
+        let posted = post(qp, chunk, signal);
         if let (true, Err(error)) = (is_signalled, posted) {
             // Otherwise the device may have a part of the answer, until the connection is closed.
             if is_surely_unsent(error) {
@@ -231,10 +207,9 @@ fn sending<'a>(
     path: &PathIo,
     slot: SlotRef<'a, Con>,
     chunk: &mut Chunk,
-    result: Result,
     is_short: bool,
 ) -> Signal<'a, Con> {
-    if result.is_err() || chunk.request.sink().is_none() {
+    if chunk.result.is_err() || chunk.request.sink().is_none() {
         return Signal::None;
     }
     let cid = chunk.cid;
@@ -249,19 +224,13 @@ fn sending<'a>(
 
 /// Posts the work requests of an answer, the last of them with `signal`.
 #[inline]
-fn post(
-    qp: &QueuePair<Con>,
-    tag: Tag,
-    chunk: &mut Chunk,
-    result: Result,
-    signal: Signal<'_, Con>,
-) -> Result {
+fn post(qp: &QueuePair<Con>, chunk: &mut Chunk, signal: Signal<'_, Con>) -> Result {
     let request = chunk.request;
     let desc = request.desc;
     if request.sink().is_some() {
         chunk.leave_data()?;
     }
-    let data = request.sink().filter(|_| result.is_ok());
+    let data = request.sink().filter(|_| chunk.result.is_ok());
     let data = data.map(|desc| Data {
         to: Remote {
             addr: desc.addr,
@@ -272,23 +241,16 @@ fn post(
     let inval = desc
         .filter(|_| request.need_inval && qp.handler().path.remote_invalidation)
         .map(|desc| desc.key);
-    let answer = answer_on_wire(tag, result);
-    let errno = answer.errno;
+    let Answer { id, errno } = chunk.outcome();
     if let (Some(rkey), true) = (inval, qp.handler().path.inv_answers) {
-        return post_inv(qp, data, rkey, chunk, answer, signal);
+        return post_inv(qp, data, rkey, chunk, signal);
     }
     if qp.handler().path.same_key && inval.is_none() && !chunk.invalidated {
         if !chunk.more.is_empty() {
-            let imm = Imm::IoRspMore {
-                id: tag.into(),
-                errno,
-            };
+            let imm = Imm::IoRspMore { id, errno };
             return post_more(qp, chunk.more_answers()?, imm);
         }
-        let imm = Imm::IoRspSameKey {
-            id: tag.into(),
-            errno,
-        };
+        let imm = Imm::IoRspSameKey { id, errno };
         if chunk.has_trailer() {
             let trailer = chunk.answer_body(None)?.ok_or(EINVAL)?;
             return post_with_trailer(qp, data, chunk, (trailer, imm), signal);
@@ -296,20 +258,14 @@ fn post(
         return post_one(qp, data, chunk, imm, signal);
     }
     let imm = match inval {
-        Some(_) => Imm::IoRspInv {
-            id: tag.into(),
-            errno,
-        },
-        None => Imm::IoRsp {
-            id: tag.into(),
-            errno,
-        },
+        Some(_) => Imm::IoRspInv { id, errno },
+        None => Imm::IoRsp { id, errno },
     };
     let key = if qp.handler().path.session.env.config.invalidate {
         if chunk.invalidated {
             chunk.next_key();
         }
-        Some(chunk.key(tag))
+        Some(chunk.key())
     } else {
         None
     };
@@ -344,13 +300,12 @@ fn post_inv(
     data: Option<Data>,
     rkey: u32,
     chunk: &mut Chunk,
-    answer: Answer,
     signal: Signal<'_, Con>,
 ) -> Result {
     if chunk.invalidated {
         chunk.next_key();
     }
-    let body = chunk.inv_answer(answer)?;
+    let body = chunk.inv_answer()?;
     let chunk = &*chunk;
     qp.send(space(data, chunk, 2), Doorbell::Now, |chain| {
         if let Some(data) = data {
