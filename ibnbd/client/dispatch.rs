@@ -25,7 +25,6 @@ use crate::{
     timeouts::Timeouts,
     write_cache::WriteCache, //
 };
-pub(crate) use ibnbd_proto::dispatch::Dispatch;
 use ibnbd_proto::{
     checksum::DataChecksum,
     dispatch,
@@ -203,12 +202,6 @@ impl DiskQueue {
     #[inline]
     pub(crate) fn is_write_through(&self) -> bool {
         self.write_through.load(Relaxed)
-    }
-
-    /// Returns the decision about a request that arrives now.
-    #[inline]
-    pub(crate) fn dispatch(&self) -> Dispatch {
-        dispatch::dispatch(self)
     }
 
     /// Keeps a request until the queue state changes.

@@ -11,10 +11,7 @@
 
 use crate::{
     damage,
-    dispatch::{
-        DiskQueue,
-        Dispatch, //
-    },
+    dispatch::DiskQueue,
     fair_share::{
         Entry,
         Next, //
@@ -32,7 +29,11 @@ use crate::{
     }, //
 };
 use ibnbd_proto::{
-    dispatch::Disk as _,
+    dispatch::{
+        self,
+        Disk as _,
+        Dispatch, //
+    },
     latency::Kind,
     msg::{
         IoFlags,
@@ -290,7 +291,7 @@ fn start(disk: &Arc<DiskQueue>, mut rq: Request<IbnbdMq>, queue: u32, last: bool
     // Read before the number of the device: if the session is lost in between, `submit` refuses
     // the request with `ESTALE`.
     let generation = disk.transport().generation();
-    let device_id = match disk.dispatch() {
+    let device_id = match dispatch::dispatch(&**disk) {
         Dispatch::Send(device_id) => device_id,
         Dispatch::Queue => {
             disk.fair_share().leave(Admission::take(&mut rq));

@@ -223,7 +223,7 @@ impl PathIo {
             ..self.in_flight(qp, req, io)
         });
         if req.counted {
-            self.count_in_flight();
+            self.link.inflight.fetch_add(1, Relaxed);
         }
         let posted = inner.post(self, qp, slot, req, place, plan);
         self.posted(qp, guard, req, nents, posted)
@@ -247,7 +247,7 @@ impl PathIo {
         }
         inner.in_flight = Some(self.in_flight(qp, req, Carried::Buffered(io)));
         if req.counted {
-            self.count_in_flight();
+            self.link.inflight.fetch_add(1, Relaxed);
         }
         let posted = inner.post_small(&self.wire, qp, buffer, req, user_hdr);
         self.posted(qp, guard, req, 1, posted)
@@ -296,11 +296,6 @@ impl PathIo {
         let in_flight = slot.in_flight.take();
         drop(slot);
         self.hand_back(in_flight, error)
-    }
-
-    /// Counts a request as one in flight.
-    fn count_in_flight(&self) {
-        self.link.inflight.fetch_add(1, Relaxed);
     }
 
     /// Fails the path: the device may have a request of `qp` or not. The teardown of the path ends the

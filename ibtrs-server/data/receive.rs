@@ -128,7 +128,8 @@ fn parse(
     let before = SHORT_USER_HDR.min(offset as usize);
     let len = MAX_REQUEST_HDR_LEN.min((bounds.bytes() - offset) as usize);
     let both = bytes.get_mut(SHORT_USER_HDR - before..SHORT_USER_HDR + len);
-    let copied = chunk.read(offset as usize - before, both.ok_or(RequestError::Short)?);
+    let both = both.ok_or(RequestError::Short)?;
+    let copied = chunk.landing.read(offset as usize - before, both);
     copied.map_err(|_| RequestError::Short)?;
     let (usr_hdr, hdr) = bytes.split_first_chunk().ok_or(RequestError::Short)?;
     let header = RequestHdr::parse(hdr.get(..len).ok_or(RequestError::Short)?, extensions)?;

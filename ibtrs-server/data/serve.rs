@@ -74,7 +74,7 @@ pub(crate) fn dispatch(
         return fetch::begin(&qp, slot, chunk);
     }
     chunk.want_small();
-    match chunk.chunk().map(|whole| whole.mr().rkey()) {
+    match chunk.landing.chunk().map(|whole| whole.mr().rkey()) {
         Some(rkey) if chunk.must_invalidate() => invalidate(&qp, slot, chunk, rkey),
         _ => serve(path, qp, chunk),
     }

@@ -136,7 +136,7 @@ fn register_chunks(
     for slot in path.io.slots.iter() {
         let mut desc = space.once_free(|| {
             let registered = slot.with_idle(|chunk| {
-                let whole = chunk.chunk().ok_or(EINVAL)?;
+                let whole = chunk.landing.chunk().ok_or(EINVAL)?;
                 service.send(needed, Doorbell::Later, |chain| whole.register(chain))?;
                 Ok(whole.descriptor())
             });

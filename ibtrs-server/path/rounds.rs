@@ -39,7 +39,7 @@ impl Path {
     fn give_idle(&self) {
         let short = self.io.shortage();
         for slot in self.io.slots.iter() {
-            let spare = slot.with_idle(|chunk| match chunk.slot() {
+            let spare = slot.with_idle(|chunk| match chunk.landing.slot() {
                 _ if slot.is_used() => Spare::NONE,
                 Some(in_slot) if in_slot.is_idle => in_slot.take_all(),
                 Some(in_slot) => in_slot.spare(short),
@@ -55,7 +55,7 @@ impl Path {
         let mut some = false;
         for slot in self.io.slots.iter() {
             let has_buffer = slot.with_idle(|chunk| {
-                chunk.slot().is_some_and(|in_slot| {
+                chunk.landing.slot().is_some_and(|in_slot| {
                     in_slot.is_idle = true;
                     in_slot.has_buffer()
                 })

@@ -114,7 +114,7 @@ impl Path {
     fn give_chunks_back(&self) {
         let env = &self.io.session.env;
         let chunks = self.io.slots.iter().filter_map(|slot| slot.take_last());
-        let memory = chunks.filter_map(|chunk| KBox::into_inner(chunk).into_memory());
+        let memory = chunks.filter_map(|chunk| KBox::into_inner(chunk).landing.into_memory());
         self.charge.chunks_back();
         env.keep(&env.pool, memory);
         let groups = core::mem::take(&mut *self.groups.lock());

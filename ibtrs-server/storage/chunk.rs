@@ -137,7 +137,7 @@ impl ChunkSlot {
     pub(crate) fn take(&self) -> Option<KBox<Chunk>> {
         let mut inner = self.inner.lock();
         let mut chunk = inner.idle.take()?;
-        let reserve = chunk.slot().and_then(InSlot::take_reserve);
+        let reserve = chunk.landing.slot().and_then(InSlot::take_reserve);
         if reserve.is_some() && self.is_used() {
             // There is one in a session, so its place is free.
             inner.leaving = reserve;
@@ -211,7 +211,7 @@ impl ChunkSlot {
     /// Takes what the slot does not need for its next request, unless the device may still use it.
     #[inline]
     fn spare(&self, chunk: &mut Chunk, short: Option<Round>) -> Spare {
-        match chunk.slot().filter(|slot| slot.has_spare(short)) {
+        match chunk.landing.slot().filter(|slot| slot.has_spare(short)) {
             Some(slot) if !self.is_used() => slot.spare(short),
             _ => Spare::NONE,
         }
@@ -235,7 +235,10 @@ impl ChunkSlot {
     pub(crate) fn release_buffers(&self) {
         let mut inner = self.inner.lock();
         let leaving = inner.leaving.take();
-        let slot = inner.idle.as_deref_mut().and_then(Chunk::slot);
+        let slot = inner
+            .idle
+            .as_deref_mut()
+            .and_then(|chunk| chunk.landing.slot());
         let idle = slot.map(InSlot::take_all);
         drop(inner);
         drop(leaving);
@@ -325,7 +328,7 @@ enum Times {
 
 /// A chunk of a path, and all that its request needs.
 pub(crate) struct Chunk {
-    landing: Landing,
+    pub(crate) landing: Landing,
     answer: AnswerBuf,
     /// The user header, at the end: a request has its transport header behind it, so that both are
     /// read at once.
@@ -412,15 +415,6 @@ impl Chunk {
         }
     }
 
-    /// Gives the memory back; see [`Landing::into_memory`].
-    ///
-    /// # Context
-    ///
-    /// May sleep.
-    pub(crate) fn into_memory(self) -> Option<ChunkMemory> {
-        self.landing.into_memory()
-    }
-
     /// Begins a request that arrived on connection `cid` and has not been parsed yet.
     pub(crate) fn begin(&mut self, cid: u16) {
         self.request = NOTHING;
@@ -457,16 +451,6 @@ impl Chunk {
         u64::from(self.request.data_len) + u64::from(self.request.usr_len)
     }
 
-    /// Returns the chunk; `None` for a slot.
-    pub(crate) fn chunk(&self) -> Option<&Whole> {
-        self.landing.chunk()
-    }
-
-    /// Returns the slot; `None` for a chunk.
-    pub(crate) fn slot(&mut self) -> Option<&mut InSlot> {
-        self.landing.slot()
-    }
-
     /// Returns the region that covers the chunk, if its key was invalidated for the request.
     pub(crate) fn invalidated_mr(&self) -> Option<&Mr> {
         self.landing
@@ -480,11 +464,6 @@ impl Chunk {
         if let Landing::Chunk(whole) = &mut self.landing {
             whole.next_key();
         }
-    }
-
-    /// Copies bytes at `at`, which the client has written.
-    pub(crate) fn read(&self, at: usize, to: &mut [u8]) -> Result {
-        self.landing.read(at, to)
     }
 
     /// Keeps the user header of the request, whose last bytes are `last`; a long one is copied out of

@@ -214,6 +214,7 @@ fn sending<'a>(
     }
     let cid = chunk.cid;
     let is_signalled = chunk
+        .landing
         .slot()
         .is_some_and(|slot| slot.sends(cid, path.idle.latest(), is_short));
     match is_signalled {
@@ -248,7 +249,8 @@ fn post(qp: &QueuePair<Con>, chunk: &mut Chunk, signal: Signal<'_, Con>) -> Resu
     if qp.handler().path.same_key && inval.is_none() && !chunk.invalidated {
         if !chunk.more.is_empty() {
             let imm = Imm::IoRspMore { id, errno };
-            return post_more(qp, chunk.more_answers()?, imm);
+            let (more, imm) = (chunk.more_answers()?, imm.encode());
+            return qp.send_message(None, [more], imm, Signal::None, Doorbell::Now);
         }
         let imm = Imm::IoRspSameKey { id, errno };
         if chunk.has_trailer() {
@@ -383,9 +385,4 @@ fn post_with_trailer(
         }
         chain.send_imm([trailer], imm.encode(), signal);
     })
-}
-
-/// Posts a message with several answers, all but the first in `more`.
-fn post_more(qp: &QueuePair<Con>, more: Sge, imm: Imm) -> Result {
-    qp.send_message(None, [more], imm.encode(), Signal::None, Doorbell::Now)
 }
