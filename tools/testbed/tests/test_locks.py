@@ -12,7 +12,10 @@ CRATES = {
     "ibtrs_server": "ibtrs-server",
     "ibnbd_client": "ibnbd/client",
     "ibnbd_server": "ibnbd/server",
+    "ibmsg": "ibmsg",
 }
+# Those whose order is in the source only.
+NOT_IN_PAGE = {"ibmsg"}
 # What makes a lock, with the name of its class at the end.
 MADE = re.compile(r'\b(?:new_mutex|new_spinlock|new_spinlock_irq|new_rwsem)!\s*\(')
 NAME = re.compile(r"(?<!\[)`([A-Z]\w*::[a-z]\w*)`")
@@ -69,7 +72,7 @@ def test_locks_in_the_source_exist(crate):
     assert unknown(crate, text) == []
 
 
-@pytest.mark.parametrize("crate", CRATES)
+@pytest.mark.parametrize("crate", sorted(CRATES.keys() - NOT_IN_PAGE))
 def test_locks_in_the_page_exist(crate):
     text = orders_in_page()[crate]
     assert NAME.search(text)
