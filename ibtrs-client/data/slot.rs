@@ -464,7 +464,9 @@ pub(crate) fn answered(
     };
     let over = inner.finish(qp);
     drop(guard);
-    end(over, &slot, qp);
+    if let Some(ended) = over {
+        ended.end(&slot, qp.pd());
+    }
     if let Err(error) = invalidated {
         // The request ends when the path is torn down.
         qp.handler().error(fmt!(
@@ -504,7 +506,9 @@ fn advance(qp: &QpRef<'_, Con>, slot: SlotRef<'_, Con>, note: impl FnOnce(&mut I
     }
     let over = inner.finish(qp);
     drop(inner);
-    end(over, &slot, qp);
+    if let Some(ended) = over {
+        ended.end(&slot, qp.pd());
+    }
     if revoked {
         report_cancelled(qp, slot);
     }
@@ -580,7 +584,9 @@ fn report_cancelled(qp: &QueuePair<Con>, slot: SlotRef<'_, Con>) {
     }
     let over = inner.finish(qp);
     drop(inner);
-    end(over, &slot, qp);
+    if let Some(ended) = over {
+        ended.end(&slot, qp.pd());
+    }
 }
 
 /// Takes the request out of `slot`, whose connections are drained; `service` is one of them. Returns an
@@ -620,12 +626,4 @@ pub(crate) fn take(
     let moved = (in_flight.request, in_flight.timer.began());
     let refused = requeue(moved, user, io);
     refused.map(|io| ended(io, Err(EIO), None))
-}
-
-/// Ends the request of `slot` if it is over; must not be called under a lock.
-#[inline]
-fn end(over: Option<Ended>, slot: &SlotRef<'_, Con>, qp: &QueuePair<Con>) {
-    if let Some(ended) = over {
-        ended.end(slot, qp.pd());
-    }
 }

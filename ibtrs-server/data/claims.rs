@@ -103,13 +103,6 @@ impl Con {
 }
 
 impl PathIo {
-    /// Releases the tag of a request of this path that is over, as [`SessionIo::release`] does.
-    #[inline]
-    pub(crate) fn release(&self, control: &dyn Control, tag: Tag) {
-        let wake = || control.wake();
-        self.session.release(self.id, tag, wake);
-    }
-
     /// Drops a request without an answer, because its path is being closed; releases its tag if
     /// the request has claimed it.
     pub(crate) fn drop_request(
@@ -121,7 +114,8 @@ impl PathIo {
         let claimed = core::mem::take(&mut chunk.claimed);
         self.put_back(&slot, chunk);
         if claimed {
-            self.release(control, slot.tag());
+            let wake = || control.wake();
+            self.session.release(self.id, slot.tag(), wake);
         }
     }
 

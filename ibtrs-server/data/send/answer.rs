@@ -149,7 +149,8 @@ fn leave_service(qp: &QueuePair<Con>, chunk: &mut Chunk) {
     }
     // Before the answer, after which the client may use the tag again.
     if take(&mut chunk.claimed) {
-        path.release(&*con.control, chunk.tag());
+        path.session
+            .release(path.id, chunk.tag(), || con.control.wake());
     }
 }
 
