@@ -10,6 +10,10 @@
 //! if kx::cred::current_uid() == 0 {
 //!     // The superuser.
 //! }
+//! let may_open = kx::cred::current_euid() == 1000 || kx::cred::is_in_egroup(100);
+//! // Last, as it may be logged.
+//! let may_configure = may_open && kx::cred::is_net_admin();
+//! # let _ = may_configure;
 //! ```
 //!
 //! C header: [`include/linux/cred.h`](srctree/include/linux/cred.h)

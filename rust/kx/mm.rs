@@ -94,6 +94,20 @@ impl Drop for NoIo {
 /// # Context
 ///
 /// Process context.
+///
+/// # Examples
+///
+/// ```
+/// # use kernel::prelude::*;
+/// use kx::mm::Reserve;
+///
+/// let request = {
+///     let _reserve = Reserve::enter();
+///     KBox::new([0u8; 64], GFP_KERNEL)?
+/// };
+/// # let _ = request;
+/// # Ok::<(), Error>(())
+/// ```
 #[must_use = "the scope ends when this is dropped"]
 pub struct Reserve {
     /// The result of `memalloc_noreclaim_save()`.
@@ -129,6 +143,16 @@ impl Drop for Reserve {
 /// # Context
 ///
 /// That of `take`, without locks held, and outside of [`NoIo`].
+///
+/// # Examples
+///
+/// ```
+/// # use kernel::sync::Mutex;
+/// /// Once, before the first disk needs the lock.
+/// fn needed_in_reclaim(lock: &Mutex<u32>) {
+///     kx::mm::in_reclaim(|| drop(lock.lock()));
+/// }
+/// ```
 pub fn in_reclaim(take: impl FnOnce()) {
     if cfg!(CONFIG_LOCKDEP) {
         // SAFETY: Both calls only update lockdep's state of the current task, and are paired.

@@ -523,6 +523,23 @@ static LEFT_OUT: AtomicFlag = AtomicFlag::new(false);
 /// The registration with the RDMA core, the source of all [`Device`]s.
 ///
 /// The module that this crate is part of creates one, and keeps it until it is unloaded.
+///
+/// # Examples
+///
+/// ```
+/// # use kernel::prelude::*;
+/// use rdma::device::Client;
+///
+/// #[pin_data]
+/// struct Module {
+///     #[pin]
+///     client: Client,
+/// }
+///
+/// fn init() -> impl PinInit<Module, Error> {
+///     try_pin_init!(Module { client <- Client::new(c"example") }? Error)
+/// }
+/// ```
 #[pin_data(PinnedDrop)]
 pub struct Client {
     #[pin]

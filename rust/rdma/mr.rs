@@ -110,6 +110,34 @@ unsafe impl Send for Mr {}
 unsafe impl Sync for Mr {}
 
 /// A memory region for the data of one I/O after the other.
+///
+/// # Examples
+///
+/// ```
+/// # use kernel::{prelude::*, sync::Arc};
+/// # use kx::io::IoHandle;
+/// use rdma::{
+///     dma::{Direction, MappedIo},
+///     mr::IoMr,
+///     pd::Pd,
+/// };
+///
+/// /// Describes the data of a read, which the peer is to write once a work request has registered it.
+/// fn describe(
+///     pd: &Arc<Pd>,
+///     mr: &mut IoMr,
+///     io: IoHandle,
+/// ) -> Result<MappedIo, (Error, IoHandle)> {
+///     let mapped = MappedIo::new(pd, io, Direction::FromDevice)?;
+///     match mr.map(&mapped) {
+///         Ok(()) => {
+///             mr.next_key();
+///             Ok(mapped)
+///         }
+///         Err(error) => Err((error, mapped.unmap(pd))),
+///     }
+/// }
+/// ```
 pub struct IoMr(Mr);
 
 impl IoMr {

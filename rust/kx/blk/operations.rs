@@ -8,6 +8,64 @@
 //! `poll` receives the queue. The queue data is borrowed as it is, not by way of `ForeignOwnable`.
 //! [`IoOperations`] lets a transport have requests of a disk whose driver it does not know.
 //!
+//! # Examples
+//!
+//! ```
+//! # use kernel::prelude::*;
+//! # module! {
+//! #     type: Example,
+//! #     name: "example",
+//! #     authors: ["The authors"],
+//! #     description: "An example",
+//! #     license: "GPL",
+//! # }
+//! # struct Example;
+//! # impl kernel::Module for Example {
+//! #     fn init(_module: &'static ThisModule) -> Result<Self> {
+//! #         Ok(Self)
+//! #     }
+//! # }
+//! # fn main() {}
+//! use kx::blk::{Hctx, Op, OpenMode, Operations, Request, Status, TimedOut, TimeoutAction};
+//!
+//! /// Disks that are read, by one opener at a time that excludes others.
+//! struct ReadOnly;
+//!
+//! #[vtable]
+//! impl Operations for ReadOnly {
+//!     type Pdu = ();
+//!     type Shared = ();
+//!     type Sg = ();
+//!     type QueueData = ();
+//!
+//!     fn queue_rq(
+//!         _hctx: Hctx<'_>,
+//!         _disk: &(),
+//!         rq: Request<Self>,
+//!         _last: bool,
+//!     ) -> Result<(), (Request<Self>, Status)> {
+//!         if rq.op() != Some(Op::Read) {
+//!             return Err((rq, Status::NOT_SUPPORTED));
+//!         }
+//!         rq.end(Status::OK);
+//!         Ok(())
+//!     }
+//!
+//!     fn timeout(_disk: &(), rq: TimedOut<'_, Self>) -> TimeoutAction {
+//!         let _ = (rq.tag(), rq.after_ms());
+//!         // It ends by its completion in any case.
+//!         TimeoutAction::Restart
+//!     }
+//!
+//!     fn open(_disk: &(), mode: OpenMode) -> Result {
+//!         match mode.write {
+//!             true => Err(EPERM),
+//!             false => Ok(()),
+//!         }
+//!     }
+//! }
+//! ```
+//!
 //! C header: [`include/linux/blk-mq.h`](srctree/include/linux/blk-mq.h)
 
 use crate::{

@@ -4,6 +4,18 @@
 //!
 //! [`kernel::block::mq`] has no counterpart.
 //!
+//! # Examples
+//!
+//! ```
+//! use kx::blk::{GenDisk, Operations};
+//!
+//! /// Changes what `queue_rq` reads, which does not run meanwhile.
+//! fn reconfigure<D: Operations>(disk: &GenDisk<D>, change: impl FnOnce(&D::QueueData)) {
+//!     let _quiesced = disk.quiesce();
+//!     change(disk.queue_data());
+//! }
+//! ```
+//!
 //! C header: [`include/linux/blk-mq.h`](srctree/include/linux/blk-mq.h)
 
 use crate::blk::{

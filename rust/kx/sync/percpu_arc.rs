@@ -7,6 +7,25 @@
 //! references are dropped, and then drops the object itself. So the last reference may be dropped
 //! in any context, and the object's destructor may always sleep.
 //!
+//! # Examples
+//!
+//! ```
+//! # use kernel::prelude::*;
+//! use kx::sync::PercpuOwner;
+//!
+//! let owner = PercpuOwner::new(7u32)?;
+//! let reference = owner.get();
+//! // Nobody waits yet.
+//! let end = owner.end();
+//! if !end.is_over() {
+//!     let _ = *reference;
+//! }
+//! drop(reference);
+//! // This waits for references, and then drops the number.
+//! drop(end);
+//! # Ok::<(), Error>(())
+//! ```
+//!
 //! C header: [`include/linux/percpu-refcount.h`](srctree/include/linux/percpu-refcount.h)
 
 use super::Completion;

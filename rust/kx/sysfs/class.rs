@@ -114,6 +114,24 @@ impl Drop for Claim {
 }
 
 /// The class of a module: a `static` from which every object with a directory gets the class.
+///
+/// # Examples
+///
+/// ```
+/// # use kernel::{prelude::*, sync::Arc};
+/// use kx::sysfs::{Class, ModuleClass, Registration};
+///
+/// static CLASS: ModuleClass = ModuleClass::new(c"example");
+///
+/// /// The module keeps the result until it is unloaded.
+/// fn init() -> Result<Registration> {
+///     CLASS.register()
+/// }
+///
+/// fn class_of_a_new_device() -> Result<Arc<Class>> {
+///     CLASS.get()
+/// }
+/// ```
 pub struct ModuleClass {
     name: &'static CStr,
     class: RcuPtr<Arc<Class>>,

@@ -1,6 +1,57 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! Ids that listen.
+//!
+//! # Examples
+//!
+//! ```
+//! # use kernel::{prelude::*, sync::Arc};
+//! # use kx::net::{addr::SockAddr, Net};
+//! use rdma::cm::{
+//!     CmEvent, CmHandler, ConnParam, ConnRequest, IncomingId, Listener, NotAccepted,
+//! };
+//!
+//! struct Requests;
+//!
+//! impl CmHandler for Requests {
+//!     fn event(&self, _event: &CmEvent<'_>) {}
+//!
+//!     fn connect_request(
+//!         &self,
+//!         request: ConnRequest,
+//!         _private_data: &[u8],
+//!     ) -> Result<(), ConnRequest> {
+//!         // Hand it to a task, which calls `into_id` and `accept`. To return it is to reject it.
+//!         Err(request)
+//!     }
+//! }
+//!
+//! fn listen(address: &SockAddr) -> Result<Listener> {
+//!     let handler = Arc::new(Requests, GFP_KERNEL)?;
+//!     Listener::new(&Net::current(), address, 16, handler)
+//! }
+//!
+//! /// In a task, with a queue pair for the id.
+//! fn accept(id: IncomingId, events: Arc<dyn CmHandler>) -> Result {
+//!     id.set_handler(events)?;
+//!     let (peer, port) = (id.addrs(), id.peer_port());
+//! #   let _ = (peer, port);
+//!     let reads = id.reads_allowed();
+//!     let param = ConnParam {
+//!         private_data: b"welcome",
+//!         retry_count: 7,
+//!         rnr_retry_count: 7,
+//!         reads_by_peer: 1,
+//!         reads,
+//!     };
+//!     id.accept(param).map_err(|NotAccepted { error, unanswered }| {
+//!         if let Some(id) = unanswered {
+//!             let _ = id.reject(b"no");
+//!         }
+//!         error
+//!     })
+//! }
+//! ```
 
 use super::{
     CmHandler,

@@ -1,6 +1,28 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! Memory of programs that is mapped for a device.
+//!
+//! # Examples
+//!
+//! ```
+//! # use kernel::{prelude::*, sync::Arc};
+//! # use kx::user::UserPages;
+//! use rdma::{
+//!     dma::{Direction, DmaUser},
+//!     mr::UserMr,
+//!     pd::Pd,
+//! };
+//!
+//! /// Returns what the peer needs to read all of the memory, once a work request has registered it.
+//! fn offer(pd: &Arc<Pd>, memory: &Arc<UserPages>, len: usize) -> Result<(UserMr, u64, u32)> {
+//!     let mapped = DmaUser::new(pd, memory, 0, len, Direction::ToDevice)?;
+//!     let pages = u32::try_from(len.div_ceil(4096) + 1)?;
+//!     let mut mr = UserMr::new(pd, pages)?;
+//!     mr.describe(mapped)?;
+//!     let (addr, key) = (mr.iova(), mr.rkey());
+//!     Ok((mr, addr, key))
+//! }
+//! ```
 
 use core::mem::ManuallyDrop;
 

@@ -141,6 +141,34 @@ pub const MAX_CHAIN: SqSpace = SqSpace {
 
 /// Returns whether nothing of a chain that was refused with `error` was or will be sent, see
 /// [`QueuePair::send`]: no device returns one of these.
+///
+/// # Examples
+///
+/// ```
+/// # use kernel::prelude::*;
+/// use rdma::{
+///     qp::{Handler, QueuePair},
+///     sendq::{is_surely_unsent, Chain, Doorbell, SqSpace},
+/// };
+///
+/// /// Sends a chain; returns false if it is to be sent again when there is space.
+/// fn send<H: Handler>(
+///     qp: &QueuePair<H>,
+///     space: SqSpace,
+///     build: impl FnOnce(&mut Chain<'_, H>),
+/// ) -> Result<bool> {
+///     match qp.send(space, Doorbell::Now, build) {
+///         Ok(()) => Ok(true),
+///         Err(EAGAIN) => Ok(false),
+///         Err(error) if is_surely_unsent(error) => Err(error),
+///         // The peer may have got it.
+///         Err(error) => {
+///             qp.disconnect();
+///             Err(error)
+///         }
+///     }
+/// }
+/// ```
 #[inline]
 pub fn is_surely_unsent(error: Error) -> bool {
     matches!(error, ENOTCONN | EAGAIN | EINVAL)
