@@ -54,39 +54,6 @@ pub(super) fn user_hdr<'a>(
     user_hdr.try_into().ok().filter(|_| is_small)
 }
 
-/// Returns the headers of a small request, with zeros behind them.
-#[inline(always)]
-fn headers(
-    req: &Descriptor,
-    user_hdr: &[u8; DISK_USER_HDR],
-    buffer: IoBuffer<'_>,
-) -> Result<[u8; HEADERS]> {
-    // CAST: A small constant.
-    let usr_len = DISK_USER_HDR as u16;
-    let mut headers = [0; HEADERS];
-    *headers.first_chunk_mut().ok_or(EINVAL)? = *user_hdr;
-    let rest = headers.get_mut(DISK_USER_HDR..).ok_or(EINVAL)?;
-    match req.dir {
-        Dir::Read => {
-            let header = ReadHdr {
-                usr_len,
-                need_inval: false,
-                timed: false,
-                desc: Some(buffer.desc(req.bytes)),
-            };
-            header.encode(rest).ok_or(EINVAL)?;
-        }
-        Dir::Write => {
-            let header = WriteHdr {
-                usr_len,
-                timed: false,
-            };
-            *rest.first_chunk_mut::<WRITE_HDR_LEN>().ok_or(EINVAL)? = header.encode();
-        }
-    }
-    Ok(headers)
-}
-
 impl ReqSlotInner {
     /// Writes the headers, and posts the request.
     #[inline]
@@ -127,6 +94,39 @@ impl ReqSlotInner {
             }
         }
     }
+}
+
+/// Returns the headers of a small request, with zeros behind them.
+#[inline(always)]
+fn headers(
+    req: &Descriptor,
+    user_hdr: &[u8; DISK_USER_HDR],
+    buffer: IoBuffer<'_>,
+) -> Result<[u8; HEADERS]> {
+    // CAST: A small constant.
+    let usr_len = DISK_USER_HDR as u16;
+    let mut headers = [0; HEADERS];
+    *headers.first_chunk_mut().ok_or(EINVAL)? = *user_hdr;
+    let rest = headers.get_mut(DISK_USER_HDR..).ok_or(EINVAL)?;
+    match req.dir {
+        Dir::Read => {
+            let header = ReadHdr {
+                usr_len,
+                need_inval: false,
+                timed: false,
+                desc: Some(buffer.desc(req.bytes)),
+            };
+            header.encode(rest).ok_or(EINVAL)?;
+        }
+        Dir::Write => {
+            let header = WriteHdr {
+                usr_len,
+                timed: false,
+            };
+            *rest.first_chunk_mut::<WRITE_HDR_LEN>().ok_or(EINVAL)? = header.encode();
+        }
+    }
+    Ok(headers)
 }
 
 #[cfg(IBTRS_KUNIT)]
