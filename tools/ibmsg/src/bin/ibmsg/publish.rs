@@ -15,6 +15,7 @@ use serde_json::json;
 use crate::cli::{PolicyName, Publish, Subscribe};
 use crate::out::{content, Failure, Out, REFUSED, TIME};
 
+const EPIPE: i32 = 32;
 const ENOBUFS: i32 = 105;
 const ESHUTDOWN: i32 = 108;
 /// Interval at which the number of subscribers, and what they lack, is read.
@@ -159,8 +160,7 @@ impl Reading<'_> {
                 Begin::First if self.subscribe.next => Begin::Next,
                 begin => begin,
             };
-            let asked = channel.subscribe(follower.tag(), begin, false);
-            asked.map_err(|error| Failure::of(what, &error))?;
+            ask(channel, follower.tag(), begin, what)?;
         }
         while let Some(message) = channel.next().map_err(|e| Failure::of(what, &e))? {
             if let Some(follower) = tag(&message).and_then(|tag| self.followers.get_mut(&tag)) {
@@ -214,8 +214,7 @@ impl Reading<'_> {
                 }
                 if self.subscribe.reconnect && status == ENOBUFS {
                     let begin = self.followers.get(&tag).map(Follower::begin);
-                    let asked = channel.subscribe(tag, begin.unwrap_or(Begin::First), false);
-                    asked.map_err(|error| Failure::of(what, &error))?;
+                    ask(channel, tag, begin.unwrap_or(Begin::First), what)?;
                     return Ok(None);
                 }
                 let why = format!(
@@ -228,6 +227,14 @@ impl Reading<'_> {
             _ => {}
         }
         Ok(None)
+    }
+}
+
+/// Subscribes. If the publisher has closed the channel meanwhile, the channel says so when it is read.
+fn ask(channel: &Channel, tag: u64, begin: Begin, what: &str) -> Result<(), Failure> {
+    match channel.subscribe(tag, begin, false) {
+        Err(error) if error.errno() != Some(EPIPE) => Err(Failure::of(what, &error)),
+        _ => Ok(()),
     }
 }
 
