@@ -26,6 +26,26 @@
 //!
 //! Each may use those above it in this list.
 //!
+//! # Work queues
+//!
+//! | Queue | Work |
+//! |---|---|
+//! | `ibmsg` | times, what is done in portions, memory for messages, memory of programs ([`session`]); clients that do not come back ([`peers`]); frames between programs of this machine ([`link::Local`]) |
+//! | `ibmsg-portal-N`, `ibmsg-handlers` | handlers of other modules ([`modules`]) |
+//!
+//! None has a rescuer (`WQ_MEM_RECLAIM`), although memory reclaim may wait for a disk whose session has messages as well:
+//! no path of such a disk waits for a work item that has not begun. What the transport waits for is
+//!
+//! - references to a message connection, when a path is torn down. Only the work item that maps and registers memory of
+//!   programs keeps one while it sleeps, and it takes it when it runs.
+//! - work items of a session that ends, or gives way to the next one of its name ([`session::Side::close`]): those that
+//!   have not begun are cancelled.
+//!
+//! Both kinds have a worker by then, and wait for memory at most, without I/O ([`kx::mm::NoIo`]). Nothing of a path
+//! waits for a handler. A queue that gets no worker holds up messages: the peer is not told of credits, and memory of
+//! programs stays registered. A peer that therefore waits for the return of a key for 30 s breaks the path, as for any
+//! peer that is silent; disks go on over the next one.
+//!
 //! # Lock order
 //!
 //! `ChannelFile::reading`, `Host::open`, `Handlers::portals`; `Peers::list`; `Session::state`, under which no other

@@ -33,7 +33,8 @@
 //! Handlers that may sleep run on a workqueue: one for each portal, and one for all channels that modules have
 //! connected. A workqueue runs at most 1024 of them at a time. Handlers that wait for other handlers of the same
 //! workqueue deadlock when all 1024 wait. The workqueues have no rescuer (`WQ_MEM_RECLAIM`), so writing back memory
-//! must not depend on them.
+//! must not depend on them. The disks of the session do not: whatever a handler waits for, none of its paths waits for the
+//! handler.
 //!
 //! # Order
 //!

@@ -82,6 +82,7 @@ use kernel::{
 };
 use kx::{
     deque::Deque,
+    mm::NoIo,
     work::{
         DelayedWork,
         Queue,
@@ -301,6 +302,8 @@ impl WorkItem<FEED> for Session {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
+        // Closing the session waits for this work item, and reclaim may wait for a disk of the next session.
+        let _scope = NoIo::enter();
         Side(this).feed();
     }
 }
@@ -309,6 +312,9 @@ impl WorkItem<MEMORY> for Session {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
+        // It has a reference to the connection meanwhile, for which the teardown of the path waits, and reclaim may
+        // wait for a disk that needs this path.
+        let _scope = NoIo::enter();
         Side(this).memory_work();
     }
 }

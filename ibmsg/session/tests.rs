@@ -694,6 +694,36 @@ fn hunger(queue: &Arc<Queue>) -> Result {
     Ok(())
 }
 
+/// The work item that finds memory does not wait for I/O: lockdep reports it otherwise, as reclaim may wait for the lock.
+fn thrift(queue: &Arc<Queue>) -> Result {
+    let (mut world, portal) = opened(queue)?;
+    // It runs here.
+    world.sides[1].0.feed.disable_sync();
+    world.send(0, Kind::Msg, 0, 7, 2500)?;
+    world.flush();
+    while !world.wire.lanes.lock()[1].is_empty() {
+        starve(&mut world, 1)?;
+    }
+    ensure!(world.take(1).is_none());
+    let lock = Arc::pin_init(kernel::new_mutex!((), "tests::thrift"), GFP_KERNEL)?;
+    kx::mm::in_reclaim(|| drop(lock.lock()));
+    let mut next = None;
+    for _ in 0..1000 {
+        let held = lock.lock();
+        <Session as WorkItem<FEED>>::run(world.sides[1].0.clone());
+        drop(held);
+        world.run()?;
+        next = world.take(1);
+        if next.is_some() {
+            break;
+        }
+        kernel::time::delay::fsleep(kernel::time::Delta::from_millis(1));
+    }
+    ensure!(next.map(|(message, _)| message.tag) == Some(7));
+    world.portals.unbind(&portal);
+    Ok(())
+}
+
 /// The server has as many channels as it may, of which the client has forgotten all.
 fn crowd(queue: &Arc<Queue>) -> Result {
     let (mut world, portal) = opened(queue)?;
@@ -915,6 +945,11 @@ mod suite {
     #[test]
     fn a_channel_waits_for_memory_alone() -> Result {
         hunger(&Queue::new(Options::unbound(), fmt!("ibmsg-test"))?)
+    }
+
+    #[test]
+    fn memory_is_found_without_io() -> Result {
+        thrift(&Queue::new(Options::unbound(), fmt!("ibmsg-test"))?)
     }
 
     #[test]

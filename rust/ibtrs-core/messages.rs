@@ -143,6 +143,9 @@ pub trait Upper: Send + Sync {
     }
 
     /// A connection is lost, or was never made. May be called again.
+    ///
+    /// The path is freed, and connects again, once all references to the [`Connection`] were dropped: none is kept from
+    /// here on, but by code that runs, and waits neither for I/O nor for a program.
     fn lost(&self, id: Conn);
 
     /// The client's session is about to be closed on purpose, while its connections are still there: ends what
