@@ -393,6 +393,20 @@ impl Path {
         connected?.proved.copy()
     }
 
+    /// Returns how many message connections the path has now that programs can use: 0 or 1.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    pub fn message_connections(&self) -> u32 {
+        if self.state() != State::Connected {
+            return 0;
+        }
+        let attempt = self.attempt.lock();
+        let attempt = attempt.as_ref();
+        u32::from(attempt.is_some_and(|attempt| attempt.carries_messages.load(Relaxed)))
+    }
+
     /// Returns the number of requests in flight that the path selection policy counts.
     ///
     /// # Context

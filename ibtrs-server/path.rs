@@ -152,6 +152,8 @@ pub(crate) struct Path {
     pub(crate) auth: Mutex<ServerAuth>,
     /// The client has proved itself.
     authenticated: AtomicFlag,
+    /// Programs can use its message connection.
+    carries_messages: AtomicFlag,
     hca_port: u32,
     pub(crate) cid_num: u16,
     /// The completion vector of connections 0 and 1; each further one has the next.
@@ -225,6 +227,11 @@ impl Path {
     /// Returns the number of the device's port.
     pub(crate) fn hca_port(&self) -> u32 {
         self.hca_port
+    }
+
+    /// Returns how many message connections the path has that programs can use: 0 or 1.
+    pub(crate) fn message_connections(&self) -> u32 {
+        u32::from(self.carries_messages.load(Relaxed))
     }
 
     /// Begins to close the path. Its client may connect it again.
@@ -302,6 +309,7 @@ impl Path {
                 groups <- new_mutex!(KVVec::new(), "Path::groups"),
                 auth <- new_mutex!(auth, "Path::auth"),
                 authenticated: AtomicFlag::new(false),
+                carries_messages: AtomicFlag::new(false),
                 hca_port: first.id.port_num(),
                 cid_num: request.cid_num,
                 first_vector,

@@ -120,7 +120,7 @@ fn show(buf: &mut Buf<'_>, what: impl core::fmt::Display) -> Result {
 }
 
 /// The files of a path: `/sys/class/ibtrs-server/<session>/paths/<client@server>/`.
-static PATH_FILES: [Attr<Arc<Path>>; 8] = [
+static PATH_FILES: [Attr<Arc<Path>>; 9] = [
     Attr::rw(
         c"disconnect",
         |_path: &Path, buf| buf.line(fmt!("Usage: echo 1 > disconnect")),
@@ -141,6 +141,9 @@ static PATH_FILES: [Attr<Arc<Path>>; 8] = [
     Attr::ro(c"extensions", |path: &Path, buf| {
         let known = path.io.epoch.is_some();
         buf.line(fmt!("{}", if known { EXT_VERSION } else { 0 }))
+    }),
+    Attr::ro(c"message_connections", |path: &Path, buf| {
+        buf.line(fmt!("{}", path.message_connections()))
     }),
     Attr::ro(c"hca_port", |path: &Path, buf| {
         buf.line(fmt!("{}", path.hca_port()))

@@ -167,6 +167,8 @@ pub(crate) struct Attempt {
     pub(crate) session_uuid: [u8; 16],
     /// What serves a message connection; the attempt asks for one if this is there.
     pub(crate) messages: Option<Arc<Attached>>,
+    /// Programs can use its message connection.
+    pub(crate) carries_messages: AtomicFlag,
     /// Set when both sides have proved themselves; unset without authentication.
     pub(crate) proved: SetOnce<Proved>,
     /// Set when submitters can find the path.
@@ -211,6 +213,7 @@ impl Attempt {
                 link,
                 session_uuid,
                 messages,
+                carries_messages: AtomicFlag::new(false),
                 proved: SetOnce::new(),
                 published: SetOnce::new(),
                 failover: SetOnce::new(),
@@ -336,9 +339,13 @@ impl Attempt {
         };
         let attached = conn.attach(upper.clone());
         drop(cons);
-        if let Err(error) = attached {
-            let name = convert::errno(error).as_str();
-            self.error(fmt!("cannot use the message connection ({})", name));
+        match attached {
+            // ORDERING: For sysfs, which orders nothing by it.
+            Ok(()) => self.carries_messages.store(true, Relaxed),
+            Err(error) => {
+                let name = convert::errno(error).as_str();
+                self.error(fmt!("cannot use the message connection ({})", name));
+            }
         }
     }
 

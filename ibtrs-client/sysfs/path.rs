@@ -32,7 +32,7 @@ use kx::{
 
 type Ctx<'a> = StoreCtx<'a, Arc<Path>>;
 
-pub(super) static FILES: [Attr<Arc<Path>>; 15] = [
+pub(super) static FILES: [Attr<Arc<Path>>; 16] = [
     Attr::ro(c"state", show_state),
     Attr::rw(
         c"reconnect",
@@ -87,6 +87,9 @@ pub(super) static FILES: [Attr<Arc<Path>>; 15] = [
             buf.line(fmt!("{}", if known { EXT_VERSION } else { 0 }))
         }
         _ => buf.line(fmt!("")),
+    }),
+    Attr::ro(c"message_connections", |path: &Path, buf| {
+        buf.line(fmt!("{}", path.message_connections()))
     }),
     Attr::ro(c"cur_latency", |path: &Path, buf| {
         buf.line(fmt!("{} ns", path.latency_ns().unwrap_or(0)))

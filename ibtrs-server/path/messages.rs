@@ -24,7 +24,10 @@ use kernel::{
         Monotonic, //
     }, //
 };
-use kx::mm::NoIo;
+use kx::{
+    mm::NoIo,
+    sync::atomic::Relaxed, //
+};
 use rdma::cm::CmId;
 
 /// What a path hears from its message connection.
@@ -110,6 +113,9 @@ impl Path {
         let _no_io = NoIo::enter();
         let cons = self.io.cons.lock();
         let conn = cons.messages.as_ref().ok_or(ECONNRESET)?;
-        conn.attach(upper)
+        conn.attach(upper)?;
+        // ORDERING: For sysfs, which orders nothing by it.
+        self.carries_messages.store(true, Relaxed);
+        Ok(())
     }
 }

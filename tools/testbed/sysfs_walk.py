@@ -137,6 +137,7 @@ CLIENT_PATH = {
     "suite": SUITE,
     # Empty while it is not connected.
     "extensions": File(0o444, r"[01]?\n"),
+    "message_connections": File(0o444, r"[01]\n"),
     "last_error": File(0o444, r"[^\n]*\n"),
     "stats/reset_all": RESET_ALL,
     "stats/sg_entries": _stats(rf"n\\cpu: ( +\d+)+\n{SG_ROWS}total: ( +\d+)+\n"),
@@ -157,6 +158,7 @@ SERVER_PATH = {
     "key_id": PROVED,
     "suite": SUITE,
     "extensions": File(0o444, r"[01]\n"),
+    "message_connections": File(0o444, r"[01]\n"),
     "hca_port": File(0o444, r"\d+\n"),
     "src_addr": File(0o444, f"{ADDRESS}\n"),
     "dst_addr": File(0o444, f"{ADDRESS}\n"),

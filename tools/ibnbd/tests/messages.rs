@@ -118,13 +118,44 @@ fn sessions_that_carry_no_messages_are_found() {
         "{}",
         status.out
     );
-    // One that a rule names, to a peer without extensions.
+    // One that a rule names, and whose paths say that they carry none, and then one of them.
     let tree = Tree::new();
     tree.usual_client().messages();
-    let path = "/sys/class/ibtrs-client/s/paths/ip:10.0.1.2@ip:10.0.1.1/extensions";
-    tree.file(path, "0\n");
-    assert_eq!(findings(&tree).len(), 0);
+    let file = |path: &str, name: &str| {
+        format!("/sys/class/ibtrs-client/s/paths/ip:10.0.{path}.2@ip:10.0.{path}.1/{name}")
+    };
+    for path in ["1", "2"] {
+        tree.file(&file(path, "message_connections"), "0\n");
+    }
+    let of_session = |found: Vec<String>| {
+        let is_it = |line: &String| line.contains("carries no messages");
+        found.into_iter().filter(is_it).collect::<Vec<_>>()
+    };
+    assert_eq!(of_session(findings(&tree)), [""; 0]);
     tree.file("/etc/ibtrs/messages.toml", "[session.s]\nusers = [7]\n");
+    assert_eq!(
+        of_session(findings(&tree)),
+        [
+            "warning: session s carries no messages: no path has a message connection|remedy: load ibmsg on both \
+             machines, then for each path: ibnbd path reconnect s PATH"
+        ]
+    );
+    tree.file(&file("2", "message_connections"), "1\n");
+    let path = "ip:10.0.1.2@ip:10.0.1.1";
+    assert_eq!(
+        of_session(findings(&tree)),
+        [format!(
+            "warning: session s: path {path} carries no messages, and others do|remedy: ibnbd path reconnect s {path}, \
+             which connects it with messages"
+        )]
+    );
+    let shown: document::Sessions = document(&tree, &["sessions"]);
+    let counts = shown.sessions[0].paths.iter();
+    let counts: Vec<_> = counts.map(|path| path.message_connections).collect();
+    assert_eq!(counts, [Some(0), Some(1)]);
+    assert_eq!(shown.sessions[0].messages_blocked_by, None);
+    // A peer without extensions.
+    tree.file(&file("1", "extensions"), "0\n");
     let what = "session s carries no messages: the other machine takes no message connections";
     assert!(findings(&tree).iter().any(|found| found.contains(what)));
 }

@@ -12,6 +12,7 @@ from testbed import blockdev, keyring, mishaps
 from testbed.lab import SERVER_ADDRESS, wait_for
 from testbed.message_programs import bound, finish, load_both, push, start
 from testbed.stack import STACKS
+from testbed.tool import PROGRAM, Tool
 
 pytestmark = [pytest.mark.links(2), pytest.mark.fast]
 
@@ -62,6 +63,39 @@ def test_programs_of_two_machines(pair, session):
     client = start(pair.client, "ask", "demo", "kv", 3, 500)
     text = finish(client, server)
     assert moves(text) == [0] * 6 and text.count("authenticated=False") == 3
+
+
+def test_paths_say_whether_they_carry_messages(pair, stack):
+    """Those that were connected before the module was loaded do not, until they connect again."""
+    Tool(pair.client)
+
+    def carry() -> tuple[str, str]:
+        """By path, on the client and on the server, which has paths that are connected."""
+        client, server = (guest.run(f"cat /sys/class/ibtrs-{side}/demo/paths/*/message_connections").split()
+                          for side, guest in (("client", pair.client), ("server", pair.server)))
+        return "".join(client), "".join(server)
+
+    def complaints() -> str:
+        said = pair.client.run(f"{PROGRAM} check", check=False)
+        return "\n".join(line for line in said.splitlines() if "carries no messages" in line)
+
+    blockdev.map_two_paths(pair, stack)
+    load_both(pair)
+    configured = "mountpoint -q /sys/kernel/config || mount -t configfs configfs /sys/kernel/config"
+    pair.client.run(f"{configured}; mkdir /sys/kernel/config/ibmsg/sessions/demo; mkdir -p /etc/ibtrs")
+    pair.client.push("/etc/ibtrs/messages.toml", "[session.demo]\n")
+    assert carry() == ("00", "00")
+    assert "session demo carries no messages: no path has a message connection" in complaints()
+    first, second = (f"{SESSION}/paths/ip:10.0.{link}.2@ip:{SERVER_ADDRESS.format(link=link)}" for link in (1, 2))
+    pair.client.run(f"echo 1 > {first}/reconnect")
+    wait_for(lambda: carry() == ("10", "10"), 60, "one path carries messages")
+    assert f"session demo: path {second.split('/')[-1]} carries no messages, and others do" in complaints()
+    pair.client.run(f"echo 1 > {second}/reconnect")
+    wait_for(lambda: carry() == ("11", "11"), 60, "both paths carry messages")
+    assert complaints() == ""
+    pair.client.run(f"echo 1 > {first}/disconnect")
+    wait_for(lambda: carry() == ("01", "1"), 60, "one path is left")
+    pair.client.run("rm /etc/ibtrs/messages.toml; rmdir /sys/kernel/config/ibmsg/sessions/demo")
 
 
 @pytest.mark.long

@@ -10,8 +10,8 @@ use ibmsg::fdinfo::{Open, Owner};
 use ibmsg::rules::{self, Change, Of, Place, Rules, State, CONFIGFS, FILE};
 
 use super::{Finding, Severity};
-use crate::family::Family;
-use crate::model::{Machine, Session, Stall};
+use crate::family::{Family, Side};
+use crate::model::{Machine, Path, PathState, Session, Stall};
 use crate::program;
 use crate::root::Root;
 
@@ -48,7 +48,13 @@ pub(super) fn all(root: &Root, machine: &Machine) -> Vec<Finding> {
         .sessions
         .iter()
         .filter(|s| s.family == Family::Ibnbd);
-    found.extend(ours.filter_map(|session| blocked(session, named.contains(&*session.name))));
+    for session in ours {
+        let is_named = named.contains(&*session.name);
+        if is_named || session.channels.is_some_and(|count| count > 0) {
+            found.extend(blocked(session));
+            found.extend(without(session));
+        }
+    }
     found
 }
 
@@ -104,12 +110,11 @@ fn full(open: &Open) -> Option<Finding> {
     })
 }
 
-/// A session that carries no messages though programs or rules want that. Without any path, it is among the faults of
+/// A session that carries no messages. Without any path, it is among the faults of
 /// sessions.
-fn blocked(session: &Session, is_named: bool) -> Option<Finding> {
+fn blocked(session: &Session) -> Option<Finding> {
     let why = session.messages_blocked_by.as_deref()?;
-    let is_wanted = is_named || session.channels.is_some_and(|count| count > 0);
-    (is_wanted && session.connected() > 0).then(|| {
+    (session.connected() > 0).then(|| {
         let what = format!("session {} carries no messages: {why}", session.name);
         let remedy = format!(
             "load ibmsg on both machines, then for each path: ibnbd path reconnect {} PATH",
@@ -117,6 +122,28 @@ fn blocked(session: &Session, is_named: bool) -> Option<Finding> {
         );
         Finding::new(Severity::Warning, what, remedy)
     })
+}
+
+/// Paths to which no channel can move, while others carry messages.
+fn without(session: &Session) -> Vec<Finding> {
+    let connected = |path: &&Path| path.state == PathState::Connected;
+    let paths = session.paths.iter().filter(connected);
+    let carries = |path: &Path| path.message_connections.is_some_and(|count| count > 0);
+    if !paths.clone().any(carries) {
+        return Vec::new();
+    }
+    let found = paths.filter(|path| path.message_connections == Some(0));
+    let finding = |path: &Path| {
+        let (name, path) = (&session.name, &path.name);
+        let what = format!("session {name}: path {path} carries no messages, and others do");
+        let remedy = format!("ibnbd path reconnect {name} {path}, which connects it with messages");
+        Finding::new(Severity::Warning, what, remedy)
+    };
+    match session.side {
+        // The client connects them.
+        Side::Client => found.map(finding).collect(),
+        Side::Server => Vec::new(),
+    }
 }
 
 /// The rules of the file, and its faults.

@@ -103,18 +103,27 @@ impl Messages {
         }
     }
 
+    /// Whether the session has channels, and all wait for a connection. Older modules say no more.
+    fn all_wait(&self, session: &Session) -> bool {
+        let is_open = |open: &&Open| open.state() == Some("open");
+        let mut open = self.of(session).filter(is_open).peekable();
+        open.peek().is_some() && open.all(|open| open.number("connected") == Some(0))
+    }
+
     /// Why a session carries no messages.
     fn obstacle(&self, session: &Session) -> Option<&'static str> {
-        let is_open = |open: &&Open| open.state() == Some("open");
-        let waits = |open: &Open| open.number("connected") == Some(0);
-        let mut open = self.of(session).filter(is_open).peekable();
+        let has_none = |path: &Path| path.message_connections == Some(0);
+        let mut connected = session
+            .paths
+            .iter()
+            .filter(|path| path.state == PathState::Connected);
         if !is_name(&session.name) || session.name == LOCAL {
             Some("its name cannot be that of a session with messages")
         } else if session.paths.iter().any(|path| path.extensions == Some(0)) {
             Some("the other machine takes no message connections")
         } else if session.state == SessionState::Disconnected {
             Some("no path is connected")
-        } else if open.peek().is_some() && open.all(waits) {
+        } else if connected.all(has_none) || self.all_wait(session) {
             Some("no path has a message connection")
         } else {
             None

@@ -198,6 +198,9 @@ pub struct Path {
     /// The number of the extensions of the protocol that both ends know, 0 for none.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub extensions: Option<u64>,
+    /// The number of its message connections; 0 if it carries no messages.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub message_connections: Option<u64>,
     /// Whether requests take it only if no other path does; clients only.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub drained: Option<bool>,
@@ -495,6 +498,10 @@ fn path(
             .then(|| reader.get(&file("extensions"), value::optional))
             .flatten()
             .flatten(),
+        message_connections: (family == Family::Ibnbd)
+            .then(|| reader.get_if_any(&file("message_connections")))
+            .flatten()
+            .and_then(|text| value::number(&text)),
         drained: flag(reader, "drain"),
         standby: flag(reader, "standby"),
         name,

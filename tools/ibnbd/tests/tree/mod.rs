@@ -232,6 +232,10 @@ impl Tree {
                         "extensions",
                         if *state == "connected" { "1\n" } else { "\n" },
                     ),
+                    (
+                        "message_connections",
+                        if *state == "connected" { "1\n" } else { "0\n" },
+                    ),
                     ("cur_latency", "120500 ns\n"),
                     ("last_error", error),
                     ("disconnect", "Usage: echo 1 > disconnect\n"),
@@ -360,6 +364,7 @@ impl Tree {
                 ("key_id", "\n"),
                 ("suite", "\n"),
                 ("extensions", "1\n"),
+                ("message_connections", "1\n"),
                 ("disconnect", "Usage: echo 1 > disconnect\n"),
                 ("stats/rdma", "10 40960 20 81920 0\n"),
                 ("stats/reset_all", "echo 1 to reset all statistics\n"),
