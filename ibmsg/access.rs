@@ -6,13 +6,16 @@
 //! that has proved a key may use it. Without a rule for a session, only a network administrator may open
 //! channels over it. A rule admits further users, and restricts machines.
 
-use ibmsg_proto::access::{
-    may_use,
-    Entry,
-    ListError,
-    Peer,
-    Refusal,
-    Rule, //
+use ibmsg_proto::{
+    access::{
+        may_use,
+        Entry,
+        ListError,
+        Peer,
+        Refusal,
+        Rule, //
+    },
+    refused::reasons, //
 };
 use kernel::{
     new_spinlock_irq,
@@ -34,6 +37,7 @@ use kx::cred::{
 
 use crate::{
     limits::{
+        self,
         Account,
         Accounts,
         Denied, //
@@ -144,6 +148,21 @@ struct Rules {
     sessions: RBTree<Name, KBox<SessionRule>>,
     /// Of sessions of other machines with this one, that is, of hosts.
     hosts: RBTree<Name, Arc<Account>>,
+}
+
+impl Rules {
+    /// The accounts of a channel of a peer to a portal.
+    fn accounts_at(&self, portal: &Name, peer: Peer, session: &Name) -> Accounts {
+        let rule = self.portals.get(portal);
+        let portal = rule.map(|rule| (rule.account.clone(), Denied::Portal));
+        // A name that was not proved is nobody's.
+        let host = match peer {
+            Peer::Unauthenticated => None,
+            Peer::Local | Peer::Authenticated => self.hosts.get(session),
+        };
+        let host = host.map(|account| (account.clone(), Denied::Host));
+        [portal, host, None]
+    }
 }
 
 /// All rules.
@@ -319,6 +338,7 @@ impl Access {
         if users.is_some_and(|users| users.have_current()) || is_net_admin() {
             return Ok(accounts);
         }
+        limits::refuse(&accounts, reasons::RULE);
         kx::pr_warn_ratelimited!(
             "session {}: no channel: uid {} has no CAP_NET_ADMIN, and is not in allowed_uids or allowed_gids of sessions/{} (EACCES)\n",
             session, current_euid(), session
@@ -359,13 +379,16 @@ impl Access {
             admits_unauthenticated: rule.admits_unauthenticated,
         });
         may_use(peer, asks, for_peer)?;
-        let portal = rule.map(|rule| (rule.account.clone(), Denied::Portal));
-        // A name that was not proved is nobody's.
-        let host = match peer {
-            Peer::Unauthenticated => None,
-            Peer::Local | Peer::Authenticated => rules.hosts.get(session),
-        };
-        let host = host.map(|account| (account.clone(), Denied::Host));
-        Ok([portal, host, None])
+        Ok(rules.accounts_at(portal, peer, session))
+    }
+
+    /// A peer was refused a channel to a portal, for one of [`ibmsg_proto::refused::reasons`].
+    ///
+    /// # Context
+    ///
+    /// *any*
+    pub(crate) fn refuse_peer(&self, portal: &Name, peer: Peer, session: &Name, reason: usize) {
+        let accounts = self.rules.lock().accounts_at(portal, peer, session);
+        limits::refuse(&accounts, reason);
     }
 }

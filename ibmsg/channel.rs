@@ -369,6 +369,13 @@ impl Chan {
         counts
     }
 
+    /// It was refused, for one of [`ibmsg_proto::refused::reasons`].
+    pub(crate) fn count_refusal(&self, reason: usize) {
+        if let Some(charge) = &self.charge {
+            charge.refuse(reason);
+        }
+    }
+
     pub(crate) fn waiters(&self) -> &Arc<WaitQueue> {
         &self.wake
     }

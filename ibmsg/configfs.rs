@@ -204,11 +204,32 @@ impl Entry {
     }
 }
 
-/// The files of every directory with limits; `$entry` is its [`Entry`].
+/// The files of every directory with limits; `$entry` is its [`Entry`]. Users of this import `limits_and_counters`, too.
 macro_rules! limits {
     ($this:ty, $entry:ident $(, $file:expr)*) => {
+        ibtrs_proto::message_refusal_counters!(
+            limits_and_counters { $this, $entry, [$($file),*] }
+        )
+    };
+}
+use limits;
+
+/// The same, with the counters that are declared.
+macro_rules! limits_and_counters {
+    (
+        { $this:ty, $entry:ident, [$($file:expr),*] }
+        $($counter:ident = $name:literal, $unit:ident, $since:literal, $help:literal;)+
+    ) => {
         &[
             $($file,)*
+            $(kx::configfs::Attr::ro(
+                $name,
+                |this: &$this, buf: &mut kx::configfs::Buf<'_>| {
+                    let account = this.$entry.account.get();
+                    let count = account.refused().get(ibmsg_proto::refused::reasons::$counter);
+                    buf.line(fmt!("{}", count))
+                },
+            ),)+
             kx::configfs::Attr::rw(
                 c"max_channels",
                 |this: &$this, buf: &mut kx::configfs::Buf<'_>| {
@@ -252,7 +273,7 @@ macro_rules! limits {
         ]
     };
 }
-use limits;
+use limits_and_counters;
 
 /// The same, for a directory with users and groups as well.
 macro_rules! users_and_limits {

@@ -6,6 +6,7 @@
 //! A channel is charged for everything that may ever wait in it when it is made: what it promises to the
 //! other side must be there. The memory itself is allocated when messages come.
 
+use ibmsg_proto::refused::reasons;
 use kernel::{
     new_spinlock_irq,
     prelude::*,
@@ -48,6 +49,14 @@ impl Denied {
             Self::Host => "limit of the host",
             Self::Owner => "limit max_channels of the module that has bound it",
             Self::NoMemory => "out of memory",
+        }
+    }
+
+    /// What a channel counts as that it does not allow.
+    pub(crate) const fn reason(self) -> usize {
+        match self {
+            Self::NoMemory => reasons::MEMORY,
+            _ => reasons::LIMIT,
         }
     }
 }
@@ -105,10 +114,26 @@ impl Account {
     pub(crate) fn change(&self, f: impl FnOnce(&mut ibmsg_proto::access::Account)) {
         f(&mut self.used.lock());
     }
+
+    /// A channel was refused, for one of [`reasons`].
+    ///
+    /// # Context
+    ///
+    /// *any*
+    pub(crate) fn refuse(&self, reason: usize) {
+        self.used.lock().refuse(reason);
+    }
 }
 
 /// Accounts that a channel counts for, and why it is denied if one of them is full.
 pub(crate) type Accounts = [Option<(Arc<Account>, Denied)>; 3];
+
+/// A channel was refused that would have counted for `accounts`.
+pub(crate) fn refuse(accounts: &Accounts, reason: usize) {
+    for (account, _) in accounts.iter().flatten() {
+        account.refuse(reason);
+    }
+}
 
 /// No accounts.
 pub(crate) const NONE: Accounts = [None, None, None];
@@ -246,6 +271,17 @@ pub(crate) struct Charge {
 }
 
 impl Charge {
+    /// The channel was refused.
+    ///
+    /// # Context
+    ///
+    /// *any*
+    pub(crate) fn refuse(&self, reason: usize) {
+        for counted in self.counted.iter().flatten() {
+            counted.account.refuse(reason);
+        }
+    }
+
     /// Counts memory that a program publishes on the channel, in the accounts that the channel has counted for since it was
     /// opened, with the limits that these have now.
     ///

@@ -63,8 +63,8 @@ pub(crate) struct Portal<S> {
     pub(crate) uid: u32,
     /// It takes programs of machines that have not proved that they have a key.
     pub(crate) takes_unauthenticated: bool,
-    /// Its channels, if its owner limits them.
-    pub(crate) account: Option<Arc<Account>>,
+    /// Its channels, which its owner may limit, and those that were refused.
+    pub(crate) account: Arc<Account>,
     /// The most offers that may wait.
     pub(crate) backlog: usize,
     pub(crate) waiters: Arc<WaitQueue>,
@@ -165,10 +165,7 @@ impl<S: Clone + PartialEq> Portals<S> {
         backlog: usize,
         charge: Charge,
     ) -> Result<Arc<Portal<S>>> {
-        let account = match owner.max_channels {
-            0 => None,
-            max => Some(Account::with_limit(max)?),
-        };
+        let account = Account::with_limit(owner.max_channels)?;
         let waiters = Arc::pin_init(kx::new_wait_queue!("Portal::waiters"), GFP_KERNEL)?;
         let logs = Logs::new(waiters.clone())?;
         let portal = Arc::pin_init(

@@ -17,6 +17,7 @@ use ibmsg_proto::{
         Arrival,
         ArrivalError, //
     },
+    refused,
     send::AckError,
     wire::{
         Accept,
@@ -242,6 +243,9 @@ impl Chan {
         data: &[u8],
     ) -> Result<(), Fault> {
         if self.proto.rejected(conn, moves)? {
+            if let Some(reason) = refused::told(reason) {
+                self.count_refusal(reason);
+            }
             self.begun = Begun::Refused(reason);
             self.answer = Body::within(core::mem::take(&mut self.place), data);
             self.owes_closed = true;

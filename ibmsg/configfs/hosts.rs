@@ -16,6 +16,7 @@ use kx::configfs::{
 use super::{
     folder,
     limits,
+    limits_and_counters,
     Context,
     Entry, //
 };

@@ -17,6 +17,7 @@ use kx::configfs::{
 
 use super::{
     folder,
+    limits_and_counters,
     lists,
     users_and_limits,
     Context,

@@ -15,6 +15,7 @@ use kx::configfs::{
 
 use super::{
     folder,
+    limits_and_counters,
     users_and_limits,
     Context,
     Entry, //

@@ -2,6 +2,7 @@
 
 //! The file of a message portal.
 
+use ibmsg_proto::refused::reasons;
 use kernel::{
     prelude::*,
     sync::Arc, //
@@ -122,7 +123,7 @@ impl Drop for PortalFile {
     fn drop(&mut self) {
         self.portals.unbind(&self.portal);
         while let Some(offer) = self.portal.remove_any() {
-            let _ = offer.end().reject(ENOENT, KVec::new());
+            offer.end().unbound();
         }
     }
 }
@@ -215,6 +216,11 @@ impl FileOps for PortalFile {
             counts.subscriptions,
             counts.published
         );
+        let account = self.portal.account.get();
+        for (reason, counter) in reasons::ALL.iter().enumerate() {
+            let count = account.refused().get(reason);
+            kernel::seq_print!(to, "{}:\t{}\n", counter.name(), count);
+        }
     }
 }
 

@@ -242,7 +242,7 @@ impl Portal {
 fn close(portals: &portal::Portals<Side>, portal: &portal::Portal<Side>) {
     portals.unbind(portal);
     while let Some(offer) = portal.remove_any() {
-        let _ = offer.end().reject(ENOENT, KVec::new());
+        offer.end().unbound();
     }
 }
 

@@ -414,11 +414,23 @@ impl Side {
             }
             Err(why) => {
                 if let Ok(portal) = Name::new(open.portal.as_str().as_bytes()) {
+                    self.count_refusal(&portal, why);
                     state.refusals.note(&self.0.log_limits, portal, why, now);
                 }
                 Self::refuse(state, from, open, why.into())
             }
         }
+    }
+
+    /// Counts a channel that is refused before it is made.
+    fn count_refusal(&self, portal: &Name, why: Why) {
+        let (session, reason) = (&*self.0, why.reason());
+        if let Some(bound) = session.portals.find(portal) {
+            bound.account.refuse(reason);
+        }
+        session
+            .access
+            .refuse_peer(portal, session.peer, &session.name, reason);
     }
 
     /// Refuses a channel, of which nothing is kept.
@@ -452,8 +464,8 @@ impl Side {
             .check_peer(&name, session.peer, &session.name, asks)?;
         let portal = portal.ok_or(Why::NoPortal)?;
         let [of_rule, of_host, _] = accounts;
-        let of_owner = portal.account.clone().map(|own| (own, Denied::Owner));
-        let accounts = [of_rule, of_host, of_owner];
+        let of_owner = (portal.account.clone(), Denied::Owner);
+        let accounts = [of_rule, of_host, Some(of_owner)];
         // What the portal promises to take must be there.
         let terms = portal.terms;
         let has_memory = self.memory_terms().is_some() && open.window.memory().is_some();

@@ -3,6 +3,7 @@
 //! What other modules do with the channels of a session, and the answers of all owners of portals.
 
 use core::mem::MaybeUninit;
+use ibmsg_proto::refused::reasons;
 use ibtrs_core::convert;
 use kernel::{
     alloc::Flags,
@@ -115,10 +116,23 @@ impl End {
 
     /// It refuses. Returns whether it still can.
     pub(crate) fn reject(&self, reason: Error, data: KVec<u8>) -> bool {
-        let reason = convert::errno(reason);
-        let rejected = self
-            .side
-            .change(self.id, |chan| self.is(chan) && chan.reject(reason, data));
+        self.refuse(reason, data, reasons::PROGRAM)
+    }
+
+    /// It is closed before it has answered.
+    pub(crate) fn unbound(&self) {
+        let _ = self.refuse(ENOENT, KVec::new(), reasons::UNBOUND);
+    }
+
+    fn refuse(&self, errno: Error, data: KVec<u8>, reason: usize) -> bool {
+        let errno = convert::errno(errno);
+        let rejected = self.side.change(self.id, |chan| {
+            let is_rejected = self.is(chan) && chan.reject(errno, data);
+            if is_rejected {
+                chan.count_refusal(reason);
+            }
+            is_rejected
+        });
         rejected.unwrap_or(false)
     }
 

@@ -41,7 +41,10 @@ use crate::{
         Take,
         Taken, //
     },
-    limits::Accounts,
+    limits::{
+        self,
+        Accounts, //
+    },
     memory,
     types::{
         now,
@@ -105,7 +108,8 @@ impl Side {
     ) -> Result<(u32, Arc<WaitQueue>)> {
         // Whether the other machine has memory for channels is not known yet.
         let bytes = terms.memory() + memory::charge(self.memory_terms().is_some());
-        let charge = self.0.limits.charge(uid, bytes, accounts)?;
+        let charge = self.0.limits.charge(uid, bytes, accounts);
+        let charge = charge.inspect_err(|denied| limits::refuse(accounts, denied.reason()))?;
         let wake = Arc::pin_init(kx::new_wait_queue!("Chan::wake"), GFP_KERNEL)?;
         let seat = Seat::new(GFP_KERNEL_ACCOUNT)?;
         let place = KVec::with_capacity(MAX_DATA, GFP_KERNEL_ACCOUNT)?;

@@ -6,9 +6,12 @@
 //! of its own, so that no client can hide the lines of another, and all together have one, as a client may have many
 //! sessions.
 
-use ibmsg_proto::access::{
-    Peer,
-    Refusal, //
+use ibmsg_proto::{
+    access::{
+        Peer,
+        Refusal, //
+    },
+    refused::reasons, //
 };
 use ibtrs_core::convert;
 use ibtrs_proto::audit::{
@@ -56,6 +59,17 @@ impl Why {
             Self::Backlog => "its backlog is full",
             Self::Session => "the session has 65536 channels",
             Self::NoMemory => "out of memory",
+        }
+    }
+
+    /// What the channel counts as.
+    pub(super) const fn reason(self) -> usize {
+        match self {
+            Self::Rule(_) => reasons::RULE,
+            Self::Limit(denied) => denied.reason(),
+            Self::NoPortal => reasons::UNBOUND,
+            Self::Backlog => reasons::BACKLOG,
+            Self::Session | Self::NoMemory => reasons::MEMORY,
         }
     }
 }

@@ -2,7 +2,10 @@
 
 //! Ends channels of clients that the operator no longer admits to a portal.
 
-use ibmsg_proto::access::Refusal;
+use ibmsg_proto::{
+    access::Refusal,
+    refused::reasons, //
+};
 use kernel::prelude::*;
 
 use super::{
@@ -69,6 +72,7 @@ impl Side {
             if !chan.reject(why.errno(), KVec::new()) {
                 return None;
             }
+            chan.count_refusal(reasons::RULE);
             let portal = chan.portal;
             self.withdraw(id, &portal);
             self.done(state, id);

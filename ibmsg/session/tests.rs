@@ -10,7 +10,12 @@ use crate::{
         Take,
         Taken, //
     },
-    limits::NONE,
+    limits::{
+        Account,
+        Accounts,
+        Denied,
+        NONE, //
+    },
     link::Arrived,
     portal::{
         Owner,
@@ -764,6 +769,78 @@ fn crowd(queue: &Arc<Queue>) -> Result {
     Ok(())
 }
 
+/// Opens a channel that is refused, at once or by the portal's program.
+fn refused(world: &mut World, accounts: &Accounts, name: &[u8], errno: Error) -> Result {
+    let name = Name::new(name)?;
+    let opened = world.sides[0].open(0, accounts, name, terms()?, KVec::new(), false);
+    let (id, _) = match opened {
+        Err(error) => {
+            ensure!(error == errno);
+            return Ok(());
+        }
+        Ok(opened) => opened,
+    };
+    world.run()?;
+    if world.sides[0].answer(id).is_none() {
+        let portal = world.portals.find(&name).ok_or(ENOENT)?;
+        let offer = portal.remove_any().ok_or(ENOENT)?;
+        ensure!(offer.end().reject(errno, KVec::new()));
+        ensure!(!offer.end().reject(errno, KVec::new()));
+        world.run()?;
+    }
+    let answer = world.sides[0].answer(id).and_then(|answer| answer.refused);
+    ensure!(answer == u16::try_from(errno.to_errno().unsigned_abs()).ok());
+    world.sides[0].release(id);
+    world.run()
+}
+
+/// Channels that are refused count at the portal, for the host, and for the session of the client.
+fn counted(queue: &Arc<Queue>) -> Result {
+    let (mut world, portal) = opened(queue)?;
+    let own = Account::new()?;
+    let accounts = [Some((own.clone(), Denied::Session)), None, None];
+    let of = |kind, name: &[u8]| world.access.add(kind, Name::new(name)?);
+    let rule = of(crate::access::Kind::Portal, b"kv")?;
+    let host = of(crate::access::Kind::Host, b"test")?;
+    refused(&mut world, &accounts, b"nobody", ENOENT)?;
+    refused(&mut world, &accounts, b"kv", EPERM)?;
+    rule.change(|account| account.max_bytes = 1);
+    refused(&mut world, &accounts, b"kv", EDQUOT)?;
+    rule.change(|account| account.max_bytes = 0);
+    let nobody = crate::access::List::new(core::iter::empty()).map_err(|_| ENOMEM)?;
+    let (access, name) = (world.access.clone(), portal.name);
+    let swap = |hosts| access.with_portal(&name, |rule| core::mem::replace(&mut rule.hosts, hosts));
+    let any = swap(nobody)?;
+    refused(&mut world, &accounts, b"kv", EACCES)?;
+    drop(swap(any)?);
+    // It takes four offers; the ends of those are not told.
+    for _ in 0..4 {
+        world.sides[0].open(0, &NONE, name, terms()?, KVec::new(), false)?;
+    }
+    world.run()?;
+    refused(&mut world, &accounts, b"kv", EAGAIN)?;
+    // The limit of the client's own session.
+    own.change(|account| account.max_bytes = 1);
+    refused(&mut world, &accounts, b"kv", EDQUOT)?;
+    let counts = |account: &Account| {
+        use ibmsg_proto::refused::reasons::*;
+        let refused = *account.get().refused();
+        [RULE, LIMIT, BACKLOG, UNBOUND, MEMORY, PROGRAM].map(|reason| refused.get(reason))
+    };
+    ensure!(counts(&rule) == [1, 1, 1, 0, 0, 1]);
+    ensure!(counts(&portal.account) == [1, 1, 1, 0, 0, 1]);
+    ensure!(counts(&host) == [1, 1, 1, 1, 0, 1]);
+    ensure!(counts(&own) == [1, 2, 1, 1, 0, 1]);
+    // Offers at a portal that is closed.
+    world.portals.unbind(&portal);
+    while let Some(offer) = portal.remove_any() {
+        offer.end().unbound();
+    }
+    world.run()?;
+    ensure!(counts(&host) == [1, 1, 1, 5, 0, 1]);
+    Ok(())
+}
+
 /// Numbers of channels begin again when all were used.
 fn numbers(queue: &Arc<Queue>) -> Result {
     let (mut world, portal) = opened(queue)?;
@@ -950,6 +1027,11 @@ mod suite {
     #[test]
     fn memory_is_found_without_io() -> Result {
         thrift(&Queue::new(Options::unbound(), fmt!("ibmsg-test"))?)
+    }
+
+    #[test]
+    fn refused_channels_are_counted() -> Result {
+        counted(&Queue::new(Options::unbound(), fmt!("ibmsg-test"))?)
     }
 
     #[test]

@@ -289,6 +289,15 @@ ID_LIST = File(0o644, r"[0-9any ]*\n", ("1000, 7 0\n", "any", "\n"), tuple(
     (text, errno.EINVAL) for text in ("root", "-1", "4294967295", "0x1", "1-5", "\x01", "\xff")) + (("1 " * 2048, errno.EFBIG),))
 NAME_LIST = File(0o644, r"[^\n]*\n", ("web1, web2@rack local\n", "\n", "any"), tuple(
     (text, errno.EINVAL) for text in (".x", "a/b", "x" * 65, "\x01", "\xff")) + (("x " * 2048, errno.EFBIG),))
+# From the same declarations.
+MESSAGE_REFUSALS = (
+    "refused_rule",
+    "refused_limit",
+    "refused_backlog",
+    "refused_unbound",
+    "refused_memory",
+    "refused_program",
+)
 MESSAGE_LIMITS = {
     "max_channels": _number(0, 65536, 0),
     "max_memory_mib": _number(0, 1048576, 0),
@@ -296,6 +305,7 @@ MESSAGE_LIMITS = {
     "published_bytes": File(0o444, COUNT + r"\n"),
     "channels": File(0o444, COUNT + r"\n"),
     "memory_bytes": File(0o444, COUNT + r"\n"),
+    **{name: File(0o444, COUNT + r"\n") for name in MESSAGE_REFUSALS},
 }
 MESSAGE_USERS = {"allowed_uids": ID_LIST, "allowed_gids": ID_LIST, **MESSAGE_LIMITS}
 MESSAGE_PORTAL = {"allowed_hosts": NAME_LIST, "allow_unauthenticated": _number(0, 1, 0), **MESSAGE_USERS}

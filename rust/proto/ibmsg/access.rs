@@ -5,6 +5,7 @@
 use ibtrs_proto::text::{self, TextError};
 use ibtrs_proto::Errno;
 
+use crate::refused::Refused;
 use crate::wire::PortalName;
 
 /// An entry of an operator's list.
@@ -154,12 +155,13 @@ pub const fn may_use(peer: Peer, asks: bool, rule: Option<Rule>) -> Result<(), R
 }
 
 /// The channels of a portal, session or host, the memory that they may take, and that which programs publish on them, with
-/// their limits.
+/// their limits, and the channels that were refused.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Account {
     channels: u32,
     bytes: u64,
     published: u64,
+    refused: Refused,
     /// The most channels; 0: any number.
     pub max_channels: u32,
     /// The most bytes; 0: any number.
@@ -175,6 +177,7 @@ impl Account {
             channels: 0,
             bytes: 0,
             published: 0,
+            refused: Refused::new(),
             max_channels,
             max_bytes,
             max_published: 0,
@@ -221,6 +224,16 @@ impl Account {
     /// Bytes that are published.
     pub const fn published(&self) -> u64 {
         self.published
+    }
+
+    /// A channel was refused, for one of [`reasons`](crate::refused::reasons).
+    pub fn refuse(&mut self, reason: usize) {
+        self.refused.add(reason);
+    }
+
+    /// Channels that were refused.
+    pub const fn refused(&self) -> &Refused {
+        &self.refused
     }
 
     /// How many channels there are, and the bytes of all of them.

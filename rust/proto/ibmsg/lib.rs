@@ -27,6 +27,7 @@
 //! | [`gather`] | messages that wait for others, to share a frame |
 //! | [`memory`] | memory that the peer's program reads and writes |
 //! | [`publish`] | logs of portals, and subscriptions to them |
+//! | [`refused`] | channels that were refused, by the reason |
 //! | [`access`] | the operator's rules and limits |
 //!
 //! A channel uses one connection at a time. When that is lost, the client's side moves the channel to
@@ -55,6 +56,7 @@ pub mod memory;
 pub mod outcome;
 pub mod publish;
 pub mod receive;
+pub mod refused;
 pub mod send;
 pub mod seq;
 pub mod window;

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 pub use counters::Counters;
 pub use disk::Disk;
-pub use messages::{Messages, Stall};
+pub use messages::{Messages, Refused, Stall};
 pub use opened::Opened;
 pub use reader::Note;
 pub(crate) use reader::Reader;

@@ -6,7 +6,7 @@
 
 mod tree;
 
-use ibtrs_proto::stats::counter::{client_path, server_path, Counter};
+use ibtrs_proto::stats::counter::{client_path, message_refusals, server_path, Counter};
 use serde_json::Value;
 use tree::ran::{good, run};
 use tree::{is_generated, Tree};
@@ -63,6 +63,43 @@ fn the_abi_has_each_counter() {
 }
 
 #[test]
+fn the_abi_of_messages_has_each_counter() {
+    let entry = |counter: &Counter| {
+        let of = |folder: &str| {
+            format!(
+                "What:\t\t/sys/kernel/config/ibmsg/{folder}/{}\n",
+                counter.name()
+            )
+        };
+        let folders = ["portals/<portal>", "sessions/<session>", "hosts/<session>"].map(of);
+        let text = wrapped(&format!("(RO, 0444) {}.", counter.help));
+        format!(
+            "\n{}Date:\t\tNovember 2026\nKernelVersion:\t7.3\n\
+             Contact:\tthe ibtrs authors\nDescription:\t{text}\n",
+            folders.concat()
+        )
+    };
+    let file = "Documentation/ABI/testing/configfs-ibmsg";
+    let after = "\t\tportal since it was bound, whether or not it has a rule.";
+    is_generated(file, after, "", &each(message_refusals::ALL, entry));
+}
+
+#[test]
+fn the_page_of_messages_has_each_counter() {
+    let row = |counter: &Counter| {
+        let (first, rest) = counter.help.split_at(1);
+        format!(
+            "| `{}` | {}{rest} |\n",
+            counter.name(),
+            first.to_lowercase()
+        )
+    };
+    let rows = format!("| --- | --- |\n{}\n", each(message_refusals::ALL, row));
+    let (after, before) = ("| refused, by the reason |", "In a container, the device");
+    is_generated("Documentation/messages.md", after, before, &rows);
+}
+
+#[test]
 fn the_reference_has_each_counter() {
     for (folder, counters, after, before) in [
         (
@@ -95,6 +132,19 @@ fn the_walk_of_sysfs_has_each_counter() {
         let lines = each(counters, |counter| format!("    \"{}\",\n", counter.name()));
         is_generated("tools/testbed/sysfs_walk.py", &head, ")", &lines);
     }
+}
+
+#[test]
+fn the_walk_of_configfs_has_each_counter() {
+    let lines = each(message_refusals::ALL, |counter| {
+        format!("    \"{}\",\n", counter.name())
+    });
+    is_generated(
+        "tools/testbed/sysfs_walk.py",
+        "MESSAGE_REFUSALS = (",
+        ")",
+        &lines,
+    );
 }
 
 #[test]

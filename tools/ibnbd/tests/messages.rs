@@ -5,6 +5,7 @@
 mod tree;
 
 use ibnbd_host::document;
+use ibtrs_proto::stats::counter::message_refusals;
 use tree::ran::{document, good, rows, run};
 use tree::Tree;
 
@@ -210,4 +211,34 @@ fn a_report_has_channels() {
     let report = good(&tree, &["report"]);
     let line = "\n  client (8) client (9)  call_us=2000 calls=4 channel=6 ";
     assert!(report.contains(line), "{report}");
+}
+
+#[test]
+fn refused_channels_are_counted() {
+    let tree = client();
+    tree.message_rule("sessions", "s", 1)
+        .message_rule("hosts", "web1", 11);
+    let metrics = good(&tree, &["metrics"]);
+    for (at, counter) in (0..).zip(message_refusals::ALL) {
+        let reason = counter.name().strip_prefix("refused_").unwrap();
+        for (of, count) in [
+            ("portal_refused_channels_total{portal=\"kv\"", 5),
+            (
+                "session_refused_channels_total{session=\"s\",side=\"client\"",
+                1,
+            ),
+            (
+                "session_refused_channels_total{session=\"web1\",side=\"server\"",
+                11,
+            ),
+        ] {
+            let line = format!("ibmsg_{of},reason=\"{reason}\"}} {}\n", count + at);
+            assert!(metrics.contains(&line), "{line}{metrics}");
+        }
+    }
+    // Modules of an earlier version count nothing.
+    let tree = Tree::new();
+    tree.usual_client().messages();
+    tree.folder("/sys/kernel/config/ibmsg/hosts/web1");
+    assert!(!good(&tree, &["metrics"]).contains("refused"));
 }

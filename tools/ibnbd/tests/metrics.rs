@@ -22,6 +22,8 @@ fn full() -> Tree {
         .opened("sda", "u", "a")
         .messages()
         .message_portal((7, "server"), "kv", 1)
+        .message_rule("sessions", "s", 1)
+        .message_rule("hosts", "u", 2)
         .channel((8, "client"), 5, "s", "")
         .channel((9, "client"), 6, "s", "unacknowledged:\t2\nqueued:\t7\n");
     tree.file(

@@ -120,6 +120,50 @@ def test_what_may_be_written(solo):
 
 
 @pytest.mark.fast
+def test_refused_channels_are_counted(solo):
+    """By the reason: at the portal, for the host, and for the session of the programs that have asked."""
+    load(solo)
+    ibmsg = Tool(solo, MESSAGES)
+    solo.run(f"mkdir {RULES}/portals/kv {RULES}/sessions/local {RULES}/hosts/local")
+
+    def counts(folder: str) -> dict[str, int]:
+        lines = solo.run(f"cd {RULES}/{folder} && grep . refused_*").splitlines()
+        found = dict(line.removeprefix("refused_").split(":") for line in lines)
+        return {reason: int(count) for reason, count in found.items() if count != "0"}
+
+    def connects(*words: str) -> list[str]:
+        return case(solo, *words, "try_to_connect", "local", "kv").split()
+
+    assert connects() == ["ECONNREFUSED", "ENOENT"]
+    holding = start(solo, "accept_all", "kv")
+    wait_for(lambda: "bound" in holding.text, 60, "the portal is bound")
+    assert connects("as_user", "1000:1000") == ["EACCES"]
+    write(solo, "portals/kv/allowed_hosts", "")
+    assert connects() == ["ECONNREFUSED", "EACCES"]
+    write(solo, "portals/kv/allowed_hosts", "any")
+    # A channel takes more than that.
+    write(solo, "hosts/local/max_channels", "1")
+    holder = start(solo, "hold", "local", "kv")
+    wait_for(lambda: "open" in holder.text, 60, "the channel is open")
+    assert connects() == ["ECONNREFUSED", "EDQUOT"]
+    assert counts("portals/kv") == {"unbound": 1, "rule": 1, "limit": 1}
+    assert counts("hosts/local") == counts("portals/kv")
+    assert counts("sessions/local") == {"unbound": 1, "rule": 2, "limit": 1}
+    # The portal was not bound at first.
+    heading, row = (line.split() for line in ibmsg("portals").splitlines())
+    assert row[heading.index("REFUSED")] == "2"
+    shown = ibmsg("show kv").splitlines()
+    assert {"refused_rule: 1", "refused_limit: 1", "refused_unbound: 0"} <= set(shown)
+    stat = solo.start(f"exec {MESSAGES} stat --interval 3s --count 1")
+    time.sleep(1)
+    assert connects() == ["ECONNREFUSED", "EDQUOT"]
+    assert stat.wait(60).ok and "channels refused: limit 1" in stat.text, stat.text
+    holder.kill()
+    holding.kill()
+    solo.run(f"rmdir {RULES}/*/*")
+
+
+@pytest.mark.fast
 def test_rules_of_a_file(solo):
     """The command makes them, says what it does, and changes nothing twice."""
     solo.run("[ ! -e /sys/module/ibmsg ] || busybox rmmod ibmsg")

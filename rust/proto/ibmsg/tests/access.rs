@@ -3,6 +3,7 @@
 //! The operator's lists and rules, and the limits of portals, sessions and hosts.
 
 use ibmsg_proto::access::*;
+use ibmsg_proto::refused::{reasons, told};
 use ibmsg_proto::wire::PortalName;
 use ibtrs_proto::Errno;
 use proptest::prelude::*;
@@ -150,4 +151,41 @@ fn published_memory_has_its_own_limit() {
     account.unpublish(60);
     assert!(account.publish(10) && !account.publish(1));
     assert_eq!((account.published(), account.used()), (50, (0, 0)));
+}
+
+#[test]
+fn refused_channels_are_counted_by_reason() {
+    let mut account = Account::new(1, 0);
+    for (reason, _) in reasons::ALL.iter().enumerate() {
+        for _ in 0..=reason {
+            account.refuse(reason);
+        }
+    }
+    // One that nobody has declared.
+    account.refuse(reasons::ALL.len());
+    let counts = (0..=reasons::ALL.len()).map(|reason| account.refused().get(reason));
+    let counts: Vec<u64> = counts.collect();
+    assert_eq!(counts, [1, 2, 3, 4, 5, 6, 0]);
+    // They are no channels.
+    assert_eq!(account.used(), (0, 0));
+    let mut names: Vec<&str> = reasons::ALL.iter().map(|counter| counter.name()).collect();
+    assert!(names.iter().all(|name| name.starts_with("refused_")));
+    names.dedup();
+    assert_eq!(names.len(), reasons::ALL.len());
+}
+
+#[test]
+fn the_other_end_tells_the_reason_by_its_errno() {
+    for (errno, reason) in [
+        (Refusal::Host.errno(), Some(reasons::RULE)),
+        (Errno::EDQUOT, Some(reasons::LIMIT)),
+        (Errno::EAGAIN, Some(reasons::BACKLOG)),
+        (Errno::ENOENT, Some(reasons::UNBOUND)),
+        (Errno::ENOBUFS, Some(reasons::MEMORY)),
+        (Errno::EPERM, Some(reasons::PROGRAM)),
+        (Errno::EREMCHG, Some(reasons::PROGRAM)),
+        (Errno::ESHUTDOWN, None),
+    ] {
+        assert_eq!(told(errno), reason, "{errno:?}");
+    }
 }

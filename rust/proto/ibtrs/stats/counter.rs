@@ -2,10 +2,12 @@
 
 //! Counters with a file of their own, which holds one number.
 //!
-//! Each is declared once, by a line of [`client_path_counters`](crate::client_path_counters) or
-//! [`server_path_counters`](crate::server_path_counters). The rest follows from that line: the index of the counter and its file in the driver; in the command
-//! `ibnbd` a field of the JSON documents and their schema, a column of `ibnbd stats` and a metric;
-//! and, with `make generated`, the rows of the documentation and of the scenario that reads all files.
+//! Each is declared once, by a line of [`client_path_counters`](crate::client_path_counters),
+//! [`server_path_counters`](crate::server_path_counters) or
+//! [`message_refusal_counters`](crate::message_refusal_counters). The rest follows from that line: the index of the
+//! counter and its file in the driver; in the command `ibnbd` a field of the JSON documents and their schema, a column
+//! of `ibnbd stats` and a metric; and, with `make generated`, the rows of the documentation and of the scenario that
+//! reads all files.
 
 use core::ffi::CStr;
 
@@ -21,7 +23,7 @@ pub enum Unit {
 /// The declaration of a counter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Counter {
-    /// Name of the file below `stats/`, and of the field in JSON documents.
+    /// Name of the file, below `stats/` for a path, and of the field in JSON documents.
     pub file: &'static CStr,
     /// The unit of its number.
     pub unit: Unit,
@@ -66,6 +68,29 @@ macro_rules! server_path_counters {
     };
 }
 
+/// The same for channels between programs that were refused, by the reason: at a portal, over a session, or to a host.
+/// What follows the name of the macro is passed on before the lines.
+#[macro_export]
+macro_rules! message_refusal_counters {
+    ($then:ident $($more:tt)*) => {
+        $then! {
+            $($more)*
+            RULE = c"refused_rule", Count, "0.1.0",
+                "Channels that a rule of the operator does not allow, or that a client without a key has asked for";
+            LIMIT = c"refused_limit", Count, "0.1.0",
+                "Channels that a limit of channels or memory does not allow";
+            BACKLOG = c"refused_backlog", Count, "0.1.0",
+                "Channels refused because too many offers waited at the portal";
+            UNBOUND = c"refused_unbound", Count, "0.1.0",
+                "Channels refused because no program had bound the portal, or it was closed before it answered";
+            MEMORY = c"refused_memory", Count, "0.1.0",
+                "Channels refused for want of memory, or because the session has as many as there may be";
+            PROGRAM = c"refused_program", Count, "0.1.0",
+                "Channels refused by the program or module that has bound the portal";
+        }
+    };
+}
+
 macro_rules! declare {
     ($($name:ident = $file:literal, $unit:ident, $since:literal, $help:literal;)+) => {
         #[allow(non_camel_case_types, clippy::upper_case_acronyms)]
@@ -106,4 +131,14 @@ pub mod server_path {
     };
 
     server_path_counters!(declare);
+}
+
+/// Channels between programs that were refused, by the reason.
+pub mod message_refusals {
+    use super::{
+        Counter,
+        Unit, //
+    };
+
+    message_refusal_counters!(declare);
 }

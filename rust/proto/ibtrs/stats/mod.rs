@@ -19,6 +19,7 @@
 //! | server: `rdma` | [`ServerRdma`] |
 //! | server: `wc_completion` | [`WcCompletion::server`] |
 //! | server: all others | [`counter::server_path`] |
+//! | portals, sessions and hosts of messages, in configfs: `refused_*` | [`counter::message_refusals`] |
 
 use core::fmt::{Display, Formatter, Result};
 

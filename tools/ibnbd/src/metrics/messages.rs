@@ -6,6 +6,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use ibmsg::fdinfo::Open;
 
+use ibtrs_proto::stats::counter::message_refusals;
+
 use super::{Labels, Out};
 use crate::model::Messages;
 
@@ -167,6 +169,42 @@ fn of_now(out: &mut Out, messages: &Messages) {
         "Programs that wait for the portal to accept a channel.",
         waiting,
     );
+    let reasons = message_refusals::ALL.iter().map(|counter| {
+        let file = counter.name();
+        (file, file.strip_prefix("refused_").unwrap_or(file))
+    });
+    let by_reason = portals.iter().flat_map(|open| {
+        reasons.clone().filter_map(move |(field, reason)| {
+            let labels = vec![("portal", open.text("portal")?), ("reason", reason)];
+            Some((labels, open.number(field)))
+        })
+    });
+    out.metric(
+        "ibmsg_portal_refused_channels_total",
+        "counter",
+        "Channels that were refused at the portal since it was bound.",
+        by_reason,
+    );
+    let by_reason = messages.refused.iter().flat_map(|of| {
+        let counts = of.counts.iter().copied();
+        reasons
+            .clone()
+            .zip(counts)
+            .map(move |((_, reason), count)| {
+                let labels = vec![
+                    ("session", of.session.as_str()),
+                    ("side", of.side.as_str()),
+                    ("reason", reason),
+                ];
+                (labels, count)
+            })
+    });
+    out.metric(
+        "ibmsg_session_refused_channels_total",
+        "counter",
+        "Channels over the session that were refused, since it has a rule for sessions or hosts here.",
+        by_reason,
+    );
     let mut all: BTreeMap<Series, Now> = BTreeMap::new();
     for open in messages.found.channels().filter(|open| is_accepted(open)) {
         let count = |name| open.number(name).unwrap_or(0);
@@ -235,6 +273,7 @@ mod tests {
         let messages = |all: Vec<Open>| Messages {
             is_loaded: true,
             found: Found { all, unseen: 0 },
+            refused: Vec::new(),
             stalled: Vec::new(),
         };
         let mut totals = Totals::default();

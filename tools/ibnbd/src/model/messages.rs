@@ -6,9 +6,12 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use ibmsg::fdinfo::{self, Found, Open};
+use ibmsg::rules::CONFIGFS;
 use ibmsg::wire::is_name;
+use ibtrs_proto::stats::counter::{message_refusals, Counter};
 
-use super::session::{Session, SessionState};
+use super::session::{Path, PathState, Session, SessionState};
+use crate::family::Side;
 use crate::host;
 use crate::root::Root;
 
@@ -22,8 +25,42 @@ pub struct Messages {
     pub is_loaded: bool,
     /// Portals and channels, as far as this user may see them.
     pub found: Found,
+    /// Channels that were refused, of sessions and hosts that have a rule.
+    pub refused: Vec<Refused>,
     /// Channels that get nowhere, where they were looked for.
     pub stalled: Vec<(Open, Stall)>,
+}
+
+/// Channels over a session that were refused.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Refused {
+    /// The session.
+    pub session: String,
+    /// Which end of it this machine is.
+    pub side: Side,
+    /// How many, by the index of the reason in [`message_refusals::ALL`].
+    pub counts: Vec<Option<u64>>,
+}
+
+/// The counts of the rules in force. A rule may go meanwhile, and older modules count nothing.
+fn refused(root: &Root) -> Vec<Refused> {
+    let mut found = Vec::new();
+    for (place, side) in [("sessions", Side::Client), ("hosts", Side::Server)] {
+        let folder = format!("{CONFIGFS}/{place}");
+        for session in root.list_if_any(&folder).unwrap_or_default() {
+            let count = |counter: &Counter| {
+                let file = format!("{folder}/{session}/{}", counter.name());
+                root.read(&file).ok()?.trim().parse().ok()
+            };
+            let counts = message_refusals::ALL.iter().map(count).collect();
+            found.push(Refused {
+                session,
+                side,
+                counts,
+            });
+        }
+    }
+    found
 }
 
 /// Why the messages of a channel wait.
@@ -39,13 +76,13 @@ impl Messages {
     /// Looks at all processes, if the module is loaded.
     pub(super) fn read(root: &Root) -> Self {
         let is_loaded = host::is_loaded(root, "ibmsg");
-        let found = match is_loaded {
-            true => fdinfo::read(&root.real("/")),
-            false => Found::default(),
-        };
+        if !is_loaded {
+            return Self::default();
+        }
         Self {
             is_loaded,
-            found,
+            found: fdinfo::read(&root.real("/")),
+            refused: refused(root),
             stalled: Vec::new(),
         }
     }

@@ -11,7 +11,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use ibtrs_proto::settings::Setting;
-use ibtrs_proto::stats::counter::{client_path, server_path, Counter};
+use ibtrs_proto::stats::counter::{client_path, message_refusals, server_path, Counter};
 use tempfile::TempDir;
 
 pub struct Tree {
@@ -441,9 +441,24 @@ impl Tree {
 
     /// A portal of a process.
     pub fn message_portal(&self, process: (u32, &str), name: &str, offers: u32) -> &Self {
-        let info =
+        let mut info =
             format!("portal:\t{name}\noffers:\t{offers}\nbacklog:\t4\nunauthenticated:\t0\n");
+        for (counter, count) in message_refusals::ALL.iter().zip(5..) {
+            info += &format!("{}:\t{count}\n", counter.name());
+        }
         self.open(process, 3, "portal", &info)
+    }
+
+    /// A rule for a session, in `sessions` or `hosts`, that counts refused channels from `first` on, by the reason.
+    pub fn message_rule(&self, place: &str, session: &str, first: u64) -> &Self {
+        let folder = format!("/sys/kernel/config/ibmsg/{place}/{session}");
+        for (counter, count) in message_refusals::ALL.iter().zip(first..) {
+            self.file(
+                &format!("{folder}/{}", counter.name()),
+                format!("{count}\n"),
+            );
+        }
+        self
     }
 
     /// A channel of a process, with further or other fields.

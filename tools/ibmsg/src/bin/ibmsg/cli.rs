@@ -50,14 +50,15 @@ pub(crate) enum Command {
     Publish(Publish),
     /// Subscribes to what is published at a portal, and prints the entries, a line each
     Subscribe(Subscribe),
-    /// Lists the portals of this machine: offers that wait, rules, and programs
+    /// Lists the portals of this machine: offers that wait, channels that were refused, rules, and programs
     Portals,
     /// Lists the channels of this machine, and their programs
     Channels(crate::portals::Channels),
     /// Prints all that is known about channels and portals, a line for each field
     Show(crate::portals::Show),
     /// Prints what channels carry, in each interval, how long calls take, and what waits: CALL is the mean time
-    /// until a reply has arrived, SERVE until the program here has replied to a request, in microseconds
+    /// until a reply has arrived, SERVE until the program here has replied to a request, in microseconds. A line for
+    /// each portal that has refused channels says why
     Stat(crate::stat::Command),
     /// Shows and sets who may bind portals, open channels over sessions, and use portals from other machines
     Rules(crate::rules::Command),

@@ -10,7 +10,7 @@ use ibmsg::rules::{Place, Rules, Settings, State, CONFIGFS};
 use serde_json::{json, Value};
 
 use crate::out::{Failure, Out, NOT_FOUND};
-use crate::seen::{cell, document, programs, read, state, table, NOT_PERMITTED};
+use crate::seen::{cell, document, programs, read, refused, state, table, NOT_PERMITTED};
 
 #[derive(Args, Debug)]
 pub(crate) struct Channels {
@@ -97,6 +97,18 @@ fn print(out: Out, heading: &[&str], rows: Vec<(Vec<String>, Value)>) -> Result<
     out.say(table(heading, &rows).join("\n"), Value::Null)
 }
 
+/// How many channels it has refused, for whatever reason.
+fn refused_cell(open: &Open) -> String {
+    match refused(open)
+        .map(|(_, count)| count)
+        .reduce(u64::saturating_add)
+    {
+        Some(sum) => sum.to_string(),
+        // It may not be read, or the module is an older one.
+        None => cell(open, "refused_rule"),
+    }
+}
+
 pub(crate) fn portals(out: Out) -> Result<(), Failure> {
     let (found, rules) = (read(out)?, InForce::read());
     let row = |open: &Open| {
@@ -105,6 +117,7 @@ pub(crate) fn portals(out: Out) -> Result<(), Failure> {
             cell(open, "portal"),
             cell(open, "offers"),
             cell(open, "backlog"),
+            refused_cell(open),
             rule_text(&rule),
             programs(open),
         ];
@@ -113,7 +126,7 @@ pub(crate) fn portals(out: Out) -> Result<(), Failure> {
     let rows = found.portals().map(row).collect();
     print(
         out,
-        &["PORTAL", "OFFERS", "BACKLOG", "RULE", "PROGRAM"],
+        &["PORTAL", "OFFERS", "BACKLOG", "REFUSED", "RULE", "PROGRAM"],
         rows,
     )
 }
@@ -248,6 +261,15 @@ mod tests {
         assert_eq!(document["unacknowledged"], 1);
         let (row, _) = channel_row(&open(Kind::Channel, None, &[(7, "x")]));
         assert!(row[..8].iter().all(|cell| cell == "not permitted") && row[8] == "x (7)");
+    }
+
+    #[test]
+    fn refused_channels_of_portals() {
+        let text = "portal:\tkv\nrefused_rule:\t3\nrefused_limit:\t4\nrefused_program:\tx\n";
+        let cell_of = |text| refused_cell(&open(Kind::Portal, text, &[(7, "x")]));
+        assert_eq!(cell_of(Some(text)), "7");
+        assert_eq!(cell_of(Some("portal:\tkv\n")), "-");
+        assert_eq!(cell_of(None), "not permitted");
     }
 
     #[test]

@@ -69,6 +69,15 @@ pub(crate) fn cell(open: &Open, name: &str) -> String {
     }
 }
 
+/// Channels that a portal has refused, by the reason.
+pub(crate) fn refused(open: &Open) -> impl Iterator<Item = (&str, u64)> {
+    let fields = open.fields.iter().flatten();
+    fields.filter_map(|(name, value)| {
+        let reason = name.strip_prefix("refused_")?;
+        Some((reason, value.parse().ok()?))
+    })
+}
+
 /// The state of a channel for a table.
 pub(crate) fn state(open: &Open) -> String {
     match (open.state(), open.number("connected")) {

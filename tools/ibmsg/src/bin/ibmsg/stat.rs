@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! `stat`: what channels carry, in each interval.
+//! `stat`: what channels carry, and how many portals refuse, in each interval.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -8,12 +8,12 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use ibmsg::fdinfo::{self, Found, Open};
+use ibmsg::fdinfo::{self, Found, Kind, Open};
 use serde_json::{json, Value};
 
 use crate::cli::time;
 use crate::out::{Failure, Out};
-use crate::seen::{cell, programs, read};
+use crate::seen::{cell, programs, read, refused};
 
 #[derive(Args, Debug)]
 pub(crate) struct Command {
@@ -139,6 +139,62 @@ impl<'a> Row<'a> {
     }
 }
 
+/// Channels that a portal has refused in an interval, by the reason; none if it has refused none.
+fn refusals(open: &Open, before: Option<&Open>) -> Option<(String, Value)> {
+    let former: HashMap<&str, u64> = before.into_iter().flat_map(refused).collect();
+    let more = refused(open).map(|(reason, count)| {
+        let former = former.get(reason).copied().unwrap_or(0);
+        (reason, count.saturating_sub(former))
+    });
+    let more: Vec<(&str, u64)> = more.filter(|(_, count)| *count > 0).collect();
+    if more.is_empty() {
+        return None;
+    }
+    let words: Vec<String> = more
+        .iter()
+        .map(|(reason, count)| format!("{reason} {count}"))
+        .collect();
+    let portal = open.text("portal").unwrap_or_default();
+    let reasons: serde_json::Map<String, Value> = more
+        .iter()
+        .map(|(reason, count)| ((*reason).to_owned(), json!(count)))
+        .collect();
+    Some((
+        format!(
+            "{:<20} {portal:<16} channels refused: {}",
+            programs(open),
+            words.join(", ")
+        ),
+        json!({ "portal": portal, "refused": reasons }),
+    ))
+}
+
+/// The portal as it was before, unless it was bound again: then its counts have fallen.
+fn former_portal<'a>(before: &'a [Open], open: &Open) -> Option<&'a Open> {
+    let sum = |open: &Open| {
+        let counts = refused(open).map(|(_, count)| count);
+        counts.fold(0, u64::saturating_add)
+    };
+    before.iter().find(|other| {
+        let is_same = other.kind == Kind::Portal && other.name() == open.name();
+        is_same && other.owners == open.owners && sum(other) <= sum(open)
+    })
+}
+
+/// What channels have carried, and portals have refused, since what was there before.
+fn rows(now: &[Open], before: &[Open], seconds: f64) -> Vec<(String, Value)> {
+    let is_channel = |open: &&Open| open.kind == Kind::Channel;
+    let former = before.iter().filter(is_channel);
+    let former: HashMap<Key, &Open> = former.map(|open| (key(open), open)).collect();
+    let channels = now.iter().filter(is_channel).map(|open| {
+        let row = Row::new(open, former.get(&key(open)).copied(), seconds);
+        (row.line(), row.document())
+    });
+    let portals = now.iter().filter(|open| !is_channel(open));
+    let portals = portals.filter_map(|open| refusals(open, former_portal(before, open)));
+    channels.chain(portals).collect()
+}
+
 fn heading() -> String {
     format!(
         "{:<20} {:<16} {:<12} {:>7} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>7} {:>7}",
@@ -157,27 +213,25 @@ fn heading() -> String {
     )
 }
 
-/// The channels that could be read, in the order of tables.
-fn channels(found: Found) -> Vec<Open> {
-    let is_seen = |open: &Open| open.state().is_some();
+/// The channels and portals that could be read, in the order of tables.
+fn seen(found: Found) -> Vec<Open> {
+    let is_seen = |open: &Open| open.state().is_some() || open.kind == Kind::Portal;
     found.all.into_iter().filter(is_seen).collect()
 }
 
 pub(crate) fn run(out: Out, command: &Command) -> Result<(), Failure> {
-    let (mut before, mut since) = (channels(read(out)?), Instant::now());
+    let (mut before, mut since) = (seen(read(out)?), Instant::now());
     let mut tables = 0;
     while command.count.is_none_or(|count| tables < count) {
         sleep(command.interval);
         // What is missing was said once.
-        let (now, at) = (channels(fdinfo::read(Path::new("/"))), Instant::now());
+        let (now, at) = (seen(fdinfo::read(Path::new("/"))), Instant::now());
         let seconds = (at - since).as_secs_f64();
-        let former: HashMap<Key, &Open> = before.iter().map(|open| (key(open), open)).collect();
         if !out.json {
             out.say(heading(), Value::Null)?;
         }
-        for open in &now {
-            let row = Row::new(open, former.get(&key(open)).copied(), seconds);
-            out.say(row.line(), row.document())?;
+        for (line, document) in rows(&now, &before, seconds) {
+            out.say(line, document)?;
         }
         (before, since) = (now, at);
         tables += 1;
@@ -188,10 +242,37 @@ pub(crate) fn run(out: Out, command: &Command) -> Result<(), Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ibmsg::fdinfo::Kind;
 
     fn open(text: &str) -> Open {
         crate::seen::tests::open(Kind::Channel, Some(text), &[(7, "serv\u{1b}er")])
+    }
+
+    #[test]
+    fn refused_channels() {
+        let portal = |rule: u64, limit: u64| {
+            let text = format!("portal:\tkv\nrefused_rule:\t{rule}\nrefused_limit:\t{limit}\n");
+            crate::seen::tests::open(Kind::Portal, Some(&text), &[(7, "server")])
+        };
+        let said = |now, before: &[Open]| rows(&[now], before, 1.0);
+        assert!(said(portal(3, 1), &[portal(3, 1)]).is_empty());
+        let (line, document) = &said(portal(3, 5), &[portal(3, 1)])[0];
+        assert!(
+            line.starts_with("server (7) ")
+                && line.ends_with(" kv               channels refused: limit 4"),
+            "{line}"
+        );
+        assert_eq!(
+            *document,
+            json!({ "portal": "kv", "refused": { "limit": 4 } })
+        );
+        // It was bound again, or is new.
+        for before in [vec![portal(9, 9)], vec![]] {
+            let (line, _) = &said(portal(1, 2), &before)[0];
+            assert!(
+                line.ends_with("channels refused: limit 2, rule 1"),
+                "{line}"
+            );
+        }
     }
 
     #[test]

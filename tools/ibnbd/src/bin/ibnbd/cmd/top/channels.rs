@@ -104,6 +104,7 @@ pub(super) mod tests {
         let messages = |all| Messages {
             is_loaded: true,
             found: Found { all, unseen: 0 },
+            refused: Vec::new(),
             stalled: Vec::new(),
         };
         let now = vec![channel(3, 300, 30), channel(4, 9, 9)];
