@@ -159,6 +159,7 @@ TARGETS: list[Target] = [
     Rsockets("rsockets", "rsockets", backend="rsockets", needs="rdma_ucm", kinds=WITHOUT_CONNECTS),
     Ours("ibmsg", "ours", backend="ibmsg"),
     Ours("ibmsg, MORE", "ours", backend="ibmsg-more", kinds=("oneway",)),
+    Ours("ibmsg, polling", "ours", backend="ibmsg-polling", kinds=("calls", "round"), many_channels=False),
     Ours("ibmsg, CALL", "ours", backend="ibmsg-call", kinds=("calls",)),
     Ours("ibmsg, io_uring", "ours", backend="ibmsg-ring", kinds=WITHOUT_CONNECTS),
     Ours("ibmsg, memory", "ours", backend="ibmsg-memory", kinds=("get", "put")),

@@ -125,8 +125,8 @@ struct backend {
 
 extern const struct engine files_engine, ring_engine, call_engine;
 extern const struct own_load memory_load, publish_load;
-extern const struct transport ibmsg_transport, more_transport, tcp_transport, smc_transport, rds_transport, rsockets_transport, zeromq_transport,
-	nng_transport;
+extern const struct transport ibmsg_transport, polling_transport, more_transport, tcp_transport, smc_transport;
+extern const struct transport rds_transport, rsockets_transport, zeromq_transport, nng_transport;
 
 
 /* Content: a number, whether it wants an answer, and bytes that depend on the number. */

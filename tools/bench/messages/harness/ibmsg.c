@@ -146,8 +146,34 @@ static int accept_channel(const struct options *options, int portal, unsigned in
 	return fd;
 }
 
+/* For how long a task polls before it sleeps: longer than a round trip. */
+#define POLL_US	1000
+
+static int polling(int fd)
+{
+	struct ibmsg_tune tune = { .size = sizeof(tune), .busy_poll_us = POLL_US };
+
+	if (ioctl(fd, IBMSG_IOC_TUNE, &tune))
+		die("tune");
+	return fd;
+}
+
+static int open_polling(const struct options *options, unsigned int channel)
+{
+	return polling(open_channel(options, channel));
+}
+
+static int accept_polling(const struct options *options, int portal, unsigned int channel)
+{
+	return polling(accept_channel(options, portal, channel));
+}
+
 const struct transport ibmsg_transport = {
 	.framing = &framing, .listen = bind_portal, .accept = accept_channel, .connect = open_channel,
+};
+
+const struct transport polling_transport = {
+	.framing = &framing, .listen = bind_portal, .accept = accept_polling, .connect = open_polling,
 };
 
 const struct transport more_transport = {

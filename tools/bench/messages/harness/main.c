@@ -16,6 +16,7 @@
 static const struct backend backends[] = {
 	{ "ibmsg", &ibmsg_transport, &files_engine, NULL, NULL },
 	{ "ibmsg-more", &more_transport, &files_engine, NULL, NULL },
+	{ "ibmsg-polling", &polling_transport, &files_engine, NULL, NULL },
 	{ "ibmsg-call", &ibmsg_transport, &call_engine, &files_engine, NULL },
 	{ "ibmsg-ring", &ibmsg_transport, &ring_engine, NULL, NULL },
 	{ "ibmsg-memory", &ibmsg_transport, NULL, NULL, &memory_load },

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use ibmsg::wire::{is_name, MAX_MESSAGE};
+use ibmsg::{Channel, Tuning};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -75,6 +76,27 @@ pub(crate) enum Command {
     },
 }
 
+/// How the command waits for messages.
+#[derive(Args, Clone, Copy, Debug)]
+pub(crate) struct Waiting {
+    /// Polls for at most that many microseconds before it sleeps: a shorter delay for more of a processor
+    #[arg(long, value_name = "MICROSECONDS", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    busy_poll: Option<u32>,
+}
+
+impl Waiting {
+    /// Has a channel wait like that.
+    pub(crate) fn set(self, channel: &Channel) -> ibmsg::Result<()> {
+        let Some(us) = self.busy_poll else {
+            return Ok(());
+        };
+        channel.tune(&Tuning {
+            busy_poll: Some(Duration::from_micros(us.into())),
+            ..Tuning::default()
+        })
+    }
+}
+
 #[derive(Args, Debug)]
 pub(crate) struct Listen {
     /// Name of the portal
@@ -87,6 +109,8 @@ pub(crate) struct Listen {
     /// Ends after N messages and requests
     #[arg(long, value_name = "N")]
     pub(crate) count: Option<u64>,
+    #[command(flatten)]
+    pub(crate) waiting: Waiting,
 }
 
 #[derive(Args, Debug)]
@@ -139,6 +163,8 @@ pub(crate) struct Call {
     /// The request
     #[arg(value_parser = message)]
     pub(crate) message: String,
+    #[command(flatten)]
+    pub(crate) waiting: Waiting,
 }
 
 /// What happens to subscribers that are slow.
@@ -266,11 +292,13 @@ mod tests {
         for line in [
             "ibmsg listen kv",
             "ibmsg listen kv --echo --count 3 --json",
+            "ibmsg listen kv --echo --busy-poll 50",
             "ibmsg serve kv program",
             "ibmsg serve kv --unauthenticated --max 3 program --max x -y",
             "ibmsg send local kv",
             "ibmsg --json send local kv a b --receipt --timeout 2s",
             "ibmsg call storage1 kv x --timeout 10ms",
+            "ibmsg call storage1 kv x --busy-poll 1000000",
             "ibmsg publish news",
             "ibmsg publish news a b --tag 3 --entries 5 --bytes 100 --slow drop --subscribers 2 --keep --timeout 1s",
             "ibmsg subscribe s news",
@@ -294,6 +322,8 @@ mod tests {
             "ibmsg listen",
             "ibmsg listen a/b",
             "ibmsg listen kv --count x",
+            "ibmsg listen kv --busy-poll 0",
+            "ibmsg listen kv --busy-poll 1000001",
             "ibmsg serve kv",
             "ibmsg serve kv --max 0 program",
             "ibmsg serve a/b program",

@@ -29,6 +29,9 @@ pub(crate) fn run(out: Out, listen: &Listen) -> Result<(), Failure> {
             continue;
         };
         let number = channel.number().unwrap_or(0);
+        if let Err(error) = listen.waiting.set(&channel) {
+            failure(error).print(out.json);
+        }
         let serving = Serving {
             out,
             echo: listen.echo,

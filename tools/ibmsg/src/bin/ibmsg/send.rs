@@ -140,6 +140,8 @@ pub(crate) fn send(out: Out, send: &Send) -> Result<(), Failure> {
 
 pub(crate) fn call(out: Out, call: &Call) -> Result<(), Failure> {
     let (channel, what) = open(&call.target)?;
+    let set = call.waiting.set(&channel);
+    set.map_err(|error| Failure::of(&what, &error))?;
     match channel.call(call.message.as_bytes(), call.target.timeout) {
         Ok(answer) => {
             let (name, content) = content(&answer);
