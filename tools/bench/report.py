@@ -2,64 +2,19 @@
 """The report: one HTML file with plots made by matplotlib."""
 
 import html
-import io
 import sys
 from pathlib import Path
 
 from . import goals, results, tables
+from .drawing import bars, document, pyplot, svg, table
 from .results import Results
 
-STYLE = """body { font: 15px/1.45 sans-serif; max-width: 78rem; margin: 2rem auto; padding: 0 1rem; color: #222 }
-table { border-collapse: collapse; margin: 1rem 0; font-size: 13px }
-td, th { border-bottom: 1px solid #ddd; padding: .2rem .6rem; text-align: right }
-td:first-child, th:first-child { text-align: left }
-.scroll { overflow-x: auto } svg { max-width: 100%; height: auto }"""
 CARD = """Counted over the card of tools/card, which does nearly nothing by itself. Client and server are one guest, each
 on half of the processors. There are no times."""
 METHOD = """One nanosecond of the guest is one instruction of any of its processors, so a microsecond is a
 thousand instructions. Client and server are one guest. These figures say how much work an I/O is. They do not say how
 long it takes on an RDMA card: soft-RoCE does in instructions what a card does by itself, and an instruction is not a
 nanosecond."""
-
-
-def _cells(tag: str, line: str) -> str:
-    return "<tr>" + "".join(f"<{tag}>{html.escape(cell.strip())}</{tag}>"
-                            for cell in line.strip("|").split("|")) + "</tr>"
-
-
-def table(markdown: str) -> str:
-    """A table in Markdown as one in HTML."""
-    head, _, *rows = markdown.splitlines()
-    return ('<div class="scroll"><table>' + _cells("th", head) + "".join(_cells("td", row) for row in rows)
-            + "</table></div>")
-
-
-def _pyplot():
-    import matplotlib
-    matplotlib.use("svg")
-    matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "bench", "axes.spines.top": False,
-                                "axes.spines.right": False})
-    from matplotlib import pyplot
-    return pyplot
-
-
-def _svg(figure) -> str:
-    text = io.StringIO()
-    figure.savefig(text, format="svg", bbox_inches="tight", metadata={"Date": None})
-    _pyplot().close(figure)
-    return text.getvalue().partition("<svg")[1] + text.getvalue().partition("<svg")[2]
-
-
-def bars(title: str, unit: str, values: dict[str, float]) -> str:
-    """One bar for each target."""
-    figure, axes = _pyplot().subplots(figsize=(9, 0.9 + 0.3 * len(values)))
-    names = list(values)[::-1]
-    drawn = axes.barh(names, [values[name] for name in names],
-                      color=["#c8501e" if name.startswith("ibnbd") else "#7a8ca0" for name in names])
-    axes.bar_label(drawn, [tables.number(values[name]) for name in names], padding=3, fontsize=8)
-    axes.set_title(f"{title}, {unit} ({'less' if unit == 'us' else 'more'} is better)", loc="left", fontsize=10)
-    axes.margins(x=0.12)
-    return _svg(figure)
 
 
 def stacked(title: str, modules: dict[str, dict[str, float]]) -> str:
@@ -69,7 +24,7 @@ def stacked(title: str, modules: dict[str, dict[str, float]]) -> str:
         for name, insns in found.items():
             biggest[name] = max(biggest.get(name, 0), insns)
     names = sorted(biggest, key=lambda name: -biggest[name])[:10]
-    figure, axes = _pyplot().subplots(figsize=(9, 1.2 + 0.35 * len(modules)))
+    figure, axes = pyplot().subplots(figsize=(9, 1.2 + 0.35 * len(modules)))
     targets, left = list(modules)[::-1], [0.0] * len(modules)
     for name in names:
         widths = [modules[target].get(name, 0) for target in targets]
@@ -77,7 +32,7 @@ def stacked(title: str, modules: dict[str, dict[str, float]]) -> str:
         left = [start + width for start, width in zip(left, widths)]
     axes.set_title(f"{title}: instructions of an I/O by module", loc="left", fontsize=10)
     axes.legend(fontsize=7, ncol=5, loc="upper center", bbox_to_anchor=(0.45, -0.12))
-    return _svg(figure)
+    return svg(figure)
 
 
 def page(run: Results) -> str:
@@ -110,9 +65,9 @@ def page(run: Results) -> str:
     if run.facts:
         parts += ["<h2>Memory and times</h2>", table(tables.facts(run))]
     title = f"Bench of {run.commit}, {run.flavour} kernel"
-    return (f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{html.escape(title)}</title>'
-            f"<style>{STYLE}</style><h1>{html.escape(title)}</h1><p>Kernel {html.escape(run.kernel)}; processor "
-            f"{html.escape(run.machine)}.</p><p>{CARD if run.device == 'card' else METHOD}</p>" + "\n".join(parts) + "</html>\n")
+    about = (f"<p>Kernel {html.escape(run.kernel)}; processor {html.escape(run.machine)}.</p>"
+             f"<p>{CARD if run.device == 'card' else METHOD}</p>")
+    return document(title, [about, *parts])
 
 
 def write(run: Results, folder: Path) -> None:
