@@ -58,6 +58,15 @@ clean:
 tool:
 	$(refuse-blanks)@scripts/build-tool.sh $(OUT)/tool
 
+# Two machines with the packages, over ssh; see Documentation/qualify.md.
+REPORT ?= $(CURDIR)/build/qualify
+.PHONY: qualify
+qualify:
+	$(if $(and $(SERVER),$(CLIENT)),,$(error say which machines: make qualify SERVER=host CLIENT=host))@scripts/qualify.sh \
+		--server "$$SERVER" --client "$$CLIENT" --disk "$$DISK" --erase "$$ERASE" --paths "$$PATHS" --only "$$ONLY" \
+		--short "$$SHORT" --dry-run "$$DRY_RUN" --clean "$$CLEAN" --names "$$NAMES" --folder "$(REPORT)" --ssh "$$SSH" \
+		$${SIZE_MIB:+--size-mib "$$SIZE_MIB"}
+
 # The documentation as HTML, into build/html.
 .PHONY: html
 html:
@@ -112,6 +121,8 @@ help:
 	@echo '  make pictures               draws the pictures of the documentation again'
 	@echo '  make generated              writes the rows of the documentation that follow from declarations'
 	@echo '  make kernel-metadata        what the headers of a distribution lack (KERNEL=release or KDIR=)'
+	@echo 'On two machines with the packages, over ssh:'
+	@echo '  make qualify SERVER=host CLIENT=host    tries them, and writes a report (see Documentation/qualify.md)'
 	@echo "In guests, on Debian's own kernel, which is fetched:"
 	@echo '  make demo                   maps a disk and verifies it with fio'
 	@echo '  make demo KERNEL=fast       on a kernel that is built; [STACK=mainline] with its own RNBD'

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: GPL-2.0
+"""What a run makes on the two machines, each with the command that takes it back."""
+
+import shlex
+
+from .links import Link
+from .probe import Facts
+from .undo import FOLDER, Change, end_programs
+
+# The session, its host and its key; the exports.
+SESSION = "ibnbd-qualify"
+DATA, NULL, NAMED = "ibnbd-qualify-data", "ibnbd-qualify-null", "ibnbd-qualify-disk"
+IMAGE = "/dev/shm/ibnbd-qualify.img"
+NULL_DISK = "nullbqualify"
+NULL_MIB = 1024
+# Modules that a run may load, in an order in which they can be unloaded.
+LOADED = ("ibnbd_client", "ibnbd_server", "ibtrs_client", "ibtrs_server", "ibtrs_core", "nvme_rdma", "nvme_fabrics",
+          "nvmet_rdma", "nvmet", "rnbd_client", "rnbd_server", "rtrs_client", "rtrs_server", "rtrs_core", "null_blk", "loop",
+          "nf_tables", "nfnetlink")
+# Of transports that are measured beside ours: port numbers and names that nobody else uses.
+NVME_PORT, NVME_ID, NQN = 44220, 44220, "nqn.2026-01.ibnbd-qualify"
+RNBD_PORT = 44221
+PACKETS = "ibnbd_qualify"
+
+
+def tolerant(command: str) -> str:
+    """A command of `ibnbd` that may find nothing to remove, or no module."""
+    return f"{command}; r=$?; [ $r = 0 ] || [ $r = 3 ] || [ $r = 4 ]"
+
+
+def modules(facts: Facts) -> Change:
+    """Loads nothing; unloads at the end what the run has loaded."""
+    new = [name for name in LOADED if name not in facts.words("loaded")]
+    names = " ".join(new)
+    return Change("modules", "true",
+                  f"for m in {names}; do [ ! -e /sys/module/$m/initstate ] || rmmod $m 2> /dev/null || true; done")
+
+
+def scratch(size_mib: int) -> Change:
+    """A file in memory as a disk; prints its path."""
+    return Change("scratch disk",
+                  f"[ -e /sys/module/loop ] || modprobe loop\ntruncate -s {size_mib}M {IMAGE}\nlosetup --find --show {IMAGE}",
+                  f"for l in $(losetup --noheadings --output NAME --associated {IMAGE}); do losetup -d $l || exit 1; done; "
+                  f"rm -f {IMAGE}")
+
+
+def null_disk(processors: int) -> Change:
+    """A disk that keeps nothing and takes no time; prints its path."""
+    folder = f"/sys/kernel/config/nullb/{NULL_DISK}"
+    return Change("null disk",
+                  f"[ -e /sys/module/null_blk ] || modprobe null_blk nr_devices=0\nmkdir {folder}\ncd {folder}\n"
+                  f"echo {NULL_MIB} > size; echo {processors} > submit_queues; echo 1 > power; echo /dev/{NULL_DISK}",
+                  f"[ ! -d {folder} ] || {{ echo 0 > {folder}/power; rmdir {folder}; }}")
+
+
+def key(side: str) -> Change:
+    """The key is on standard input."""
+    return Change("key", f"modprobe ibtrs_core && ibnbd key load {SESSION}", tolerant(f"ibnbd key remove {SESSION}"))
+
+
+def host() -> Change:
+    """`ibnbd host remove` would also look for keys in /etc, where there are none of a run."""
+    folder = f"/sys/kernel/config/ibnbd/hosts/{SESSION}"
+    return Change("host", f"ibnbd host add {SESSION}", f"[ ! -d {folder} ] || rmdir {folder}")
+
+
+def export(name: str, device: str) -> Change:
+    return Change(f"export {name}", f"ibnbd export add {shlex.quote(device)} {name} --host {SESSION}",
+                  tolerant(f"ibnbd export remove {name} --force"))
+
+
+def mapped(name: str, links: list[Link]) -> Change:
+    """Prints the disk's path. Disks in memory have no identity: the session has a key, and nobody else
+    exports under these names."""
+    paths = " ".join(f"--path {link.path}" for link in links)
+    disk = f"{name}@{SESSION}"
+    return Change(f"map {name}",
+                  f"ibnbd map {links[0].server.address.ip} {name} --session {SESSION} {paths} --identity none",
+                  # A program that was killed uses the disk until its last request has ended.
+                  f"for i in 1 2 3 4 5 6 7 8 9 10; do ibnbd unmap {disk} && exit 0; r=$?; [ $r != 3 ] && [ $r != 4 ] || exit 0; "
+                  f"sleep 1; done; ibnbd unmap --force {disk}")
+
+
+def load(command: str) -> Change:
+    """fio, which goes on while something else happens; `fio.json` and `fio.status` appear at its end."""
+    inner = f"{command} > fio.out 2> fio.err; echo $? > fio.new; mv fio.new fio.status"
+    return Change("load",
+                  f"cd {FOLDER} && rm -f fio.* fio_iops* && {{ setsid sh -c {shlex.quote(inner)} < /dev/null > /dev/null 2>&1 & }}",
+                  end_programs())
+
+
+def nvme_export(device: str, address: str, host: str) -> Change:
+    top = "/sys/kernel/config/nvmet"
+    space, port, family = f"{top}/subsystems/{NQN}", f"{top}/ports/{NVME_ID}", "ipv6" if ":" in address else "ipv4"
+    return Change(
+        "nvmet",
+        f"modprobe nvmet-rdma\nmkdir {top}/hosts/{host}\nmkdir {space}\nmkdir {space}/namespaces/1\n"
+        f"echo {device} > {space}/namespaces/1/device_path; echo 1 > {space}/namespaces/1/enable\n"
+        f"ln -s {top}/hosts/{host} {space}/allowed_hosts/{host}\nmkdir {port}\ncd {port}\n"
+        f"echo {family} > addr_adrfam; echo rdma > addr_trtype; echo {address} > addr_traddr; echo {NVME_PORT} > addr_trsvcid\n"
+        f"ln -s {space} subsystems/{NQN}",
+        f"[ ! -d {top} ] || {{ rm -f {port}/subsystems/{NQN} {space}/allowed_hosts/{host}; for d in {port} "
+        f"{space}/namespaces/1 {space} {top}/hosts/{host}; do [ ! -d $d ] || rmdir $d || exit 1; done; }}")
+
+
+def nvme_connect(address: str, host: str) -> Change:
+    """Prints the disk's path, which with native multipath is not named like the controller."""
+    options = (f"transport=rdma,traddr={address},trsvcid={NVME_PORT},nqn={NQN},hostnqn={host},"
+               f"hostid={host.rpartition(':')[2]}")
+    mine = f"grep -lx {NQN} /sys/class/nvme/*/subsysnqn 2> /dev/null"
+    return Change(
+        "nvme",
+        f"modprobe nvme-rdma\necho '{options}' > /dev/nvme-fabrics\n"
+        "for i in 1 2 3 4 5 6 7 8 9 10; do\n"
+        f"for s in $(grep -lx {NQN} /sys/class/nvme-subsystem/*/subsysnqn); do\n"
+        "for n in $(ls ${s%/subsysnqn} | grep -E '^nvme[0-9]+n[0-9]+$'); do [ ! -b /dev/$n ] || { echo /dev/$n; exit 0; }; "
+        "done; done\nsleep 0.5\ndone\nexit 1",
+        f"for c in $({mine}); do echo 1 > ${{c%/subsysnqn}}/delete_controller; done; true")
+
+
+def rnbd_export(device: str) -> Change:
+    """Its server exports a folder to everybody: one with nothing but that disk in it."""
+    folder = f"{FOLDER}/rnbd"
+    return Change("rnbd server",
+                  f"mkdir {folder}\nln -s {device} {folder}/null\n"
+                  f"modprobe rnbd_server dev_search_path={folder} port_nr={RNBD_PORT}",
+                  f"[ ! -e /sys/module/rnbd_server ] || rmmod rnbd_server; rm -rf {folder}")
+
+
+def rnbd_map(link: Link) -> Change:
+    line = (f"dest_port={RNBD_PORT} sessname={SESSION} path=ip:{link.client.address.ip}@ip:{link.server.address.ip} "
+            "device_path=null")
+    find = "ls -d /sys/block/rnbd*/rnbd 2> /dev/null"
+    return Change("rnbd client",
+                  f"modprobe rnbd_client\necho '{line}' > /sys/class/rnbd-client/ctl/map_device\n"
+                  f"for d in $({find}); do d=${{d%/rnbd}}; echo /dev/${{d##*/}}; done | tail -n 1",
+                  f"for d in $({find}); do grep -qx null $d/mapping_path && echo force > $d/unmap_device; done; true")

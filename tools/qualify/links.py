@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: GPL-2.0
+"""The links between two machines, and what may be done to them."""
+
+import ipaddress
+import json
+from dataclasses import dataclass
+
+from .probe import Address, Facts, Port
+
+
+@dataclass(frozen=True)
+class End:
+    port: Port
+    address: Address
+
+
+@dataclass(frozen=True)
+class Link:
+    number: int
+    client: End
+    server: End
+
+    @property
+    def name(self) -> str:
+        return f"link {self.number}"
+
+    @property
+    def path(self) -> str:
+        """As `ibnbd path` takes it."""
+        return f"{self.client.address.ip},{self.server.address.ip}"
+
+    @property
+    def folder(self) -> str:
+        """The path's name in sysfs."""
+        return f"ip:{self.client.address.ip}@ip:{self.server.address.ip}"
+
+    def end(self, side: str) -> End:
+        return self.client if side == "client" else self.server
+
+
+def find(server: Facts, client: Facts) -> list[Link]:
+    """A link for each pair of interfaces whose addresses are in one network; IPv4 first."""
+    ends = {facts.name: [End(port, address) for port in facts.ports for address in port.addresses]
+            for facts in (server, client)}
+    links: list[Link] = []
+    for version in (4, 6):
+        for near in ends["client"]:
+            for far in ends["server"]:
+                used = {end.port.interface for link in links for end in (link.client,)}
+                taken = {end.port.interface for link in links for end in (link.server,)}
+                if (near.address.address.version == version and near.address.address.network == far.address.address.network
+                        and near.port.interface not in used and far.port.interface not in taken):
+                    links.append(Link(len(links) + 1, near, far))
+    return links
+
+
+def named(server: Facts, client: Facts, pairs: list[str]) -> list[Link]:
+    """The links between these addresses, each pair `CLIENT,SERVER`. Raises ValueError."""
+    links = []
+    for number, pair in enumerate(pairs, 1):
+        addresses = pair.split(",")
+        if len(addresses) != 2:
+            raise ValueError(f"PATHS: {pair} is not CLIENT_ADDRESS,SERVER_ADDRESS")
+        links.append(Link(number, _end(client, addresses[0]), _end(server, addresses[1])))
+    return links
+
+
+def _end(facts: Facts, text: str) -> End:
+    wanted = str(ipaddress.ip_address(text))
+    for port in facts.ports:
+        for address in port.addresses:
+            if address.ip == wanted:
+                return End(port, address)
+    raise ValueError(f"PATHS: no active RDMA device of the {facts.name} has the address {text}; see `rdma link` there")
+
+
+def _stacked(facts: Facts, interface: str) -> set[str]:
+    """Interfaces below and above this one, at any distance."""
+    pairs = []
+    for line in facts.text("lower").splitlines():
+        upper, _, lower = line.removeprefix("/sys/class/net/").partition("/lower_")
+        pairs.append((upper, lower))
+    found, new = {interface}, {interface}
+    while new:
+        new = {other for pair in pairs for one, other in (pair, pair[::-1]) if one in found} - found
+        found |= new
+    return found - {interface}
+
+
+def _routes(facts: Facts) -> list[dict]:
+    """Two documents, of IPv4 and of IPv6, one behind the other."""
+    decoder, text, found = json.JSONDecoder(), facts.text("routes"), []
+    while text:
+        try:
+            routes, end = decoder.raw_decode(text)
+        except ValueError:
+            break
+        found += routes
+        text = text[end:].lstrip()
+    return found
+
+
+def in_the_way(facts: Facts, end: End) -> str | None:
+    """Why the interface at this end of a link must not be disturbed; None if it may."""
+    interface = end.port.interface
+    ssh = facts.text("ssh").split()
+    if len(ssh) != 4:
+        return "it is not known which interface the commands come by"
+    peer, own = ssh[0], ssh[2]
+    used = {address.interface for address in facts.addresses if address.ip == own}
+    if not used:
+        return "it is not known which interface the commands come by"
+    if interface in used or any(interface in _stacked(facts, one) for one in used):
+        return "the commands come by this interface"
+    if any(ipaddress.ip_address(peer) in address.address.network for address in facts.addresses
+           if address.interface == interface and address.address.version == ipaddress.ip_address(peer).version):
+        return "the commands come from its network"
+    if _stacked(facts, interface):
+        return "other interfaces are built on it, or it on them"
+    routes = [route for route in _routes(facts) if route.get("dev") == interface and route.get("protocol") != "kernel"]
+    if routes:
+        return "routes lead through it, which would be lost"
+    if any(address.dynamic and address.address.version == 4 for address in end.port.addresses):
+        return "its address comes from DHCP and may not come back"
+    own_addresses = {address.ip for address in end.port.addresses}
+    for line in facts.text("tcp").splitlines():
+        words = line.split()
+        if len(words) >= 4 and words[2].rpartition(":")[0].strip("[]").partition("%")[0] in own_addresses:
+            return "other programs have connections over it"
+    pairs = facts.json("queue_pairs")
+    if pairs is None:
+        return "`rdma resource show qp` does not say who uses RDMA"
+    if any(pair.get("type") == "RC" for pair in pairs):
+        return "others use RDMA on this machine"
+    return None

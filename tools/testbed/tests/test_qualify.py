@@ -1,0 +1,452 @@
+# SPDX-License-Identifier: GPL-2.0
+"""The parts of `make qualify` that need no machine: answers, refusals, plans, the record of changes, reports; and a whole
+run on machines that only answer."""
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+
+import pytest
+
+from qualify import __main__ as command
+from qualify import causes, changes, checks, failover, links, loads, machine, options, parts, plan, probe, report, results, undo
+from qualify.machine import Answer, Failed, Unreachable
+from qualify.results import FAILED, PASSED, SKIPPED, Outcome, Scrub, Step
+from qualify.undo import Change
+
+MODULES = "ibtrs_core 0.1.0\nibtrs_server 0.1.0\nibnbd_server 0.1.0\nibtrs_client 0.1.0\nibnbd_client 0.1.0\nnull_blk \nloop \nnf_tables "
+
+
+def interfaces(side: int, dynamic: bool = False) -> str:
+    def link(name: str, address: str, mtu: int = 9000, **more) -> dict:
+        return {"ifname": name, "mtu": mtu, "addr_info": [{"local": address, "prefixlen": 24, "scope": "global", **more}]}
+    return json.dumps([link("eth0", f"192.168.1.{side}", 1500), link("eth1", f"10.0.1.{side}"),
+                       link("eth2", f"10.0.2.{side}", dynamic=dynamic)])
+
+
+def sections(side: str, **other: str) -> dict[str, str]:
+    number = 1 if side == "server" else 2
+    found = {
+        "uid": "0", "kernel": "7.3.4", "host": f"box-{side}", "boot": f"boot-{side}", "os": "Debian", "processor": "cpu",
+        "processors": "4", "time": "100.0", "uptime": "50.5", "memory": "MemAvailable: 4194304 kB", "io_uring": "0",
+        "programs": "\n".join(probe.PROGRAMS), "versions": "ibnbd 0.1.0\nfio-3.33", "loaded": "ext4", "modules": MODULES,
+        "ssh": f"192.168.1.9 50000 192.168.1.{number} 22",
+        "rdma": json.dumps([{"ifname": f"rxe{n}/1", "state": "ACTIVE", "netdev": f"eth{n + 1}"} for n in (0, 1)]),
+        "devices": "rxe0|rxe|||2.5 Gb/sec|\nrxe1|rxe|||2.5 Gb/sec|", "queue_pairs": "[]", "addresses": interfaces(number),
+        "routes": '[{"dst":"10.0.1.0/24","dev":"eth1","protocol":"kernel"}]\n[]', "neighbours": "[]", "keep": "", "lower": "", "tcp": "",
+        "left": "", "search_path": ""}
+    return found | other
+
+
+def facts(side: str, **other: str) -> probe.Facts:
+    return probe.parse(side, answer(side, **other))
+
+
+def answer(side: str, **other: str) -> str:
+    return "".join(f"\n== {name}\n{text}\n" for name, text in sections(side, **other).items())
+
+
+def pair(**of_client: str) -> list[links.Link]:
+    return links.find(facts("server"), facts("client", **of_client))
+
+
+# What machines say.
+
+def test_what_a_machine_says_is_read():
+    server = facts("server", io_uring="2")
+    assert server.free_mib == 4096 and server.engine == "libaio" and facts("server").engine == "io_uring"
+    assert server.modules["ibnbd_server"] == "0.1.0" and server.modules["loop"] == ""
+    assert [(port.device, port.interface, port.driver, port.mtu) for port in server.ports] == [
+        ("rxe0", "eth1", "rxe", 9000), ("rxe1", "eth2", "rxe", 9000)]
+    assert facts("server", rdma="nothing").ports == [] and server.items("clients", "clients") == []
+    down = json.dumps([{"ifname": "rxe0/1", "state": "DOWN", "netdev": "eth1"}])
+    assert facts("server", rdma=down).ports == []
+
+
+def test_the_script_runs_where_there_is_nothing():
+    said = subprocess.run(["sh", "-c", probe.SCRIPT], capture_output=True, text=True, timeout=60)
+    assert said.returncode == 0
+    here = probe.parse("server", said.stdout)
+    assert here.text("kernel") == os.uname().release and here.free_mib > 0 and here.text("uid").isdigit()
+
+
+def test_links_are_pairs_of_addresses_in_one_network():
+    found = pair()
+    assert [link.path for link in found] == ["10.0.1.2,10.0.1.1", "10.0.2.2,10.0.2.1"]
+    assert found[1].folder == "ip:10.0.2.2@ip:10.0.2.1"
+    alone = pair(addresses=interfaces(2).replace("10.0.2.", "10.0.9."))
+    assert [link.path for link in alone] == ["10.0.1.2,10.0.1.1"]
+    named = links.named(facts("server"), facts("client"), ["10.0.2.2,10.0.1.1"])
+    assert named[0].client.port.interface == "eth2" and named[0].server.port.interface == "eth1"
+    for wrong in ("10.0.1.2", "10.0.1.2,10.0.7.7", "x,y"):
+        with pytest.raises(ValueError):
+            links.named(facts("server"), facts("client"), [wrong])
+
+
+# Refusals.
+
+@pytest.mark.parametrize("change, words", [
+    ({"uid": "1000"}, "do not run as root"), ({"programs": "ip"}, "apt install fio"),
+    ({"modules": "loop "}, "Install ibtrs-dkms for this kernel"), ({"rdma": "[]"}, "rdma link add rxe0"),
+    ({"memory": "MemAvailable: 102400 kB"}, "smaller scratch disk"), ({"left": undo.FOLDER}, "CLEAN=yes")])
+def test_a_machine_that_cannot_be_tried_is_told_what_to_do(change, words):
+    assert any(words in reason for reason in checks.machine(facts("server", **change), 256))
+    assert checks.machine(facts("server"), 256) == []
+
+
+def test_others_are_not_disturbed():
+    assert checks.in_use(facts("server"), facts("client")) == []
+    used = facts("server", clients='{"clients":[{"session":"web1"}]}', exports='{"configfs":[{"name":"d"}]}', search_path="/x")
+    mapping = facts("client", list='{"disks":[{"name":"ibnbd0"}]}')
+    said = checks.in_use(used, mapping)
+    assert len(said) == 4 and "web1" in said[0] and "ibnbd0" in said[3]
+
+
+def test_two_machines_that_do_not_go_together():
+    server, client = facts("server"), facts("client")
+    assert checks.together(server, client, pair(), 0.1) == checks.Findings()
+    assert "one machine" in checks.together(server, facts("client", boot="boot-server"), pair(), 0).errors[0]
+    assert "PATHS=" in checks.together(server, client, [], 0).errors[0]
+    assert checks.together(server, client, pair(), 60).warnings == [
+        "the clocks differ by 60 s: times in logs cannot be compared; run NTP"]
+    assert "one link only" in checks.together(server, client, pair()[:1], 0).warnings[0]
+    small = pair(addresses=interfaces(2).replace("9000", "1500"))
+    assert "MTU is 9000 at the server and 1500" in checks.together(server, client, small, 0).warnings[0]
+    other = facts("client", modules=MODULES.replace("ibnbd_client 0.1.0", "ibnbd_client 0.2.0"))
+    assert checks.together(server, other, pair(), 0).errors and checks.together(server, other, pair(), 0).warnings
+    assert checks.offset(0, facts("server", time="110"), client, 4) == 6
+    assert checks.offset(0, facts("server", time=""), client, 4) is None
+
+
+FREE = {"path": "/dev/sdb", "block": "yes", "read_only": "0", "numbers": "8:16", "mounts": "8:1\n0:23", "exclusive": "yes"}
+
+
+@pytest.mark.parametrize("change, erase, words", [
+    ({}, False, None), ({"block": ""}, True, "no block device"), ({"read_only": "1"}, True, "read-only"),
+    ({"numbers": "8:16\n8:1"}, True, "mounted"), ({"swaps": "/dev/sdb2"}, True, "swaps"),
+    ({"holders": "md0"}, True, "part of md0"), ({"exclusive": "no"}, True, "in use"),
+    ({"exclusive": ""}, True, "perl-base"),
+    ({"signatures": "ext4"}, False, "not empty: it has ext4"), ({"signatures": "ext4"}, True, None),
+    ({"partitions": "1"}, False, "partitions")])
+def test_a_named_disk_is_written_to_only_if_nobody_needs_it(change, erase, words):
+    found = checks.disk(probe.Facts("server", FREE | change), "/dev/sdb", erase)
+    assert (found == []) if words is None else words in found[0]
+
+
+def test_the_script_of_the_disk_runs():
+    said = subprocess.run(["sh", "-c", checks.DISK_SCRIPT.format(disk="/nonesuch")], capture_output=True, text=True)
+    assert said.returncode == 0
+    assert "no block device" in checks.disk(probe.parse("server", said.stdout), "/nonesuch", True)[0]
+
+
+@pytest.mark.parametrize("change, words", [
+    ({}, None), ({"ssh": ""}, "not known"), ({"ssh": "192.168.1.9 1 192.168.7.7 22"}, "not known"),
+    ({"ssh": "10.0.2.9 50000 10.0.2.2 22"}, "come by this interface"),
+    ({"ssh": "10.0.2.9 50000 192.168.1.2 22"}, "come from its network"),
+    ({"lower": "/sys/class/net/eth0/lower_eth2"}, "come by this interface"),
+    ({"lower": "/sys/class/net/bond0/lower_eth2"}, "built on it"),
+    ({"routes": '[]\n[{"dst":"default","dev":"eth2","protocol":"static"}]'}, "routes"),
+    ({"addresses": interfaces(2, dynamic=True)}, "DHCP"),
+    ({"tcp": "0 0 10.0.2.2:2049 10.0.2.1:900"}, "connections"), ({"tcp": "0 0 [::1]:2049 [::1]:900"}, None),
+    ({"queue_pairs": '[{"type":"RC"}]'}, "use RDMA"), ({"queue_pairs": "?"}, "does not say")])
+def test_an_interface_that_is_needed_is_not_disturbed(change, words):
+    client = facts("client", **change)
+    found = links.in_the_way(client, links.find(facts("server"), client)[1].client)
+    assert (found is None) if words is None else words in found
+
+
+# Causes.
+
+def test_causes_are_left_out_where_they_cannot_be_undone():
+    found = {cause.name: cause for cause in causes.all_of(facts("server"), facts("client"), pair(), {"e": "/dev/x"})}
+    assert not [cause.name for cause in found.values() if cause.skipped]
+    loaded = facts("server", loaded="ibnbd_server", programs="ip", devices="rxe1|mlx5_core|||100 Gb/sec|")
+    found = {cause.name: cause.skipped for cause in causes.all_of(
+        loaded, facts("client"), links.find(loaded, facts("client")), {"e": "/dev/x"})}
+    assert "was loaded before the run" in found["server's modules loaded again"]
+    assert "do not pass the network stack" in found["packets lost in silence"]
+
+
+def test_a_port_that_went_down_is_as_before():
+    client = facts("client", neighbours='[{"dst":"10.0.2.1","dev":"eth2","lladdr":"52:54:00:00:02:01"},'
+                                        '{"dst":"10.0.1.1","dev":"eth1","lladdr":"52:54:00:00:01:01"}]')
+    change = causes.port_down(client, pair()[1]).change
+    assert change.urgent and "ip link set eth2 down" in change.do
+    assert "ip neigh replace 10.0.2.1 lladdr 52:54:00:00:02:01 dev eth2 nud permanent" in change.undo
+    assert "echo 0 > /proc/sys/net/ipv6/conf/eth2/keep_addr_on_down" in change.undo
+    kept = facts("client", keep="/proc/sys/net/ipv6/conf/eth2/keep_addr_on_down:1")
+    assert "echo 1 > /proc/sys/net/ipv6/conf/eth2/keep_addr_on_down" in causes.port_down(kept, pair()[1]).change.undo
+    assert "10.0.1.1" not in change.undo and "rdma link add rxe1 type rxe netdev eth2" in change.undo
+
+
+def test_every_undo_is_one_line_and_can_be_run_where_nothing_was_made():
+    made = [changes.modules(facts("server")), changes.scratch(32), changes.null_disk(4), changes.key("server"), changes.host(),
+            changes.export("e", "/dev/x y"), changes.mapped("e", pair()), changes.load("true"),
+            changes.nvme_export("/dev/x", "fd00::1", "nqn.h:uuid:1"), changes.nvme_connect("10.0.1.1", "nqn.h:uuid:1"),
+            changes.rnbd_export("/dev/x"), changes.rnbd_map(pair()[0])]
+    every = causes.all_of(facts("server"), facts("client"), pair(), {"e": "/dev/x"})
+    for change in made + [cause.change for cause in every] + [cause.also for cause in every if cause.also]:
+        for script in (undo.make(change), undo.take_back(change), change.undo):
+            assert subprocess.run(["sh", "-n", "-c", script]).returncode == 0, script
+    for change in (made[1], made[2], *made[7:]):
+        assert subprocess.run(["sh", "-c", change.undo]).returncode == 0, change.undo
+
+
+# The record of changes.
+
+@pytest.fixture
+def record(tmp_path):
+    folder = str(tmp_path / "record")
+
+    def sh(script: str) -> subprocess.CompletedProcess:
+        return subprocess.run(["sh", "-c", script], capture_output=True, text=True)
+    assert sh(undo.begin(folder)).returncode == 0
+    return folder, sh
+
+
+def made(tmp_path, name: str, **more) -> Change:
+    return Change(name, f"touch {tmp_path}/{name}", f"rm {tmp_path}/{name} && echo {name} >> {tmp_path}/order", **more)
+
+
+def test_changes_are_taken_back_in_the_reverse_order(record, tmp_path):
+    folder, sh = record
+    for name in ("one", "two", "three"):
+        assert sh(undo.make(made(tmp_path, name), folder)).returncode == 0
+    assert sh(undo.take_back(made(tmp_path, "two"), folder)).returncode == 0
+    assert sh(undo.take_back(made(tmp_path, "two"), folder)).returncode == 0
+    assert sh(undo.clean(folder=folder)).returncode == 0
+    assert (tmp_path / "order").read_text().split() == ["two", "three", "one"]
+    assert not os.path.exists(folder) and sh(undo.clean(folder=folder)).returncode == 0
+
+
+def test_a_change_that_failed_is_recorded_before(record, tmp_path):
+    folder, sh = record
+    change = dataclasses.replace(made(tmp_path, "half"), do=f"touch {tmp_path}/half; false; touch {tmp_path}/never")
+    assert sh(undo.make(change, folder)).returncode != 0 and not (tmp_path / "never").exists()
+    assert sh(undo.clean(folder=folder)).returncode == 0 and not (tmp_path / "half").exists()
+
+
+def test_what_disturbs_the_network_is_taken_back_first(record, tmp_path):
+    folder, sh = record
+    for change in (made(tmp_path, "net", urgent=True), made(tmp_path, "disk")):
+        assert sh(undo.make(change, folder)).returncode == 0
+    assert sh(undo.clean(urgent_only=True, folder=folder)).returncode == 0
+    assert (tmp_path / "disk").exists() and not (tmp_path / "net").exists()
+
+
+def test_what_cannot_be_taken_back_stays_recorded_and_is_reported(record, tmp_path):
+    folder, sh = record
+    for change in (Change("bad", "true", "echo because; exit 1"), made(tmp_path, "good")):
+        assert sh(undo.make(change, folder)).returncode == 0
+    said = sh(undo.clean(folder=folder))
+    assert said.returncode == 1 and said.stdout == "bad: because\n" and not (tmp_path / "good").exists()
+    assert sh(undo.begin(folder)).returncode != 0
+
+
+def test_an_urgent_change_is_taken_back_even_if_nobody_asks(record, tmp_path, monkeypatch):
+    folder, sh = record
+    monkeypatch.setattr(undo, "GUARD_S", 1)
+    assert sh(undo.make(made(tmp_path, "net", urgent=True), folder)).returncode == 0
+    assert (tmp_path / "net").exists()
+    for _ in range(100):
+        if (tmp_path / "order").exists():
+            break
+        subprocess.run(["sleep", "0.1"])
+    assert not (tmp_path / "net").exists()
+
+
+def test_a_change_of_several_lines_cannot_be_recorded():
+    with pytest.raises(ValueError):
+        undo.make(Change("x", "true", "one\ntwo"))
+
+
+# ssh.
+
+LOCAL = """sh -c 'eval "$1"'"""
+
+
+def test_a_command_runs_as_root_or_by_sudo(tmp_path):
+    one = machine.Machine("server", "host", machine.transport(LOCAL, tmp_path))
+    assert one.run("echo 'a b' \"$1\"; cat", stdin="c").text == "a b \nc"
+    with pytest.raises(Failed, match="server: no luck"):
+        one.run("echo no luck >&2; exit 3")
+    with pytest.raises(Unreachable, match="does not connect"):
+        one.run("exit 255")
+    with pytest.raises(Failed, match="not done within"):
+        one.run("sleep 5", timeout=0.2)
+    assert machine.transport("ssh -F x", tmp_path)[:3] == ["ssh", "-F", "x"]
+    assert "ControlMaster=auto" in machine.transport(machine.DEFAULT, tmp_path)
+
+
+# Figures.
+
+FIO = {"jobs": [{"error": 0, "write": {"iops": 500.0, "bw_bytes": 2048000, "lat_ns": {"mean": 90000.0, "max": 812_000_000},
+                                       "clat_ns": {"percentile": {"99.000000": 150000}}},
+                 "read": {"iops": 900.0, "bw_bytes": 4096000, "lat_ns": {"mean": 80000.0, "max": 1}, "clat_ns": {}}}]}
+TEXT = "fio: this and that\n" + json.dumps(FIO)
+
+
+def test_figures_of_fio():
+    assert loads.figures(TEXT, "write").json() == {"iops": 500, "mib_s": 2.0, "mean_us": 90, "p99_us": 150}
+    assert loads.figures(TEXT, "read").p99_us == 0 and loads.longest_ms(TEXT) == 812 and loads.errors(TEXT) == 0
+    assert loads.rates("200, 101, 1, 0, 0\n400, 99, 0, 0, 0\n600, 0, 1, 0, 0\n") == [[0.2, 101.0], [0.6, 0.0]]
+    job = loads.data(loads.DATA[3], "/dev/ibnbd0", "libaio", 32, 5)
+    assert "--size=32m" in job and "--randseed=5" in job and "--ioengine=libaio" in job
+
+
+# The document and the report.
+
+def test_nothing_in_the_document_says_whose_machines_they_were(tmp_path):
+    outcome = Outcome("2026-01-01 12:00", "0.1.0", machines={"server": {"firmware": "227.0.133.0"}}, steps=[Step(
+        "check", "x", FAILED, 1, "box-server: 10.0.1.1 and fd00:0:0:1::2 by 52:54:00:00:01:02, wwn-0x5000c500a1b2c3d4, "
+        f"{'ab' * 32}, /dev/disk/by-id/ata-X_123, 0001:0002:0003:0004, admin.box-server.org at 12:03")])
+    scrub = Scrub({"box-server": "server"})
+    text = json.dumps(results.save(outcome, scrub, tmp_path / "r.json"))
+    for secret in ("box-server:", "10.0.1.1", "fd00", "52:54", "5000c5", "abab", "ata-X", "0002"):
+        assert secret not in text, secret
+    assert "227.0.133.0" in text and "server: [address] and [address] by [mac]" in text and "12:00" in text
+    kept = json.dumps(results.save(outcome, Scrub({"box-server": "server"}, keep_names=True), tmp_path / "r.json"))
+    assert "box-server: 10.0.1.1" in kept and "5000c5" not in kept and "abab" not in kept
+    with pytest.raises(ValueError):
+        results.load({"schema": 99})
+
+
+def test_a_report_is_made_of_the_document():
+    outcome = Outcome("now", "0.1.0", steps=[
+        Step("failover", "port | down", PASSED, 1, "fine",
+             {"longest_ms": 812.0, "rates": [[0, 500], [1, 0]], "marks": {"begins": 0.5}}),
+        Step("bench", "NVMe-oF", SKIPPED, 0, "no <module>")],
+        machines={"server": {"kernel": "7.3.4"}}, links={"link 1": {"client: MTU": 9000}},
+        bench={"read 4k depth 1": {"ibnbd": loads.figures(TEXT, "read").json()}}, warnings=["a & b"])
+    page = report.page(outcome)
+    assert page.count("<svg") == 3 and "no &lt;module&gt;" in page and "a &amp; b" in page
+    assert "1 passed, 0 failed, 1 skipped" in page
+    assert outcome.passed and not dataclasses.replace(outcome, interrupted=True).passed and not Outcome().passed
+    outcome.steps.append(Step("data", "x", FAILED, 0, "wrong byte"))
+    assert not outcome.passed and "wrong byte" in report.page(outcome)
+    document = json.loads(json.dumps(outcome.document()))
+    assert document["passed"] is False and results.load(document) == outcome
+
+
+def test_options():
+    assert tuple(parts.PARTS) == options.PARTS
+    found = options.parse("--server s --client c --disk  --erase  --short yes --paths".split(" ") + ["a,b c,d"])
+    assert found.short and found.paths == ("a,b", "c,d") and not found.erase and found.ssh == machine.DEFAULT
+    for wrong in (["--server", "s"], "--server s --client c --erase yes".split(), "--server s --client c --size-mib 8".split(),
+                  "--server s --client c --short perhaps".split()):
+        with pytest.raises(SystemExit):
+            options.parse(wrong)
+
+
+# Whole runs.
+
+class Answering(machine.Machine):
+    """Both machines of a run: `said` are all commands. Everything goes well unless `other` knows better."""
+
+    USUAL = {"ibnbd check": '{"findings":[]}', "losetup --find": "/dev/loop0", "mkdir /sys/kernel/config/nullb": "/dev/nullbqualify",
+             "ibnbd map": "/dev/ibnbd0", "sha256sum": "ff  -", "max_bytes": "4096", "awk '{print $5}'": "1", "fio.out": TEXT,
+             "fio --name": TEXT, "fio_iops": "200, 101, 1, 0, 0"}
+
+    def __init__(self, name, other=lambda name, command: None):
+        super().__init__(name, f"root@{name}", ["none"])
+        self.other, self.said = other, []
+
+    def run(self, command, stdin="", timeout=120, check=True):
+        self.said.append(command)
+        text = self.other(self.name, command)
+        if text is None:
+            text = self.usual(command)
+        found = text if isinstance(text, Answer) else Answer(text, "", 0)
+        if check and not found.ok:
+            raise Failed(f"{self.name}: {found.errors}")
+        return found
+
+    def usual(self, command: str) -> str:
+        if command == probe.SCRIPT:
+            return answer(self.name)
+        if "ibnbd paths" in command and "path drain" not in command:
+            return json.dumps({"paths": [{"name": link.folder, "side": "client", "state": "connected"} for link in pair()]})
+        for words, text in self.USUAL.items():
+            if words in command and "printf '%s\\n' 'load" not in command:
+                return text
+        return ""
+
+
+def whole(tmp_path, monkeypatch, other=lambda name, command: None, **more):
+    monkeypatch.setattr("time.sleep", lambda _seconds: None)
+    monkeypatch.setattr(failover, "observe", lambda run, cause, step: None)
+    machines = {name: Answering(name, other) for name in ("server", "client")}
+    monkeypatch.setattr(command, "Machine", lambda name, host, words: machines[name])
+    monkeypatch.setattr(command, "_on_signals", lambda handler: None)
+    words = {"server": "s", "client": "c", "short": "yes", "folder": tmp_path, **more}
+    status = command.main([word for name, value in words.items() for word in (f"--{name}", str(value))])
+    return status, machines
+
+
+def test_a_run_that_passes(tmp_path, monkeypatch, capsys):
+    status, machines = whole(tmp_path, monkeypatch)
+    said = capsys.readouterr().out
+    document = json.loads((tmp_path / "qualify.json").read_text())
+    assert status == 0 and document["passed"], said
+    assert "==> passed" in said and (tmp_path / "qualify.html").read_text().startswith("<!doctype html>")
+    assert {step["part"] for step in document["steps"]} == {"set-up", *options.PARTS, "kernel log"}
+    assert document["bench"]["read 4k depth 1"]["ibnbd"]["iops"] == 900
+    for one in machines.values():
+        assert one.said[-1] == undo.clean()
+    # Each step that was planned has run, in that order.
+    planned = plan.Plan.of(options.parse(["--server", "s", "--client", "c", "--short", "yes"]), facts("server"), facts("client"),
+                           pair())
+    assert [(step["part"], step["name"]) for step in document["steps"]] == [(step.part, step.name) for step in planned.steps]
+    assert said.count("min left") == len(document["steps"])
+
+
+def test_a_dry_run_changes_nothing(tmp_path, monkeypatch, capsys):
+    def other(name, command):
+        return answer("server", **FREE) if "wipefs --no-act" in command else None
+    status, machines = whole(tmp_path, monkeypatch, other, **{"dry-run": "yes", "disk": "/dev/sdb"})
+    assert status == 0 and not (tmp_path / "qualify.json").exists()
+    assert machines["client"].said == [probe.SCRIPT] and len(machines["server"].said) == 2
+    said = capsys.readouterr().out
+    assert "OF /dev/sdb ARE OVERWRITTEN" in said and "failover: server drained" in said
+
+
+def test_a_machine_without_the_modules_is_left_alone(tmp_path, monkeypatch, capsys):
+    def other(name, command):
+        return answer(name, modules="loop ") if command == probe.SCRIPT and name == "client" else None
+    status, machines = whole(tmp_path, monkeypatch, other)
+    assert status == 2 and "client: ibtrs_core, ibtrs_client, ibnbd_client cannot be loaded" in capsys.readouterr().err
+    assert [one.said for one in machines.values()] == [[probe.SCRIPT], [probe.SCRIPT]]
+
+
+def test_a_wrong_byte_fails_the_run_and_the_rest_goes_on(tmp_path, monkeypatch, capsys):
+    def other(name, command):
+        if "--bs=64k" in command:
+            return Answer(TEXT.replace('"error": 0', '"error": 84'), "verify: bad magic", 1)
+        return None
+    status, _machines = whole(tmp_path, monkeypatch, other)
+    document = json.loads((tmp_path / "qualify.json").read_text())
+    failed = [step for step in document["steps"] if step["status"] == FAILED]
+    assert status == 1 and [step["name"] for step in failed] == ["scratch disk, 64 KiB, depth 8"]
+    assert "bad magic" in failed[0]["said"]
+    assert document["steps"][-1]["part"] == "kernel log"
+
+
+def test_an_interrupted_run_is_cleaned_up(tmp_path, monkeypatch):
+    def other(name, said):
+        if "blkdiscard" in said and "command -v" not in said:
+            raise command.Interrupted(signal.SIGINT)
+        return None
+    status, machines = whole(tmp_path, monkeypatch, other)
+    assert status == 130 and json.loads((tmp_path / "qualify.json").read_text())["interrupted"]
+    for one in machines.values():
+        assert one.said[-2:].count(undo.clean()) == 1
+
+
+def test_the_record_of_another_run_is_left_alone(tmp_path, monkeypatch):
+    def other(name, said):
+        return Answer("", "File exists", 1) if said == undo.begin() and name == "client" else None
+    status, machines = whole(tmp_path, monkeypatch, other)
+    assert status == 1 and machines["server"].said[-1] == undo.clean()
+    assert not [said for said in machines["client"].said if "tac " in said]
