@@ -20,7 +20,7 @@ KERNEL_BUILD=(gcc libc6-dev flex bison bc libelf-dev libssl-dev pahole perl cpio
 DEMO=(busybox-static bash-static python3 procps fio iproute2 rdma-core ibverbs-providers kmod xz-utils gcc libc6-dev make keyutils)
 GUESTS=(python3-pytest python3-pytest-xdist python3-pyverbs perftest nvme-cli mdadm lvm2 cryptsetup-bin hdparm fdisk
 	e2fsprogs xfsprogs wireguard-tools wpasupplicant shellcheck mandoc liburing-dev librdmacm-dev
-	libibverbs-dev libzmq3-dev libnng-dev python3-sphinx python3-myst-parser)
+	libibverbs-dev libzmq3-dev libnng-dev python3-sphinx python3-myst-parser openssh-server openssh-client)
 BENCH=(python3-matplotlib)
 VERSIONS=(libdw-dev)
 STOCK_TOOLS=(mmdebstrap debian-archive-keyring kmod xz-utils)

@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import os
 import shutil
+import socket
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -43,6 +44,12 @@ class Boot:
 def _mac(link: int, side: int) -> str:
     """The hardware address of the server's (1) or the client's (2) end."""
     return f"52:54:00:00:{link:02x}:{side:02x}"
+
+
+def _free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
 
 
 def _run_folder() -> Path:
@@ -313,6 +320,27 @@ class Installed(Pair):
 
     def network(self, name: str) -> list[str]:
         return ["systemctl start network-online.target"]
+
+
+class Reachable(Pair):
+    """A pair that the host reaches by ssh: each guest has one more interface, on which there is nothing else, and
+    whose port 22 is a port of the host."""
+
+    ADDRESS = "10.9.0.15"
+
+    def __init__(self, flavour: str, **options):
+        self.ports = {name: _free_port() for name in self.names}
+        super().__init__(flavour, **options)
+
+    def _nics(self, name: str) -> list[list[str]]:
+        forward = f"hostfwd=tcp:127.0.0.1:{self.ports[name]}-{self.ADDRESS}:22"
+        return [*super()._nics(name),
+                ["-netdev", f"user,id=outside,net=10.9.0.0/24,restrict=on,{forward}",
+                 "-device", "virtio-net-pci,id=nicoutside,netdev=outside,romfile="]]
+
+    def network(self, name: str) -> list[str]:
+        nic = f"eth{self.links}"
+        return [*super().network(name), f"ip link set {nic} up", f"ip addr replace {self.ADDRESS}/24 dev {nic}"]
 
 
 class Trio(Pair):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The fixtures of the scenarios: `pair` (server and client), `trio` (two servers and a client),
-`solo`, and, on Debian's kernel only, `debian` (a pair with systemd) and `installed` (a pair with
+"""The fixtures of the scenarios: `pair` (server and client), `reachable` (a pair with ssh), `trio` (two servers and a
+client), `solo`, and, on Debian's kernel only, `debian` (a pair with systemd) and `installed` (a pair with
 our packages).
 
 Scenarios that ask for the same kind of guests share them, even across files, one kind at a time.
@@ -24,7 +24,7 @@ import pytest
 import rotation
 
 from testbed import boots, judge, paths
-from testbed.lab import RDMA_MODULES, Debian, Installed, Lab, Pair, Solo, Trio
+from testbed.lab import RDMA_MODULES, Debian, Installed, Lab, Pair, Reachable, Solo, Trio
 from testbed.reset import reset
 from testbed.stack import STACKS, Stack
 
@@ -48,7 +48,7 @@ MARKERS = {
 # How many batches the files that want the same guests are dealt to.  Guests take
 # their time to boot; those that check themselves also to be asked for leaks.
 BATCHES = {"debug": 2, "fast": 8, "stock": 8}
-KINDS: dict[str, type[Lab]] = {"pair": Pair, "solo": Solo, "trio": Trio, "debian": Debian,
+KINDS: dict[str, type[Lab]] = {"pair": Pair, "solo": Solo, "trio": Trio, "reachable": Reachable, "debian": Debian,
                                "installed": Installed}
 
 
@@ -253,6 +253,12 @@ def pair(request) -> Pair:
 @pytest.fixture
 def trio(request) -> Trio:
     """Three guests: `server, second, client = trio`."""
+    return _lab(request)
+
+
+@pytest.fixture
+def reachable(request) -> Reachable:
+    """A pair that the host can reach by ssh; ssh.py starts its servers."""
     return _lab(request)
 
 
