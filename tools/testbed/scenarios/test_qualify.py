@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: GPL-2.0
+"""`make qualify` on two guests, by ssh as users have it. It leaves nothing behind, and touches no disk that was not
+named."""
+
+import json
+import os
+import signal
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from testbed import ssh
+from testbed.lab import wait_for
+from testbed.paths import TOP
+from testbed.tool import Tool
+
+pytestmark = [pytest.mark.links(2), pytest.mark.fast, pytest.mark.long]
+
+# Small enough for emulated guests.
+SMALL = {"SIZE_MIB": "48", "SHORT": "yes"}
+# What a run makes, by commands that find nothing of it.
+NOTHING_LEFT = ("[ ! -e /run/ibnbd-qualify ] && [ ! -e /dev/shm/ibnbd-qualify.img ] && [ ! -e /sys/module/ibtrs_core ] && "
+                "[ -z \"$(losetup --list --noheadings)\" ] && [ -z \"$(ls -d /sys/block/ibnbd* /sys/block/rnbd* "
+                "/sys/kernel/config/nullb/nullbqualify /sys/kernel/config/nvmet/subsystems/* 2> /dev/null)\" ]")
+
+
+@dataclass
+class Qualify:
+    """The command on the host, and the folder of its report."""
+
+    ssh: str
+    folder: Path
+
+    def words(self, **variables: str) -> list[str]:
+        found = {"SERVER": "server", "CLIENT": "client", "SSH": self.ssh, "REPORT": str(self.folder), **SMALL, **variables}
+        return ["make", "--no-print-directory", "-C", str(TOP), "qualify", *(f"{name}={value}" for name, value in found.items())]
+
+    def __call__(self, **variables: str) -> tuple[int, str]:
+        done = subprocess.run(self.words(**variables), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=1200)
+        print(done.stdout)
+        return done.returncode, done.stdout
+
+    def document(self) -> dict:
+        return json.loads((self.folder / "qualify.json").read_text())
+
+    def steps(self, part: str) -> dict[str, str]:
+        return {step["name"]: step["status"] for step in self.document()["steps"] if step["part"] == part}
+
+
+@pytest.fixture
+def qualify(reachable, tmp_path):
+    for guest in reachable:
+        Tool(guest)
+    yield Qualify(ssh.serve(reachable), tmp_path)
+    # A scenario that has failed leaves no guests.
+    for guest in filter(lambda guest: guest.alive, reachable):
+        assert guest.ok(NOTHING_LEFT), guest.run("cat /run/ibnbd-qualify/undo; lsblk; lsmod", check=False)
+
+
+def passed(qualify: Qualify, said: tuple[int, str]) -> None:
+    status, text = said
+    assert status == 0 and qualify.document()["passed"] and "==> passed" in text, text
+    page = (qualify.folder / "qualify.html").read_text()
+    assert page.startswith("<!doctype html>") and "10.0.1." not in page + json.dumps(qualify.document())
+
+
+def test_data_and_operations_touch_the_named_disk_only(reachable, qualify):
+    server = reachable.server
+    named, other = server.null_blk("nullb0", size_mb=64), server.null_blk("nullb1", size_mb=32)
+    server.run(f"dd if=/dev/urandom of={other} bs=1M count=32 oflag=direct status=none")
+    before = server.run(f"sha256sum {other}")
+    passed(qualify, qualify(ONLY="check,data,operations", DISK=named))
+    assert qualify.steps("operations") == dict.fromkeys(
+        ("flush", "discard", "write zeroes", "resize", "unmap and map again"), "passed")
+    assert qualify.steps("data")["named disk, the same on the server"] == "passed"
+    assert server.run(f"sha256sum {other}") == before
+    assert not server.ok(f"cmp -s -n 1048576 {named} /dev/zero")
+    for number in range(2):
+        server.remove_null_blk(f"nullb{number}")
+
+
+def test_failover_by_each_cause(reachable, qualify):
+    passed(qualify, qualify(ONLY="failover"))
+    found = qualify.steps("failover")
+    # Guests have no nftables in the kernel.
+    assert found.pop("packets lost in silence") in ("passed", "skipped")
+    assert len(found) == 7 and set(found.values()) == {"passed"}, found
+    moved = {step["name"]: step["values"] for step in qualify.document()["steps"] if step["part"] == "failover"}
+    assert moved["server drained"]["longest_ms"] > 500 and moved["server drained"]["rates"]
+
+
+def test_bench_beside_others(reachable, qualify):
+    passed(qualify, qualify(ONLY="bench"))
+    document = qualify.document()
+    connected = qualify.steps("bench")
+    wanted = {"ibnbd", "on the server"} | {name for name in ("NVMe-oF", "RNBD") if connected[f"connect {name}"] == "passed"}
+    assert connected["connect NVMe-oF"] == "passed"
+    assert len(document["bench"]) == 8 and all(set(found) == wanted for found in document["bench"].values()), document["bench"]
+    assert all(figures["iops"] > 0 for found in document["bench"].values() for figures in found.values())
+
+
+@pytest.mark.thorough
+def test_all_of_it(reachable, qualify):
+    passed(qualify, qualify())
+
+
+def test_a_machine_without_the_modules_is_told_what_to_do(reachable, qualify):
+    reachable.client.run("mount -t tmpfs none /lib/modules")
+    try:
+        status, said = qualify()
+    finally:
+        reachable.client.run("umount /lib/modules")
+    assert status == 2 and "client: ibtrs_core, ibtrs_client, ibnbd_client cannot be loaded" in said
+    assert "Install ibtrs-dkms" in said and "nothing was changed" in said and not qualify.folder.joinpath("qualify.json").exists()
+
+
+def test_a_disk_with_something_on_it_is_refused(reachable, qualify):
+    server = reachable.server
+    disk = server.null_blk("nullb0", size_mb=64)
+    server.run(f"mkfs.ext4 -q {disk}")
+    before = server.run(f"sha256sum {disk}")
+    status, said = qualify(DISK=disk)
+    assert status == 2 and "not empty: it has ext4" in said and "ERASE=yes" in said
+    assert server.run(f"sha256sum {disk}") == before
+    # Nobody may have it overwritten while it is mounted.
+    server.run(f"mkdir -p /mnt/disk && mount {disk} /mnt/disk")
+    status, said = qualify(DISK=disk, ERASE="yes")
+    assert status == 2 and "is mounted" in said
+    server.run("umount /mnt/disk")
+    status, said = qualify(DISK=disk, ERASE="yes", DRY_RUN="yes")
+    assert status == 0 and f"OF {disk} ARE OVERWRITTEN" in said
+    server.run(f"mount -o ro {disk} /mnt/disk && umount /mnt/disk")
+    server.remove_null_blk("nullb0")
+
+
+def interrupted(qualify: Qualify, after: str, number: signal.Signals) -> subprocess.Popen:
+    """A run that gets a signal as soon as it has said this."""
+    words = ["--server", "server", "--client", "client", "--ssh", qualify.ssh, "--folder", str(qualify.folder), "--size-mib", "48",
+             "--short", "yes", "--only", "data,failover"]
+    run = subprocess.Popen([str(TOP / "scripts/qualify.sh"), *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    for line in run.stdout:
+        print(line, end="")
+        if after in line:
+            break
+    os.kill(run.pid, number)
+    return run
+
+
+@pytest.mark.parametrize("after, number", [("export and map", signal.SIGINT), ("path drained", signal.SIGTERM)])
+def test_an_interrupted_run_leaves_nothing(reachable, qualify, after, number):
+    run = interrupted(qualify, after, number)
+    said = run.communicate(timeout=300)[0]
+    assert run.returncode == 128 + number and "cleaning up" in said, said
+    assert qualify.document()["interrupted"]
+
+
+def test_a_run_that_was_killed_is_cleaned_up_by_another(reachable, qualify):
+    run = interrupted(qualify, "export and map", signal.SIGKILL)
+    run.communicate(timeout=60)
+    wait_for(lambda: reachable.client.ok("[ -e /run/ibnbd-qualify ]"), 10, "the record is there")
+    status, said = qualify()
+    assert status == 2 and "CLEAN=yes" in said
+    assert qualify(CLEAN="yes")[0] == 0
