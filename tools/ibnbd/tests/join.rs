@@ -36,8 +36,12 @@ fn with_keyring(tree: &Tree) -> &Tree {
 /// A server with the hosts web1 and web2, and an RDMA device with an address.
 fn server() -> Tree {
     let tree = Tree::new();
-    with_keyring(&tree)
-        .server("")
+    with_server(with_keyring(&tree));
+    tree
+}
+
+fn with_server(tree: &Tree) {
+    tree.server("")
         .host("web1")
         .host("web2")
         .file("/sys/module/ibtrs_server/parameters/auth", "auto\n")
@@ -51,7 +55,22 @@ fn server() -> Tree {
             "/sys/class/infiniband/rxe0/ports/1/gids/0",
             "0000:0000:0000:0000:0000:ffff:0a00:0101\n",
         );
-    tree
+}
+
+/// A machine on which systemd runs, with a program in place of systemd-creds that encrypts nothing.
+fn with_systemd(tree: &Tree) -> &Tree {
+    tree.folder("/run/systemd/system")
+        .file("/open-creds", "")
+        .program("/usr/sbin/systemd-creds")
+        .program("/usr/sbin/systemctl")
+}
+
+/// On a real machine the kernel removes the files with their folder.
+fn without_files(tree: &Tree, host: &str) {
+    let folder = format!("/sys/kernel/config/ibnbd/hosts/{host}");
+    for file in fs::read_dir(tree.real(&folder)).unwrap() {
+        fs::remove_file(file.unwrap().path()).unwrap();
+    }
 }
 
 /// A client, with the answer of the server to a session.
@@ -220,10 +239,7 @@ fn a_token_dies_with_its_hour_and_its_host() {
     wait_until("the listener ends", || nobody_listens(&port));
     assert_eq!(run(&client("web1"), &["join", &token1]).code, 1);
     token(&server, "web2", &port);
-    // On a real machine the kernel removes the files.
-    for file in fs::read_dir(server.real("/sys/kernel/config/ibnbd/hosts/web2")).unwrap() {
-        fs::remove_file(file.unwrap().path()).unwrap();
-    }
+    without_files(&server, "web2");
     assert_eq!(run(&server, &["host", "remove", "web2"]).code, 0);
     wait_until("the listener ends", || nobody_listens(&port));
 }
@@ -380,6 +396,227 @@ fn who_may_not_come_from_the_address_gets_no_key() {
     assert_eq!(run(&client("web1"), &["join", &text]).code, 0);
 }
 
+/// For a command to come to where it waits for another one.
+const LONG_ENOUGH: Duration = Duration::from_secs(2);
+
+fn has_token(server: &Tree, host: &str) -> bool {
+    server.real(&format!("/run/ibtrs/tokens/{host}")).exists()
+}
+
+/// A lock that is held, at either end, costs time and no token.
+#[test]
+fn a_key_that_has_to_wait_costs_no_token() {
+    let port = port();
+    for held_by_client in [false, true] {
+        let (server, client) = (server(), client("web1"));
+        let text = token(&server, "web1", &port);
+        let tree = if held_by_client { &client } else { &server };
+        let lock = store::lock(&Root::new(tree.base())).unwrap();
+        thread::scope(|scope| {
+            let joining = scope.spawn(|| run(&client, &["join", &text]));
+            thread::sleep(LONG_ENOUGH);
+            assert!(!joining.is_finished() && has_token(&server, "web1"));
+            drop(lock);
+            let ran = joining.join().unwrap();
+            assert_eq!(ran.code, 0, "{}", ran.err);
+            assert!(ran.err.contains("ibnbd: waiting to"), "{}", ran.err);
+        });
+        assert!(!has_token(&server, "web1"));
+        assert_eq!(kept(&server), ["default"]);
+        wait_until("the listener ends", || nobody_listens(&port));
+    }
+}
+
+/// A TPM that fails or is too slow, for example.
+#[test]
+fn a_key_that_the_server_cannot_keep_costs_no_token() {
+    let (server, client, port) = (server(), client("web1"), port());
+    with_systemd(&server);
+    let text = token(&server, "web1", &port);
+    server.file("/no-creds", "");
+    let ran = run(&client, &["join", &text]);
+    let why =
+        "the server cannot keep the key now, and its log has the reason; the token stays valid";
+    assert!(ran.code == 1 && ran.err.contains(why), "{}", ran.err);
+    assert!(
+        ran.err.contains("join again with this token"),
+        "{}",
+        ran.err
+    );
+    assert!(log(&server).contains("host web1: the TPM does not answer"));
+    assert!(has_token(&server, "web1"));
+    assert!(!server.real("/etc/ibtrs/keys/web1.cred").exists());
+    fs::remove_file(server.real("/no-creds")).unwrap();
+    let ran = run(&client, &["join", &text]);
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    assert_eq!(
+        server.text("/etc/ibtrs/keys/web1.cred"),
+        client.text("/etc/ibtrs/keys/web1.key")
+    );
+}
+
+/// Its operator has ended it with Ctrl-C, for example.
+#[test]
+fn a_client_that_goes_before_its_key_is_kept_has_not_used_its_token() {
+    let (server, port) = (server(), port());
+    let text = token(&server, "web1", &port);
+    let lock = store::lock(&Root::new(server.base())).unwrap();
+    let stream = TcpStream::connect(format!("127.0.0.1:{port}")).unwrap();
+    let secret = Token::parse(&text).unwrap().secret;
+    thread::scope(|scope| {
+        let joining = scope.spawn(|| handshake::join(&mut &stream, "web1", &secret, "m").is_err());
+        thread::sleep(LONG_ENOUGH);
+        stream.shutdown(std::net::Shutdown::Both).unwrap();
+        assert!(joining.join().unwrap());
+    });
+    drop(lock);
+    wait_until("the server notices", || {
+        log(&server).contains("host web1: the client has gone; its token stays valid")
+    });
+    assert!(!server.real("/etc/ibtrs/keys/web1.key").exists());
+    assert!(has_token(&server, "web1"));
+    assert_eq!(run(&client("web1"), &["join", &text]).code, 0);
+    assert_eq!(kept(&server).len(), 1);
+}
+
+/// Two tokens of one name: the one that comes second finds what the first one has left, before its token is used.
+#[test]
+fn of_two_servers_with_one_name_the_second_one_is_refused() {
+    let (client, ports) = (client("web1"), [port(), port()]);
+    let servers = [server(), server()];
+    // Addresses of its own tell one server from the other.
+    let texts = [0, 1].map(|n| {
+        let address = format!("127.0.0.{}", n + 1);
+        let words = ["host", "add", "web1", "--token", "--join-address", &address];
+        let ran = run(
+            &servers[n],
+            &[&words[..], &["--join-port", &ports[n]]].concat(),
+        );
+        assert_eq!(ran.code, 0, "{}", ran.err);
+        ran.out.trim().to_owned()
+    });
+    let lock = store::lock(&Root::new(client.base())).unwrap();
+    let mut ran: Vec<Ran> = thread::scope(|scope| {
+        let client = &client;
+        let joining = texts
+            .each_ref()
+            .map(|text| scope.spawn(move || run(client, &["join", text])));
+        thread::sleep(LONG_ENOUGH);
+        drop(lock);
+        joining.into_iter().map(|one| one.join().unwrap()).collect()
+    });
+    ran.sort_by_key(|ran| ran.code);
+    let why = "the session web1 leads to another server";
+    assert!(
+        ran[0].code == 0 && ran[1].code == 1,
+        "{} {}",
+        ran[0].err,
+        ran[1].err
+    );
+    assert!(ran[1].err.contains(why), "{}", ran[1].err);
+    let left = servers.iter().filter(|server| has_token(server, "web1"));
+    assert_eq!(left.count(), 1);
+    assert_eq!(
+        client
+            .text("/etc/ibtrs/joined.toml")
+            .matches("[[server]]")
+            .count(),
+        1
+    );
+    assert_eq!(kept(&client).len(), 1);
+    for (server, port) in servers.iter().zip(&ports) {
+        for host in ["web1", "web2"] {
+            let _ = fs::remove_file(server.real(&format!("/run/ibtrs/tokens/{host}")));
+        }
+        // Each of them has an address of its own.
+        wait_until("the listener ends", || {
+            ["127.0.0.1", "127.0.0.2"]
+                .iter()
+                .all(|address| TcpStream::connect(format!("{address}:{port}")).is_err())
+        });
+    }
+}
+
+#[test]
+fn two_hosts_are_joined_at_once() {
+    let (server, client, port) = (server(), client("web1"), port());
+    let texts = ["web1", "web2"].map(|host| token(&server, host, &port));
+    thread::scope(|scope| {
+        let joining = texts
+            .each_ref()
+            .map(|text| scope.spawn(|| run(&client, &["join", text])));
+        for one in joining {
+            let ran = one.join().unwrap();
+            assert!(ran.err.contains("joined as web"), "{}", ran.err);
+        }
+    });
+    assert_eq!(
+        client
+            .text("/etc/ibtrs/joined.toml")
+            .matches("[[server]]")
+            .count(),
+        2
+    );
+    for host in ["web1", "web2"] {
+        let file = format!("/etc/ibtrs/keys/{host}.key");
+        assert_eq!(client.text(&file), server.text(&file));
+    }
+}
+
+/// By one client or by two of them.
+#[test]
+fn one_token_at_once_makes_one_key() {
+    for is_same in [true, false] {
+        let (server, port) = (server(), port());
+        let clients = [client("web1"), client("web1")];
+        let text = token(&server, "web1", &port);
+        let lock = store::lock(&Root::new(server.base())).unwrap();
+        let ran: Vec<Ran> = thread::scope(|scope| {
+            let joining = [0, usize::from(!is_same)]
+                .map(|n| &clients[n])
+                .map(|client| scope.spawn(|| run(client, &["join", &text])));
+            thread::sleep(LONG_ENOUGH);
+            drop(lock);
+            joining.into_iter().map(|one| one.join().unwrap()).collect()
+        });
+        let won: Vec<&Ran> = ran.iter().filter(|ran| ran.code == 0).collect();
+        let lost: Vec<&Ran> = ran.iter().filter(|ran| ran.code != 0).collect();
+        assert_eq!(
+            (won.len(), lost.len()),
+            (1, 1),
+            "{} {}",
+            ran[0].err,
+            ran[1].err
+        );
+        let reasons = [
+            "the token was used, or replaced, at the same moment",
+            "the server does not know the token",
+            "no address answers",
+            "Connection refused",
+        ];
+        assert!(
+            reasons.iter().any(|why| lost[0].err.contains(why)),
+            "{}",
+            lost[0].err
+        );
+        assert_eq!(kept(&server), ["default"]);
+        let files = clients
+            .iter()
+            .filter(|client| client.real("/etc/ibtrs/keys/web1.key").exists());
+        assert_eq!(files.count(), 1);
+    }
+}
+
+/// Its server needs the lock that its client has otherwise.
+#[test]
+fn a_machine_joins_itself() {
+    let (machine, port) = (client("web1"), port());
+    with_server(&machine);
+    let ran = run(&machine, &["join", &token(&machine, "web1", &port)]);
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    assert_eq!(kept(&machine), ["default"]);
+}
+
 /// The listener has the token, and waits for the keys, while the host is removed.
 #[test]
 fn a_host_that_is_removed_meanwhile_gets_no_key() {
@@ -387,14 +624,15 @@ fn a_host_that_is_removed_meanwhile_gets_no_key() {
     let text = token(&server, "web1", &port);
     let lock = store::lock(&Root::new(server.base())).unwrap();
     let joining = thread::spawn(move || run(&client("web1"), &["join", &text]));
-    wait_until("the token is used", || {
-        !server.real("/run/ibtrs/tokens/web1").exists()
-    });
+    thread::sleep(LONG_ENOUGH);
     fs::remove_dir_all(server.real("/sys/kernel/config/ibnbd/hosts/web1")).unwrap();
     drop(lock);
     let ran = joining.join().unwrap();
     assert!(
-        ran.code == 1 && ran.err.contains("the server cannot keep the key"),
+        ran.code == 1
+            && ran
+                .err
+                .contains("the host was removed while its client joined"),
         "{}",
         ran.err
     );
@@ -417,10 +655,7 @@ fn a_host_that_is_removed_leaves_no_key() {
              0000004f I--Q---     1 perm 3d010000     0     0 logon     ibtrs:join-1:web2: 32\n",
         )
         .file("/etc/ibtrs/keys/web1.cred", "sealed");
-    // On a real machine the kernel removes the files.
-    for file in fs::read_dir(server.real("/sys/kernel/config/ibnbd/hosts/web1")).unwrap() {
-        fs::remove_file(file.unwrap().path()).unwrap();
-    }
+    without_files(&server, "web1");
     let ran = run(&server, &["host", "remove", "web1"]);
     assert_eq!(ran.code, 0, "{}", ran.err);
     let asked = server.text("/keyctl.log");
@@ -439,6 +674,75 @@ fn a_host_that_is_removed_leaves_no_key() {
         "{}",
         again.err
     );
+}
+
+/// One that is being loaded or made is gone after the command, too.
+#[test]
+fn a_key_that_comes_before_its_removal_goes() {
+    let machine = client("web1");
+    let lock = store::lock(&Root::new(machine.base())).unwrap();
+    thread::scope(|scope| {
+        let removing = scope.spawn(|| run(&machine, &["key", "remove", "web1"]));
+        thread::sleep(LONG_ENOUGH);
+        has_loaded(&machine);
+        drop(lock);
+        let ran = removing.join().unwrap();
+        assert_eq!(ran.code, 0, "{}", ran.err);
+    });
+    assert!(machine.text("/keyctl.log").contains("unlink 77 "));
+}
+
+#[test]
+fn loading_a_key_waits_for_a_removal() {
+    let machine = client("web1");
+    let line = run(&machine, &["key", "new"]).out;
+    machine.file("/etc/ibtrs/keys/web1.key", &line);
+    for source in [
+        &["--kept"][..],
+        &[
+            "--file",
+            machine.real("/etc/ibtrs/keys/web1.key").to_str().unwrap(),
+        ],
+    ] {
+        let words = [&["key", "load", "web1"][..], source].concat();
+        let lock = store::lock(&Root::new(machine.base())).unwrap();
+        thread::scope(|scope| {
+            let loading = scope.spawn(|| run(&machine, &words));
+            thread::sleep(LONG_ENOUGH);
+            assert!(!loading.is_finished());
+            drop(lock);
+            let ran = loading.join().unwrap();
+            assert_eq!(ran.code, 0, "{}", ran.err);
+        });
+    }
+    assert!(machine
+        .text("/keyctl.log")
+        .contains("padd logon ibtrs:default:web1"));
+}
+
+/// The key is gone, and that counts: the unit can only fail from then on.
+#[test]
+fn a_unit_that_cannot_be_disabled_is_a_warning() {
+    let (server, port) = (server(), port());
+    with_systemd(&server);
+    assert_eq!(
+        run(&client("web1"), &["join", &token(&server, "web1", &port)]).code,
+        0
+    );
+    wait_until("the listener ends", || nobody_listens(&port));
+    has_loaded(&server);
+    fs::remove_file(server.real("/usr/sbin/systemctl")).unwrap();
+    let ran = run(&server, &["key", "remove", "web1"]);
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    assert!(
+        ran.out.contains("also from /etc/ibtrs/keys/web1.cred"),
+        "{}",
+        ran.out
+    );
+    let said = "warning: cannot disable ibnbd-key@web1.service, which has no key to load any more";
+    assert!(ran.err.contains(said), "{}", ran.err);
+    assert!(!server.real("/etc/ibtrs/keys/web1.cred").exists());
+    assert!(server.text("/keyctl.log").contains("unlink 77 "));
 }
 
 /// The next boot loads what is in the file.

@@ -11,12 +11,17 @@ use crate::configfs::Configured;
 use crate::family::Side;
 use crate::folder;
 use crate::host;
-use crate::join::joined;
+use crate::join::{joined, store};
 use crate::model::Machine;
 use crate::root::Root;
 
 pub(super) fn all(root: &Root, machine: &Machine) -> Vec<Finding> {
     let mut found: Vec<Finding> = of_joined(root).into_iter().collect();
+    found.extend(
+        store::doubles(root)
+            .iter()
+            .map(|session| of_double(session)),
+    );
     let files = match config::files(root, config::FOLDER) {
         Ok(files) if files.is_empty() => return found,
         Ok(files) => files,
@@ -52,6 +57,19 @@ fn of_joined(root: &Root) -> Option<Finding> {
     let what = format!("{}: {error}", joined::FILE);
     let remedy = "correct it, or join the servers again: ibnbd join TOKEN";
     Some(Finding::new(Severity::Error, what, remedy))
+}
+
+/// A session with keys in two files.
+fn of_double(session: &str) -> Finding {
+    let what = format!(
+        "/etc/ibtrs/keys has {session}.cred and {session}.key: the credential counts, and nothing reads the keys of \
+         the other file, which are not encrypted"
+    );
+    let remedy = format!(
+        "rm /etc/ibtrs/keys/{session}.key; or if its keys are the right ones: rm /etc/ibtrs/keys/{session}.cred, \
+         then ibnbd key load {session} --kept"
+    );
+    Finding::new(Severity::Warning, what, remedy)
 }
 
 /// What the files have, and the machine does not.
@@ -142,6 +160,19 @@ mod tests {
         let tree = Tree::new();
         tree.usual_client();
         assert_eq!(found(&tree), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_file_of_keys_that_does_not_count_is_a_warning() {
+        let tree = Tree::new();
+        tree.file("/etc/ibtrs/keys/web1.key", "")
+            .file("/etc/ibtrs/keys/web2.cred", "");
+        assert_eq!(found(&tree), Vec::<String>::new());
+        tree.file("/etc/ibtrs/keys/web1.cred", "");
+        let found = found(&tree);
+        assert_eq!(found.len(), 1, "{found:?}");
+        let what = "warning: /etc/ibtrs/keys has web1.cred and web1.key: the credential counts";
+        assert!(found[0].starts_with(what), "{found:?}");
     }
 
     #[test]

@@ -16,11 +16,11 @@
 //!   Kept                               ->       encrypted: the client has the key on its disk
 //! ```
 //!
-//! The server takes the token out of use after `Hello`, and keeps the key before `Answer`. The keys that the
-//! host had before go only after `Kept`: wherever the connection is lost, the client has a key that the server
-//! takes. If it joins for the first time, and has none yet, it needs another token. The key that stays is
-//! HMAC-SHA256 over the hash of the conversation, with random bytes of `Answer` as its key. So
-//! somebody who has the token and stands between the two ends has a different key with each of them.
+//! After `Hello` the server keeps the key, then takes the token out of use, and answers: a key that cannot be kept
+//! costs no token. The keys that the host had before go only after `Kept`: wherever the connection is lost, the
+//! client has a key that the server takes. If it joins for the first time, and has none yet, it needs another
+//! token. The key that stays is HMAC-SHA256 over the hash of the conversation, with random bytes of `Answer` as its
+//! key. So somebody who has the token and stands between the two ends has a different key with each of them.
 //!
 //! Each message follows its length in two bytes, most significant first.
 
@@ -127,6 +127,20 @@ impl Limited {
     /// Allows more time from now on.
     pub fn extend(&mut self, time: Duration) {
         self.deadline = Instant::now() + time;
+    }
+
+    /// Whether the other end is still there, as far as anybody can tell, and has time left.
+    pub fn is_open(&self) -> bool {
+        if self.left().is_err() || self.stream.set_nonblocking(true).is_err() {
+            return false;
+        }
+        let peeked = self.stream.peek(&mut [0]);
+        let is_blocking = self.stream.set_nonblocking(false).is_ok();
+        let is_there = match peeked {
+            Ok(length) => length > 0,
+            Err(error) => error.kind() == io::ErrorKind::WouldBlock,
+        };
+        is_there && is_blocking
     }
 
     fn left(&self) -> io::Result<Option<Duration>> {

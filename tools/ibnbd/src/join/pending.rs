@@ -157,6 +157,26 @@ pub fn of(root: &Root, host: &str, lock: &Lock) -> io::Result<Option<Pending>> {
     Ok(all.into_iter().find(|pending| pending.token.host == host))
 }
 
+/// Whether a token is still in use.
+///
+/// # Errors
+///
+/// The system's.
+pub fn is_in_use(root: &Root, token: &Token) -> io::Result<bool> {
+    is_it(root, token, &lock(root)?)
+}
+
+fn is_it(root: &Root, token: &Token, lock: &Lock) -> io::Result<bool> {
+    let now = of(root, &token.host, lock)?;
+    Ok(now.is_some_and(|now| now.token.secret.as_bytes() == token.secret.as_bytes()))
+}
+
+/// Whether this machine has issued a token that is to be used: it joins itself.
+pub fn is_own(root: &Root, token: &Token) -> bool {
+    let own = now(root).ok().and_then(|now| read(root, &token.host, now));
+    own.is_some_and(|own| own.token.secret.as_bytes() == token.secret.as_bytes())
+}
+
 /// Takes a token out of use; whether it was in use until now.
 ///
 /// # Errors
@@ -164,8 +184,7 @@ pub fn of(root: &Root, host: &str, lock: &Lock) -> io::Result<Option<Pending>> {
 /// The system's.
 pub fn take(root: &Root, token: &Token) -> io::Result<bool> {
     let lock = lock(root)?;
-    let now = of(root, &token.host, &lock)?;
-    let is_it = now.is_some_and(|now| now.token.secret.as_bytes() == token.secret.as_bytes());
+    let is_it = is_it(root, token, &lock)?;
     if is_it {
         withdraw(root, &token.host, &lock)?;
     }
@@ -216,8 +235,11 @@ mod tests {
             !take(&root, &token("web1", 2)).unwrap(),
             "that of another host"
         );
+        assert!(is_in_use(&root, &token("web1", 1)).unwrap() && is_own(&root, &token("web1", 1)));
+        assert!(!is_own(&root, &token("web1", 2)) && !is_own(&root, &token("web3", 1)));
         assert!(take(&root, &token("web1", 1)).unwrap());
         assert!(!take(&root, &token("web1", 1)).unwrap());
+        assert!(!is_in_use(&root, &token("web1", 1)).unwrap() && !is_own(&root, &token("web1", 1)));
         assert_eq!(all(&root, &lock(&root).unwrap()).unwrap().len(), 1);
     }
 

@@ -2,8 +2,10 @@
 
 //! Keys that survive a reboot.
 //!
-//! Where systemd runs, they are a credential that only this machine can decrypt, and
-//! `ibnbd-key@SESSION.service` loads it at each boot. Elsewhere they are a file that only root can read.
+//! Where systemd runs, they are a credential that only this machine can decrypt (`SESSION.cred`), and
+//! `ibnbd-key@SESSION.service` loads it at each boot. Elsewhere they are a file that only root can read
+//! (`SESSION.key`). If a session has both, the credential counts, as it is what a boot loads, and `ibnbd check`
+//! warns of the file.
 //!
 //! A session may have several keys, a line each, the oldest first: a key that a client has joined with stays
 //! beside the former ones until the client has said that it keeps it. Nobody is locked out by a connection that
@@ -12,10 +14,12 @@
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use ibtrs_proto::auth::{Key, KeyError, KeyId, KEY_TEXT_LEN};
 use rustix::fs::{flock, FlockOperation};
+use rustix::io::Errno;
 use zeroize::{Zeroize, Zeroizing};
 
 use crate::exchange::{exchange, Mode};
@@ -28,8 +32,13 @@ const FOLDER: &str = "/etc/ibtrs/keys";
 const LOCK: &str = "/etc/ibtrs/keys/.lock";
 /// What systemd makes when it is the machine's first process.
 const SYSTEMD: &str = "/run/systemd/system";
-/// How long systemd may take to encrypt a key, with a TPM, or to start a unit.
+/// How long systemd may take to enable, disable or start a unit.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// How long a command waits for another one that changes keys. One that joins has the lock until the server has
+/// answered.
+const TURN: Duration = Duration::from_secs(120);
+/// How often it looks.
+const INTERVAL: Duration = Duration::from_millis(50);
 
 /// Most keys of a session.
 pub const MOST_KEYS: usize = 4;
@@ -66,21 +75,83 @@ pub struct Lock(#[allow(dead_code)] File);
 ///
 /// # Errors
 ///
-/// The system's.
+/// As of [`lock_within`].
 pub fn lock(root: &Root) -> io::Result<Lock> {
-    make_folder(root)?;
+    lock_within(root, TURN)
+}
+
+/// Waits for a time until nobody else changes the keys that are kept.
+///
+/// # Errors
+///
+/// The system's; `TimedOut`, with the reason, if somebody else is still at it.
+pub fn lock_within(root: &Root, limit: Duration) -> io::Result<Lock> {
+    make_folder(root)
+        .map_err(|error| io::Error::new(error.kind(), format!("{FOLDER}: {error}")))?;
     let mut options = OpenOptions::new();
     // Not the folder, which users may be able to open, and so to lock for ever.
     options.write(true).create(true).truncate(false).mode(0o600);
-    let file = options.open(root.real(LOCK))?;
-    rustix::io::retry_on_intr(|| flock(&file, FlockOperation::LockExclusive))?;
-    Ok(Lock(file))
+    let file = match options.open(root.real(LOCK)) {
+        // A service may see it without being allowed to write.
+        Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => {
+            File::open(root.real(LOCK))?
+        }
+        file => file?,
+    };
+    let deadline = Instant::now() + limit;
+    loop {
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(Lock(file)),
+            Err(Errno::INTR) => {}
+            Err(Errno::WOULDBLOCK) if Instant::now() < deadline => thread::sleep(INTERVAL),
+            Err(Errno::WOULDBLOCK) => return Err(busy(limit)),
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+fn busy(limit: Duration) -> io::Error {
+    let why = format!(
+        "another process has been changing keys for {} s: `fuser {LOCK}` names it",
+        limit.as_secs()
+    );
+    io::Error::new(io::ErrorKind::TimedOut, why)
+}
+
+/// The same for a command that only loads keys. None where this user, or nobody, can keep any.
+///
+/// # Errors
+///
+/// `TimedOut` as of [`lock_within`].
+pub fn lock_to_load(root: &Root) -> io::Result<Option<Lock>> {
+    match lock(root) {
+        Err(error) if error.kind() != io::ErrorKind::TimedOut => Ok(None),
+        lock => lock.map(Some),
+    }
+}
+
+fn sealed_file(session: &str) -> String {
+    format!("{FOLDER}/{session}.cred")
+}
+
+fn plain_file(session: &str) -> String {
+    format!("{FOLDER}/{session}.key")
 }
 
 /// The file with the keys of a session, if any are kept.
 pub fn file(root: &Root, session: &str) -> Option<String> {
-    let names = ["cred", "key"].map(|kind| format!("{FOLDER}/{session}.{kind}"));
+    let names = [sealed_file(session), plain_file(session)];
     names.into_iter().find(|name| root.exists(name))
+}
+
+/// The sessions with a file that does not count, as they have a credential: none if the folder cannot be read.
+pub fn doubles(root: &Root) -> Vec<String> {
+    let names = root.list_if_any(FOLDER).unwrap_or_default();
+    let sessions = names.iter().filter_map(|name| name.strip_suffix(".key"));
+    sessions
+        .filter(|session| root.exists(&sealed_file(session)))
+        .map(String::from)
+        .collect()
 }
 
 /// Whether systemd loads keys at boot.
@@ -117,13 +188,27 @@ pub fn check(root: &Root, session: &str) -> Result<(), String> {
 pub fn keep(root: &Root, session: &str, keys: &[Named]) -> io::Result<Kept> {
     make_folder(root)?;
     let plain = text(keys);
-    if has_services(root) {
-        let file = format!("{FOLDER}/{session}.cred");
-        let sealed = encrypt(root, session, &plain)?;
-        exchange(&root.real(&file), &sealed, &Mode::Private).map(|()| Kept::Credential(file))
-    } else {
-        let file = format!("{FOLDER}/{session}.key");
-        exchange(&root.real(&file), &plain, &Mode::Private).map(|()| Kept::File(file))
+    let (sealed, file) = (sealed_file(session), plain_file(session));
+    let was_sealed = root.exists(&sealed);
+    // A credential goes on to count where systemd does not run, in a rescue system for example.
+    if !has_services(root) && !was_sealed {
+        return exchange(&root.real(&file), &plain, &Mode::Private).map(|()| Kept::File(file));
+    }
+    let bytes = encrypt(root, session, &plain)?;
+    exchange(&root.real(&sealed), &bytes, &Mode::Private)?;
+    if !was_sealed {
+        // Its keys are in the credential by now.
+        unlink(root, &file)?;
+    }
+    Ok(Kept::Credential(sealed))
+}
+
+/// Removes a file; returns whether it was there.
+fn unlink(root: &Root, file: &str) -> io::Result<bool> {
+    match root.unlink(file) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
     }
 }
 
@@ -161,7 +246,7 @@ pub fn parse(text: &[u8]) -> Result<Vec<Named>, KeyError> {
 ///
 /// The system's; `NotFound` if there are none.
 pub fn read(root: &Root, session: &str) -> io::Result<Vec<Named>> {
-    let sealed = format!("{FOLDER}/{session}.cred");
+    let sealed = sealed_file(session);
     let text = if root.exists(&sealed) {
         let mut creds = program::command(root, "systemd-creds");
         creds.args(["decrypt", &format!("--name={session}.cred"), "-", "-"]);
@@ -169,10 +254,14 @@ pub fn read(root: &Root, session: &str) -> io::Result<Vec<Named>> {
         program::filtered(creds, &fs::read(root.real(&sealed))?)
             .map_err(|error| io::Error::other(format!("cannot decrypt {sealed}: {error}")))
     } else {
-        fs::read(root.real(&format!("{FOLDER}/{session}.key")))
+        fs::read(root.real(&plain_file(session)))
     };
+    parse_kept(text?)
+}
+
+fn parse_kept(text: Vec<u8>) -> io::Result<Vec<Named>> {
     let wrong = |error: KeyError| io::Error::new(io::ErrorKind::InvalidData, error.as_str());
-    parse(&Zeroizing::new(text?)).map_err(wrong)
+    parse(&Zeroizing::new(text)).map_err(wrong)
 }
 
 /// Returns the keys of a session that were kept, or none if there is no file. A file that cannot be read now may be
@@ -200,19 +289,46 @@ fn has_room(session: &str, keys: &[Named]) -> Result<(), String> {
     ))
 }
 
-/// Keeps one more key of a session, and loads it. The former ones stay.
+/// Keeps one more key of a session, and loads it. The former ones stay. If it fails, all is as it was.
 ///
 /// # Errors
 ///
 /// The system's, in words; that the former keys cannot be read, or that there is no room.
 pub fn add(root: &Root, session: &str, id: KeyId, key: &Key) -> Result<Kept, String> {
-    let mut keys = former(root, session)?;
-    keys.retain(|(former, _)| *former != id);
+    let before = former(root, session)?;
+    let others = before.iter().filter(|(former, _)| *former != id);
+    // With room for all: a list that grows leaves copies of keys behind.
+    let mut keys = Vec::with_capacity(MOST_KEYS + 1);
+    keys.extend(others.cloned());
     has_room(session, &keys)?;
     keys.push((id, key.clone()));
     let kept = keep(root, session, &keys).map_err(|error| error.to_string())?;
-    keyring::load(root, &id, session, key).map_err(|error| error.to_string())?;
-    Ok(kept)
+    let Err(error) = keyring::load(root, &id, session, key) else {
+        return Ok(kept);
+    };
+    let undone = match before.is_empty() {
+        true => unlink(root, kept.file()).map(drop),
+        false => keep(root, session, &before).map(drop),
+    };
+    match undone {
+        Ok(()) => Err(error.to_string()),
+        Err(then) => Err(format!(
+            "{error}; and {} has a key too many: {then}",
+            kept.file()
+        )),
+    }
+}
+
+/// Takes a key back that [`add`] has kept and loaded, and that no client has got. As far as that fails, the key is
+/// of no use to anybody, but takes the place of another one.
+///
+/// # Errors
+///
+/// The system's, in words.
+pub fn take_back(root: &Root, session: &str, id: &KeyId, lock: &Lock) -> Result<(), String> {
+    let removed = remove(root, session, id, lock).map_err(|error| error.to_string());
+    let unloaded = unload(root, session, &[*id]).map_err(|error| error.to_string());
+    removed.and(unloaded)
 }
 
 /// Has the keys of a session go that are older than the one with that id, which is in use: from the files, and
@@ -234,25 +350,63 @@ pub fn settle(root: &Root, session: &str, id: &KeyId) -> Result<Vec<KeyId>, Stri
     Ok(former)
 }
 
+/// What was removed of the keys that were kept.
+#[derive(Debug)]
+pub struct Removed {
+    /// The file that had them.
+    pub file: String,
+    /// Why the unit that loads them at boot could not be disabled, if so: it fails at each boot from now on.
+    pub left_enabled: Option<io::Error>,
+}
+
+impl Removed {
+    fn from(file: String) -> Self {
+        Self {
+            file,
+            left_enabled: None,
+        }
+    }
+}
+
 /// Removes one key of a session from those that are kept, which the next boot would load again; the file goes
 /// with its last key. Returns the file that had it.
 ///
 /// # Errors
 ///
-/// The system's, or that of systemctl.
-pub fn remove(root: &Root, session: &str, id: &KeyId, _lock: &Lock) -> io::Result<Option<String>> {
+/// The system's.
+pub fn remove(root: &Root, session: &str, id: &KeyId, _lock: &Lock) -> io::Result<Option<Removed>> {
     let Some(file) = file(root, session) else {
         return Ok(None);
     };
+    // It would count as soon as there is no credential.
+    let double = strike(root, session, id)?;
     let mut keys = read(root, session)?;
     let before = keys.len();
     keys.retain(|(own, _)| own != id);
     match keys.len() {
-        length if length == before => return Ok(None),
-        0 => drop(forget(root, session)?),
+        length if length == before => return Ok(double.then(|| Removed::from(plain_file(session)))),
+        0 => return forget(root, session),
         _ => drop(keep(root, session, &keys)?),
     }
-    Ok(Some(file))
+    Ok(Some(Removed::from(file)))
+}
+
+/// Takes a key out of a file that does not count, as there is a credential; returns whether it was in it.
+fn strike(root: &Root, session: &str, id: &KeyId) -> io::Result<bool> {
+    let file = plain_file(session);
+    if !root.exists(&sealed_file(session)) || !root.exists(&file) {
+        return Ok(false);
+    }
+    let mut keys = parse_kept(fs::read(root.real(&file))?)
+        .map_err(|error| io::Error::new(error.kind(), format!("{file}: {error}")))?;
+    let before = keys.len();
+    keys.retain(|(own, _)| own != id);
+    match keys.len() {
+        length if length == before => return Ok(false),
+        0 => drop(unlink(root, &file)?),
+        _ => exchange(&root.real(&file), &text(&keys), &Mode::Private)?,
+    }
+    Ok(true)
 }
 
 /// Takes all keys of a session out of the kernel, also keys that were loaded by hand.
@@ -299,40 +453,50 @@ pub fn new_id(root: &Root, session: &str, random: &Key) -> Result<KeyId, String>
     Ok(KeyId::new(text.as_bytes()).unwrap_or_default())
 }
 
-/// Forgets the key of a session that was kept, and has systemd load none. Returns whether there was one.
+/// Forgets the keys of a session that were kept, and has systemd load none. Returns the file that had them.
 ///
 /// # Errors
 ///
-/// The system's, or that of systemctl.
-pub fn forget(root: &Root, session: &str) -> io::Result<bool> {
-    let mut was_there = false;
-    for kind in ["cred", "key"] {
-        match fs::remove_file(root.real(&format!("{FOLDER}/{session}.{kind}"))) {
-            Ok(()) => was_there = true,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(error),
-        }
+/// The system's: a file is left.
+pub fn forget(root: &Root, session: &str) -> io::Result<Option<Removed>> {
+    let Some(file) = file(root, session) else {
+        return Ok(None);
+    };
+    // The second one also if the first one stays.
+    let gone = [sealed_file(session), plain_file(session)].map(|name| unlink(root, &name));
+    for gone in gone {
+        gone?;
     }
-    if was_there && has_services(root) {
-        let mut systemctl = program::command(root, "systemctl");
-        systemctl.args(["--quiet", "disable", &unit(session)]);
-        program::output(systemctl, PATIENCE)?;
-    }
-    Ok(was_there)
+    // Without its file it loads nothing: that it stays enabled keeps no key.
+    let left_enabled = match has_services(root) {
+        true => systemctl(root, &["disable", "--now", &unit(session)]).err(),
+        false => None,
+    };
+    Ok(Some(Removed { file, left_enabled }))
 }
 
-/// Has systemd load the key of a session now and at each boot.
+/// Has systemd load the keys of a session at each boot.
 ///
 /// # Errors
 ///
 /// The system's, or that of systemctl.
 pub fn enable(root: &Root, session: &str) -> io::Result<()> {
+    systemctl(root, &["enable", &unit(session)])
+}
+
+/// Has systemd load the keys of a session once more, as a unit that has loaded older ones counts as started. It
+/// waits for the lock, so its caller must not have it.
+///
+/// # Errors
+///
+/// The system's, or that of systemctl.
+pub fn start(root: &Root, session: &str) -> io::Result<()> {
+    systemctl(root, &["restart", &unit(session)])
+}
+
+fn systemctl(root: &Root, words: &[&str]) -> io::Result<()> {
     let mut systemctl = program::command(root, "systemctl");
-    // A unit that has loaded an older key is active already.
-    systemctl.args(["--quiet", "enable", &unit(session)]);
-    program::output(systemctl, PATIENCE)?;
-    let mut systemctl = program::command(root, "systemctl");
-    systemctl.args(["--quiet", "restart", &unit(session)]);
+    systemctl.arg("--quiet").args(words);
     program::output(systemctl, PATIENCE).map(drop)
 }
 
@@ -397,9 +561,12 @@ mod tests {
     fn it_is_forgotten() {
         let tree = Tree::new();
         let root = Root::new(tree.base());
-        assert!(!forget(&root, "web1").unwrap());
+        assert!(forget(&root, "web1").unwrap().is_none());
         kept(&root);
-        assert!(forget(&root, "web1").unwrap() && !forget(&root, "web1").unwrap());
+        let forgotten = forget(&root, "web1").unwrap().unwrap();
+        assert_eq!(forgotten.file, "/etc/ibtrs/keys/web1.key");
+        assert!(forgotten.left_enabled.is_none());
+        assert!(forget(&root, "web1").unwrap().is_none());
         assert_eq!(
             read(&root, "web1").unwrap_err().kind(),
             io::ErrorKind::NotFound
@@ -409,11 +576,96 @@ mod tests {
         tree.folder(SYSTEMD).program("/usr/sbin/systemd-creds");
         let root = Root::new(tree.base());
         kept(&root);
-        // There is no systemctl, which would stop it.
-        assert!(forget(&root, "web1").is_err());
+        // There is no systemctl: the key is gone all the same, and who asked learns of the unit.
+        let forgotten = forget(&root, "web1").unwrap().unwrap();
+        assert!(forgotten.left_enabled.is_some() && file(&root, "web1").is_none());
         tree.program("/usr/sbin/systemctl");
         kept(&root);
-        assert!(forget(&root, "web1").unwrap());
+        let forgotten = forget(&root, "web1").unwrap().unwrap();
+        assert!(forgotten.left_enabled.is_none());
+    }
+
+    #[test]
+    fn the_wait_for_others_has_an_end() {
+        let tree = Tree::new();
+        let root = Root::new(tree.base());
+        let held = lock(&root).unwrap();
+        let error = lock_within(&root, Duration::from_millis(120)).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        let why = "another process has been changing keys for 0 s: `fuser /etc/ibtrs/keys/.lock`";
+        assert!(error.to_string().starts_with(why), "{error}");
+        drop(held);
+        assert!(lock_to_load(&root).unwrap().is_some());
+        // Where nothing can be kept, nothing keeps keys from being loaded.
+        let tree = Tree::new();
+        tree.file("/etc/ibtrs", "");
+        assert!(lock_to_load(&Root::new(tree.base())).unwrap().is_none());
+    }
+
+    /// A program in place of systemd-creds that encrypts nothing.
+    fn with_open_credentials() -> (Tree, Root) {
+        let (tree, root) = with_keyring();
+        tree.folder(SYSTEMD)
+            .program("/usr/sbin/systemd-creds")
+            .file("/open-creds", "");
+        (tree, root)
+    }
+
+    #[test]
+    fn a_file_becomes_a_credential_and_does_not_stay() {
+        let (tree, root) = with_open_credentials();
+        let line = String::from_utf8(text(&[(id("a"), Key::new(KEY))]).to_vec()).unwrap();
+        tree.file("/etc/ibtrs/keys/web1.key", &line);
+        add(&root, "web1", id("b"), &Key::new([1; 32])).unwrap();
+        assert_eq!(ids(&root), ["a", "b"]);
+        assert!(!root.exists("/etc/ibtrs/keys/web1.key"));
+        assert_eq!(doubles(&root), Vec::<String>::new());
+    }
+
+    #[test]
+    fn of_a_credential_and_a_file_the_credential_counts() {
+        let (tree, root) = with_open_credentials();
+        let line = |name, byte| {
+            String::from_utf8(text(&[(id(name), Key::new([byte; 32]))]).to_vec()).unwrap()
+        };
+        let plain = "/etc/ibtrs/keys/web1.key";
+        tree.file("/etc/ibtrs/keys/web1.cred", &line("a", 1))
+            .file(plain, format!("{}{}", line("a", 2), line("b", 3)));
+        assert_eq!(doubles(&root), ["web1"]);
+        assert_eq!(file(&root, "web1").unwrap(), "/etc/ibtrs/keys/web1.cred");
+        assert_eq!(ids(&root), ["a"]);
+        // Nothing of the file gets into the credential; it stays for its owner to look at.
+        add(&root, "web1", id("c"), &Key::new([4; 32])).unwrap();
+        assert_eq!(ids(&root), ["a", "c"]);
+        assert!(root.exists(plain));
+        // Also without systemd, which would make a file of it that does not count.
+        fs::remove_dir(root.real(SYSTEMD)).unwrap();
+        add(&root, "web1", id("d"), &Key::new([5; 32])).unwrap();
+        assert_eq!(ids(&root), ["a", "c", "d"]);
+        // A key that is removed does not stay in either.
+        let lock = lock(&root).unwrap();
+        remove(&root, "web1", &id("a"), &lock).unwrap().unwrap();
+        assert_eq!(ids(&root), ["c", "d"]);
+        assert_eq!(parse(tree.text(plain).as_bytes()).unwrap().len(), 1);
+        let removed = remove(&root, "web1", &id("b"), &lock).unwrap().unwrap();
+        assert_eq!(removed.file, plain);
+        assert!(!root.exists(plain));
+        // And the last one takes both with it.
+        tree.file(plain, &line("e", 6));
+        forget(&root, "web1").unwrap().unwrap();
+        assert!(file(&root, "web1").is_none());
+    }
+
+    #[test]
+    fn a_key_that_cannot_be_loaded_is_not_kept() {
+        let (tree, root) = with_keyring();
+        tree.file("/denied", "");
+        let why = add(&root, "web1", id("b"), &Key::new(KEY)).unwrap_err();
+        assert!(why.contains("Permission denied"), "{why}");
+        assert!(file(&root, "web1").is_none());
+        kept(&root);
+        add(&root, "web1", id("default"), &Key::new([1; 32])).unwrap_err();
+        assert_eq!(read(&root, "web1").unwrap()[0].1.as_bytes(), &KEY);
     }
 
     #[test]
@@ -485,7 +737,10 @@ mod tests {
         kept(&root);
         add(&root, "web1", id("b"), &Key::new([6; 32])).unwrap();
         let lock = lock(&root).unwrap();
-        let remove = |id| super::remove(&root, "web1", &id, &lock).unwrap();
+        let remove = |id| {
+            let removed = super::remove(&root, "web1", &id, &lock).unwrap();
+            removed.map(|removed| removed.file)
+        };
         let file = "/etc/ibtrs/keys/web1.key";
         assert_eq!(remove(id("c")), None);
         assert_eq!(remove(KeyId::default()).as_deref(), Some(file));

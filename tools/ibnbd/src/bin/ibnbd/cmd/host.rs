@@ -11,7 +11,7 @@ use ibnbd_host::configfs::{self, Host};
 use ibnbd_host::document::{Hosts, FORMAT};
 use ibnbd_host::family::Side;
 use ibnbd_host::join::{pending, store};
-use ibnbd_host::keyring::{self, KeyringError};
+use ibnbd_host::keyring::{self, KeyringError, LoadedKey};
 use ibnbd_host::prefix::{self, Prefix};
 
 use super::args::{prefix, SetOf};
@@ -236,18 +236,33 @@ fn remove(context: &Context, name: &str, force: bool) -> Done {
         return Err(failure.todo("unmap its disks there, or take --force, which disconnects it"));
     }
     configured::remove_host(context, host, &configured.exports)?;
-    // One that nobody has used would be for a host of that name which is made later.
-    let withdrawn =
-        pending::lock(&context.root).and_then(|lock| pending::withdraw(&context.root, name, &lock));
-    withdrawn.map_err(|error| Failure::system(format!("the token of host {name}"), &error))?;
-    forget_key(context, name)
+    forget(context, name)?;
+    Ok(0)
+}
+
+/// Has the token and the keys of a host go that was removed: their owner would still be accepted as that host.
+pub(super) fn forget(context: &Context, name: &str) -> Result<(), Failure> {
+    let withdrawn = withdraw(context, name);
+    // Also if that has failed.
+    forget_keys(context, name).and(withdrawn)
+}
+
+/// Takes the token of a host out of use: it would be for a host of that name which is made later.
+pub(super) fn withdraw(context: &Context, name: &str) -> Result<(), Failure> {
+    let root = &context.root;
+    let withdrawn = pending::lock(root).and_then(|lock| pending::withdraw(root, name, &lock));
+    withdrawn.map_err(|error| Failure::system(format!("the token of host {name}"), &error))
+}
+
+/// Whether a session has keys, in the kernel or for later boots.
+pub(super) fn has_keys(context: &Context, name: &str, loaded: &[LoadedKey]) -> bool {
+    loaded.iter().any(|key| key.session == name) || store::file(&context.root, name).is_some()
 }
 
 /// There is no such host: if a removal that was interrupted has left keys, says so.
 fn left_keys(context: &Context, name: &str, failure: Failure) -> Failure {
     let loaded = keyring::keys(&context.root).unwrap_or_default();
-    let has_keys = loaded.iter().any(|key| key.session == name);
-    match has_keys || store::file(&context.root, name).is_some() {
+    match has_keys(context, name, &loaded) {
         true => failure.todo(format!(
             "keys of that name are left: see `ibnbd key list`, and `ibnbd key remove {name} --id ID`"
         )),
@@ -255,13 +270,14 @@ fn left_keys(context: &Context, name: &str, failure: Failure) -> Failure {
     }
 }
 
-/// Removes the keys of a host: their owner would still be accepted as that host.
-fn forget_key(context: &Context, name: &str) -> Done {
+/// Removes the keys of a host that was removed.
+fn forget_keys(context: &Context, name: &str) -> Result<(), Failure> {
     let root = &context.root;
-    let what = || format!("the key of host {name}");
-    let failed = |error: io::Error| Failure::system(what(), &error);
+    let what = || format!("the keys of host {name}, which was removed");
+    let remedy = format!("see `ibnbd key list`, and `ibnbd key remove {name} --id ID`");
+    let failed = |error: io::Error| Failure::system(what(), &error).todo(&*remedy);
     // A client that joins at this moment has its key by then, or finds that its host is gone.
-    let _lock = store::lock(root).map_err(failed)?;
+    let lock = key::turn(context, &what());
     // From the kernel first: what goes from the files only is still accepted. Not by what the files say, which may
     // be lost.
     let unloaded = match store::unload_all(root, name) {
@@ -274,9 +290,11 @@ fn forget_key(context: &Context, name: &str) -> Done {
         result => result,
     };
     // Also if that has failed: the next boot must not load them again.
-    store::forget(root, name).map_err(failed)?;
-    unloaded.map_err(|error| key::failure(context, what(), &error))?;
-    Ok(0)
+    let _lock = lock.map_err(|failure| failure.todo(&*remedy))?;
+    if let Some(removed) = store::forget(root, name).map_err(failed)? {
+        key::warn_of_unit(name, &removed);
+    }
+    unloaded.map_err(|error| key::failure(context, what(), &error))
 }
 
 fn set(context: &Context, words: &SetOf) -> Done {

@@ -14,7 +14,8 @@ use ibnbd_host::family::Side;
 use ibnbd_host::host;
 use ibnbd_host::join::handshake::{self, Given, JoinError, Limited, Place};
 use ibnbd_host::join::joined::{self, Joined};
-use ibnbd_host::join::store::{self, Kept};
+use ibnbd_host::join::pending;
+use ibnbd_host::join::store::{self, Kept, Lock};
 use ibnbd_host::join::token::{self, Token};
 use ibnbd_host::keyring;
 use zeroize::Zeroizing;
@@ -55,7 +56,13 @@ pub(super) fn join(context: &Context, words: &JoinArgs) -> Done {
     let token = token(&words.token)?;
     let what = format!("cannot join as {}", token.host);
     modules::ready(context, Side::Client)?;
+    // Until the key is kept: another command that keeps this one waiting must not cost the token, and two that join
+    // come one after the other, each with what the one before has left.
+    let before = key::turn(context, &what)?;
     check(context, &what, &token, words.force)?;
+    // Where a machine joins itself, its server needs the lock in between.
+    let is_own = pending::is_own(&context.root, &token);
+    let held = Some(before).filter(|_| !is_own);
     let (stream, reached) = connect(&what, &token)?;
     let mut stream = Limited::new(stream, ANSWER);
     let name = host::name(&context.root);
@@ -65,7 +72,10 @@ pub(super) fn join(context: &Context, words: &JoinArgs) -> Done {
     let given = made.map_err(|error| refused(&what, &token, error))?;
     let place = within_reach(given.place.clone(), &reached);
     let server = Joined::new(&token.host, &given.id, &place, &token.addresses);
-    keep(context, &what, &server, &given)?;
+    let held = held.map_or_else(|| key::turn(context, &what), Ok);
+    let held = held.map_err(|failure| failure.todo(used_up(&token.host)))?;
+    let kept = keep(context, &what, &server, &given, &held)?;
+    drop(held);
     let fingerprint = keyring::fingerprint(&given.key);
     stream.extend(KEPT);
     if let Err(error) = given.kept(&mut stream) {
@@ -75,6 +85,7 @@ pub(super) fn join(context: &Context, words: &JoinArgs) -> Done {
         "joined as {}; the fingerprint of the key is {fingerprint}",
         token.host
     );
+    at_boot(context, &token.host, &kept);
     let mut session = server.mapping();
     if context
         .machine()
@@ -248,20 +259,31 @@ fn refused(what: &str, token: &Token, error: JoinError) -> Failure {
             failure.todo(format!("the token may be used up: {again}"))
         }
         JoinError::Connection(_) => failure.todo("try it again"),
-        JoinError::Refused(_) => failure.todo(again),
+        JoinError::Refused(_) => failure.todo(format!(
+            "mend that there, and join again with this token, or if it was used: {again}"
+        )),
     }
 }
 
+fn used_up(session: &str) -> String {
+    format!(
+        "the token is used up: `ibnbd host add {session} --token` on the server makes another one"
+    )
+}
+
 /// Keeps the key and the server's addresses, now and for the next boot.
-fn keep(context: &Context, what: &str, server: &Joined, given: &Given) -> Result<(), Failure> {
+fn keep(
+    context: &Context,
+    what: &str,
+    server: &Joined,
+    given: &Given,
+    _lock: &Lock,
+) -> Result<Kept, Failure> {
     let root = &context.root;
     let session = &server.session;
     let words = |why: String| Failure::new(REFUSED, what, why);
-    let again = format!(
-        "the token is used up: `ibnbd host add {session} --token` on the server makes another one"
-    );
+    let again = used_up(session);
     let failed = |error: io::Error| Failure::system(what, &error).todo(&*again);
-    let _lock = store::lock(root).map_err(failed)?;
     // The former key stays until everything leads to this one: the server takes both.
     let kept =
         store::add(root, session, given.id, &given.key).map_err(|why| words(why).todo(&*again))?;
@@ -280,9 +302,20 @@ fn keep(context: &Context, what: &str, server: &Joined, given: &Given) -> Result
     }
     store::settle(root, session, &given.id).map_err(words)?;
     warn_of_files(context, session, given.id.as_str());
+    if let Kept::Credential(_) = kept {
+        if let Err(error) = store::enable(root, session) {
+            let unit = store::unit(session);
+            note!("warning: cannot enable {unit}, which loads the key at each boot: {error}");
+        }
+    }
+    Ok(kept)
+}
+
+/// Says what the next boot does, and has systemd's unit know the key.
+fn at_boot(context: &Context, session: &str, kept: &Kept) {
     match kept {
         Kept::Credential(_) => {
-            if let Err(error) = store::enable(root, session) {
+            if let Err(error) = store::start(&context.root, session) {
                 let unit = store::unit(session);
                 note!("warning: cannot start {unit}, which loads the key at each boot: {error}");
             }
@@ -291,5 +324,4 @@ fn keep(context: &Context, what: &str, server: &Joined, given: &Given) -> Result
             note!("the key is in {file}; without systemd nothing loads it at boot: ibnbd key load {session} --file {file}");
         }
     }
-    Ok(())
 }

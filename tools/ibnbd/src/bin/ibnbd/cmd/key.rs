@@ -13,7 +13,7 @@ use clap::{ArgGroup, Args, Subcommand};
 use ibnbd_host::document::{Keys, FORMAT};
 use ibnbd_host::family::Side;
 use ibnbd_host::host;
-use ibnbd_host::join::store::{self, Named};
+use ibnbd_host::join::store::{self, Lock, Named, Removed};
 use ibnbd_host::keyring::{self, KeyringError, LoadedKey};
 use ibnbd_host::model::{Machine, Path as ModelPath};
 use ibtrs_proto::auth::{Key, KeyId, KEY_LEN, KEY_TEXT_LEN};
@@ -23,6 +23,7 @@ use zeroize::Zeroizing;
 
 use super::args::key_id;
 use super::{serve, Done};
+use crate::act;
 use crate::context::Context;
 use crate::fail::{even_unread, Failure, NOT_FOUND, NO_MODULE, NO_RIGHTS, REFUSED};
 use crate::out::{self, cell, Table};
@@ -94,6 +95,9 @@ pub(crate) struct LoadKey {
 
 /// The module whose keyring it is.
 const MODULE: &str = "ibtrs_core";
+/// How it is said that another command is waited for, behind `waiting to`.
+const WAITING: &str = "change keys after another command";
+
 pub(super) fn run(context: &Context, command: &KeyCommand) -> Done {
     match command {
         KeyCommand::New { id } => new(context, id),
@@ -133,10 +137,16 @@ fn fill(bytes: &mut [u8; KEY_LEN]) -> io::Result<()> {
 
 fn load(context: &Context, words: &LoadKey) -> Done {
     let session = session(&words.session)?;
-    let keys = match words.kept {
-        true => kept(context, session)?,
-        false => read(words)?,
+    // What is typed, or comes by a pipe, is waited for without keeping others waiting.
+    let given = match words.kept {
+        true => None,
+        false => Some(read(words)?),
     };
+    // A key that is removed at the same moment would come back.
+    let what = format!("cannot load keys of session {session}");
+    let lock = act::with_progress(WAITING, || store::lock_to_load(&context.root));
+    let _lock = lock.map_err(|error| busy(&what, &error))?;
+    let keys = given.map_or_else(|| kept(context, session), Ok)?;
     for (id, key) in &keys {
         load_one(context, session, id, key)?;
     }
@@ -178,9 +188,11 @@ fn remove(context: &Context, session: &str, id: &KeyId) -> Done {
     let name = name(id.as_str(), session);
     let what = format!("cannot remove {name}");
     let failed = |error| failure(context, what.clone(), &error);
+    // Before it looks: a command that loads or makes keys at this moment has done so by then, or comes after it.
+    let lock = act::with_progress(WAITING, || store::lock(&context.root));
     let keys = keyring::keys(&context.root).map_err(failed)?;
     // Before the kernel's: it would load it again at the next boot.
-    let kept = forget(context, session, id);
+    let kept = forget(context, session, id, &lock);
     let key = find(&keys, session, id);
     if let Some(key) = key {
         // Also if it cannot be removed for good.
@@ -216,18 +228,56 @@ fn remove(context: &Context, session: &str, id: &KeyId) -> Done {
     result
 }
 
-/// Removes a key from those that this machine keeps; returns the file that had it.
-fn forget(context: &Context, session: &str, id: &KeyId) -> Result<Option<String>, Failure> {
+/// Removes a key from those that this machine keeps; returns the file that had it. Without the lock only the
+/// kernel's key can go.
+fn forget(
+    context: &Context,
+    session: &str,
+    id: &KeyId,
+    lock: &io::Result<Lock>,
+) -> Result<Option<String>, Failure> {
     let root = &context.root;
     let Some(file) = store::file(root, session) else {
         return Ok(None);
     };
-    let removed = store::lock(root).and_then(|lock| store::remove(root, session, id, &lock));
-    removed.map_err(|error| {
+    let failed = |error: &io::Error| {
         let what = format!("cannot remove {} from {file}", name(id.as_str(), session));
-        let failure = Failure::system(what, &error);
+        let failure = Failure::system(what, error);
         failure.todo("it would be loaded again at the next boot: remove the file, or try it again")
-    })
+    };
+    let lock = lock.as_ref().map_err(failed)?;
+    let removed = store::remove(root, session, id, lock).map_err(|error| failed(&error))?;
+    Ok(removed.map(|removed| {
+        warn_of_unit(session, &removed);
+        removed.file
+    }))
+}
+
+/// Waits until no other command changes keys.
+pub(super) fn turn(context: &Context, what: &str) -> Result<Lock, Failure> {
+    let lock = act::with_progress(WAITING, || store::lock(&context.root));
+    lock.map_err(|error| busy(what, &error))
+}
+
+fn busy(what: &str, error: &io::Error) -> Failure {
+    let failure = Failure::system(what, error);
+    match error.kind() {
+        io::ErrorKind::TimedOut => {
+            failure.todo("nothing was changed: try it again when that process has ended")
+        }
+        _ => failure,
+    }
+}
+
+/// Keys were removed for good, but the unit that loaded them at boot stays.
+pub(super) fn warn_of_unit(session: &str, removed: &Removed) {
+    if let Some(error) = &removed.left_enabled {
+        let unit = store::unit(session);
+        note!(
+            "warning: cannot disable {unit}, which has no key to load any more and fails at each boot: {error}; \
+             systemctl disable {unit}"
+        );
+    }
 }
 
 fn still_there(context: &Context, path: &ModelPath, failure: Failure) -> Result<(), Failure> {

@@ -17,6 +17,7 @@ use ibnbd_host::join::address;
 use ibnbd_host::join::handshake::{Guest, JoinError, Knock, Limited, Place};
 use ibnbd_host::join::pending::{self, Pending};
 use ibnbd_host::join::store::{self, Kept};
+use ibnbd_host::join::token::Token;
 use ibnbd_host::keyring;
 use ibnbd_host::model::Machine;
 use ibnbd_host::Root;
@@ -36,8 +37,11 @@ Example:
 
 /// How long a client may take, whatever it sends.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long the rest may take, with the encryption of the key by a TPM.
-const ANSWER: Duration = Duration::from_secs(60);
+/// How long it may take until the key is kept, with its encryption by a TPM. With the time before, it is less than
+/// a client waits.
+const ANSWER: Duration = Duration::from_secs(75);
+/// How much of that may be a wait for another command that changes keys.
+const TURN: Duration = Duration::from_secs(20);
 /// How long the client may take to keep its key.
 const KEPT: Duration = Duration::from_secs(120);
 /// How often it looks for tokens.
@@ -311,15 +315,15 @@ fn join(shared: &Shared, stream: &mut Limited, peer: IpAddr) -> Result<(), Refus
     stream.extend(ANSWER);
     // Before the token is out of use, after which the process may end.
     let _proved = Counted::new(&shared.proved);
-    // From here on nobody else can use it.
-    if !pending::take(root, &pending.token).map_err(system)? {
-        return Err(refuse(
-            guest,
-            stream,
-            "the token was used at the same moment",
-        ));
+    match make_key(root, &pending.token, &guest, stream) {
+        Ok(made) => give_key(root, &host, made, guest, stream, &place, peer),
+        Err(NotMade::Told(why)) => Err(refuse(guest, stream, why)),
+        Err(NotMade::Kept(why)) => {
+            let told = "the server cannot keep the key now, and its log has the reason; the token stays valid";
+            let _ = guest.refuse(stream, told);
+            Err(Refusal::Known(host, why))
+        }
     }
-    give_key(root, &host, guest, stream, &place, peer)
 }
 
 /// Whether a host is there, and may have the address.
@@ -335,42 +339,46 @@ fn may_come(configured: &Configured, host: &str, peer: IpAddr) -> bool {
 fn give_key(
     root: &Root,
     host: &str,
+    made: NewKey,
     mut guest: Guest,
     stream: &mut Limited,
     place: &Place,
     peer: IpAddr,
 ) -> Result<(), Refusal> {
-    let made = make_key(root, host, &guest);
     let NewKey {
         random,
         id,
         fingerprint,
-    } = match made {
-        Ok(made) => made,
-        Err(why) => {
-            let _ = guest.refuse(
-                stream,
-                "the server cannot keep the key; its log has the reason",
-            );
-            return Err(Refusal::Known(host.to_owned(), why));
-        }
-    };
+        is_credential,
+    } = made;
     let machine = guest.machine.clone();
-    stream.extend(ANSWER);
+    stream.extend(PATIENCE);
     let granted = guest.grant(stream, &random, &id, place);
     note!(
         "{peer} has joined as host {host}; the fingerprint of its key is {fingerprint}; it calls itself {machine}"
     );
     stream.extend(KEPT);
-    if let Err(error) = granted.and_then(|()| guest.wait_kept(stream)) {
-        note!(
+    match granted.and_then(|()| guest.wait_kept(stream)) {
+        Ok(()) => settle(root, host, &id),
+        Err(error) => note!(
             "{peer}: {machine} has not said that it keeps the key: {error}; former keys of host {host} stay; if it \
              cannot connect, ibnbd host add {host} --token gives it another key"
-        );
-        return Ok(());
+        ),
     }
+    if is_credential {
+        // The kernel has the key already.
+        if let Err(error) = store::start(root, host) {
+            let unit = store::unit(host);
+            note!("cannot start {unit}, which loads the key at each boot: {error}");
+        }
+    }
+    Ok(())
+}
+
+/// Has the former keys of a host go, as its client has the new one.
+fn settle(root: &Root, host: &str, id: &KeyId) {
     let settled = match store::lock(root) {
-        Ok(_lock) => store::settle(root, host, &id),
+        Ok(_lock) => store::settle(root, host, id),
         Err(error) => Err(error.to_string()),
     };
     match settled {
@@ -388,7 +396,6 @@ fn give_key(
             id = other.id
         );
     }
-    Ok(())
 }
 
 /// A key that the server keeps, and that the client does not know yet.
@@ -397,33 +404,84 @@ struct NewKey {
     random: Key,
     id: KeyId,
     fingerprint: String,
+    /// Whether a unit of systemd loads it at boot.
+    is_credential: bool,
 }
 
-/// Makes a key for a client, and keeps it beside those that its host has.
-fn make_key(root: &Root, host: &str, guest: &Guest) -> Result<NewKey, String> {
-    let random = || key::random().map_err(|error| error.to_string());
-    let (random, name) = (random()?, random()?);
-    let key = guest.key(&random).map_err(|error| error.to_string())?;
-    let _lock = store::lock(root).map_err(|error| error.to_string())?;
-    // `host remove` removes the host first, and then its keys under this lock.
+/// Why there is no key, and the token is as it was.
+enum NotMade {
+    /// The client may know the reason.
+    Told(&'static str),
+    /// It cannot be kept.
+    Kept(String),
+}
+
+impl<E: ToString> From<E> for NotMade {
+    fn from(error: E) -> Self {
+        Self::Kept(error.to_string())
+    }
+}
+
+/// Makes a key for a client, keeps it beside those that its host has, and takes the token out of use then: a key
+/// that cannot be kept costs no token. Under the lock, so that of two clients with one token the first one gets a
+/// key.
+fn make_key(
+    root: &Root,
+    token: &Token,
+    guest: &Guest,
+    stream: &Limited,
+) -> Result<NewKey, NotMade> {
+    let host = &token.host;
+    let (random, name) = (key::random()?, key::random()?);
+    let key = guest.key(&random)?;
+    let lock = store::lock_within(root, TURN)?;
+    // `host remove` removes the host first, then its token, and then its keys under this lock.
     if !root.exists(&configfs::host_folder(host)) {
-        return Err("the host was removed while its client joined".to_owned());
+        return Err(NotMade::Told(
+            "the host was removed while its client joined",
+        ));
+    }
+    let used = NotMade::Told("the token was used, or replaced, at the same moment");
+    if !pending::is_in_use(root, token)? {
+        return Err(used);
     }
     let id = store::new_id(root, host, &name)?;
     let kept = store::add(root, host, id, &key)?;
+    let is_credential = matches!(kept, Kept::Credential(_));
     // Before the client has it: it would be locked out by a reboot otherwise.
-    if let Kept::Credential(_) = kept {
+    if is_credential {
         if let Err(error) = store::enable(root, host) {
             let unit = store::unit(host);
-            note!("cannot start {unit}, which loads the key at each boot: {error}");
+            note!("cannot enable {unit}, which loads the key at each boot: {error}");
         }
     }
-    let fingerprint = keyring::fingerprint(&key);
-    Ok(NewKey {
-        random,
-        id,
-        fingerprint,
-    })
+    let taken = match stream.is_open() {
+        true => pending::take(root, token).map_err(NotMade::from),
+        // Its operator has ended it, or it has waited too long.
+        false => Err(NotMade::Kept(
+            "the client has gone; its token stays valid".to_owned(),
+        )),
+    };
+    let failed = match taken {
+        Ok(true) => {
+            let fingerprint = keyring::fingerprint(&key);
+            return Ok(NewKey {
+                random,
+                id,
+                fingerprint,
+                is_credential,
+            });
+        }
+        Ok(false) => used,
+        Err(failed) => failed,
+    };
+    if let Err(why) = store::take_back(root, host, &id, &lock) {
+        note!(
+            "cannot remove the key {id} of host {host}, which nobody has: {why}",
+            id = id.as_str()
+        );
+    }
+    Err(failed)
 }
 
 #[cfg(test)]
