@@ -374,7 +374,7 @@ fn what_no_file_names_goes_unless_it_is_in_use() {
             "! export open stays until it is closed by s",
             "- export other",
             "! host busy stays while it is connected, or while an export names it",
-            "- host gone",
+            "- host gone and its keys",
             "! host named stays while it is connected, or while an export names it",
         ]
     );

@@ -399,6 +399,14 @@ fn who_may_not_come_from_the_address_gets_no_key() {
 /// For a command to come to where it waits for another one.
 const LONG_ENOUGH: Duration = Duration::from_secs(2);
 
+/// Ends the process that waits for the clients of tokens that nobody uses.
+fn end_listener(server: &Tree, port: &str) {
+    for host in ["web1", "web2"] {
+        let _ = fs::remove_file(server.real(&format!("/run/ibtrs/tokens/{host}")));
+    }
+    wait_until("the listener ends", || nobody_listens(port));
+}
+
 fn has_token(server: &Tree, host: &str) -> bool {
     server.real(&format!("/run/ibtrs/tokens/{host}")).exists()
 }
@@ -673,6 +681,69 @@ fn a_host_that_is_removed_leaves_no_key() {
         again.code == 3 && again.err.contains(remedy),
         "{}",
         again.err
+    );
+}
+
+/// A server whose hosts have a token and a key in the kernel each; that of web1 has it in a file, too.
+fn server_with_keys(port: &str) -> Tree {
+    let server = server();
+    server.file("/ring", "77 78\n").file(
+        "/proc/keys",
+        "0000004d I--Q---     1 perm 3d010000     0     0 logon     ibtrs:default:web1: 32\n\
+             0000004e I--Q---     1 perm 3d010000     0     0 logon     ibtrs:default:web2: 32\n",
+    );
+    for host in ["web1", "web2"] {
+        token(&server, host, port);
+        without_files(&server, host);
+    }
+    server.file("/etc/ibtrs/keys/web1.key", "");
+    server
+}
+
+#[test]
+fn a_host_that_apply_prunes_leaves_neither_key_nor_token() {
+    let port = port();
+    let server = server_with_keys(&port);
+    server.file("/etc/ibtrs/server.toml", "[[host]]\nname = \"web2\"\n");
+    let words = ["apply", "--side", "server", "--prune"];
+    let ran = run(&server, &[&words[..], &["--dry-run"]].concat());
+    assert!(
+        ran.out.contains("- host web1 and its keys\n"),
+        "{}",
+        ran.out
+    );
+    assert!(has_token(&server, "web1"));
+    run(&server, &words);
+    assert!(!has_token(&server, "web1") && has_token(&server, "web2"));
+    assert!(!server.real("/etc/ibtrs/keys/web1.key").exists());
+    let asked = server.text("/keyctl.log");
+    assert!(
+        asked.contains("unlink 77 ") && !asked.contains("unlink 78"),
+        "{asked}"
+    );
+    end_listener(&server, &port);
+}
+
+/// A service removes all when it stops, and needs the keys when it starts again.
+#[test]
+fn all_hosts_go_with_their_tokens_and_on_request_with_their_keys() {
+    let server = server_with_keys(&port());
+    let ran = run(&server, &["export", "remove", "--all"]);
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    assert!(!has_token(&server, "web1") && !has_token(&server, "web2"));
+    assert!(server.real("/etc/ibtrs/keys/web1.key").exists());
+    assert!(!server.text("/keyctl.log").contains("unlink"));
+    let said = "the keys of web1 web2 stay, for the next start: ibnbd key remove HOST removes one";
+    assert!(ran.err.contains(said), "{}", ran.err);
+    let server = server_with_keys(&port());
+    let ran = run(&server, &["export", "remove", "--all", "--keys"]);
+    assert_eq!((ran.code, ran.err.as_str()), (0, ""));
+    assert!(!has_token(&server, "web1") && !has_token(&server, "web2"));
+    assert!(!server.real("/etc/ibtrs/keys/web1.key").exists());
+    let asked = server.text("/keyctl.log");
+    assert!(
+        asked.contains("unlink 77 ") && asked.contains("unlink 78 "),
+        "{asked}"
     );
 }
 

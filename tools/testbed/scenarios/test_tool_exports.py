@@ -183,7 +183,7 @@ def test_configuration_makes_exports_and_hosts(pair, tools):
     pair.server.push("/tmp/ibtrs/server.toml", CONFIGURATION.replace('["web1", "web2"]', '["web2"]'))
     assert server_tool("apply --config /tmp/ibtrs") == "~ set hosts of export disk1 from web1 web2 to web2"
     pair.client.wait_until(f"{PROGRAM} list | grep -q closed")
-    assert server_tool("apply --config /tmp/ibtrs --prune") == "- host web3"
+    assert server_tool("apply --config /tmp/ibtrs --prune") == "- host web3 and its keys"
     # The operator's changes are saved between the comments.
     server_tool("export allow disk1 web1")
     server_tool("host set web1 max_devices=4")

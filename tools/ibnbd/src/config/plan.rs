@@ -86,6 +86,15 @@ pub enum Step {
         /// the kind.
         back: Vec<Change>,
     },
+    /// Removes a host, and its keys and its token with it.
+    RemoveHost {
+        /// The object of the change, see [`Step::what`].
+        what: String,
+        /// Its name.
+        name: String,
+        /// The system calls.
+        changes: Vec<Change>,
+    },
     /// Opens a session without a disk, or has it stay open without one. The device is empty.
     Open(Mapping),
     /// Has a session close with its last disk, or now if it has none.
@@ -151,6 +160,7 @@ impl Step {
                 | Self::Export { .. }
                 | Self::Unexport { early: true, .. }
                 | Self::Configure { .. }
+                | Self::RemoveHost { .. }
                 | Self::Open(_)
                 | Self::Map(_)
         )
@@ -165,6 +175,7 @@ impl Step {
             Self::Load { module, .. } => (*module).to_owned(),
             Self::Export { what, .. }
             | Self::Configure { what, .. }
+            | Self::RemoveHost { what, .. }
             | Self::Set { what, .. }
             | Self::Cannot { what, .. } => what.clone(),
             Self::Unexport {
@@ -234,6 +245,7 @@ impl fmt::Display for Step {
                 directory, name, ..
             } => write!(f, "- remove {directory}/{name}"),
             Self::Configure { line, .. } => f.write_str(line),
+            Self::RemoveHost { name, .. } => write!(f, "- host {name} and its keys"),
             Self::Close { session } => write!(f, "- close session {session} when it has no disk"),
             Self::Open(m) | Self::Map(m) => {
                 let paths = m.paths.join(" ");

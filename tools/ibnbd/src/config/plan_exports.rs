@@ -306,9 +306,11 @@ fn prune_hosts(now: &Configured, config: &Config, pruned: bool, steps: &mut Vec<
             steps.push(cannot(what(Of::Host, name, ""), why));
         } else {
             // The exports do not name it any more by then.
-            let line = format!("- host {name}");
-            let changes = change::remove_host(host, &[]);
-            steps.push(step(Of::Host, name, "", line, changes));
+            steps.push(Step::RemoveHost {
+                what: what(Of::Host, name, ""),
+                name: name.clone(),
+                changes: change::remove_host(host, &[]),
+            });
         }
     }
 }

@@ -17,7 +17,7 @@ use ibnbd_host::{configfs, find, folder, mapping, Machine};
 use ibtrs_proto::Errno;
 
 use super::args::Files;
-use super::{change, configured, export, map, modules, paths, unmap, Done};
+use super::{change, configured, export, host, map, modules, paths, unmap, Done};
 use crate::act;
 use crate::context::Context;
 use crate::fail::{Failure, CONFIGURATION, NOT_FOUND, REFUSED};
@@ -398,6 +398,12 @@ fn one(context: &Context, step: Step) -> Result<bool, Failure> {
             };
             need(context)?;
             act::changes(context, task, &format!("apply \"{line}\""), &changes)
+        }
+        Step::RemoveHost { name, changes, .. } => {
+            configured::need(context)?;
+            let what = format!("remove host {name}");
+            act::changes(context, Task::Host, &what, &changes)?;
+            host::forget(context, &name)
         }
         Step::Open(wanted) => open(context, &wanted),
         Step::Close { session } => act::write(

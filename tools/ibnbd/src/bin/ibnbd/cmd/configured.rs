@@ -6,12 +6,13 @@ use ibnbd_host::advice::Task;
 use ibnbd_host::configfs::change::{self, Change};
 use ibnbd_host::configfs::{self, Configured, Export, Host, Port};
 use ibnbd_host::family::Side;
-use ibnbd_host::host;
+use ibnbd_host::host as system;
+use ibnbd_host::keyring;
 use ibnbd_host::prefix::{self, Prefix};
 use ibtrs_proto::name::{DevicePath, SessionName};
 
 use super::args::SetOf;
-use super::Done;
+use super::{host, Done};
 use crate::act;
 use crate::context::Context;
 use crate::fail::{Failure, NOT_FOUND, NO_MODULE, REFUSED};
@@ -22,7 +23,7 @@ pub(super) fn need(context: &Context) -> Result<(), Failure> {
     if configfs::is_there(root) {
         return Ok(());
     }
-    if !host::has(root, Side::Server) {
+    if !system::has(root, Side::Server) {
         let failure = Failure::new(NO_MODULE, "ibnbd_server", "the module is not loaded");
         return Err(failure.todo("modprobe ibnbd_server"));
     }
@@ -178,14 +179,43 @@ fn check_value(key: &str, value: &str) -> Result<(), Failure> {
     }
 }
 
-/// Takes all exports, hosts and ports away.
-pub(super) fn remove_all(context: &Context) -> Done {
+/// Takes all exports, hosts and ports away. A service does so at each stop, so it leaves the keys alone that the
+/// next start needs, unless the operator wants them to go.
+pub(super) fn remove_all(context: &Context, with_keys: bool) -> Done {
     let had_exports = configfs::has_exports(&context.root);
-    for (task, what, changes) in change::remove_all(&read(context)) {
+    let configured = read(context);
+    for (task, what, changes) in change::remove_all(&configured) {
         act::changes(context, task, &what, &changes)?;
     }
     warn_of_no_export(context, had_exports);
-    Ok(0)
+    let mut result = Ok(0);
+    for Host { name, .. } in &configured.hosts {
+        let gone = match with_keys {
+            true => host::forget(context, name),
+            false => host::withdraw(context, name),
+        };
+        result = result.and_then(|code| gone.map(|()| code));
+    }
+    if !with_keys {
+        tell_of_keys(context, &configured.hosts);
+    }
+    result
+}
+
+/// Tells who can still connect, as keys without a host are still accepted.
+fn tell_of_keys(context: &Context, hosts: &[Host]) {
+    let loaded = keyring::keys(&context.root).unwrap_or_default();
+    let names = hosts.iter().map(|host| host.name.as_str());
+    let names: Vec<&str> = names
+        .filter(|name| host::has_keys(context, name, &loaded))
+        .collect();
+    if !names.is_empty() {
+        note!(
+            "the keys of {} stay, for the next start: ibnbd key remove HOST removes one, and `export remove --all \
+             --keys` those of all hosts",
+            names.join(" ")
+        );
+    }
 }
 
 /// Tells that the server's directory counts again, if the last export in configfs has gone.

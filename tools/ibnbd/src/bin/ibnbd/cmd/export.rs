@@ -48,7 +48,8 @@ const REMOVE_EXAMPLES: &str = "\
 Examples:
   ibnbd export remove disk1
   ibnbd export remove disk1 --force           also if clients use it: their I/O fails
-  ibnbd export remove --all                   before ibnbd_server is unloaded";
+  ibnbd export remove --all                   before ibnbd_server is unloaded
+  ibnbd export remove --all --keys            no host is to come back";
 
 const ALLOW_EXAMPLES: &str = "\
 Example:
@@ -88,6 +89,9 @@ pub(crate) enum ExportCommand {
         /// All exports, hosts and ports in configfs, without which ibnbd_server can be unloaded
         #[arg(long, conflicts_with_all = ["name", "force", "directory", "session"])]
         all: bool,
+        /// With --all: also the hosts' keys, which they could still connect with, and need after the next start
+        #[arg(long, requires = "all")]
+        keys: bool,
         #[command(flatten)]
         directory: Directory,
     },
@@ -191,7 +195,9 @@ pub(super) fn run(context: &Context, command: &ExportCommand) -> Done {
     match command {
         ExportCommand::List(directory) => list(context, directory),
         ExportCommand::Add(words) => add(context, words),
-        ExportCommand::Remove { all: true, .. } => configured::remove_all(context),
+        ExportCommand::Remove {
+            all: true, keys, ..
+        } => configured::remove_all(context, *keys),
         ExportCommand::Remove {
             name,
             force,
