@@ -66,9 +66,9 @@ as_root() {
 
 # with_progress TITLE UNITS COMMAND...
 #
-# Runs COMMAND with its output in a log and a line of progress twice a minute
-# on ours.  Progress is counted in lines of the log out of the expected UNITS;
-# from it comes the estimate of the time left.
+# Runs COMMAND with its output in a log and a line of progress twice a minute,
+# or every IBTRS_PROGRESS_S seconds, on ours.  Progress is counted in lines of
+# the log out of the expected UNITS; from it comes the estimate of the time left.
 with_progress() {
 	local title=$1 units=$2 log start pid now lines next=0 left rc=0
 	shift 2
@@ -80,7 +80,7 @@ with_progress() {
 	while kill -0 "$pid" 2>/dev/null; do
 		sleep 1
 		now=$(($(date +%s) - start))
-		[ "$now" -ge "$((next + 30))" ] || continue
+		[ "$now" -ge "$((next + ${IBTRS_PROGRESS_S:-30}))" ] || continue
 		next=$now
 		lines=$(wc -l <"$log")
 		left='?'
