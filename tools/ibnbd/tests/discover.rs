@@ -252,6 +252,11 @@ fn map_adds_the_paths_that_the_server_names() {
         "{}",
         ran.err
     );
+    // A server without ports names no addresses, which is said.
+    tree.file("/sys/class/ibnbd-client/ctl/discovered/s/portals", "");
+    let ran = run(&tree, &[&words[..], &["--all-paths"]].concat());
+    let said = "the server names no further addresses, as its operator has made no ports";
+    assert!(ran.code == 0 && ran.err.contains(said), "{}", ran.err);
     // Without an answer nothing is mapped.
     tree.file(map_file, "");
     fs::remove_file(tree.real(FILE)).unwrap();

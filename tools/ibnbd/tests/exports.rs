@@ -24,7 +24,7 @@ use ibnbd_host::document::{Exports, Hosts};
 use ibnbd_host::prefix::Prefix;
 use rustix::fs::{FileType, Mode};
 use rustix::process::{kill_process, Pid, Signal};
-use tree::ran::{document, good, rows, run, waits};
+use tree::ran::{document, good, rows, run, waits, Ran};
 use tree::Tree;
 
 const EXPORTS: &str = "/sys/kernel/config/ibnbd/exports";
@@ -593,6 +593,11 @@ fn hosts_are_allowed_and_denied() {
     // The whole path is given, as the kernel would begin a short one elsewhere.
     let link = fs::read_link(tree.real(&format!("{EXPORTS}/disk2/allowed_hosts/web2"))).unwrap();
     assert_eq!(link, tree.real(&format!("{HOSTS}/web2")));
+    // All lists take commas.
+    good(&tree, &["export", "deny", "disk2", "web1,web2"]);
+    assert_eq!(links(&tree, "disk2"), [""; 0]);
+    good(&tree, &["export", "allow", "disk2", "web1,web2"]);
+    assert_eq!(links(&tree, "disk2"), ["web1", "web2"]);
     // A setting that already has the value is no fault.
     good(&tree, &["export", "allow", "disk2", "web2"]);
     good(&tree, &["export", "deny", "disk2", "web1"]);
@@ -687,9 +692,17 @@ fn a_device_has_one_file_unless_the_user_insists() {
             &[&["export", "add", "/dev/loop0", name], more].concat(),
         )
     };
-    assert_eq!(add("disk1", &[]).code, 0);
+    let says = |who: &str, ran: &Ran| {
+        let said = format!("warning: {who} may open disk1, as it is in /e; --host HOST makes");
+        assert!(ran.code == 0 && ran.err.contains(&said), "{}", ran.err);
+    };
+    says("everybody who reaches the server", &add("disk1", &[]));
+    tree.keyctl().file("/ring", "77\n").file(
+        "/proc/keys",
+        "0000004d I--Q---     1 perm 3d010000     0     0 logon     ibtrs:default:web1: 32\n",
+    );
     // What is so already is no fault.
-    assert_eq!(add("/disk1", &[]).code, 0);
+    says("every client that has a key", &add("/disk1", &[]));
     let ran = add("disk2", &[]);
     assert_eq!(ran.code, 1);
     assert!(

@@ -43,7 +43,8 @@ def test_a_token_leads_to_a_disk_over_all_paths(pair, stack, tools):
     server.null_blk(size_mb=32)
     server.null_blk("nullb1", size_mb=16)
     # The modules are loaded by the commands.
-    of_server("export add /dev/nullb0 disk1 --host web1")
+    said = server.run(f"{of_server.program} export add /dev/nullb0 disk1 --host web1 2>&1")
+    assert "made the host web1, which comes in once it has a key: ibnbd host add web1 --token" in said
     of_server("export add /dev/nullb1 disk2 --host web1 --ro")
     token = of_server("host add web1 --token")
     assert token.startswith("ibtrs-token-1/web1/10.0.1.1,10.0.2.1/11235/")
@@ -134,7 +135,9 @@ def test_what_join_keeps_brings_the_disk_back(pair, stack, tools):
     client.run("ls -l /etc/ibtrs/keys | grep -q '^-rw------- .* web1.key$'")
     of_client("unmap ibnbd0")
     client.run(stack.unload("client"))
-    of_server("export remove --all")
+    # The next start needs the keys.
+    said = server.run(f"{of_server.program} export remove --all 2>&1")
+    assert "the keys of web1 stay, for the next start" in said
     server.run(stack.unload("server"))
     for guest, tool in zip(pair, tools):
         # What ibnbd-key@web1 does where there is systemd.
