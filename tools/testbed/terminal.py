@@ -98,17 +98,21 @@ def offered(guest: Guest):
     _start(guest, forever=True)
     OFFERED.unlink(missing_ok=True)
     OFFERED.symlink_to((guest.folder / "term").resolve())
-    yield
-    OFFERED.unlink(missing_ok=True)
+    try:
+        yield
+    finally:
+        OFFERED.unlink(missing_ok=True)
 
 
 def join_offered() -> int:
-    if not OFFERED.exists():
+    try:
+        # The way to the socket itself may be too long for it.
+        line = _connect(OFFERED)
+    except (FileNotFoundError, ConnectionRefusedError):
+        # Of one that was killed, the link may be left.
         print("there is no server: run `make shell` in another terminal, and wait until it says that you are on the client",
               file=sys.stderr)
         return 1
-    # The way to the socket itself may be too long for it.
-    line = _connect(OFFERED)
     print("==> You are on the server. Ctrl-] leaves it.", flush=True)
     # Its prompt may have gone by.
     line.sendall(b"\n")

@@ -12,7 +12,7 @@ ROTATION = (
     # Short scenarios: .ci/run installs the packages beside them.
     {"test_auth_cost", "test_card", "test_iwarp", "test_message_programs", "test_message_remote"},
     # Ports, and the tools.
-    {"test_message_operators", "test_ports", "test_qualify", "test_tool", "test_tool_exports"},
+    {"test_message_operators", "test_ports", "test_qualify", "test_terminals", "test_tool", "test_tool_exports"},
     # Exports, and machines that share a server.
     {"test_access", "test_discovery", "test_export", "test_export_sysfs", "test_exports", "test_machines",
      "test_mapping_space", "test_resize"},
