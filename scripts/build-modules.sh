@@ -4,8 +4,9 @@
 # build-modules.sh FLAVOUR [clippy|doc|doctests|rust-analyzer]: builds our modules for a
 # cached test kernel and puts them into FLAVOUR below $MODULES, or runs another
 # tool on them.  IBTRS_KUNIT=1 includes their test suites and puts the modules
-# into FLAVOUR-kunit; W=1 turns on more compiler warnings.  For the stock kernel
-# the tools are Debian's, see stock-tools.sh.
+# into FLAVOUR-kunit; W=1 turns on more compiler warnings; IBTRS_STEPS=1 prints
+# a line for each step.  For the stock kernel the tools are Debian's, see
+# stock-tools.sh.
 # shellcheck source=scripts/env.sh
 . "$(dirname "$0")/env.sh"
 # shellcheck source=scripts/stock-tools.sh
@@ -45,8 +46,9 @@ kmake() {
 }
 
 build() {
-	local target=$MODULES/$variant
-	kmake -s modules
+	local target=$MODULES/$variant quiet=(-s)
+	[ -z "${IBTRS_STEPS:-}" ] || quiet=()
+	kmake "${quiet[@]}" modules
 	mkdir -p "$target"
 	cp "$out"/*.ko "$target"
 	# These kernels are built with information for debuggers: ten times as

@@ -10,7 +10,14 @@
 
 [ $# != 0 ] || set -- fast
 
-modules() { [ -n "${NO_MODULES:-}" ] || make --no-print-directory -C "$TOP" modules "FLAVOUR=$1"; }
+modules() {
+	[ -z "${NO_MODULES:-}" ] || return 0
+	with_progress "Building the modules for the $1 kernel" 80 \
+		env IBTRS_STEPS=1 make --no-print-directory -C "$TOP" modules "FLAVOUR=$1"
+}
+
+# Of scripts that print their result behind their progress: the progress.
+progress_of() { "$@" | sed -u -n '/^\(==>\|    \)/p'; }
 
 case " $* " in
 *" stock "*) "$TOP/scripts/setup-packages.sh" stock-tools ;;
@@ -18,10 +25,10 @@ case " $* " in
 esac
 if [ "$*" = stock ]; then
 	# Nothing of the one is needed for the other: two processors are kept busy, and the network.
-	"$TOP/scripts/stock-kernel.sh" --release
+	progress_of "$TOP/scripts/stock-kernel.sh" --release
 	modules stock &
 	modules=$!
-	"$TOP/scripts/stock-kernel.sh" &
+	progress_of "$TOP/scripts/stock-kernel.sh" &
 	kernel=$!
 	"$TOP/scripts/setup-packages.sh" stock
 	wait "$kernel" || die "could not get Debian's kernel; what failed is above"
@@ -33,6 +40,6 @@ fi
 # shellcheck source=scripts/env.sh
 . "$TOP/scripts/env.sh"
 for flavour in "$@"; do
-	"$TOP/scripts/build-kernel.sh" "$flavour"
+	progress_of "$TOP/scripts/build-kernel.sh" "$flavour"
 	modules "$flavour"
 done

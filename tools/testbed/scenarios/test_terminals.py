@@ -10,7 +10,7 @@ from testbed.paths import TOP
 from testbed.typist import Typist, descendants
 
 # With the modules and the command, if these are not built yet, and two emulated guests.
-UP = 420
+UP = 480
 # For a command in a guest while all processors are busy.
 SOON = 90
 TAB, CTRL_U, CTRL_BRACKET = "\t", "\x15", "\x1d"
@@ -64,7 +64,9 @@ def test_two_terminals_have_a_client_and_its_server(kernel):
         # Progress, and nothing else.
         noise = [line for line in said.splitlines() if not LINES.fullmatch(line)]
         assert noise == [], said
-        for line in ("==> Two shells: one on the client, here; one on the server by `make shell-server`",
+        for line in (f"==> Building the modules for the {kernel} kernel (log: ",
+                     f"    Building the modules for the {kernel} kernel: done in ",
+                     "==> Two shells: one on the client, here; one on the server by `make shell-server`",
                      "==> Building the command ibnbd (log: ", "    Building the command ibnbd: done in ",
                      "==> Booting a storage server and a client", "client# ibnbd join ibtrs-token-1/client/",
                      "client# ibnbd map disk1", "==> /dev/ibnbd0 is mapped after ", "==> You are on the client; "):
