@@ -36,6 +36,7 @@
 //! | [`capsule`] | requests that are messages |
 //! | [`keys`] | invalidation of a request's key |
 //! | [`hb`], [`backoff`] | heartbeat, reconnect delays |
+//! | [`history`] | the last changes of something, in a bounded ring |
 //! | [`failover_time`] | times that follow from the failover time of a session |
 //! | [`downtime`] | how long a server expects to be away after a planned stop |
 //! | [`permit`] | split of the queue depth between I/O and administrative messages |
@@ -72,6 +73,7 @@ pub mod failover_time;
 pub mod fsm;
 pub mod handshake;
 pub mod hb;
+pub mod history;
 pub mod imm;
 pub mod imm_check;
 pub mod join;

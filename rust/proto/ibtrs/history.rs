@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The last changes of something, for operators who were not there.
+//!
+//! A [`Ring`] has a fixed number of places, so that a change can be added while memory is short. Changes of different
+//! importance have a ring each: those that come often cannot push out the others.
+
+use core::fmt;
+use core::ops::DerefMut;
+
+/// The last changes, as many as the table `S` has places.
+#[derive(Clone, Debug)]
+pub struct Ring<S> {
+    /// The changes, the oldest first, then places without one.
+    places: S,
+    len: usize,
+}
+
+/// A kind of change that has more than one place in this many of a full ring replaces its own oldest change, and not the
+/// oldest of all.
+const SHARE: usize = 4;
+
+impl<T: 'static, S: DerefMut<Target = [Option<T>]>> Ring<S> {
+    /// Creates a ring without changes. All places must be empty.
+    pub const fn new(places: S) -> Self {
+        Self { places, len: 0 }
+    }
+
+    /// The changes, the latest first.
+    pub fn latest(&self) -> impl Iterator<Item = &T> {
+        self.places.iter().rev().flatten()
+    }
+
+    /// The same, to be altered.
+    pub fn latest_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.places.iter_mut().rev().flatten()
+    }
+
+    /// Takes the latest change out for which `is_it` holds.
+    pub fn take(&mut self, is_it: impl FnMut(&T) -> bool) -> Option<T> {
+        let from_latest = self.latest().position(is_it)?;
+        let at = self.len.checked_sub(from_latest.checked_add(1)?)?;
+        self.remove(at)
+    }
+
+    fn remove(&mut self, at: usize) -> Option<T> {
+        let later = self.places.get_mut(at..self.len)?;
+        let (first, _) = later.split_first_mut()?;
+        let removed = first.take();
+        later.rotate_left(1);
+        self.len = self.len.saturating_sub(1);
+        removed
+    }
+
+    /// Adds a change. If there is no place, the oldest one goes, or the oldest of its kind if there are many of those.
+    pub fn push(&mut self, change: T, is_its_kind: impl Fn(&T) -> bool) {
+        let places = self.places.len();
+        if self.len == places {
+            let its_kind = |place: &Option<T>| place.as_ref().is_some_and(&is_its_kind);
+            let of_kind = self.places.iter().filter(|place| its_kind(place)).count();
+            let most = places.checked_div(SHARE).unwrap_or(0);
+            let own = self.places.iter().position(its_kind);
+            self.remove(own.filter(|_| of_kind > most).unwrap_or(0));
+        }
+        if let Some(place) = self.places.get_mut(self.len) {
+            *place = Some(change);
+            self.len = self.len.saturating_add(1);
+        }
+    }
+}
+
+/// The most ranges of [`Numbers`].
+const RANGES: usize = 8;
+
+/// Some numbers, such as those of disks: at most a few ranges of them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Numbers {
+    /// The first and the last number of each range, in their order.
+    ranges: [Option<(u32, u32)>; RANGES],
+}
+
+impl Numbers {
+    /// A single number.
+    pub fn one(number: u32) -> Self {
+        let mut ranges = [None; RANGES];
+        if let Some(first) = ranges.first_mut() {
+            *first = Some((number, number));
+        }
+        Self { ranges }
+    }
+
+    /// Whether a number is one of them.
+    pub fn contains(&self, number: u32) -> bool {
+        let mut ranges = self.ranges.iter().flatten();
+        ranges.any(|(first, last)| (*first..=*last).contains(&number))
+    }
+
+    /// Adds a number. Returns whether there is room for it.
+    pub fn add(&mut self, number: u32) -> bool {
+        if self.contains(number) {
+            return true;
+        }
+        let follows = |(_, last): (u32, u32)| last.checked_add(1) == Some(number);
+        let precedes = |(first, _): (u32, u32)| first.checked_sub(1) == Some(number);
+        let before = self
+            .ranges
+            .iter()
+            .position(|range| range.is_some_and(follows));
+        let after = self
+            .ranges
+            .iter()
+            .position(|range| range.is_some_and(precedes));
+        match (before, after) {
+            (Some(before), Some(after)) => self.join(before, after, number),
+            (Some(at), None) => self.alter(at, |(first, _)| (first, number)),
+            (None, Some(at)) => self.alter(at, |(_, last)| (number, last)),
+            (None, None) => return self.insert(number),
+        }
+        true
+    }
+
+    fn alter(&mut self, at: usize, f: impl FnOnce((u32, u32)) -> (u32, u32)) {
+        if let Some(Some(range)) = self.ranges.get_mut(at) {
+            *range = f(*range);
+        }
+    }
+
+    /// `number` is all that is between two ranges.
+    fn join(&mut self, before: usize, after: usize, number: u32) {
+        let later = self.ranges.get_mut(after..).unwrap_or_default();
+        let taken = later.first_mut().and_then(Option::take);
+        if !later.is_empty() {
+            later.rotate_left(1);
+        }
+        let last = taken.map_or(number, |(_, last)| last);
+        self.alter(before, |(first, _)| (first, last));
+    }
+
+    fn insert(&mut self, number: u32) -> bool {
+        let is_full = self.ranges.iter().all(Option::is_some);
+        let is_later = |range: &Option<(u32, u32)>| range.is_none_or(|(first, _)| first > number);
+        let at = self.ranges.iter().position(is_later);
+        let later = at.and_then(|at| self.ranges.get_mut(at..));
+        match later {
+            Some(later) if !is_full => {
+                later.rotate_right(1);
+                if let Some(place) = later.first_mut() {
+                    *place = Some((number, number));
+                }
+                true
+            }
+            _ => false,
+        }
+    }
+}
+
+/// As the kernel writes lists of CPUs: `0-31,33`.
+impl fmt::Display for Numbers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut comma = "";
+        for (first, last) in self.ranges.iter().flatten() {
+            match first == last {
+                true => write!(f, "{comma}{first}")?,
+                false => write!(f, "{comma}{first}-{last}")?,
+            }
+            comma = ",";
+        }
+        Ok(())
+    }
+}
+
+/// For how long changes of other disks join a change of a disk, in milliseconds.
+pub const TOGETHER_MS: u64 = 2000;
+
+/// A change that happened to some disks of a session at about the same time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DiskChange<C> {
+    /// When it happened to the first of them, in milliseconds since 1970.
+    pub at_ms: i64,
+    /// The disks.
+    pub disks: Numbers,
+    /// What has happened.
+    pub what: &'static str,
+    /// Why.
+    pub cause: C,
+}
+
+impl<C: PartialEq> DiskChange<C> {
+    /// Lets a change of one disk join one of `changes`, of which the latest comes first. Returns the change if it joins
+    /// none.
+    ///
+    /// A session that is lost concerns all of its disks, which an operator reads as one change. The changes of each disk
+    /// keep their order: none joins a change that is older than another one of its disk.
+    pub fn join<'a>(self, disk: u32, changes: impl Iterator<Item = &'a mut Self>) -> Option<Self>
+    where
+        C: 'a,
+    {
+        for former in changes.take_while(|former| !former.disks.contains(disk)) {
+            let is_recent = self.at_ms.abs_diff(former.at_ms) < TOGETHER_MS;
+            let is_same = former.what == self.what && former.cause == self.cause;
+            if is_recent && is_same && former.disks.add(disk) {
+                return None;
+            }
+        }
+        Some(self)
+    }
+}

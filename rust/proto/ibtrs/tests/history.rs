@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The last changes of something.
+
+use std::collections::BTreeSet;
+
+use ibtrs_proto::history::{DiskChange, Numbers, Ring, TOGETHER_MS};
+use proptest::prelude::*;
+
+type Places<T> = Vec<Option<T>>;
+
+fn ring<T: Clone + 'static>(places: usize) -> Ring<Places<T>> {
+    Ring::new(vec![None; places])
+}
+
+fn all<T: Copy + 'static>(ring: &Ring<Places<T>>) -> Vec<T> {
+    ring.latest().copied().collect()
+}
+
+#[test]
+fn the_latest_changes_stay() {
+    let mut last = ring(3);
+    assert!(all(&last).is_empty());
+    for n in 0..5 {
+        last.push(n, |_| false);
+    }
+    assert_eq!(all(&last), [4, 3, 2]);
+    // What is taken out leaves a place.
+    assert_eq!(
+        (last.take(|n| *n == 3), last.take(|n| *n == 3)),
+        (Some(3), None)
+    );
+    assert_eq!(all(&last), [4, 2]);
+    last.push(5, |_| false);
+    assert_eq!(all(&last), [5, 4, 2]);
+    for n in last.latest_mut() {
+        *n *= 10;
+    }
+    assert_eq!(all(&last), [50, 40, 20]);
+    // No place at all.
+    let mut none = ring(0);
+    none.push(1, |_| true);
+    assert!(all(&none).is_empty() && none.take(|_| true).is_none());
+}
+
+#[test]
+fn many_of_a_kind_leave_the_others() {
+    let mut last = ring(8);
+    let push =
+        |last: &mut Ring<_>, (kind, n): (char, u32)| last.push((kind, n), |(of, _)| *of == kind);
+    for kind in ['a', 'b', 'c'] {
+        push(&mut last, (kind, 0));
+    }
+    for n in 1..1000 {
+        push(&mut last, ('x', n));
+    }
+    let mut found = all(&last);
+    found.reverse();
+    let latest = (995..1000).map(|n| ('x', n));
+    assert_eq!(
+        found,
+        [('a', 0), ('b', 0), ('c', 0)]
+            .into_iter()
+            .chain(latest)
+            .collect::<Vec<_>>()
+    );
+    // Other kinds get places from it, the oldest first, and then from each other.
+    for n in 0..6 {
+        push(&mut last, ('a', 100 + n));
+    }
+    let of = |kind| all(&last).iter().filter(|(of, _)| *of == kind).count();
+    assert!(
+        of('a') >= 2 && of('a') + of('x') + of('b') + of('c') == 8,
+        "{last:?}"
+    );
+}
+
+fn numbers(of: &[u32]) -> Numbers {
+    let mut found = Numbers::one(of[0]);
+    assert!(of.iter().all(|number| found.add(*number)));
+    found
+}
+
+#[test]
+fn numbers_are_written_as_ranges() {
+    assert_eq!(Numbers::one(7).to_string(), "7");
+    let found = numbers(&[5, 3, 4, 0, 31, 33, 1, 32]);
+    assert_eq!(found.to_string(), "0-1,3-5,31-33");
+    assert_eq!(
+        numbers(&[u32::MAX, 0, u32::MAX - 1]).to_string(),
+        "0,4294967294-4294967295"
+    );
+    // Eight ranges; a ninth has no room, until two of them meet.
+    let mut found = numbers(&[0, 2, 4, 6, 8, 10, 12, 14]);
+    assert!(!found.add(20) && !found.contains(20) && found.add(4));
+    assert!(found.add(1) && found.add(20));
+    assert_eq!(found.to_string(), "0-2,4,6,8,10,12,14,20");
+}
+
+proptest! {
+    #[test]
+    fn numbers_are_a_set(added in prop::collection::vec(0u32..24, 1..40)) {
+        let mut found = Numbers::one(added[0]);
+        let mut expected = BTreeSet::from([added[0]]);
+        for number in added {
+            if found.add(number) {
+                expected.insert(number);
+            }
+        }
+        for number in 0..24 {
+            prop_assert_eq!(found.contains(number), expected.contains(&number));
+        }
+        let text = found.to_string();
+        let ranges: Vec<(u32, u32)> = text
+            .split(',')
+            .map(|range| {
+                let (first, last) = range.split_once('-').unwrap_or((range, range));
+                (first.parse().unwrap(), last.parse().unwrap())
+            })
+            .collect();
+        prop_assert!(ranges.windows(2).all(|pair| pair[0].1 + 1 < pair[1].0), "{}", text);
+        let said: BTreeSet<u32> = ranges.iter().flat_map(|(first, last)| *first..=*last).collect();
+        prop_assert_eq!(said, expected);
+    }
+
+    /// Whatever the order: each disk has its own changes, in their order, and none of another's.
+    #[test]
+    fn each_disk_keeps_its_changes(changes in prop::collection::vec((0u32..6, 0usize..3, 0i64..1500), 0..60)) {
+        let what = ["closed", "open", "failing"];
+        let mut last = ring(100);
+        let (mut now, mut expected) = (0, vec![Vec::new(); 6]);
+        for (disk, kind, ms) in changes {
+            now += ms;
+            expected[disk as usize].push((what[kind], now));
+            record(&mut last, disk, what[kind], now);
+        }
+        let mut found = all(&last);
+        found.reverse();
+        prop_assert!(found.is_sorted_by_key(|change| change.at_ms));
+        for (disk, expected) in (0..).zip(&expected) {
+            let own = found.iter().filter(|change| change.disks.contains(disk));
+            let own: Vec<_> = own.collect();
+            prop_assert_eq!(own.len(), expected.len());
+            for (change, (what, at)) in own.iter().zip(expected) {
+                prop_assert_eq!(change.what, *what);
+                prop_assert!((0..TOGETHER_MS as i64).contains(&(at - change.at_ms)));
+            }
+        }
+    }
+}
+
+fn record(
+    last: &mut Ring<Places<DiskChange<&'static str>>>,
+    disk: u32,
+    what: &'static str,
+    at_ms: i64,
+) {
+    let disks = Numbers::one(disk);
+    let cause = "";
+    let change = DiskChange {
+        at_ms,
+        disks,
+        what,
+        cause,
+    };
+    if let Some(change) = change.join(disk, last.latest_mut()) {
+        last.push(change, |_| false);
+    }
+}
+
+#[test]
+fn a_session_that_is_lost_is_one_change_of_its_disks() {
+    let mut last = ring(64);
+    for time in 0..20 {
+        for disk in 0..200 {
+            record(&mut last, disk, "closed", time * 60_000);
+        }
+        for disk in (0..200).rev() {
+            record(
+                &mut last,
+                disk,
+                "open",
+                time * 60_000 + 30_000 + i64::from(disk % 7),
+            );
+        }
+    }
+    let found = all(&last);
+    assert_eq!(found.len(), 40);
+    assert!(
+        found
+            .iter()
+            .all(|change| change.disks.to_string() == "0-199"),
+        "{found:?}"
+    );
+    // What has happened for another reason, or later, is another change.
+    let change = DiskChange {
+        at_ms: 0,
+        disks: Numbers::one(1),
+        what: "closed",
+        cause: "a",
+    };
+    let mut former = [change];
+    for other in [
+        DiskChange {
+            cause: "b",
+            ..change
+        },
+        DiskChange {
+            what: "open",
+            ..change
+        },
+        DiskChange {
+            at_ms: TOGETHER_MS as i64,
+            ..change
+        },
+        // The clock was set back.
+        DiskChange {
+            at_ms: -(TOGETHER_MS as i64),
+            ..change
+        },
+    ] {
+        assert_eq!(other.join(2, former.iter_mut()), Some(other));
+    }
+    assert_eq!(change.join(2, former.iter_mut()), None);
+    assert_eq!(former[0].disks.to_string(), "1-2");
+}
