@@ -41,7 +41,7 @@
 //! `Attempt::cons`, then one of `Path::fsm` and `Attempt::setup` (never both);
 //! `Env::key_id`; `Reauth::state`;
 //! `ReqSlot::inner`, `Session::failover`; then the locks of the RDMA crate. Nothing is taken under
-//! `Path::kept`, `FailoverRecord::state` or `History::ring`; under `OldestRequest::known`, only `ReqSlot::inner`;
+//! `Path::kept`, `FailoverRecord::state` or `History::rings`; under `OldestRequest::known`, only `ReqSlot::inner`;
 //! under `Session::messages`, only locks of what serves messages.
 
 #![deny(unsafe_code)]

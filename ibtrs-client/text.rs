@@ -47,6 +47,12 @@ impl Text {
     }
 }
 
+impl PartialEq for Text {
+    fn eq(&self, other: &Self) -> bool {
+        self.as_str() == other.as_str()
+    }
+}
+
 impl Write for Text {
     fn write_str(&mut self, s: &str) -> fmt::Result {
         let room = LEN - self.len;

@@ -357,7 +357,7 @@ impl Device {
     fn record(&self, what: &'static str, cause: fmt::Arguments<'_>) {
         self.io
             .transport()
-            .record_disk(fmt!("ibnbd{}", self.number), what, cause);
+            .record_disk(("ibnbd", self.number), what, cause);
     }
 
     /// Does the same as [`unused`](crate::events::SessionDevice::unused), unless the disk is open or

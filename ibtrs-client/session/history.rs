@@ -2,8 +2,9 @@
 
 //! The last changes of a session, its paths and its disks, for operators who were not there.
 //!
-//! The history is a ring of a fixed size. It is allocated with the session: a path may be lost while memory is
-//! short.
+//! Both are rings of a fixed size. They are allocated with the session: a path may be lost while memory is short. Disks
+//! have a ring of their own, as a session may have many of them, and what happens to a path is often why something
+//! happens to them.
 
 use super::Session;
 use crate::{
@@ -13,9 +14,16 @@ use crate::{
     },
     text::Text, //
 };
+use ibtrs_core::convert::Shown;
+use ibtrs_proto::history::{
+    DiskChange,
+    Numbers,
+    Ring, //
+};
 use kernel::{
     fmt,
     new_spinlock_irq,
+    page::PAGE_SIZE,
     prelude::*,
     sync::SpinLockIrq,
     time::{
@@ -25,10 +33,16 @@ use kernel::{
 };
 use kx::sysfs::Buf;
 
-/// Number of changes that are kept.
+/// Number of changes of the session and its paths that are kept, and of those of its disks.
 const MAX: usize = 64;
 
-/// Stands for the session in place of a path or a disk.
+/// The most bytes of the file that changes of disks take if those of paths need the others.
+const MAX_OF_DISKS: usize = PAGE_SIZE / 2;
+
+/// Bytes of a line besides its names and its cause: the time, and what separates them.
+const OTHER_BYTES: usize = 18;
+
+/// Stands for the session in place of a path.
 const SESSION: &str = "-";
 
 /// Returns the milliseconds since 1970.
@@ -40,11 +54,11 @@ pub(super) fn now_ms() -> i64 {
     RealTime::ktime_get() / 1_000_000
 }
 
-/// A change of a path, of a disk, or of the session.
+/// A change of a path, or of the session.
 #[derive(Clone, Copy)]
 struct Change {
     at_ms: i64,
-    /// The name of the path or the disk, or [`SESSION`].
+    /// The name of the path, or [`SESSION`].
     of: Text,
     what: &'static str,
     cause: Text,
@@ -53,32 +67,49 @@ struct Change {
 impl Change {
     /// Returns whether both tell the same of one path.
     fn repeats(&self, former: &Self) -> bool {
-        self.what == former.what && self.cause.as_str() == former.cause.as_str()
+        self.what == former.what && self.cause == former.cause
     }
 }
 
-struct Ring {
-    /// Has room for [`MAX`] changes; change `n` is at `n % MAX`.
-    changes: KVVec<Change>,
-    /// Number of changes so far.
-    total: usize,
+/// A change, and its number among those of both rings.
+#[derive(Clone, Copy)]
+struct Numbered<T> {
+    number: u64,
+    change: T,
 }
 
-impl Ring {
-    /// Returns change `number`, unless a later one has taken its place.
-    fn get(&self, number: usize) -> Option<&Change> {
-        if number >= self.total || self.total - number > MAX {
-            return None;
-        }
-        self.changes.get(number % MAX)
+type Changes<T> = Ring<KVVec<Option<Numbered<T>>>>;
+
+struct Rings {
+    paths: Changes<Change>,
+    disks: Changes<DiskChange<Text>>,
+    /// What the names of the disks begin with.
+    prefix: &'static str,
+    /// Number of the next change.
+    next: u64,
+}
+
+impl Rings {
+    fn new() -> Result<Self> {
+        Ok(Self {
+            paths: Ring::new(KVVec::from_elem(None, MAX, GFP_KERNEL)?),
+            disks: Ring::new(KVVec::from_elem(None, MAX, GFP_KERNEL)?),
+            prefix: "",
+            next: 0,
+        })
+    }
+
+    fn number(&mut self) -> u64 {
+        let number = self.next;
+        self.next += 1;
+        number
     }
 
     /// Returns whether an attempt has failed for a reason for which one has failed since its path was connected last:
     /// a path that cannot be connected for hours must not push out everything else.
     fn has_failed_so(&self, change: &Change) -> bool {
-        let oldest = self.total.saturating_sub(MAX);
-        let kept = (oldest..self.total).rev().filter_map(|n| self.get(n));
-        let of_path = kept.filter(|kept| kept.of.as_str() == change.of.as_str());
+        let kept = self.paths.latest().map(|kept| &kept.change);
+        let of_path = kept.filter(|kept| kept.of == change.of);
         let mut since = of_path.take_while(|kept| kept.what != CONNECTED);
         change.what == FAILED && since.any(|former| change.repeats(former))
     }
@@ -87,12 +118,70 @@ impl Ring {
         if self.has_failed_so(&change) {
             return;
         }
-        match self.changes.get_mut(self.total % MAX) {
-            Some(place) => *place = change,
-            // There is room for it.
-            None => drop(self.changes.push_within_capacity(change)),
+        let number = self.number();
+        self.paths.push(Numbered { number, change }, |_| false);
+    }
+
+    fn push_disk(&mut self, disk: u32, change: DiskChange<Text>) {
+        let former = self.disks.latest_mut().map(|kept| &mut kept.change);
+        if let Some(change) = change.join(disk, former) {
+            let number = self.number();
+            self.disks.push(Numbered { number, change }, |_| false);
         }
-        self.total += 1;
+    }
+
+    /// Returns how many bytes of the file changes of disks may take.
+    fn room_of_disks(&self) -> usize {
+        let len = |change: &Change| {
+            let words = [change.of.as_str(), change.what, change.cause.as_str()];
+            words.iter().map(|word| word.len()).sum::<usize>() + OTHER_BYTES
+        };
+        let of_paths = self.paths.latest().map(|kept| len(&kept.change));
+        let left = PAGE_SIZE.saturating_sub(of_paths.sum());
+        left.max(MAX_OF_DISKS)
+    }
+
+    /// Returns the latest change before one of a number. `with_disks`: those of disks count.
+    fn before(&self, number: u64, with_disks: bool) -> Option<(u64, Line)> {
+        let path = self.paths.latest().find(|kept| kept.number < number);
+        let disk = self.disks.latest().find(|kept| kept.number < number);
+        match (path, disk.filter(|_| with_disks)) {
+            (Some(path), Some(disk)) if path.number < disk.number => Some(self.line_of_disk(disk)),
+            (Some(path), _) => Some((path.number, Line::Path(path.change))),
+            (None, Some(disk)) => Some(self.line_of_disk(disk)),
+            (None, None) => None,
+        }
+    }
+
+    fn line_of_disk(&self, kept: &Numbered<DiskChange<Text>>) -> (u64, Line) {
+        (kept.number, Line::Disk(self.prefix, kept.change))
+    }
+}
+
+/// A line of the file.
+enum Line {
+    Path(Change),
+    Disk(&'static str, DiskChange<Text>),
+}
+
+impl Line {
+    /// Appends the line.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Buf::line`].
+    fn show(&self, buf: &mut Buf<'_>) -> Result {
+        let (at_ms, what, cause) = match self {
+            Self::Path(change) => (change.at_ms, change.what, &change.cause),
+            Self::Disk(_, change) => (change.at_ms, change.what, &change.cause),
+        };
+        let (s, ms) = (at_ms / 1000, at_ms % 1000);
+        buf.write(fmt!("{s}.{ms:03} "))?;
+        match self {
+            Self::Path(change) => buf.write(fmt!("{}", change.of.as_str()))?,
+            Self::Disk(prefix, change) => buf.write(fmt!("{}{}", prefix, Shown(change.disks)))?,
+        }
+        buf.line(fmt!(" {what} {}", cause.as_str()))
     }
 }
 
@@ -100,7 +189,7 @@ impl Ring {
 #[pin_data]
 pub(super) struct History {
     #[pin]
-    ring: SpinLockIrq<Ring>,
+    rings: SpinLockIrq<Rings>,
 }
 
 impl History {
@@ -110,12 +199,9 @@ impl History {
     ///
     /// `ENOMEM`.
     pub(super) fn new() -> Result<impl PinInit<Self>> {
-        let ring = Ring {
-            changes: KVVec::with_capacity(MAX, GFP_KERNEL)?,
-            total: 0,
-        };
+        let rings = Rings::new()?;
         Ok(pin_init!(Self {
-            ring <- new_spinlock_irq!(ring, "History::ring"),
+            rings <- new_spinlock_irq!(rings, "History::rings"),
         }))
     }
 
@@ -136,10 +222,29 @@ impl History {
             what,
             cause: Text::new(cause),
         };
-        let mut ring = self.ring.lock();
+        let mut rings = self.rings.lock();
         // So that times are in order.
         change.at_ms = now_ms();
-        ring.push(change);
+        rings.push(change);
+    }
+
+    /// Adds a change of a disk, whose name is `prefix` and its number. All disks have the same prefix.
+    fn record_disk(
+        &self,
+        (prefix, disk): (&'static str, u32),
+        what: &'static str,
+        cause: fmt::Arguments<'_>,
+    ) {
+        let mut change = DiskChange {
+            at_ms: 0,
+            disks: Numbers::one(disk),
+            what,
+            cause: Text::new(cause),
+        };
+        let mut rings = self.rings.lock();
+        change.at_ms = now_ms();
+        rings.prefix = prefix;
+        rings.push_disk(disk, change);
     }
 }
 
@@ -153,18 +258,19 @@ impl Session {
         self.history.record(fmt!("{SESSION}"), what, cause);
     }
 
-    /// Adds a change of a disk of the session to the session's history.
+    /// Adds a change of a disk of the session to the session's history. The name of the disk is a prefix, which is the
+    /// same for all disks, and its number.
     ///
     /// # Context
     ///
     /// Any.
     pub fn record_disk(
         &self,
-        disk: fmt::Arguments<'_>,
+        disk: (&'static str, u32),
         what: &'static str,
         cause: fmt::Arguments<'_>,
     ) {
-        self.history.record(disk, what, cause);
+        self.history.record_disk(disk, what, cause);
     }
 
     /// Writes the last changes, the latest first, as many as there is room for.
@@ -173,19 +279,111 @@ impl Session {
     ///
     /// May sleep.
     pub(crate) fn show_history(&self, buf: &mut Buf<'_>) -> Result {
-        let total = self.history.ring.lock().total;
-        for number in (total.saturating_sub(MAX)..total).rev() {
-            let Some(change) = self.history.ring.lock().get(number).copied() else {
-                break;
+        let (mut number, mut of_disks) = (u64::MAX, 0);
+        let room = self.history.rings.lock().room_of_disks();
+        loop {
+            let found = self.history.rings.lock().before(number, of_disks < room);
+            let Some((before, line)) = found else {
+                return Ok(());
             };
-            let (s, ms) = (change.at_ms / 1000, change.at_ms % 1000);
-            let (of, cause) = (change.of.as_str(), change.cause.as_str());
-            let what = change.what;
-            if buf.line(fmt!("{s}.{ms:03} {of} {what} {cause}")).is_err() {
+            number = before;
+            let begin = buf.len();
+            if line.show(buf).is_err() {
                 // The last line is cut off, and has no newline.
-                break;
+                return Ok(());
+            }
+            if let Line::Disk(..) = line {
+                of_disks += buf.len() - begin;
             }
         }
+    }
+}
+
+#[cfg(IBTRS_KUNIT)]
+#[kernel::macros::kunit_tests(ibtrs_client_history)]
+mod tests {
+    use super::*;
+
+    fn lose(rings: &mut Rings, at_ms: i64) {
+        let of = Text::new(fmt!("ip:10.0.1.1"));
+        let what = "lost";
+        let cause = Text::new(fmt!("no heartbeat"));
+        rings.push(Change {
+            at_ms,
+            of,
+            what,
+            cause,
+        });
+    }
+
+    fn change(rings: &mut Rings, disk: u32, what: &'static str, at_ms: i64) {
+        let disks = Numbers::one(disk);
+        let cause = Text::EMPTY;
+        let change = DiskChange {
+            at_ms,
+            disks,
+            what,
+            cause,
+        };
+        rings.push_disk(disk, change);
+    }
+
+    /// The changes in the order of the file, the latest first: whether of a disk, and when.
+    fn shown(rings: &Rings, with_disks: bool) -> Result<KVVec<(bool, i64)>> {
+        let (mut found, mut number) = (KVVec::new(), u64::MAX);
+        while let Some((before, line)) = rings.before(number, with_disks) {
+            if before >= number {
+                return Err(EINVAL);
+            }
+            number = before;
+            let told = match line {
+                Line::Path(change) => (false, change.at_ms),
+                Line::Disk(_, change) => (true, change.at_ms),
+            };
+            found.push(told, GFP_KERNEL)?;
+        }
+        Ok(found)
+    }
+
+    #[test]
+    fn disks_do_not_push_out_paths() -> Result {
+        let mut rings = Rings::new()?;
+        lose(&mut rings, 1);
+        for at in 2..1000 {
+            // Too far apart to be one change.
+            change(
+                &mut rings,
+                0,
+                ["closed", "open"][at % 2],
+                10_000 * at as i64,
+            );
+        }
+        let found = shown(&rings, true)?;
+        assert_eq!(found.len(), MAX + 1);
+        assert_eq!(found.first(), Some(&(true, 9_990_000)));
+        assert_eq!(found.last(), Some(&(false, 1)));
+        assert_eq!(shown(&rings, false)?.len(), 1);
+        Ok(())
+    }
+
+    #[test]
+    fn all_disks_of_a_session_are_one_change() -> Result {
+        let mut rings = Rings::new()?;
+        for time in 0..40 {
+            lose(&mut rings, time * 100_000);
+            for disk in 0..500 {
+                change(&mut rings, disk, "closed", time * 100_000 + 1);
+            }
+            for disk in 0..500 {
+                change(&mut rings, disk, "open", time * 100_000 + 50_000);
+            }
+        }
+        // The last 32 losses, and all 40 of the path.
+        let found = shown(&rings, true)?;
+        assert_eq!(found.len(), 40 + MAX);
+        let lost = (39 * 100_000, 39 * 100_000 + 1, 39 * 100_000 + 50_000);
+        let expected = [(true, lost.2), (true, lost.1), (false, lost.0)];
+        assert_eq!(found.get(..3), Some(&expected[..]));
         Ok(())
     }
 }
