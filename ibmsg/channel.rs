@@ -83,6 +83,7 @@ use ibmsg_proto::{
     },
     fair::Deficit,
     gather::Gather,
+    history::What,
     outcome::Cause,
     publish::Subscription,
     receive::Due,
@@ -112,6 +113,7 @@ use out::{
 };
 
 use crate::{
+    history,
     limits::Charge,
     memory::Memory,
     types::{
@@ -124,6 +126,11 @@ use crate::{
         HEADER_LEN, //
     }, //
 };
+
+/// Why channels are closed, for operators.
+const BY_OPENER: &str = "by the program that has opened it";
+const BY_PORTAL: &str = "by the portal's program";
+const GIVEN_UP: &str = "given up before the portal has answered";
 
 /// A record that is to be sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -234,6 +241,10 @@ pub(crate) struct Chan {
     /// Why this end was closed in the place of its program; 0: it was not.
     own_reason: u16,
     pub(crate) end: Option<End>,
+    /// What has happened to the channel and is to be recorded.
+    happened: Option<(What, history::Cause)>,
+    /// Its end was recorded, or is to be.
+    has_noted_end: bool,
     /// `poll` has said that there is no room for the longest message.
     wants_room: bool,
     /// A task could not write for want of room, and may wait for it.
@@ -317,6 +328,8 @@ impl Chan {
             peer_reason: 0,
             own_reason: 0,
             end: None,
+            happened: None,
+            has_noted_end: false,
             wants_room: false,
             is_blocked: false,
             has_freed: false,
@@ -354,14 +367,16 @@ impl Chan {
             self.owed = Owed::Accept;
             self.has_program = true;
             self.begun = Begun::Open;
+            self.happens(What::Opened, history::Cause::None);
         }
         counts
     }
 
-    /// The program at the portal refuses, or there is none. Returns whether it still can.
-    pub(crate) fn reject(&mut self, reason: Errno, data: KVec<u8>) -> bool {
+    /// The program at the portal refuses, or there is none. `why` is for operators. Returns whether it still can.
+    pub(crate) fn reject(&mut self, reason: Errno, data: KVec<u8>, why: &'static str) -> bool {
         let counts = self.proto.reject();
         if counts {
+            self.ends_for(What::Refused, history::Cause::Error(why, reason));
             self.data = data;
             self.reason = reason;
             self.owed = Owed::Reject;
@@ -374,6 +389,26 @@ impl Chan {
         if let Some(charge) = &self.charge {
             charge.refuse(reason);
         }
+    }
+
+    /// Something has happened that is to be recorded.
+    fn happens(&mut self, what: What, cause: history::Cause) {
+        if !self.has_noted_end {
+            self.happened = Some((what, cause));
+        }
+    }
+
+    /// The channel ends, or does not begin. What comes later is a consequence.
+    fn ends_for(&mut self, what: What, cause: history::Cause) {
+        self.happens(what, cause);
+        self.has_noted_end = true;
+    }
+
+    /// What is to be recorded.
+    pub(crate) fn take_happened(&mut self) -> Option<(What, history::Cause)> {
+        // Hardly ever there is something.
+        self.happened.as_ref()?;
+        self.happened.take()
     }
 
     pub(crate) fn waiters(&self) -> &Arc<WaitQueue> {
@@ -503,6 +538,7 @@ impl Chan {
         if self.is_away {
             self.is_away = false;
             self.counts.moves = self.counts.moves.saturating_add(1);
+            self.happens(What::Moved, history::Cause::None);
             self.tell_event(self.terms.wants.paths, Inbox::path_back);
         }
     }
@@ -759,8 +795,38 @@ impl Chan {
         }
     }
 
+    /// This end is closed: tells operators why.
+    fn note_shut(&mut self) {
+        let cause = match (self.own_reason, self.begun, self.is_opener) {
+            (0, Begun::No, true) => history::Cause::Text(GIVEN_UP),
+            (0, _, true) => history::Cause::Text(BY_OPENER),
+            (0, _, false) => history::Cause::Text(BY_PORTAL),
+            (reason, ..) => {
+                let errno = Errno::from_peer(reason);
+                let why = match errno {
+                    Errno::ESHUTDOWN => "its session is being closed",
+                    _ => "the operator does not admit its session any more",
+                };
+                history::Cause::Error(why, errno)
+            }
+        };
+        self.ends_for(What::Closed, cause);
+    }
+
+    /// The other end is closed, with a reason: tells operators.
+    fn note_peer_closed(&mut self, reason: u16) {
+        let cause = match (reason, self.begun, self.is_opener) {
+            (0, Begun::No, false) => history::Cause::Text(GIVEN_UP),
+            (0, _, true) => history::Cause::Text(BY_PORTAL),
+            (0, _, false) => history::Cause::Text(BY_OPENER),
+            (reason, ..) => history::Cause::Error("by the other end", Errno::from_peer(reason)),
+        };
+        self.ends_for(What::Closed, cause);
+    }
+
     /// The program writes no more. `front` is the number of the first message that it has not read.
     fn shut(&mut self, front: Option<Seq>) {
+        self.note_shut();
         self.is_shut = true;
         self.serving = None;
         self.gather.release();
@@ -889,6 +955,8 @@ impl Chan {
 
     /// The peer's kernel no longer has the channel.
     pub(crate) fn abandon(&mut self, cause: Cause) {
+        let why = history::Cause::Error("the other machine no longer has it", Errno::ECONNABORTED);
+        self.ends_for(What::Closed, why);
         self.proto.abandon();
         self.owed = Owed::Nothing;
         self.owes_closed = false;

@@ -5,6 +5,7 @@
 mod call;
 mod channel;
 mod context;
+mod events;
 mod memory;
 mod portal;
 mod publish;

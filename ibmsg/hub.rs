@@ -35,6 +35,8 @@ pub(crate) struct Hub {
     pub(crate) shared: Shared,
     /// The side that opens channels to portals of this machine.
     pub(crate) local: Side,
+    /// The other side of that session.
+    pub(crate) local_portals: Side,
     pub(crate) peers: Arc<Peers>,
     pub(crate) handlers: Arc<Handlers>,
     /// The module is loaded.

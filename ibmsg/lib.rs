@@ -13,6 +13,7 @@
 //! | [`limits`] | memory of users, limits of portals, sessions and hosts |
 //! | [`access`] | the operator's rules |
 //! | [`link`] | carries frames; [`link::Local`] inside a machine |
+//! | [`history`] | the last events of portals and channels |
 //! | [`publish`] | logs of portals |
 //! | [`memory`] | memory of programs on a channel |
 //! | [`portal`] | names at which channels are accepted |
@@ -48,11 +49,11 @@
 //!
 //! # Lock order
 //!
-//! `ChannelFile::reading`, `Host::open`, `Handlers::portals`; `Peers::list`; `Session::state`, under which no other
-//! session is locked; then `Portals::bound`, `Portal::offers`, `Access::rules`, `Account::used`, `Limits::used`,
+//! `Context::events`, `ChannelFile::reading`, `Host::open`, `Handlers::portals`; `Peers::list`; `Peers::ended`; `Session::state`, under which no other
+//! session is locked; then `Portals::bound`, `Portals::history`, `Portal::offers`, `Access::rules`, `Account::used`, `Limits::used`,
 //! `LogLimits::proved`, `LogLimits::others`, `Local::state` and the locks of message connections
 //! ([`ibtrs_core::messages`]), one at a time, and of protection domains, and the locks of wait queues and work items. `Local::changing` comes
-//! before `Session::state`. All but `reading`, `open`, `portals` and `changing` are spinlocks that may be taken in any
+//! before `Session::state`. All but `events`, `reading`, `open`, `portals` and `changing` are spinlocks that may be taken in any
 //! context.
 
 #![deny(unsafe_code)]
@@ -82,6 +83,7 @@ mod access;
 mod channel;
 mod configfs;
 mod file;
+mod history;
 mod hub;
 mod limits;
 mod link;
@@ -223,6 +225,7 @@ impl kernel::Module for Module {
         let hub = hub::Hub {
             shared,
             local: client.clone(),
+            local_portals: server.clone(),
             peers: peers.clone(),
             handlers: handlers.clone(),
             is_ready: AtomicFlag::new(false),

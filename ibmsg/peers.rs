@@ -46,6 +46,8 @@ use crate::{
 
 /// The most sessions that wait for clients without a path.
 const MAX_WAITING: usize = 256;
+/// The most sessions that have ended and whose events are kept.
+const MAX_ENDED: usize = 8;
 
 /// A session.
 struct Entry {
@@ -72,6 +74,9 @@ pub(crate) struct Peers {
     taken: Name,
     #[pin]
     list: SpinLockIrq<KVec<Entry>>,
+    /// Sessions that have ended, for their events, the latest last. There is room for [`MAX_ENDED`].
+    #[pin]
+    ended: SpinLockIrq<KVec<Side>>,
     #[pin]
     reaper: DelayedWork<Self>,
 }
@@ -101,7 +106,7 @@ impl WorkItem for Peers {
             |entry: &Entry| entry.attached == 0 && now.saturating_sub(entry.left_at) >= wait_us;
         while let Some(late) = this.remove(is_late) {
             pr_info!("{}: its client has not come back\n", late.side.name());
-            late.side.close();
+            this.end(late.side);
         }
         let list = this.list.lock();
         let left = list.iter().filter(|entry| entry.attached == 0);
@@ -121,11 +126,13 @@ impl Peers {
     /// [`ENOMEM`]
     pub(crate) fn new(shared: Shared, taken: Name) -> Result<Arc<Self>> {
         let queue = shared.queue.clone();
+        let ended = KVec::with_capacity(MAX_ENDED, GFP_KERNEL)?;
         Arc::pin_init(
             pin_init!(Self {
                 shared,
                 taken,
                 list <- new_spinlock_irq!(KVec::new(), "Peers::list"),
+                ended <- new_spinlock_irq!(ended, "Peers::ended"),
                 reaper <- kx::new_delayed_work!(queue, "Peers::reaper"),
             }),
             GFP_KERNEL,
@@ -149,19 +156,19 @@ impl Peers {
         found.map(|entry| entry.side.clone())
     }
 
-    /// The sides of all sessions with clients.
+    /// The sides of some sessions. There is room for `more` others.
     ///
     /// # Errors
     ///
     /// [`ENOMEM`]
-    fn servers(&self) -> Result<KVec<Side>> {
-        let mut sides = KVec::new();
+    fn sides(&self, is_wanted: impl Fn(&Entry) -> bool, more: usize) -> Result<KVVec<Side>> {
+        let mut sides = KVVec::new();
         loop {
             let list = self.list.lock();
-            let of_clients = list.iter().filter(|entry| entry.role == Role::Server);
-            let places = of_clients.clone().count();
+            let wanted = list.iter().filter(|entry| is_wanted(entry));
+            let places = wanted.clone().count() + more;
             if places <= sides.capacity() {
-                for entry in of_clients {
+                for entry in wanted {
                     sides.push_within_capacity(entry.side.clone())?;
                 }
                 return Ok(sides);
@@ -169,6 +176,44 @@ impl Peers {
             drop(list);
             sides.reserve(places, GFP_KERNEL)?;
         }
+    }
+
+    /// The sides of all sessions with other machines, and of the last ones that have ended.
+    ///
+    /// # Context
+    ///
+    /// *may sleep*
+    ///
+    /// # Errors
+    ///
+    /// [`ENOMEM`]
+    pub(crate) fn all(&self) -> Result<KVVec<Side>> {
+        let mut sides = self.sides(|_| true, MAX_ENDED)?;
+        for side in self.ended.lock().iter() {
+            sides.push_within_capacity(side.clone())?;
+        }
+        Ok(sides)
+    }
+
+    /// Ends a session, which is not in the list any more. Its events are kept for a while.
+    ///
+    /// # Context
+    ///
+    /// *may sleep*
+    fn end(&self, side: Side) {
+        side.close();
+        if !side.has_events() {
+            return;
+        }
+        let mut ended = self.ended.lock();
+        let first = match ended.len() < MAX_ENDED {
+            true => None,
+            false => ended.remove(0).ok(),
+        };
+        // There is room.
+        let _ = ended.push_within_capacity(side);
+        drop(ended);
+        drop(first);
     }
 
     /// Ends channels of clients to a portal that they may not use any more.
@@ -181,7 +226,7 @@ impl Peers {
     ///
     /// [`ENOMEM`]: nothing was done.
     pub(crate) fn recheck(&self, portal: &Name) -> Result {
-        for side in self.servers()? {
+        for side in self.sides(|entry| entry.role == Role::Server, 0)? {
             side.recheck(portal);
         }
         Ok(())
@@ -199,6 +244,8 @@ impl Peers {
         for entry in all {
             entry.side.close();
         }
+        let ended = take(&mut *self.ended.lock());
+        drop(ended);
     }
 
     /// Takes a session out of the list.
@@ -241,7 +288,7 @@ impl Peers {
             entry.is_of(role, &name) && (peer.is_authenticated || !is_proved)
         };
         while let Some(former) = self.remove(gives_way) {
-            former.side.close();
+            self.end(former.side);
         }
         let proved = match peer.is_authenticated {
             true => access::Peer::Authenticated,
@@ -281,7 +328,7 @@ impl Peers {
                     "{}: too many clients have lost all paths\n",
                     entry.side.name()
                 );
-                entry.side.close();
+                self.end(entry.side);
             }
         }
     }
@@ -305,7 +352,7 @@ impl Peers {
         }
         // Not if the client is back already.
         if let Some(entry) = self.remove(|entry| entry.side == *side && entry.attached == 0) {
-            entry.side.close();
+            self.end(entry.side);
         }
     }
 }
@@ -443,6 +490,26 @@ mod tests {
         peers.over(&client);
         assert!(peers.client(&name).is_none());
         peers.close();
+        Ok(())
+    }
+
+    #[test]
+    fn events_outlive_their_session_for_a_while() -> Result {
+        let peers = peers()?;
+        let peer = peer(Role::Client, 0, true);
+        for _ in 0..3 * MAX_ENDED {
+            let side = peers.attach(&peer)?;
+            side.seems_used();
+            peers.over(&side);
+            peers.over(&peers.attach(&peer)?);
+        }
+        assert_eq!(peers.all()?.len(), MAX_ENDED);
+        assert!(peers.all()?.iter().all(|side| side.has_events()));
+        let side = peers.attach(&peer)?;
+        assert_eq!(peers.all()?.len(), MAX_ENDED + 1);
+        peers.over(&side);
+        peers.close();
+        assert!(peers.all()?.is_empty());
         Ok(())
     }
 

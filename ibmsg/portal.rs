@@ -2,7 +2,10 @@
 
 //! Message portals: names at which programs accept channels.
 
-use ibmsg_proto::wire::Open;
+use ibmsg_proto::{
+    history::What,
+    wire::Open, //
+};
 use kernel::{
     new_spinlock_irq,
     prelude::*,
@@ -25,6 +28,10 @@ use kx::{
 };
 
 use crate::{
+    history::{
+        Entry,
+        OfPortals, //
+    },
     limits::{
         Account,
         Charge, //
@@ -51,6 +58,8 @@ pub(crate) fn memory(backlog: usize) -> u64 {
 pub(crate) struct Portals<S> {
     #[pin]
     bound: SpinLockIrq<RBTree<Name, Arc<Portal<S>>>>,
+    #[pin]
+    history: SpinLockIrq<OfPortals>,
 }
 
 /// A portal, as long as its file is open.
@@ -144,9 +153,11 @@ impl<S: Clone + PartialEq> Portals<S> {
     ///
     /// [`ENOMEM`]
     pub(crate) fn new() -> Result<Arc<Self>> {
+        let history = OfPortals::new()?;
         Arc::pin_init(
             pin_init!(Self {
                 bound <- new_spinlock_irq!(RBTree::new(), "Portals::bound"),
+                history <- new_spinlock_irq!(history, "Portals::history"),
             }),
             GFP_KERNEL,
         )
@@ -194,9 +205,16 @@ impl<S: Clone + PartialEq> Portals<S> {
             return Err(EADDRINUSE);
         }
         let former = bound.insert(node);
+        // Nobody else binds or gives up the name meanwhile.
+        self.history.lock().record(What::Bound, name, owner.uid);
         drop(bound);
         drop(former);
         Ok(portal)
+    }
+
+    /// Copies what has happened to portals, as far as there is room.
+    pub(crate) fn events(&self, to: &mut KVVec<Entry>) {
+        self.history.lock().copy(to);
     }
 
     /// The portal of a name.
@@ -206,7 +224,12 @@ impl<S: Clone + PartialEq> Portals<S> {
 
     /// Gives up a portal's name. It gets no more offers.
     pub(crate) fn unbind(&self, portal: &Portal<S>) {
-        let node = self.bound.lock().remove_node(&portal.name);
+        let mut bound = self.bound.lock();
+        let node = bound.remove_node(&portal.name);
+        let mut history = self.history.lock();
+        history.record(What::Unbound, portal.name, portal.uid);
+        drop(history);
+        drop(bound);
         let mut offers = portal.offers.lock();
         offers.is_closed = true;
         let listener = offers.listener.take();

@@ -99,6 +99,10 @@ use crate::{
         earlier,
         Chan, //
     },
+    history::{
+        Entry,
+        OfChannels, //
+    },
     limits::Limits,
     link::{
         Connection,
@@ -218,6 +222,7 @@ pub(crate) struct State {
     garbage: Garbage,
     /// Of the server.
     refusals: Refusals,
+    history: OfChannels,
     /// The other machine takes message connections, as far as is known.
     is_supported: bool,
     /// The session is about to be closed on purpose: no channels are opened.
@@ -367,6 +372,7 @@ impl Side {
             newest: 0,
             garbage: Garbage::new(),
             refusals: Refusals::new(peer),
+            history: OfChannels::new()?,
             is_supported: true,
             is_closing: false,
             is_over: false,
@@ -460,6 +466,41 @@ impl Side {
         });
     }
 
+    /// Copies what has happened to its channels, as far as there is room.
+    pub(crate) fn events(&self, to: &mut KVVec<Entry>) {
+        self.0.state.lock().history.copy(to);
+    }
+
+    /// Whether anything has happened to its channels.
+    pub(crate) fn has_events(&self) -> bool {
+        !self.0.state.lock().history.is_empty()
+    }
+
+    /// Whether its events are recorded: of channels inside this machine, the side with portals records them.
+    fn is_recorded(&self) -> bool {
+        self.0.peer != Peer::Local || self.0.role == Role::Server
+    }
+
+    /// Records an event.
+    #[cfg(IBTRS_KUNIT)]
+    pub(crate) fn seems_used(&self) {
+        let mut state = self.0.state.lock();
+        let (what, cause) = (
+            ibmsg_proto::history::What::Opened,
+            crate::history::Cause::None,
+        );
+        state.history.record(what, self.0.name, 1, cause);
+    }
+
+    /// The word for this side.
+    pub(crate) fn word(&self) -> &'static str {
+        match (self.0.peer, self.0.role) {
+            (Peer::Local, _) => "local",
+            (_, Role::Client) => "client",
+            (_, Role::Server) => "server",
+        }
+    }
+
     /// Calls a function under the lock. What is not needed any more is dropped afterwards.
     fn locked<R>(&self, f: impl FnOnce(&mut State) -> R) -> R {
         let mut state = self.0.state.lock();
@@ -500,6 +541,9 @@ impl Side {
             state.garbage.add_sent(gone);
         }
         chan.late().move_to(&mut state.garbage.unwanted);
+        if let Some((what, cause)) = chan.take_happened().filter(|_| self.is_recorded()) {
+            state.history.record(what, chan.portal, id, cause);
+        }
         if chan.is_done() {
             let was_timed = chan.is_timed;
             if let Some(mut chan) = state.chans.remove(&id) {

@@ -77,7 +77,7 @@ LAYERS = {
     "ibmsg": [
         ("types",),
         ("limits", "link"),
-        ("publish",),
+        ("history", "publish"),
         ("memory",),
         ("access", "portal", "channel"),
         ("session",),

@@ -12,6 +12,7 @@ use ibmsg_proto::{
         Resumed,
         Resumes, //
     },
+    history::What,
     outcome::Cause,
     receive::{
         Arrival,
@@ -48,9 +49,12 @@ use super::{
     Chan,
     Owed, //
 };
-use crate::types::{
-    Body,
-    Kind, //
+use crate::{
+    history,
+    types::{
+        Body,
+        Kind, //
+    }, //
 };
 
 /// Why a record was not taken.
@@ -223,6 +227,7 @@ impl Chan {
             self.peer = Some(accept.window);
         }
         if opens {
+            self.happens(What::Opened, history::Cause::None);
             self.begun = Begun::Open;
             self.answer = Body::within(core::mem::take(&mut self.place), accept.data);
             if self.tells_connected {
@@ -246,6 +251,10 @@ impl Chan {
             if let Some(reason) = refused::told(reason) {
                 self.count_refusal(reason);
             }
+            self.ends_for(
+                What::Refused,
+                history::Cause::Error("by the other end", reason),
+            );
             self.begun = Begun::Refused(reason);
             self.answer = Body::within(core::mem::take(&mut self.place), data);
             self.owes_closed = true;
@@ -264,6 +273,7 @@ impl Chan {
         if closes == PeerCloses::Stale || had_ended {
             return Ok(());
         }
+        self.note_peer_closed(close.reason);
         self.peer_reason = close.reason;
         self.end_messages(Cause::Closed);
         if closes == PeerCloses::Ends {

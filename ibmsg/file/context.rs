@@ -3,16 +3,25 @@
 //! The device: a program binds portals and opens channels.
 
 use kernel::{
+    new_mutex,
     prelude::*,
-    sync::Arc, //
+    sync::{
+        Arc,
+        Mutex, //
+    }, //
 };
 use kx::{
-    cred::current_uid,
+    cred::{
+        current_uid,
+        is_net_admin, //
+    },
     file::{
         uring::UringOps,
         DeviceOps,
         File,
         FileOps,
+        Io,
+        IovIterDest,
         NewFile,
         Ready,
         WaitQueue, //
@@ -23,6 +32,7 @@ use kx::{
 use super::{
     channel::ChannelFile,
     data,
+    events::Events,
     portal::PortalFile,
     InfoWriter,
     BIND,
@@ -57,6 +67,8 @@ use crate::{
 #[pin_data]
 pub(crate) struct Context {
     hub: Arc<Hub>,
+    #[pin]
+    events: Mutex<Events>,
     /// Nobody ever waits.
     #[pin]
     waiters: WaitQueue,
@@ -74,6 +86,7 @@ impl DeviceOps for Context {
         Arc::pin_init(
             pin_init!(Self {
                 hub,
+                events <- new_mutex!(Events::Unread, "Context::events"),
                 waiters <- kx::new_wait_queue!("Context::waiters"),
             }),
             GFP_KERNEL_ACCOUNT,
@@ -92,6 +105,18 @@ impl FileOps for Context {
 
     fn poll(&self) -> Ready {
         Ready::NONE
+    }
+
+    /// The last events of portals and channels, for an operator.
+    fn read(&self, io: Io, to: &mut IovIterDest<'_>) -> Result<usize> {
+        if io.is_nowait {
+            return Err(EAGAIN);
+        }
+        // They concern the programs of all users.
+        if !is_net_admin() {
+            return Err(EPERM);
+        }
+        self.events.lock().read(&self.hub, to)
     }
 
     fn ioctl(&self, _file: &File, cmd: u32, arg: usize) -> Result<usize> {

@@ -88,6 +88,7 @@ impl World {
         let hub = Hub {
             shared,
             local: client.clone(),
+            local_portals: server.clone(),
             peers,
             handlers,
             is_ready: AtomicFlag::new(true),

@@ -7,6 +7,7 @@ use ibmsg_proto::{
         Channel,
         Conn, //
     },
+    history::What,
     limits::{
         FIRST,
         MAX_ATTEMPTS, //
@@ -416,6 +417,9 @@ impl Side {
                 if let Ok(portal) = Name::new(open.portal.as_str().as_bytes()) {
                     self.count_refusal(&portal, why);
                     state.refusals.note(&self.0.log_limits, portal, why, now);
+                    state
+                        .history
+                        .record(What::Refused, portal, open.channel, why.cause());
                 }
                 Self::refuse(state, from, open, why.into())
             }

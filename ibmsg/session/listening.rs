@@ -116,18 +116,19 @@ impl End {
 
     /// It refuses. Returns whether it still can.
     pub(crate) fn reject(&self, reason: Error, data: KVec<u8>) -> bool {
-        self.refuse(reason, data, reasons::PROGRAM)
+        self.refuse(reason, data, (reasons::PROGRAM, "by the portal's program"))
     }
 
     /// It is closed before it has answered.
     pub(crate) fn unbound(&self) {
-        let _ = self.refuse(ENOENT, KVec::new(), reasons::UNBOUND);
+        let why = (reasons::UNBOUND, "the portal was closed");
+        let _ = self.refuse(ENOENT, KVec::new(), why);
     }
 
-    fn refuse(&self, errno: Error, data: KVec<u8>, reason: usize) -> bool {
+    fn refuse(&self, errno: Error, data: KVec<u8>, (reason, why): (usize, &'static str)) -> bool {
         let errno = convert::errno(errno);
         let rejected = self.side.change(self.id, |chan| {
-            let is_rejected = self.is(chan) && chan.reject(errno, data);
+            let is_rejected = self.is(chan) && chan.reject(errno, data, why);
             if is_rejected {
                 chan.count_refusal(reason);
             }

@@ -30,6 +30,7 @@ use kernel::{
 
 use super::Side;
 use crate::{
+    history::Cause,
     limits::Denied,
     types::Name, //
 };
@@ -71,6 +72,11 @@ impl Why {
             Self::Backlog => reasons::BACKLOG,
             Self::Session | Self::NoMemory => reasons::MEMORY,
         }
+    }
+
+    /// For the events of the session.
+    pub(super) fn cause(self) -> Cause {
+        Cause::Error(self.as_str(), convert::errno(self.into()))
     }
 }
 

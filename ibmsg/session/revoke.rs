@@ -69,7 +69,7 @@ impl Side {
         }
         // It is offered, or was refused before; one whose program has gone is shut.
         if !chan.has_program && !chan.is_shut() {
-            if !chan.reject(why.errno(), KVec::new()) {
+            if !chan.reject(why.errno(), KVec::new(), why.as_str()) {
                 return None;
             }
             chan.count_refusal(reasons::RULE);

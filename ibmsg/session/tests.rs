@@ -56,6 +56,7 @@ macro_rules! ensure {
 }
 
 mod gather;
+mod history;
 mod publish;
 mod spread;
 
@@ -1100,6 +1101,20 @@ mod suite {
     #[test]
     fn what_is_wrong_of_publishing_is_refused() -> Result {
         super::publish::refuses(&Queue::new(Options::unbound(), fmt!("ibmsg-test"))?)
+    }
+
+    #[test]
+    fn the_life_of_a_channel_is_recorded() -> Result {
+        let queue = Queue::new(Options::unbound(), fmt!("ibmsg-history"))?;
+        super::history::life(&queue, 0)?;
+        super::history::life(&queue, 1)
+    }
+
+    #[test]
+    fn channels_that_come_and_go_leave_what_is_important() -> Result {
+        let queue = Queue::new(Options::unbound(), fmt!("ibmsg-history"))?;
+        super::history::flood(&queue)?;
+        super::history::portals(&queue)
     }
 
     #[test]

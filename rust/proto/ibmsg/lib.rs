@@ -29,6 +29,7 @@
 //! | [`publish`] | logs of portals, and subscriptions to them |
 //! | [`refused`] | channels that were refused, by the reason |
 //! | [`access`] | the operator's rules and limits |
+//! | [`history`] | what has happened to portals and channels |
 //!
 //! A channel uses one connection at a time. When that is lost, the client's side moves the channel to
 //! another one with RESUME, which says what each side has received; the rest is sent again under the
@@ -50,6 +51,7 @@ pub mod call;
 pub mod channel;
 pub mod fair;
 pub mod gather;
+pub mod history;
 pub mod limits;
 pub mod link;
 pub mod memory;

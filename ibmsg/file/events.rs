@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What an operator reads from the device: the last events of portals and channels, a line for each entry.
+//!
+//! The text is made in portions, one for each side of a session, as there may be many sessions.
+
+use core::mem::take;
+use kernel::{
+    fmt,
+    prelude::*,
+    str::CString, //
+};
+use kx::file::IovIterDest;
+
+use crate::{
+    history::{
+        Entry,
+        OfChannels,
+        OfPortals, //
+    },
+    hub::Hub,
+    session::Side,
+    types::Name, //
+};
+
+/// How far the program has read.
+pub(super) enum Events {
+    /// Nothing.
+    Unread,
+    /// It has what comes before this text, of which it has `done` bytes. Then come the events of these sides, the last
+    /// one first.
+    Within {
+        text: KVVec<u8>,
+        done: usize,
+        sides: KVVec<Side>,
+    },
+}
+
+impl Events {
+    /// Copies the text to a program, as far as it has room. None is left if nothing was copied.
+    ///
+    /// # Context
+    ///
+    /// *may sleep*
+    ///
+    /// # Errors
+    ///
+    /// [`EFAULT`], [`ENOMEM`]
+    pub(super) fn read(&mut self, hub: &Hub, to: &mut IovIterDest<'_>) -> Result<usize> {
+        let room = to.len();
+        while !to.is_empty() {
+            let result = self.copy(to).and_then(|copied| match copied {
+                0 => self.proceed(hub),
+                _ => Ok(true),
+            });
+            match result {
+                Ok(true) => {}
+                Ok(false) => break,
+                // What was copied before counts.
+                Err(error) if to.len() == room => return Err(error),
+                Err(_) => break,
+            }
+        }
+        Ok(room - to.len())
+    }
+
+    /// Copies from the text that there is. Returns how much; 0: it has ended.
+    fn copy(&mut self, to: &mut IovIterDest<'_>) -> Result<usize> {
+        let Self::Within { text, done, .. } = self else {
+            return Ok(0);
+        };
+        let rest = text.get(*done..).unwrap_or(&[]);
+        if rest.is_empty() {
+            return Ok(0);
+        }
+        match to.copy_to_iter(rest) {
+            0 => Err(EFAULT),
+            copied => {
+                *done += copied;
+                Ok(copied)
+            }
+        }
+    }
+
+    /// Makes the next text. Returns whether there is more.
+    fn proceed(&mut self, hub: &Hub) -> Result<bool> {
+        match self {
+            Self::Unread => {
+                let mut sides = hub.peers.all()?;
+                sides.push(hub.local_portals.clone(), GFP_KERNEL)?;
+                let text = of_portals(hub)?;
+                let done = 0;
+                *self = Self::Within { text, done, sides };
+                Ok(true)
+            }
+            Self::Within { text, done, sides } => {
+                let Some(side) = sides.last() else {
+                    // Its memory is not needed any more.
+                    drop(take(text));
+                    return Ok(false);
+                };
+                *text = of_side(side)?;
+                *done = 0;
+                drop(sides.pop());
+                Ok(true)
+            }
+        }
+    }
+}
+
+fn of_portals(hub: &Hub) -> Result<KVVec<u8>> {
+    let mut entries = KVVec::with_capacity(OfPortals::MAX, GFP_KERNEL)?;
+    hub.shared.portals.events(&mut entries);
+    lines(&entries, None)
+}
+
+fn of_side(side: &Side) -> Result<KVVec<u8>> {
+    let mut entries = KVVec::with_capacity(OfChannels::MAX, GFP_KERNEL)?;
+    side.events(&mut entries);
+    lines(&entries, Some((side.word(), side.name())))
+}
+
+/// Milliseconds since 1970, in seconds.
+struct Time(i64);
+
+impl fmt::Display for Time {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{:03}", self.0 / 1000, self.0 % 1000)
+    }
+}
+
+/// A line for each entry of a session, or of portals.
+fn lines(entries: &[Entry], of: Option<(&str, Name)>) -> Result<KVVec<u8>> {
+    let mut text = KVVec::new();
+    for entry in entries {
+        let (at, since, count) = (Time(entry.at_ms), Time(entry.since_ms), entry.count);
+        let event = &entry.event;
+        let (portal, what, cause) = (&event.portal, event.what.as_str(), &event.cause);
+        let line = match &of {
+            Some((side, session)) => {
+                let channel = event.channel;
+                CString::try_from_fmt(fmt!(
+                    "{at} {since} {count} {side} {session} {portal} {channel} {what} {cause}\n"
+                ))?
+            }
+            None => {
+                CString::try_from_fmt(fmt!("{at} {since} {count} - - {portal} - {what} {cause}\n"))?
+            }
+        };
+        text.extend_from_slice(line.to_bytes(), GFP_KERNEL)?;
+    }
+    Ok(text)
+}

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The last events of portals and channels, for operators who were not there.
+//!
+//! All portals of the machine have a ring, and each side of a session has two: channels that are refused are more
+//! important than those that come and go. All are allocated with their owners, so that no event needs memory, and
+//! [`ibmsg_proto::history`] decides what they keep.
+
+use ibmsg_proto::history::{
+    self,
+    Event,
+    What, //
+};
+use ibtrs_proto::{
+    history::Ring,
+    Errno, //
+};
+use kernel::{
+    fmt,
+    prelude::*,
+    time::{
+        ClockSource,
+        RealTime, //
+    }, //
+};
+
+use crate::{
+    limits::KERNEL,
+    types::Name, //
+};
+
+/// Entries for portals, for the channels of a session, and for those that it was refused.
+const PORTALS: usize = 64;
+const CHANNELS: usize = 32;
+const REFUSALS: usize = 16;
+
+/// Why something has happened.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Cause {
+    /// There is nothing to say.
+    None,
+    Text(&'static str),
+    Error(&'static str, Errno),
+    /// By a program of a user, or another module.
+    User(u32),
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::None => Ok(()),
+            Self::Text(text) => f.write_str(text),
+            Self::Error(text, errno) => match errno.as_str() {
+                "E?" => write!(f, "{text} (error {})", errno.get()),
+                name => write!(f, "{text} ({name})"),
+            },
+            Self::User(KERNEL) => f.write_str("by a module of the kernel"),
+            Self::User(uid) => write!(f, "by user {uid}"),
+        }
+    }
+}
+
+/// An entry.
+pub(crate) type Entry = history::Entry<Name, Cause>;
+
+/// A ring.
+struct Entries(Ring<KVVec<Option<Entry>>>);
+
+impl Entries {
+    fn new(places: usize) -> Result<Self> {
+        Ok(Self(Ring::new(KVVec::from_elem(None, places, GFP_KERNEL)?)))
+    }
+
+    fn record(&mut self, what: What, portal: Name, channel: u32, cause: Cause) {
+        let event = Event {
+            what,
+            portal,
+            channel,
+            cause,
+        };
+        history::record(&mut self.0, event, RealTime::ktime_get() / 1_000_000);
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.latest().next().is_none()
+    }
+
+    /// Copies the entries, as far as there is room.
+    fn copy(&self, to: &mut KVVec<Entry>) {
+        for entry in self.0.latest() {
+            let _ = to.push_within_capacity(*entry);
+        }
+    }
+}
+
+/// The events of portals.
+pub(crate) struct OfPortals(Entries);
+
+impl OfPortals {
+    /// The most entries.
+    pub(crate) const MAX: usize = PORTALS;
+
+    /// No events.
+    ///
+    /// # Errors
+    ///
+    /// [`ENOMEM`]
+    pub(crate) fn new() -> Result<Self> {
+        Ok(Self(Entries::new(PORTALS)?))
+    }
+
+    /// A portal was bound, or closed.
+    ///
+    /// # Context
+    ///
+    /// *any*
+    pub(crate) fn record(&mut self, what: What, portal: Name, uid: u32) {
+        self.0.record(what, portal, 0, Cause::User(uid));
+    }
+
+    /// Copies the entries, as far as there is room.
+    pub(crate) fn copy(&self, to: &mut KVVec<Entry>) {
+        self.0.copy(to);
+    }
+}
+
+/// The events of the channels of a session.
+pub(crate) struct OfChannels {
+    channels: Entries,
+    refusals: Entries,
+}
+
+impl OfChannels {
+    /// The most entries.
+    pub(crate) const MAX: usize = CHANNELS + REFUSALS;
+
+    /// No events.
+    ///
+    /// # Errors
+    ///
+    /// [`ENOMEM`]
+    pub(crate) fn new() -> Result<Self> {
+        Ok(Self {
+            channels: Entries::new(CHANNELS)?,
+            refusals: Entries::new(REFUSALS)?,
+        })
+    }
+
+    /// Something has happened to a channel.
+    ///
+    /// # Context
+    ///
+    /// *any*
+    pub(crate) fn record(&mut self, what: What, portal: Name, channel: u32, cause: Cause) {
+        let entries = match what {
+            What::Refused => &mut self.refusals,
+            _ => &mut self.channels,
+        };
+        entries.record(what, portal, channel, cause);
+    }
+
+    /// Whether there was any event.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.channels.is_empty() && self.refusals.is_empty()
+    }
+
+    /// Copies the entries, as far as there is room.
+    pub(crate) fn copy(&self, to: &mut KVVec<Entry>) {
+        self.channels.copy(to);
+        self.refusals.copy(to);
+    }
+}
