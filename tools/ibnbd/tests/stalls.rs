@@ -146,7 +146,13 @@ fn events_have_times_and_causes() {
     let shown: Vec<_> = all
         .events
         .iter()
-        .map(|e| (e.session.as_str(), e.event.as_str(), e.path.is_some()))
+        .map(|e| {
+            (
+                e.session.as_deref().unwrap(),
+                e.event.as_str(),
+                e.path.is_some(),
+            )
+        })
         .collect();
     // By their times, of all sessions.
     let expected = [
@@ -161,7 +167,7 @@ fn events_have_times_and_causes() {
     let one: Events = document(&tree, &["events", "t"]);
     assert_eq!(one.events.len(), 1);
     let csv = good(&tree, &["events", "t", "-o", "csv"]);
-    let line = "2025-11-29T00:27:09Z,t,ip:10.0.1.2@ip:10.0.3.1,,drained,by a user\n";
+    let line = "2025-11-29T00:27:09Z,t,ip:10.0.1.2@ip:10.0.3.1,,drained,by a user,,,,,\n";
     assert!(csv.ends_with(line), "{csv}");
     assert!(good(&tree, &["events"]).contains("2025-11-2"));
     assert_eq!(run(&tree, &["events", "none"]).code, 3);
@@ -187,6 +193,109 @@ fn events_have_times_and_causes() {
     std::fs::remove_file(tree.real("/sys/class/ibtrs-client/t/events")).unwrap();
     let none: Events = document(&tree, &["events", "t"]);
     assert!(none.events.is_empty() && none.notes.is_empty());
+}
+
+/// What happens to many disks at once is one line of the file and of a table, and concerns each of them.
+#[test]
+fn disks_of_a_session_change_together() {
+    let tree = client("connected");
+    tree.file(
+        &format!("{SESSION}/events"),
+        "1764376030.000 ibnbd0-1,7 closed no path to the server\n1764376027.000 ibnbd0 mapped disk1\n",
+    );
+    let all: Events = document(&tree, &["events"]);
+    let shown: Vec<_> = (all.events.iter())
+        .map(|e| (e.disk.as_deref().unwrap(), e.event.as_str()))
+        .collect();
+    let expected = [
+        ("ibnbd0", "mapped"),
+        ("ibnbd0", "closed"),
+        ("ibnbd1", "closed"),
+        ("ibnbd7", "closed"),
+    ];
+    assert_eq!(shown, expected);
+    let table = good(&tree, &["events"]);
+    assert_eq!(table.lines().count(), 3, "{table}");
+    assert!(table.contains(" ibnbd0-1,7  closed"), "{table}");
+    let of_disk: Events = document(&tree, &["events", "ibnbd0"]);
+    assert_eq!(of_disk.events, all.events[..2]);
+    assert!(good(&tree, &["events", "ibnbd0"]).contains(" ibnbd0  closed"));
+    assert_eq!(good(&tree, &["events", "-o", "csv"]).lines().count(), 5);
+}
+
+/// Portals and channels, as the module for messages tells of them.
+#[test]
+fn events_of_portals_and_channels() {
+    let tree = client("connected");
+    const TOLD: &str = "\
+        1764376020.114 1764376020.114 1 - - kv - bound by user 1000\n\
+        1764376033.200 1764376031.001 12 client s kv 13 opened \n\
+        1764376026.000 1764376026.000 1 server web1 log 4 refused its backlog is full (EAGAIN)\n\
+        1764376025.000 1764376025.000 1 local local kv 2 closed by the portal's program\n";
+    tree.file("/dev/ibmsg", TOLD);
+    // Not while the module is not loaded.
+    let none: Events = document(&tree, &["events"]);
+    assert!(none.events.iter().all(|event| event.portal.is_none()));
+    assert!(!good(&tree, &["events"]).contains("PORTAL"));
+    tree.messages();
+    let all: Events = document(&tree, &["events"]);
+    let shown: Vec<_> = (all.events.iter())
+        .map(|e| {
+            (
+                e.session.as_deref(),
+                e.portal.as_deref(),
+                e.channel,
+                e.event.as_str(),
+            )
+        })
+        .collect();
+    let session = Some("s");
+    let expected = [
+        (None, Some("kv"), None, "bound"),
+        (Some("local"), Some("kv"), Some(2), "closed"),
+        (Some("web1"), Some("log"), Some(4), "refused"),
+        (session, None, None, "lost"),
+        (session, None, None, "connected"),
+        (session, None, None, "connected"),
+        (session, Some("kv"), Some(13), "opened"),
+    ];
+    assert_eq!(shown, expected);
+    let last = all.events.last().unwrap();
+    assert_eq!(
+        (last.side.as_deref(), last.count, last.since_ms),
+        (Some("client"), Some(12), Some(1_764_376_031_001))
+    );
+    let table = good(&tree, &["events"]);
+    assert!(
+        table
+            .lines()
+            .next()
+            .unwrap()
+            .contains("PORTAL  CHANNEL  EVENT"),
+        "{table}"
+    );
+    assert!(table.contains("(12 times since 2025-11-2"), "{table}");
+    let csv = good(&tree, &["events", "-o", "csv"]);
+    let line = "2025-11-29T00:27:06Z,web1,,,refused,its backlog is full (EAGAIN),log,4,server,,\n";
+    assert!(csv.contains(line), "{csv}");
+    let line = "2025-11-29T00:27:13Z,s,,,opened,,kv,13,client,12,2025-11-29T00:27:11Z\n";
+    assert!(csv.ends_with(line), "{csv}");
+    // Of one session, which may be over, and of one portal, which may be closed.
+    let events = |name| document::<Events>(&tree, &["events", name]).events;
+    for (name, count) in [("s", 4), ("web1", 1), ("local", 1), ("kv", 3), ("log", 1)] {
+        assert_eq!(events(name).len(), count, "{name}");
+    }
+    assert_eq!(run(&tree, &["events", "none"]).code, 3);
+    // What cannot be read is said, and the rest is shown.
+    tree.file("/dev/ibmsg", "1764376020.114 what\n");
+    let ran = run(&tree, &["events"]);
+    assert!(
+        ran.code == 0 && ran.err.contains("/dev/ibmsg: not understood"),
+        "{}",
+        ran.err
+    );
+    std::fs::remove_file(tree.real("/dev/ibmsg")).unwrap();
+    assert!(run(&tree, &["events"]).err.is_empty());
 }
 
 /// What a monitoring system reads of a server.

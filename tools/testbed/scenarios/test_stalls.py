@@ -74,6 +74,35 @@ def test_an_outage_has_a_beginning_and_an_end(pair):
     assert of_disk == [("mapped", "nullb0"), ("closed", "no path to the server"), ("open", None)], of_disk
 
 
+def test_many_disks_leave_room_for_paths(pair, stack):
+    """A session that is lost and comes back is two lines for all of its disks."""
+    count, times = 40, 4
+    blockdev.map_two_paths(pair, stack, session="s")
+    make = "mkdir $folder && echo 1 > $folder/size && echo 1 > $folder/memory_backed && echo 1 > $folder/power"
+    pair.server.run(f"for n in $(seq {count - 1}); do folder=/sys/kernel/config/nullb/nullb$n; {make} || exit 1; done")
+    each = f'echo "sessname=s device_path=/dev/nullb$n" > {stack.map_file}'
+    pair.client.run(f"for n in $(seq {count - 1}); do {each} || exit 1; done", timeout=300)
+    tool = Tool(pair.client)
+    opens = f"[ $(cat /sys/block/ibnbd*/ibnbd/state | grep -c open) = {count} ]"
+    pair.client.wait_until(opens, 60)
+    for _ in range(times):
+        for link in (1, 2):
+            pair.client.run(f"echo 1 > {SESSION}/paths/ip:10.0.{link}.2@ip:10.0.{link}.1/disconnect")
+        pair.client.wait_until("! grep -q open /sys/block/ibnbd*/ibnbd/state", 60)
+        for link in (1, 2):
+            pair.client.run(f"echo 1 > {SESSION}/paths/ip:10.0.{link}.2@ip:10.0.{link}.1/reconnect")
+        pair.client.wait_until(opens, 60)
+    events = tool.json("events s")["events"]
+    # Each disk has all of its own, in order, and no path's was pushed out.
+    for disk in (0, 17, count - 1):
+        own = [event["event"] for event in events if event.get("disk") == f"ibnbd{disk}"]
+        assert [event for event in own if event != "mapped"] == ["closed", "open"] * times, own
+    of_paths = [event["event"] for event in events if event["path"]]
+    assert of_paths.count("connected") == 2 * (times + 1) and of_paths.count("closed") == 2 * times, of_paths
+    lines = pair.client.run(f"cat {SESSION}/events").splitlines()
+    assert len(lines) < 64 and any(f" ibnbd0-{count - 1} closed no path to the server" in line for line in lines), lines
+
+
 def test_a_path_on_standby_lasts(pair):
     """The words of the command, and of the files."""
     _, tool = ready(pair)
