@@ -133,7 +133,7 @@ impl Session {
         }
         // A path owns its id while it is in the session's list, so the check belongs here.
         if self.path(path.io.id).is_some() {
-            return Err(Refusal::new(ECONNRESET, "another path has its tag"));
+            return Err(Refusal::new(ECONNRESET, "another path has its id"));
         }
         self.authorize(path)?;
         Ok(self.add_path(path.clone())?)

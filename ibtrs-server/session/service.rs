@@ -91,7 +91,7 @@ pub struct SessionInfo<'a> {
     pub authenticated: bool,
     /// The source addresses of its paths.
     pub sources: Sources,
-    /// The number of chunks; [`Request::buf_id`] is below it.
+    /// The number of chunks; [`Request::tag`] is below it.
     pub queue_depth: u16,
     /// Whether the client knows the extensions of the protocol.
     pub extensions: bool,

@@ -10,17 +10,17 @@ REASONS = {
     "ibtrs_client::data::slot::ReqSlotInner::finish":
         "the same count, when the request has ended, on whichever processor that is",
     "ibtrs_server::data::receive::con::Con::rdma::qp::Handler::received":
-        "claims the request number for the path: another path may bring the same request again",
+        "claims the tag for the path: another path may bring the same request again",
     "ibtrs_server::data::receive::con::Con::request":
         "the same claim, where the compiler did not make it a part of the caller",
     "ibnbd_server::session::Handle::ibtrs_server::data::con::upper::ServiceSession::request":
-        "claims the bio of the request number; the processor on which the disk ended the last request gave it back",
+        "claims the bio of the tag; the processor on which the disk ended the last request gave it back",
     "ibnbd_client::queue::request::Queue::kx::blk::operations::Operations::queue_rq":
         "with several disks, keeps a request that waits for the share of its disk",
     "ibnbd_client::queue::request::Queue::kx::blk::operations::IoOperations::io_done":
         "takes such a request, on the processor on which another one has ended",
-    "ibtrs_server::data::claims::con::PathIo::release":
-        "gives the request number back, on the processor on which the disk ended the request",
+    "ibtrs_server::data::send::answer::respond":
+        "gives the tag back, on the processor on which the disk ended the request",
 }
 
 
