@@ -208,12 +208,22 @@ impl Peers {
         let mut ended = self.ended.lock();
         let first = match ended.len() < MAX_ENDED {
             true => None,
-            false => ended.remove(0).ok(),
+            false => Self::least_wanted(&ended, &side).and_then(|at| ended.remove(at).ok()),
         };
-        // There is room.
-        let _ = ended.push_within_capacity(side);
+        let not_kept = match ended.len() < MAX_ENDED {
+            true => ended.push_within_capacity(side).err().map(|error| error.0),
+            false => Some(side),
+        };
+        // Not under the lock.
         drop(ended);
-        drop(first);
+        drop((first, not_kept));
+    }
+
+    /// Which ended session gives way to another one: the oldest whose client had no key; or else the oldest of all, unless
+    /// the other one had no key either.
+    fn least_wanted(ended: &[Side], by: &Side) -> Option<usize> {
+        let without_key = ended.iter().position(|side| !side.is_authenticated());
+        without_key.or_else(|| by.is_authenticated().then_some(0))
     }
 
     /// Ends channels of clients to a portal that they may not use any more.
@@ -496,6 +506,7 @@ mod tests {
     #[test]
     fn events_outlive_their_session_for_a_while() -> Result {
         let peers = peers()?;
+        let stranger = peer(Role::Server, 0, false);
         let peer = peer(Role::Client, 0, true);
         for _ in 0..3 * MAX_ENDED {
             let side = peers.attach(&peer)?;
@@ -505,6 +516,12 @@ mod tests {
         }
         assert_eq!(peers.all()?.len(), MAX_ENDED);
         assert!(peers.all()?.iter().all(|side| side.has_events()));
+        // A client without a key takes the place of none that had one.
+        let other = peers.attach(&stranger)?;
+        other.seems_used();
+        peers.over(&other);
+        assert_eq!(peers.all()?.len(), MAX_ENDED);
+        assert!(peers.all()?.iter().all(|side| side.is_authenticated()));
         let side = peers.attach(&peer)?;
         assert_eq!(peers.all()?.len(), MAX_ENDED + 1);
         peers.over(&side);

@@ -103,18 +103,19 @@ impl FileOps for Context {
         &self.waiters
     }
 
+    /// There is always something to read, if only the end: who polls before it reads does not wait.
     fn poll(&self) -> Ready {
-        Ready::NONE
+        Ready::IN
     }
 
     /// The last events of portals and channels, for an operator.
     fn read(&self, io: Io, to: &mut IovIterDest<'_>) -> Result<usize> {
-        if io.is_nowait {
-            return Err(EAGAIN);
-        }
         // They concern the programs of all users.
         if !is_net_admin() {
             return Err(EPERM);
+        }
+        if io.is_nowait {
+            return Err(EAGAIN);
         }
         self.events.lock().read(&self.hub, to)
     }

@@ -414,6 +414,8 @@ impl Side {
                 Ok(())
             }
             Err(why) => {
+                // Without memory for the answer, the record comes again: it counts once.
+                Self::refuse(state, from, open, why.into())?;
                 if let Ok(portal) = Name::new(open.portal.as_str().as_bytes()) {
                     self.count_refusal(&portal, why);
                     state.refusals.note(&self.0.log_limits, portal, why, now);
@@ -421,7 +423,7 @@ impl Side {
                         .history
                         .record(What::Refused, portal, open.channel, why.cause());
                 }
-                Self::refuse(state, from, open, why.into())
+                Ok(())
             }
         }
     }
