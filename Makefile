@@ -62,6 +62,7 @@ tool:
 REPORT ?= $(CURDIR)/build/qualify
 .PHONY: qualify
 qualify:
+	$(foreach name,DISK ERASE,$(if $(filter environment,$(origin $(name))),$(error $(name) is in the environment: give it to make, so that no disk is written to by an oversight)))
 	$(if $(and $(SERVER),$(CLIENT)),,$(error say which machines: make qualify SERVER=host CLIENT=host))@scripts/qualify.sh \
 		--server "$$SERVER" --client "$$CLIENT" --disk "$$DISK" --erase "$$ERASE" --paths "$$PATHS" --only "$$ONLY" \
 		--short "$$SHORT" --dry-run "$$DRY_RUN" --clean "$$CLEAN" --names "$$NAMES" --folder "$(REPORT)" --ssh "$$SSH" \

@@ -60,13 +60,14 @@ def _down(facts: Facts, link: Link) -> Change:
     neighbours = "".join(
         f"; ip neigh replace {one['dst']} lladdr {one['lladdr']} dev {interface} nud permanent"
         for one in facts.json("neighbours") or [] if one.get("dev") == port.interface and "lladdr" in one)
-    remade = ""
+    remade = there = ""
     if port.driver == "rxe":
+        there = f" && rdma link show {port.device}/1 > /dev/null"
         remade = f"; rdma link del {port.device}; rdma link add {port.device} type rxe netdev {interface}"
     return Change(f"port down {port.interface}",
                   f"[ ! -e {keep} ] || echo 1 > {keep}\nip link set {interface} down",
                   f"ip link set {interface} up{neighbours}{remade}; [ ! -e {keep} ] || echo {kept} > {keep}; "
-                  f"ip link show {interface} up | grep -q .", urgent=True)
+                  f"ip link show {interface} up | grep -q .{there}", urgent=True)
 
 
 def drops(interface: str, peer: str) -> Change:

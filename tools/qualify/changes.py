@@ -85,7 +85,7 @@ def load(command: str) -> Change:
     """fio, which goes on while something else happens; `fio.json` and `fio.status` appear at its end."""
     inner = f"{command} > fio.out 2> fio.err; echo $? > fio.new; mv fio.new fio.status"
     return Change("load",
-                  f"cd {FOLDER} && rm -f fio.* fio_iops* && {{ setsid sh -c {shlex.quote(inner)} < /dev/null > /dev/null 2>&1 & }}",
+                  f"cd {FOLDER} && rm -f fio.* fio_iops* && {{ setsid sh -c {shlex.quote(inner)} < /dev/null > /dev/null 2>&1 7>&- & }}",
                   end_programs())
 
 

@@ -123,6 +123,7 @@ s holders; ls /sys/class/block/$n/holders /sys/class/block/$n/$n*/holders 2> /de
 s mounts; cut -d' ' -f3 /proc/self/mountinfo
 s swaps; for w in $(tail -n +2 /proc/swaps | cut -d' ' -f1); do readlink -f "$w"; done
 s signatures; wipefs --no-act --noheadings --output TYPE "$d"
+s searched; wipefs --no-act "$d" > /dev/null && echo yes
 s exclusive; perl -MFcntl -e 'print sysopen(my $file, $ARGV[0], O_RDONLY | O_EXCL) ? "yes" : "no"' "$d"
 true
 """
@@ -151,6 +152,8 @@ def disk(facts: Facts, name: str, erase: bool) -> list[str]:
     kinds = sorted(facts.words("signatures"))
     if facts.text("partitions") and not kinds:
         kinds = ["partitions"]
+    if facts.text("searched") != "yes" and not erase:
+        found.append(f"DISK: it cannot be found out whether {name} is empty: see `wipefs --no-act`")
     if kinds and not erase:
         found.append(f"DISK: {name} is not empty: it has {', '.join(kinds)}. If nothing on it is needed, ERASE=yes has the "
                      "run overwrite it")

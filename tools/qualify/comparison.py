@@ -16,7 +16,7 @@ def compare(run: Run) -> None:
     targets["ibnbd"] = (run.client, run.disks[disk])
     if NAMED in run.disks:
         targets["ibnbd, named disk"] = (run.client, run.disks[NAMED])
-        targets["named disk on the server"] = (run.server, run.options.disk)
+        targets["named disk on the server"] = (run.server, run.devices[NAMED])
     targets["on the server"] = (run.server, run.devices[disk])
     made: list[tuple[Machine, Change]] = []
     for name, connect in (("NVMe-oF", nvme), ("RNBD", rnbd)):

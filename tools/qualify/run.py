@@ -40,6 +40,8 @@ class Run:
     server: Machine
     client: Machine
     outcome: Outcome = field(default_factory=Outcome)
+    # The path of the disk that was named.
+    named: str = ""
     facts: dict[str, Facts] = field(default_factory=dict)
     links: list[Link] = field(default_factory=list)
     # What was begun on a machine, and has to be cleaned up.
@@ -90,7 +92,12 @@ class Run:
 
     def look_at_disk(self) -> list[str]:
         answer = self.server.run(checks.DISK_SCRIPT.format(disk=shlex.quote(self.options.disk)))
-        return checks.disk(probe.parse("server", answer.text), self.options.disk, self.options.erase)
+        facts = probe.parse("server", answer.text)
+        # A name may stand for another disk the next time.
+        self.named = self.named or facts.text("path")
+        if facts.text("path") != self.named:
+            return [f"DISK: {self.options.disk} was {self.named}, and is {facts.text('path')} now"]
+        return checks.disk(facts, self.options.disk, self.options.erase)
 
     def describe(self) -> None:
         """What the report says of the machines."""
@@ -169,7 +176,9 @@ class Run:
             processors = int(self.facts["server"].text("processors") or 1)
             self.devices[NULL] = self.make(self.server, changes.null_disk(processors)).splitlines()[-1]
         if self.options.disk:
-            self.devices[NAMED] = self.options.disk
+            if reasons := self.look_at_disk():
+                raise Failed("\n".join(reasons))
+            self.devices[NAMED] = self.named
         # The module has to be there before what is made in its directory.
         self.server.run("modprobe ibnbd_server")
         self.make(self.server, changes.host())

@@ -15,6 +15,8 @@ URGENT = "!"
 GUARD_S = 120
 # In seconds, for each line of the record.
 LIMIT_S = 90
+# For how long a command that changes something waits for another one, in seconds.
+BUSY_S = 200
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,13 @@ def _line(change: Change) -> str:
     return f"{change.key}\t{change.undo}"
 
 
+def _alone(folder: str) -> str:
+    """Waits for another command that changes something: one whose connection was lost, or that was interrupted, goes
+    on, and is to be taken back when it has ended. What is begun in the background closes the descriptor."""
+    return (f"exec 7> {folder}.lock\nflock -w {BUSY_S} 7 || "
+            "{ echo 'another command of a run goes on: clean up with CLEAN=yes when it has ended' >&2; exit 1; }\n")
+
+
 def begin(folder: str = FOLDER) -> str:
     """Fails if another run uses the machine, or has left something there."""
     return f"mkdir -m 700 {folder} && date +%s%N > {folder}/run && : > {folder}/undo"
@@ -55,14 +64,14 @@ def make(change: Change, folder: str = FOLDER) -> str:
     if change.urgent:
         late = f'sleep {GUARD_S}; [ "$(cat {folder}/run)" = "$run" ] || exit 0; {take_back(change, folder)}'
         guard = (f"run=$(cat {folder}/run); export run\n"
-                 f"setsid sh -c {shlex.quote(late)} > /dev/null 2>&1 < /dev/null &\n")
-    return (f"set -e\nprintf '%s\\n' {shlex.quote(_line(change))} >> {folder}/undo\n{guard}"
+                 f"setsid sh -c {shlex.quote(late)} > /dev/null 2>&1 < /dev/null 7>&- &\n")
+    return (f"{_alone(folder)}set -e\n[ -d {folder} ] || {{ echo 'the run was cleaned up' >&2; exit 1; }}\nprintf '%s\\n' {shlex.quote(_line(change))} >> {folder}/undo\n{guard}"
             f"{change.do}")
 
 
 def take_back(change: Change, folder: str = FOLDER) -> str:
     """Takes a change back, if it is recorded."""
-    return (f"if [ -e {folder}/undo ] && cut -f 1 {folder}/undo | grep -Fqx -e {shlex.quote(change.key)}; then "
+    return (f"{_alone(folder)}if [ -e {folder}/undo ] && cut -f 1 {folder}/undo | grep -Fqx -e {shlex.quote(change.key)}; then "
             f"sh -c {shlex.quote(change.undo)} < /dev/null && {drop(change, folder)}; fi")
 
 
@@ -82,7 +91,7 @@ def clean(urgent_only: bool = False, folder: str = FOLDER) -> str:
     """Takes back what is recorded, the last change first; prints a line for each that failed, which stays
     recorded. Without a record there is nothing to do. The folder goes with the last line."""
     wanted = f"case $key in {URGENT}*) ;; *) continue ;; esac" if urgent_only else ":"
-    return f"""[ -d {folder} ] || exit 0
+    return f"""{_alone(folder)}[ -d {folder} ] || exit 0
 touch {folder}/undo
 {end_programs(folder)}
 tab=$(printf '\\t')

@@ -120,14 +120,15 @@ def test_two_machines_that_do_not_go_together():
     assert checks.offset(0, facts("server", time=""), client, 4) is None
 
 
-FREE = {"path": "/dev/sdb", "block": "yes", "read_only": "0", "numbers": "8:16", "mounts": "8:1\n0:23", "exclusive": "yes"}
+FREE = {"path": "/dev/sdb", "block": "yes", "read_only": "0", "numbers": "8:16", "mounts": "8:1\n0:23", "exclusive": "yes",
+        "searched": "yes"}
 
 
 @pytest.mark.parametrize("change, erase, words", [
     ({}, False, None), ({"block": ""}, True, "no block device"), ({"read_only": "1"}, True, "read-only"),
     ({"numbers": "8:16\n8:1"}, True, "mounted"), ({"swaps": "/dev/sdb2"}, True, "swaps"),
     ({"holders": "md0"}, True, "part of md0"), ({"exclusive": "no"}, True, "in use"),
-    ({"exclusive": ""}, True, "perl-base"),
+    ({"exclusive": ""}, True, "perl-base"), ({"searched": ""}, False, "cannot be found out"), ({"searched": ""}, True, None),
     ({"signatures": "ext4"}, False, "not empty: it has ext4"), ({"signatures": "ext4"}, True, None),
     ({"partitions": "1"}, False, "partitions")])
 def test_a_named_disk_is_written_to_only_if_nobody_needs_it(change, erase, words):
@@ -226,6 +227,20 @@ def test_a_change_that_failed_is_recorded_before(record, tmp_path):
     change = dataclasses.replace(made(tmp_path, "half"), do=f"touch {tmp_path}/half; false; touch {tmp_path}/never")
     assert sh(undo.make(change, folder)).returncode != 0 and not (tmp_path / "never").exists()
     assert sh(undo.clean(folder=folder)).returncode == 0 and not (tmp_path / "half").exists()
+
+
+def test_cleaning_waits_for_a_change_that_goes_on(record, tmp_path):
+    """As after Ctrl-C: the connection is lost, and the command goes on."""
+    folder, sh = record
+    begun, there = tmp_path / "begun", tmp_path / "there"
+    change = Change("slow", f"touch {begun}; sleep 1; touch {there}", f"rm -f {there}")
+    slow = subprocess.Popen(["sh", "-c", undo.make(change, folder)])
+    while not begun.exists():
+        subprocess.run(["sleep", "0.05"])
+    assert sh(undo.clean(folder=folder)).returncode == 0
+    assert slow.wait(10) == 0 and not there.exists() and not os.path.exists(folder)
+    # One that comes even later finds no record, and does nothing.
+    assert sh(undo.make(change, folder)).returncode == 1 and not there.exists()
 
 
 def test_what_disturbs_the_network_is_taken_back_first(record, tmp_path):
