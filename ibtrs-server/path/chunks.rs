@@ -103,7 +103,7 @@ impl Path {
         let (count, slot_bytes) = (usize::from(config.group()), self.io.layout.chunk_size());
         let mut groups = KVVec::new();
         for slot in self.io.slots.iter() {
-            let place = usize::from(slot.tag()) % count;
+            let place = usize::from(slot.tag()).checked_rem(count).ok_or(EINVAL)?;
             if place == 0 {
                 let node = self.io.pd.device().node();
                 let memory = env

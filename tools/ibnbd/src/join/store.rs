@@ -629,7 +629,7 @@ mod tests {
             String::from_utf8(text(&[(id(name), Key::new([byte; 32]))]).to_vec()).unwrap()
         };
         let plain = "/etc/ibtrs/keys/web1.key";
-        tree.file("/etc/ibtrs/keys/web1.cred", &line("a", 1))
+        tree.file("/etc/ibtrs/keys/web1.cred", line("a", 1))
             .file(plain, format!("{}{}", line("a", 2), line("b", 3)));
         assert_eq!(doubles(&root), ["web1"]);
         assert_eq!(file(&root, "web1").unwrap(), "/etc/ibtrs/keys/web1.cred");
@@ -651,7 +651,7 @@ mod tests {
         assert_eq!(removed.file, plain);
         assert!(!root.exists(plain));
         // And the last one takes both with it.
-        tree.file(plain, &line("e", 6));
+        tree.file(plain, line("e", 6));
         forget(&root, "web1").unwrap().unwrap();
         assert!(file(&root, "web1").is_none());
     }
