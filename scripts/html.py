@@ -55,7 +55,7 @@ def moved_links(text: str) -> str:
     text = re.sub(r"\]\(\.\./README\.md", "](README.md", text)
     text = re.sub(r"\]\(Documentation/", "](", text)
     text = re.sub(r"\]\(ABI/testing\)", "](ABI/testing/index.md)", text)
-    return re.sub(r"\]\((ABI/testing/(?:configfs|sysfs)-[\w-]+)\)", r"](\1.md)", text)
+    return re.sub(r"\]\((ABI/testing/(?:configfs|dev|sysfs)-[\w-]+)\)", r"](\1.md)", text)
 
 
 def contents(index: str) -> str:

@@ -37,8 +37,8 @@ def test_folders_and_links_have_no_mode():
     entries = abi.entries()
     folders = [entry.what for entry in entries if entry.mode is None]
     bare = [what for what in folders if not any(entry.what.startswith(f"{what}/") for entry in entries)]
-    # Links to hosts, links to disks, and the other names of sessions' folders.
-    assert bare == ["/sys/kernel/config/ibnbd/exports/<export>/allowed_hosts",
+    # Links to hosts, a device, links to disks, and the other names of sessions' folders.
+    assert bare == ["/sys/kernel/config/ibnbd/exports/<export>/allowed_hosts", "/dev/ibmsg",
                     "/sys/class/ibnbd-client/ctl/devices/<device_path>@<session>",
                     "/sys/class/ibnbd-server/ctl/devices/<device>/block_dev",
                     "/sys/devices/virtual/ibtrs-client/<session>", "/sys/devices/virtual/ibtrs-server/<session>"]
