@@ -153,8 +153,8 @@ def test_a_client_that_never_stops_hides_nothing(pair, stack):
     opener.kill()
     client("unmap ibnbd0")
     pair.server.wait_until("[ ! -e /sys/class/ibtrs-server/demo ]", 60)
-    assert times(of_channels(server, "demo"), "opened") == 200
-    assert of_channels(client) == []
+    for tool in (client, server):
+        assert times(of_channels(tool, "demo"), "opened") == 200
 
 
 def test_programs_of_one_machine(pair):

@@ -98,9 +98,10 @@ def test_many_disks_leave_room_for_paths(pair, stack):
         own = [event["event"] for event in events if event.get("disk") == f"ibnbd{disk}"]
         assert [event for event in own if event != "mapped"] == ["closed", "open"] * times, own
     of_paths = [event["event"] for event in events if event["path"]]
-    assert of_paths.count("connected") == 2 * (times + 1) and of_paths.count("closed") == 2 * times, of_paths
+    assert of_paths.count("connected") == 2 * (times + 1) and of_paths.count("closed") >= 2 * times, of_paths
     lines = pair.client.run(f"cat {SESSION}/events").splitlines()
-    assert len(lines) < 64 and any(f" ibnbd0-{count - 1} closed no path to the server" in line for line in lines), lines
+    together = [line for line in lines if f" ibnbd0-{count - 1} closed no path to the server" in line]
+    assert len(together) == times, lines
 
 
 def test_a_path_on_standby_lasts(pair):
