@@ -495,7 +495,8 @@ impl Memory {
                 self.landing_lack = Lack::none();
                 false
             }
-            Err(EAGAIN) => true,
+            // The channel leaves a connection that is being lost, and the GET begins again.
+            Err(EAGAIN | ENOTCONN | EIO) => true,
             // Others have all of them for a while.
             Err(e) => e == ENOBUFS && self.landing_lack.may_wait(now),
         };

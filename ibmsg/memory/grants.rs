@@ -374,8 +374,9 @@ impl Memory {
                 self.granted.end(at);
                 device.invalidate(region, Cookie::Key(at).to_bits(self.channel));
             }
-            // There is no place in the queue; it is tried again.
-            Err(EAGAIN) if may => {
+            // There is no room in the queue, or the connection is being lost: it is tried again, on
+            // the channel's next connection in the second case.
+            Err(EAGAIN | ENOTCONN | EIO) if may => {
                 *place = Place::Wanted(handle, piece);
                 self.pause = Some(now + PAUSE_US);
             }
