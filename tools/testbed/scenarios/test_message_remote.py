@@ -51,6 +51,8 @@ def test_keys_and_values_by_get(pair, session):
     assert pair.client.run(f"{program} get demo kv colour") == "red"
     assert "no such key" in pair.client.run(f"{program} get demo kv taste 2>&1", check=False)
     assert "Message too long" in pair.client.run(f"{program} set demo kv long {'7' * 300} 2>&1", check=False)
+    # What the watchers find at first is a counted value too.
+    pair.client.run(f"{program} count demo kv number 1")
     writer = pair.client.start(f"exec {program} count demo kv number 2000 2>&1")
     watchers = [pair.client.start(f"exec {program} watch demo kv number 2000 2>&1") for _ in range(2)]
     lose_paths(pair)
