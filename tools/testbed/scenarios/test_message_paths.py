@@ -81,9 +81,6 @@ def test_paths_say_whether_they_carry_messages(pair, stack):
 
     blockdev.map_two_paths(pair, stack)
     load_both(pair)
-    configured = "mountpoint -q /sys/kernel/config || mount -t configfs configfs /sys/kernel/config"
-    pair.client.run(f"{configured}; mkdir /sys/kernel/config/ibmsg/sessions/demo; mkdir -p /etc/ibtrs")
-    pair.client.push("/etc/ibtrs/messages.toml", "[session.demo]\n")
     assert carry() == ("00", "00")
     assert "session demo carries no messages: no path has a message connection" in complaints()
     first, second = (f"{SESSION}/paths/ip:10.0.{link}.2@ip:{SERVER_ADDRESS.format(link=link)}" for link in (1, 2))
@@ -95,7 +92,6 @@ def test_paths_say_whether_they_carry_messages(pair, stack):
     assert complaints() == ""
     pair.client.run(f"echo 1 > {first}/disconnect")
     wait_for(lambda: carry() == ("01", "1"), 60, "one path is left")
-    pair.client.run("rm /etc/ibtrs/messages.toml; rmdir /sys/kernel/config/ibmsg/sessions/demo")
 
 
 @pytest.mark.long

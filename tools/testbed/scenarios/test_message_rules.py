@@ -154,10 +154,11 @@ def test_refused_channels_are_counted(solo):
     assert row[heading.index("REFUSED")] == "2"
     shown = ibmsg("show kv").splitlines()
     assert {"refused_rule: 1", "refused_limit: 1", "refused_unbound: 0"} <= set(shown)
-    stat = solo.start(f"exec {MESSAGES} stat --interval 3s --count 1")
-    time.sleep(1)
+    # Long enough for a program to start on a busy machine.
+    stat = solo.start(f"exec {MESSAGES} stat --interval 20s --count 1")
+    time.sleep(2)
     assert connects() == ["ECONNREFUSED", "EDQUOT"]
-    assert stat.wait(60).ok and "channels refused: limit 1" in stat.text, stat.text
+    assert stat.wait(120).ok and "channels refused: limit 1" in stat.text, stat.text
     holder.kill()
     holding.kill()
     solo.run(f"rmdir {RULES}/*/*")
