@@ -23,8 +23,9 @@ import not_on_stock
 import pytest
 import rotation
 
-from testbed import boots, judge, paths
+from testbed import blockdev, boots, judge, mishaps, paths
 from testbed.lab import RDMA_MODULES, Debian, Installed, Lab, Pair, Reachable, Solo, Trio
+from testbed.message_programs import load_both
 from testbed.reset import reset
 from testbed.stack import STACKS, Stack
 
@@ -284,6 +285,14 @@ def solo(request):
 def stack(request) -> Stack:
     """The names of the block transport that is tested."""
     return STACKS[request.config.getoption("--stack")]
+
+
+@pytest.fixture
+def session(pair, stack):
+    """Two paths with message connections, and a disk."""
+    load_both(pair)
+    mishaps.make_ready(pair)
+    blockdev.map_two_paths(pair, stack)
 
 
 def _judge(item, lab: Lab, leaks: bool):

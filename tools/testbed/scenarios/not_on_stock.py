@@ -34,7 +34,7 @@ REASONS = {
     "test_faults.py::*": NO_FAULTS,
     "test_join.py::test_over_iwarp_the_addresses_are_those_of_the_interfaces": NO_SIW,
     "test_message_faults.py::*": NO_FAULTS,
-    "test_message_memory.py::test_each_call_fails_once": NO_FAULTS,
+    "test_message_memory_ends.py::test_each_call_fails_once": NO_FAULTS,
     "test_few_queues.py::test_mainlines_server": NO_RNBD,
     "test_interop.py::*mainline*": NO_RNBD,
     "test_iwarp.py::*": NO_SIW,

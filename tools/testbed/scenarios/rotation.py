@@ -7,8 +7,8 @@ each file run about every twelfth commit, those of the packages about every sixt
 files, and new ones, always run.  `make test-all` runs all."""
 
 ROTATION = (
-    # Authentication; the next part has its cost.
-    {"test_auth"},
+    # Authentication, whose cost the next part has, and subscribers.
+    {"test_auth", "test_message_publish", "test_message_publish_paths"},
     # Short scenarios: .ci/run installs the packages beside them.
     {"test_auth_cost", "test_card", "test_iwarp", "test_message_programs", "test_message_remote"},
     # Ports, and the tools.
@@ -17,7 +17,7 @@ ROTATION = (
     {"test_access", "test_discovery", "test_export", "test_export_sysfs", "test_exports", "test_machines",
      "test_mapping_space", "test_resize"},
     # Limits.
-    {"test_log_limits", "test_mainline_selfcheck", "test_server_limits"},
+    {"test_log_limits", "test_mainline_selfcheck", "test_message_memory_ends", "test_server_limits"},
     # Queues and capsules.
     {"test_capsules", "test_few_queues", "test_message_truth", "test_polled", "test_queues", "test_scale"},
     # Slots, and two cards.

@@ -20,14 +20,6 @@ SESSION = "/sys/class/ibtrs-client/demo"
 CHANNELS = int(os.environ.get("IBTRS_CHANNELS", 1000))
 
 
-@pytest.fixture
-def session(pair, stack):
-    """Two paths with message connections, and a disk."""
-    load_both(pair)
-    mishaps.make_ready(pair)
-    blockdev.map_two_paths(pair, stack)
-
-
 def answering(pair, name: str, *arguments):
     """A program of the server that has bound a portal."""
     program = start(pair.server, "answer", name, *arguments)
