@@ -4,9 +4,9 @@
 # test.sh [--after SUITES] [SUITE...]: runs the suites (all without an argument) and ends with the
 # counts of all of them together, and of those that ran before, whose names --after has.
 # A suite that ran no test has failed.  With
-# IBTRS_ALL=1 all scenarios run; without, neither those marked `thorough` nor all parts but one
-# of those that tools/testbed/scenarios/rotation.py lists, nor the other parts of the tables of
-# hostile peers.  Which part runs is the commit's, or IBTRS_PART's.  With IBTRS_FAST=stock, Debian's own
+# IBTRS_ALL=1 all scenarios run; without, those that tools/testbed/scenarios/rotation.py lists, and one
+# part of all others but those marked `thorough`, and of the tables of hostile peers.  Which part
+# runs is the commit's, or IBTRS_PART's.  With IBTRS_FAST=stock, Debian's own
 # kernel is used in the place of the fast one.
 # shellcheck source=scripts/env.sh
 . "$(dirname "$0")/env.sh"

@@ -169,7 +169,7 @@ def _choose_for_kernel(config, items) -> None:
 def _leave_out(config, items) -> None:
     """Deselects what other parts have."""
     part = config.getoption("part")
-    _deselect(config, items, [item for item in items if not rotation.runs(item.path.stem, part)])
+    _deselect(config, items, [item for item in items if not rotation.runs(item.path.stem, item.name, part)])
 
 
 @pytest.hookimpl(hookwrapper=True, tryfirst=True)
