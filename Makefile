@@ -144,6 +144,7 @@ help:
 	@echo '  make soak HOURS=n           loads, failures and changes for hours'
 	@echo '  make bench [KERNEL=stock]   counts instructions beside RNBD, NVMe-oF and the least that is possible'
 	@echo '  make bench-messages         the same for messages between programs, beside TCP and others'
+	@echo '  make bench-sessions         what 1,000 sessions take, and how they come back'
 	@echo '  make bench-compare BASE=c   the same beside those of another commit'
 	@echo '  make ghost-writes           looks for ghost writes of ours, NVMe-oF and RNBD; hours'
 	@echo '  make check-arm64            compiles the modules for 64-bit ARM, pages of 64 KiB'

@@ -1,16 +1,19 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: GPL-2.0
 #
-# bench.sh [ARGUMENT...]: the bench of disks, or with the argument `messages' that of messages; see
-# Documentation/performance.md, and __main__.py of tools/bench and tools/bench/messages for the arguments.
+# bench.sh [ARGUMENT...]: the bench of disks, or with the argument `messages' or `sessions' that of these; see
+# Documentation/performance.md and sizing.md, and __main__.py of tools/bench and tools/bench/messages, and
+# sessions.py, for the arguments.
 # shellcheck source=scripts/env.sh
 . "$(dirname "$0")/env.sh"
 
 bench=bench
-if [ "${1:-}" = messages ]; then
-	bench=bench.messages
+case ${1:-} in
+messages | sessions)
+	bench=bench.$1
 	shift
-fi
+	;;
+esac
 kernel=fast
 case " $* " in
 *" --kernel stock "*) kernel=stock ;;

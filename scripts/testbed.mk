@@ -95,6 +95,11 @@ bench-smoke:
 bench-messages:
 	@scripts/bench.sh messages $(BENCH) --loads "$(LOADS)" $(if $(TRUTH),--truth $(TRUTH)) --report $(FIGURES)-messages
 
+# Many sessions of one server: SESSIONS= is their number, KEYS=1 has them prove keys.
+.PHONY: bench-sessions
+bench-sessions:
+	@scripts/bench.sh sessions --sessions $(or $(SESSIONS),1000) $(if $(KEYS),--keys) --report $(FIGURES)-sessions
+
 # The figures with which each change is compared; bench-keep measures them again.
 .PHONY: bench-short bench-keep bench-compare
 bench-short:

@@ -31,6 +31,16 @@ def load(guest: Guest, seed: str = "right", session: str = "demo", key_id: str =
     guest.run(f"modprobe ibtrs_core; printf '{_octal(seed)}' | keyctl session - sh -c '{add}' 2> /dev/null")
 
 
+def load_for_all(guest: Guest, sessions: str, seed: str = "right") -> None:
+    """Loads the same key for many sessions, whose names are what the shell makes of a word, as in `s{0..99}`."""
+    guest.push("/tmp/load-keys", f"""modprobe ibtrs_core
+for session in {sessions}; do
+	key=$(printf '{_octal(seed)}' | keyctl padd logon ibtrs:{DEFAULT_ID}:$session @s) && keyctl link $key %:.ibtrs || exit 1
+done
+""")
+    guest.run("keyctl session - bash /tmp/load-keys 2> /dev/null", 3600)
+
+
 def change_in_place(guest: Guest, seed: str, session: str = "demo", key_id: str = DEFAULT_ID) -> None:
     """Gives another secret to a key that was loaded as writable."""
     guest.run(_WITH_KEY % (f"{key_id}:{session}", f"printf '{_octal(seed)}' | keyctl pupdate $key"))

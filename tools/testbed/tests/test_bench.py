@@ -7,7 +7,8 @@ from collections import Counter
 
 import pytest
 
-from bench import apart, counts, devices, facts, goals, jobs, layers, plan, report, results, shared_lines, tables, targets, tracing
+from bench import (apart, counts, devices, facts, goals, jobs, layers, plan, report, results, sessions, sessions_guest,
+                   shared_lines, tables, targets, tracing)
 from bench.results import Figure, Results
 
 
@@ -374,3 +375,39 @@ def test_the_report_is_one_file_with_plots():
     assert page.count("<svg") == page.count("</svg>") == 3
     assert "crc&lt;32&gt;" in page and "66.0" in page
     assert "src=" not in page and "href=\"http" not in page
+
+
+# Many sessions.
+
+def a_session(folder, number: int, states: list[str], events: str) -> None:
+    for link, state in enumerate(states):
+        path = folder / f"s{number}/paths/{link}"
+        path.mkdir(parents=True)
+        (path / "state").write_text(f"{state}\n")
+    (folder / f"s{number}/events").write_text(events)
+
+
+def test_the_time_of_a_session_is_that_of_the_last_change_of_its_paths(tmp_path, monkeypatch):
+    monkeypatch.setattr(sessions_guest, "CLIENT", tmp_path)
+    a_session(tmp_path, 0, ["connected", "connected"], "1764376034.5 ibnbd0 open\n1764376032.25 ip:10.0.2.1 connected\n"
+                                                      "1764376031.0 ip:10.0.2.1 lost\n")
+    assert sessions_guest.back("1", "1764376030.25") == {"s": [2.0]}
+    a_session(tmp_path, 1, ["connected", "reconnecting"], "1764376032.25 - connected\n")
+    with pytest.raises(AssertionError, match="s1 has no event of a path"):
+        sessions_guest.last_event(1, 0)
+
+
+def test_sessions_that_do_not_come_back_are_counted(tmp_path, monkeypatch):
+    monkeypatch.setattr(sessions_guest, "CLIENT", tmp_path)
+    monkeypatch.setattr(sessions_guest, "LIMIT", 0)
+    a_session(tmp_path, 0, ["connected", "reconnecting"], "")
+    with pytest.raises(AssertionError, match="1 sessions have not 2 paths"):
+        sessions_guest.back("1", "0")
+
+
+def test_the_first_the_median_and_the_last_session_are_noted():
+    measured = sessions.Sessions(None, None, 3, keys=False)
+    measured._times("back", [3.0, 1.0, 2.0])
+    assert measured.found == {"back, first, s": "1.00", "back, median, s": "2.00", "back, last, s": "3.00"}
+    with pytest.raises(AssertionError, match="back: 2"):
+        measured._times("back", [1.0, 2.0])
