@@ -615,6 +615,37 @@ fn one_token_at_once_makes_one_key() {
     }
 }
 
+/// Each of them is the server of the other one: neither waits for keys of the other one while it has its own.
+#[test]
+fn two_machines_join_each_other_at_once() {
+    let machines = [client("web2"), client("web1")];
+    let texts = [("web1", 0), ("web2", 1)].map(|(host, n)| {
+        with_server(&machines[n]);
+        token(&machines[n], host, &port())
+    });
+    // Both begin when both have come to where they need their keys.
+    let locks = [0, 1].map(|n| store::lock(&Root::new(machines[n].base())).unwrap());
+    let began = Instant::now();
+    thread::scope(|scope| {
+        let joining = [(0, 1), (1, 0)].map(|(n, of)| {
+            let (machine, text) = (&machines[n], &texts[of]);
+            scope.spawn(move || run(machine, &["join", text]))
+        });
+        thread::sleep(LONG_ENOUGH);
+        drop(locks);
+        for one in joining {
+            let ran = one.join().unwrap();
+            assert_eq!(ran.code, 0, "{}", ran.err);
+        }
+    });
+    // No wait has come to its end.
+    assert!(began.elapsed() < LONG_ENOUGH + Duration::from_secs(15));
+    for host in ["web1", "web2"] {
+        let file = format!("/etc/ibtrs/keys/{host}.key");
+        assert_eq!(machines[0].text(&file), machines[1].text(&file));
+    }
+}
+
 /// Its server needs the lock that its client has otherwise.
 #[test]
 fn a_machine_joins_itself() {

@@ -171,12 +171,6 @@ fn is_it(root: &Root, token: &Token, lock: &Lock) -> io::Result<bool> {
     Ok(now.is_some_and(|now| now.token.secret.as_bytes() == token.secret.as_bytes()))
 }
 
-/// Whether this machine has issued a token that is to be used: it joins itself.
-pub fn is_own(root: &Root, token: &Token) -> bool {
-    let own = now(root).ok().and_then(|now| read(root, &token.host, now));
-    own.is_some_and(|own| own.token.secret.as_bytes() == token.secret.as_bytes())
-}
-
 /// Takes a token out of use; whether it was in use until now.
 ///
 /// # Errors
@@ -235,11 +229,11 @@ mod tests {
             !take(&root, &token("web1", 2)).unwrap(),
             "that of another host"
         );
-        assert!(is_in_use(&root, &token("web1", 1)).unwrap() && is_own(&root, &token("web1", 1)));
-        assert!(!is_own(&root, &token("web1", 2)) && !is_own(&root, &token("web3", 1)));
+        assert!(is_in_use(&root, &token("web1", 1)).unwrap());
+        assert!(!is_in_use(&root, &token("web1", 2)).unwrap());
         assert!(take(&root, &token("web1", 1)).unwrap());
         assert!(!take(&root, &token("web1", 1)).unwrap());
-        assert!(!is_in_use(&root, &token("web1", 1)).unwrap() && !is_own(&root, &token("web1", 1)));
+        assert!(!is_in_use(&root, &token("web1", 1)).unwrap());
         assert_eq!(all(&root, &lock(&root).unwrap()).unwrap().len(), 1);
     }
 

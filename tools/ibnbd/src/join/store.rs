@@ -30,13 +30,15 @@ use crate::root::Root;
 const FOLDER: &str = "/etc/ibtrs/keys";
 /// Locked by the process that changes keys.
 const LOCK: &str = "/etc/ibtrs/keys/.lock";
+/// Locked by the process that joins a server.
+const JOIN_LOCK: &str = "/etc/ibtrs/keys/.join";
 /// What systemd makes when it is the machine's first process.
 const SYSTEMD: &str = "/run/systemd/system";
 /// How long systemd may take to enable, disable or start a unit.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How long a command waits for another one that changes keys. One that joins has the lock until the server has
-/// answered.
-const TURN: Duration = Duration::from_secs(120);
+/// How long a command waits for another one that changes keys, or that joins: the server of that one may take as
+/// long to answer.
+pub const TURN: Duration = Duration::from_secs(120);
 /// How often it looks.
 const INTERVAL: Duration = Duration::from_millis(50);
 
@@ -71,6 +73,20 @@ impl Kept {
 #[derive(Debug)]
 pub struct Lock(#[allow(dead_code)] File);
 
+/// Keeps other commands of this machine from joining a server. Who has it takes [`Lock`] as well, but never while
+/// it waits for the server: two machines that join each other would wait for each other's keys.
+#[derive(Debug)]
+pub struct JoinLock(#[allow(dead_code)] File);
+
+/// Waits until no other command of this machine joins a server.
+///
+/// # Errors
+///
+/// As of [`lock_within`].
+pub fn lock_to_join(root: &Root) -> io::Result<JoinLock> {
+    locked(root, JOIN_LOCK, "joining a server", TURN).map(JoinLock)
+}
+
 /// Waits until nobody else changes the keys that are kept.
 ///
 /// # Errors
@@ -86,33 +102,38 @@ pub fn lock(root: &Root) -> io::Result<Lock> {
 ///
 /// The system's; `TimedOut`, with the reason, if somebody else is still at it.
 pub fn lock_within(root: &Root, limit: Duration) -> io::Result<Lock> {
+    locked(root, LOCK, "changing keys", limit).map(Lock)
+}
+
+/// A file that is locked. `does` is what its owner does.
+fn locked(root: &Root, name: &str, does: &str, limit: Duration) -> io::Result<File> {
     make_folder(root)
         .map_err(|error| io::Error::new(error.kind(), format!("{FOLDER}: {error}")))?;
     let mut options = OpenOptions::new();
     // Not the folder, which users may be able to open, and so to lock for ever.
     options.write(true).create(true).truncate(false).mode(0o600);
-    let file = match options.open(root.real(LOCK)) {
+    let file = match options.open(root.real(name)) {
         // A service may see it without being allowed to write.
         Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => {
-            File::open(root.real(LOCK))?
+            File::open(root.real(name))?
         }
         file => file?,
     };
     let deadline = Instant::now() + limit;
     loop {
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => return Ok(Lock(file)),
+            Ok(()) => return Ok(file),
             Err(Errno::INTR) => {}
             Err(Errno::WOULDBLOCK) if Instant::now() < deadline => thread::sleep(INTERVAL),
-            Err(Errno::WOULDBLOCK) => return Err(busy(limit)),
+            Err(Errno::WOULDBLOCK) => return Err(busy(name, does, limit)),
             Err(error) => return Err(error.into()),
         }
     }
 }
 
-fn busy(limit: Duration) -> io::Error {
+fn busy(name: &str, does: &str, limit: Duration) -> io::Error {
     let why = format!(
-        "another process has been changing keys for {} s: `fuser {LOCK}` names it",
+        "another process has been {does} for {} s: `fuser {name}` names it",
         limit.as_secs()
     );
     io::Error::new(io::ErrorKind::TimedOut, why)

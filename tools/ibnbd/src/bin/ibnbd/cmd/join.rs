@@ -14,7 +14,6 @@ use ibnbd_host::family::Side;
 use ibnbd_host::host;
 use ibnbd_host::join::handshake::{self, Given, JoinError, Limited, Place};
 use ibnbd_host::join::joined::{self, Joined};
-use ibnbd_host::join::pending;
 use ibnbd_host::join::store::{self, Kept, Lock};
 use ibnbd_host::join::token::{self, Token};
 use ibnbd_host::keyring;
@@ -56,13 +55,13 @@ pub(super) fn join(context: &Context, words: &JoinArgs) -> Done {
     let token = token(&words.token)?;
     let what = format!("cannot join as {}", token.host);
     modules::ready(context, Side::Client)?;
-    // Until the key is kept: another command that keeps this one waiting must not cost the token, and two that join
-    // come one after the other, each with what the one before has left.
-    let before = key::turn(context, &what)?;
+    // Two that join come one after the other, each with what the one before has left.
+    let _turn = key::turn_to_join(context, &what)?;
+    // Another command that keeps this one waiting must not cost the token. But not until the key is kept: the
+    // server may be this machine, or wait for a server that this machine is.
+    let lock = key::turn(context, &what)?;
     check(context, &what, &token, words.force)?;
-    // Where a machine joins itself, its server needs the lock in between.
-    let is_own = pending::is_own(&context.root, &token);
-    let held = Some(before).filter(|_| !is_own);
+    drop(lock);
     let (stream, reached) = connect(&what, &token)?;
     let mut stream = Limited::new(stream, ANSWER);
     let name = host::name(&context.root);
@@ -72,10 +71,9 @@ pub(super) fn join(context: &Context, words: &JoinArgs) -> Done {
     let given = made.map_err(|error| refused(&what, &token, error))?;
     let place = within_reach(given.place.clone(), &reached);
     let server = Joined::new(&token.host, &given.id, &place, &token.addresses);
-    let held = held.map_or_else(|| key::turn(context, &what), Ok);
-    let held = held.map_err(|failure| failure.todo(used_up(&token.host)))?;
-    let kept = keep(context, &what, &server, &given, &held)?;
-    drop(held);
+    let lock = key::turn(context, &what).map_err(|failure| failure.todo(used_up(&token.host)))?;
+    let kept = keep(context, &what, &server, &given, &lock)?;
+    drop(lock);
     let fingerprint = keyring::fingerprint(&given.key);
     stream.extend(KEPT);
     if let Err(error) = given.kept(&mut stream) {

@@ -13,7 +13,7 @@ use clap::{ArgGroup, Args, Subcommand};
 use ibnbd_host::document::{Keys, FORMAT};
 use ibnbd_host::family::Side;
 use ibnbd_host::host;
-use ibnbd_host::join::store::{self, Lock, Named, Removed};
+use ibnbd_host::join::store::{self, JoinLock, Lock, Named, Removed};
 use ibnbd_host::keyring::{self, KeyringError, LoadedKey};
 use ibnbd_host::model::{Machine, Path as ModelPath};
 use ibtrs_proto::auth::{Key, KeyId, KEY_LEN, KEY_TEXT_LEN};
@@ -97,6 +97,8 @@ pub(crate) struct LoadKey {
 const MODULE: &str = "ibtrs_core";
 /// How it is said that another command is waited for, behind `waiting to`.
 const WAITING: &str = "change keys after another command";
+/// The same of commands that join.
+const WAITING_TO_JOIN: &str = "join after another command";
 
 pub(super) fn run(context: &Context, command: &KeyCommand) -> Done {
     match command {
@@ -256,6 +258,12 @@ fn forget(
 /// Waits until no other command changes keys.
 pub(super) fn turn(context: &Context, what: &str) -> Result<Lock, Failure> {
     let lock = act::with_progress(WAITING, || store::lock(&context.root));
+    lock.map_err(|error| busy(what, &error))
+}
+
+/// Waits until no other command joins a server.
+pub(super) fn turn_to_join(context: &Context, what: &str) -> Result<JoinLock, Failure> {
+    let lock = act::with_progress(WAITING_TO_JOIN, || store::lock_to_join(&context.root));
     lock.map_err(|error| busy(what, &error))
 }
 
