@@ -84,22 +84,17 @@ def keep(lab: Lab, name: str, path: str, text: str) -> None:
     lab.guests[name].push(path, text)
 
 
-# A credential that is not encrypted, as the machine's secret does not survive a boot of the guest,
-# and what `systemctl enable` would leave.
-KEY_UNIT = """[Service]
-LoadCredentialEncrypted=
-LoadCredential={name}.cred:/etc/ibtrs/keys/{name}.key
-"""
+# What `systemctl enable` would leave.
 WANTS_KEY = """[Unit]
 Wants=ibnbd-key@{name}.service
 """
 
 
 def keep_key(lab: Lab, guest: str, name: str, text: str) -> None:
-    """Has a guest load the key of the session `name` at each boot."""
+    """Has a guest load the key of the session `name` at each boot: from a file, as the machine's secret, with which a
+    credential is encrypted, does not survive a boot of the guest."""
     units = "/etc/systemd/system"
     keep(lab, guest, f"/etc/ibtrs/keys/{name}.key", f"{text}\n")
-    keep(lab, guest, f"{units}/ibnbd-key@{name}.service.d/testbed.conf", KEY_UNIT.format(name=name))
     keep(lab, guest, f"{units}/ibnbd-{guest}.service.d/{name}.conf", WANTS_KEY.format(name=name))
 
 

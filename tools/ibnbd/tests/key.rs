@@ -7,9 +7,13 @@ mod tree;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::thread;
+use std::time::Duration;
 
 use assert_cmd::Command;
 use ibnbd_host::document::Keys;
+use ibnbd_host::join::store;
+use ibnbd_host::Root;
 use ibtrs_proto::auth::{Key, KeyId, KEY_TEXT_LEN};
 use tree::ran::{document, ibnbd, rows, Ran};
 use tree::Tree;
@@ -245,6 +249,50 @@ fn a_key_comes_from_a_credential_of_a_service() {
         "{}",
         ran.err
     );
+}
+
+/// A credential is read under the lock: the key may have been removed, or exchanged, while another command had it.
+#[test]
+fn a_credential_is_read_when_no_other_command_changes_keys() {
+    let tree = machine();
+    tree.file("/credentials/web1", text("old"));
+    let folder = tree.real("/credentials");
+    let lock = store::lock(&Root::new(tree.base())).unwrap();
+    thread::scope(|scope| {
+        let loading = scope.spawn(|| {
+            let mut command = key(&tree, &["load", "t", "--credential", "web1"]);
+            Ran::of(command.env("CREDENTIALS_DIRECTORY", &folder))
+        });
+        // For it to come to where it waits.
+        thread::sleep(Duration::from_secs(2));
+        assert!(!loading.is_finished());
+        tree.file("/credentials/web1", text("new"));
+        drop(lock);
+        let ran = loading.join().unwrap();
+        assert_eq!(ran.out, "loaded key new of session t\n", "{}", ran.err);
+    });
+}
+
+/// What systemd decrypts before the command starts may be removed by the time that it loads it. And a command that
+/// changes keys may keep the unit waiting for longer than it waits.
+#[test]
+fn the_unit_reads_the_key_under_the_lock_and_tries_again() {
+    let unit = fs::read_to_string(tree::of_package("../systemd/ibnbd-key@.service")).unwrap();
+    let value = |key: &str| {
+        let line = unit.lines().find_map(|line| line.strip_prefix(key));
+        line.unwrap_or_else(|| panic!("{key}"))
+            .trim_start_matches('=')
+    };
+    assert!(unit.contains("\nExecStart=/usr/bin/ibnbd key load %i --kept\n"));
+    assert!(!unit.contains("\nLoadCredential"));
+    assert_eq!(value("Restart"), "on-failure");
+    // Usage, and no such key: those do not go away.
+    assert_eq!(value("RestartPreventExitStatus"), "2 3");
+    let seconds = |key: &str| value(key).parse::<u64>().unwrap();
+    let (tries, pause) = (seconds("StartLimitBurst"), seconds("RestartSec"));
+    // All tries are within the interval though each of them waits as long as it can: there is a last one.
+    let all = tries * (pause + store::TURN.as_secs());
+    assert!(all < seconds("StartLimitIntervalSec"), "{all}");
 }
 
 #[test]

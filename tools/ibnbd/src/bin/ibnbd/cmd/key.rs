@@ -140,15 +140,19 @@ fn fill(bytes: &mut [u8; KEY_LEN]) -> io::Result<()> {
 fn load(context: &Context, words: &LoadKey) -> Done {
     let session = session(&words.session)?;
     // What is typed, or comes by a pipe, is waited for without keeping others waiting.
-    let given = match words.kept {
+    let given = match words.kept || words.credential.is_some() {
         true => None,
         false => Some(read(words)?),
     };
-    // A key that is removed at the same moment would come back.
+    // A key that is removed at the same moment would come back: what is kept is read under the lock.
     let what = format!("cannot load keys of session {session}");
     let lock = act::with_progress(WAITING, || store::lock_to_load(&context.root));
     let _lock = lock.map_err(|error| busy(&what, &error))?;
-    let keys = given.map_or_else(|| kept(context, session), Ok)?;
+    let keys = match given {
+        Some(keys) => keys,
+        None if words.kept => kept(context, session)?,
+        None => read(words)?,
+    };
     for (id, key) in &keys {
         load_one(context, session, id, key)?;
     }
