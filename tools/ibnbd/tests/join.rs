@@ -646,6 +646,31 @@ fn two_machines_join_each_other_at_once() {
     }
 }
 
+/// The key is kept, and counts: a boot has to load it, and the server has to know.
+#[test]
+fn a_former_key_that_stays_keeps_nothing_from_being_done() {
+    let (server, client, port) = (server(), client("web1"), port());
+    with_systemd(&client);
+    joins(&client, &token(&server, "web1", &port));
+    wait_until("the listener ends", || nobody_listens(&port));
+    for tree in [&server, &client] {
+        has_loaded(tree);
+    }
+    client.file("/keeps-keys", "").file("/systemctl.log", "");
+    let ran = run(&client, &["join", &token(&server, "web1", &port)]);
+    assert!(ran.err.contains("joined as web1"), "{}", ran.err);
+    let said = "warning: a former key of session web1 stays on this machine: keyctl_unlink: Permission denied";
+    assert!(ran.err.contains(said), "{}", ran.err);
+    let asked = client.text("/systemctl.log");
+    for words in ["enable", "restart"] {
+        let line = format!("--quiet {words} ibnbd-key@web1.service\n");
+        assert!(asked.contains(&line), "{asked}");
+    }
+    wait_until("the server knows", || {
+        log(&server).contains("its former key is not valid")
+    });
+}
+
 /// Its server needs the lock that its client has otherwise.
 #[test]
 fn a_machine_joins_itself() {

@@ -285,6 +285,13 @@ fn keep(
     // The former key stays until everything leads to this one: the server takes both.
     let kept =
         store::add(root, session, given.id, &given.key).map_err(|why| words(why).todo(&*again))?;
+    // Whatever fails below: the key counts by now, and a boot has to load it.
+    if let Kept::Credential(_) = kept {
+        if let Err(error) = store::enable(root, session) {
+            let unit = store::unit(session);
+            note!("warning: cannot enable {unit}, which loads the key at each boot: {error}");
+        }
+    }
     let text = joined::with(root, server).map_err(failed)?;
     let file = root.real(joined::FILE);
     fs::create_dir_all(root.real(ibnbd_host::config::FOLDER)).map_err(failed)?;
@@ -298,14 +305,14 @@ fn keep(
             given.id.as_str(),
         )?;
     }
-    store::settle(root, session, &given.id).map_err(words)?;
-    warn_of_files(context, session, given.id.as_str());
-    if let Kept::Credential(_) = kept {
-        if let Err(error) = store::enable(root, session) {
-            let unit = store::unit(session);
-            note!("warning: cannot enable {unit}, which loads the key at each boot: {error}");
-        }
+    // The new one counts, and the server has to learn that it is kept.
+    if let Err(why) = store::settle(root, session, &given.id) {
+        note!(
+            "warning: a former key of session {session} stays on this machine: {why}; see `ibnbd key list`, and \
+             `ibnbd key remove {session} --id ID`"
+        );
     }
+    warn_of_files(context, session, given.id.as_str());
     Ok(kept)
 }
 
