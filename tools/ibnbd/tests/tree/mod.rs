@@ -9,6 +9,7 @@ pub mod ran;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use ibtrs_proto::settings::Setting;
 use ibtrs_proto::stats::counter::{client_path, message_refusals, server_path, Counter};
@@ -49,6 +50,9 @@ pub fn may_write() -> bool {
 /// one that begins with `after` and the next that begins with `before`, or the end of the file.
 #[track_caller]
 pub fn is_generated(file: &str, after: &str, before: &str, wanted: &str) {
+    // Several tests write parts of one file.
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let file = &of_package(&format!("../../{file}"));
     let text = std::fs::read_to_string(file).unwrap();
     let line = |from: usize, head: &str| {
