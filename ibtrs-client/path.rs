@@ -368,6 +368,21 @@ impl Path {
         self.attempt.lock().as_ref()?.link.latency_ns()
     }
 
+    /// Returns for how many milliseconds a heartbeat has been overdue; 0 if none is, or if the path is
+    /// not connected.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    pub fn heartbeat_overdue_ms(&self) -> u64 {
+        if self.state() != State::Connected {
+            return 0;
+        }
+        let attempt = self.attempt.lock();
+        let attempt = attempt.as_ref();
+        attempt.map_or(0, |attempt| attempt.link.heartbeat.overdue_ms())
+    }
+
     /// Returns the id of the key with which both sides have proved themselves, if the path is
     /// connected and authenticated.
     ///

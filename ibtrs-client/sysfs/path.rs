@@ -32,7 +32,7 @@ use kx::{
 
 type Ctx<'a> = StoreCtx<'a, Arc<Path>>;
 
-pub(super) static FILES: [Attr<Arc<Path>>; 16] = [
+pub(super) static FILES: [Attr<Arc<Path>>; 17] = [
     Attr::ro(c"state", show_state),
     Attr::rw(
         c"reconnect",
@@ -93,6 +93,9 @@ pub(super) static FILES: [Attr<Arc<Path>>; 16] = [
     }),
     Attr::ro(c"cur_latency", |path: &Path, buf| {
         buf.line(fmt!("{} ns", path.latency_ns().unwrap_or(0)))
+    }),
+    Attr::ro(c"heartbeat_overdue_ms", |path: &Path, buf| {
+        buf.line(fmt!("{}", path.heartbeat_overdue_ms()))
     }),
     Attr::ro(c"last_error", |path: &Path, buf| {
         buf.line(fmt!("{}", path.last_error().as_str()))

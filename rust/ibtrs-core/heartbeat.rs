@@ -116,6 +116,19 @@ impl PathHeartbeat {
         (ns / NS_PER_MS) as u32
     }
 
+    /// Returns for how many milliseconds a heartbeat has been overdue; 0 if none is.
+    ///
+    /// # Context
+    ///
+    /// Any.
+    pub fn overdue_ms(&self) -> u64 {
+        if self.heard.load(Relaxed) {
+            return 0;
+        }
+        let overdue = self.state.lock().overdue(self.now_ns());
+        overdue.unwrap_or(0) / NS_PER_MS
+    }
+
     /// Records that the peer has sent something.
     ///
     /// # Context

@@ -133,6 +133,7 @@ CLIENT_PATH = {
     "src_addr": File(0o444, f"{ADDRESS}?\n"),
     "dst_addr": File(0o444, f"{ADDRESS}\n"),
     "cur_latency": File(0o444, r"\d+ ns\n"),
+    "heartbeat_overdue_ms": File(0o444, r"\d+\n"),
     "key_id": PROVED,
     "suite": SUITE,
     # Empty while it is not connected.

@@ -95,6 +95,15 @@ impl Heartbeat {
         Some(latency)
     }
 
+    /// Returns for how long the heartbeat has been overdue that was sent in silence: a whole interval has passed
+    /// since, and nothing was received.
+    pub const fn overdue(&self, now: u64) -> Option<u64> {
+        match self.sent {
+            Some(sent) if self.missed > 1 => Some(now.saturating_sub(sent)),
+            _ => None,
+        }
+    }
+
     /// Ticks since the last reception.
     pub const fn missed(&self) -> u32 {
         self.missed

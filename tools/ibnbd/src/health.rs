@@ -9,7 +9,7 @@ use crate::clock;
 use crate::configfs;
 use crate::family::Side;
 use crate::host;
-use crate::model::{Machine, Session, SessionState};
+use crate::model::{Machine, Path, Session, SessionState};
 use crate::planned;
 use crate::root::Root;
 
@@ -100,6 +100,16 @@ pub(crate) fn stalled(ms: u64) -> String {
     )
 }
 
+/// What is said of a path over which nothing has come for that time, though a heartbeat asked for it.
+pub(crate) fn silent(path: &Path, ms: u64) -> String {
+    let since = clock::text(clock::now_ms().saturating_sub(ms));
+    format!(
+        "path {}: heartbeats overdue for {} s, since {since}",
+        path.name,
+        ms / 1000
+    )
+}
+
 impl Health {
     /// Of a machine that was read.
     pub fn of(root: &Root, machine: &Machine) -> Self {
@@ -177,6 +187,10 @@ impl Health {
         for session in ours() {
             if let Some(ms) = session.stalled_ms() {
                 let text = format!("session {}: {}", session.name, stalled(ms));
+                health.add(Level::Warning, text);
+            }
+            if let Some((path, ms)) = session.silent_path() {
+                let text = format!("session {}: {}", session.name, silent(path, ms));
                 health.add(Level::Warning, text);
             }
             let drained = session.drained();

@@ -382,6 +382,12 @@ fn path_counts(out: &mut Out, paths: &[&Path]) {
         all(|p| p.latency_ns.map(|ns| ns as f64 / 1e9)),
     );
     out.metric(
+        "ibtrs_path_heartbeat_overdue_seconds",
+        "gauge",
+        "Time since a heartbeat that has had no answer for a whole interval, 0 without one.",
+        all(|p| p.heartbeat_overdue_ms.map(seconds)),
+    );
+    out.metric(
         "ibtrs_path_requests_in_flight",
         "gauge",
         "Requests that have not ended.",

@@ -1393,6 +1393,7 @@ fn metrics_are_in_the_format_of_prometheus() {
         "ibtrs_session_failover_duration_seconds_bucket{session=\"s\",side=\"client\",le=\"+Inf\"} 3".to_owned(),
         "ibtrs_session_failover_duration_seconds_count{session=\"s\",side=\"client\"} 3".to_owned(),
         format!("ibtrs_path_heartbeat_seconds{{{path}}} 0.0001205"),
+        format!("ibtrs_path_heartbeat_overdue_seconds{{{path}}} 0"),
         format!("ibtrs_path_reconnects_total{{{path},result=\"failure\"}} 4"),
         format!("ibtrs_path_request_duration_seconds_bucket{{{path},operation=\"read\",le=\"0.000008\"}} 9"),
         format!("ibtrs_path_request_duration_seconds_bucket{{{path},operation=\"read\",le=\"+Inf\"}} 10"),

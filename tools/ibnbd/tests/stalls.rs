@@ -82,6 +82,38 @@ fn a_request_without_an_answer_is_a_warning() {
     assert!(good(&tree, &["metrics"]).contains(metric));
 }
 
+/// Long before the path is lost, if its session tolerates long silences.
+#[test]
+fn overdue_heartbeats_are_a_warning() {
+    let tree = client("connected");
+    let path = "ip:10.0.2.2@ip:10.0.2.1";
+    let file = format!("{SESSION}/paths/{path}/heartbeat_overdue_ms");
+    // A busy machine may answer late.
+    tree.file(&file, "2000\n");
+    assert_eq!(run(&tree, &["status"]).code, 0);
+    tree.file(&file, "20999\n");
+    let ran = run(&tree, &["status"]);
+    let said = format!("session s: path {path}: heartbeats overdue for 20 s, since ");
+    assert!(
+        ran.code == 1 && ran.out.starts_with(&format!("WARNING: {said}")),
+        "{}",
+        ran.out
+    );
+    let found = run(&tree, &["check"]).out;
+    assert!(found.contains(&format!("warning: {said}")), "{found}");
+    assert!(found.contains("check the link and the server"), "{found}");
+    let metric = format!(
+        "ibtrs_path_heartbeat_overdue_seconds{{session=\"s\",path=\"{path}\",side=\"client\"}} 20.999\n"
+    );
+    assert!(good(&tree, &["metrics"]).contains(&metric));
+    let shown: serde_json::Value = document(&tree, &["paths"]);
+    assert_eq!(shown["paths"][1]["heartbeat_overdue_ms"], 20_999);
+    // A module that has no such file.
+    std::fs::remove_file(tree.real(&file)).unwrap();
+    let ran = run(&tree, &["status"]);
+    assert_eq!((ran.code, ran.err.as_str()), (0, ""));
+}
+
 #[test]
 fn a_drained_path_is_seen_everywhere() {
     let tree = client("connected");

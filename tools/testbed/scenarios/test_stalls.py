@@ -124,6 +124,27 @@ def test_a_path_on_standby_lasts(pair):
     assert "connected, standby" in tool("paths s")
 
 
+def test_overdue_heartbeats_are_seen(pair):
+    """The server is silent, and its paths are not lost yet."""
+    _, tool = ready(pair)
+    map_by_two_paths(tool)
+    tool("set s failover_time_ms=100000 hb_interval_ms=500 hb_missed_max=100")
+    status = f"{tool.program} status"
+    said = lambda: tool.guest.run(status, check=False)  # noqa: E731
+    assert "overdue" not in said()
+    pair.server.freeze()
+    try:
+        wait_for(lambda: "heartbeats overdue" in said(), 40, "overdue heartbeats in the status")
+        line = said()
+        assert re.search(rf"^WARNING: .*session s: path ip:\S+: heartbeats overdue for \d+ s, since {TIME}", line), line
+        assert "2 of 2 paths connected" in line
+        assert "heartbeats overdue" in tool.guest.run(f"{tool.program} check", check=False)
+    finally:
+        pair.server.thaw()
+    wait_for(lambda: "overdue" not in said(), 20, "answers")
+    assert tool.guest.run(f"cat {SESSION}/paths/*/heartbeat_overdue_ms").split() == ["0", "0"]
+
+
 def test_a_request_without_an_answer_is_seen(pair):
     """The server's disk hangs; all paths are well."""
     server = pair.server

@@ -33,7 +33,7 @@ OLD = {
     "heart": (r"\bheart(s|_\w+)?\b", "mod heart;"),
     "beat": (r"\bbeat(s|en|_\w+)?\b", "self.beat()"),
     "ask": (r"\bfn ask_(path|peer|server)\b|\bmod ask\b", "fn ask_peer("),
-    "overdue": (r"overdue", "mod overdue;"),
+    "overdue": (r"\bmod overdue\b|\boverdue\.rs\b|\brequests? (is|are) overdue\b|\boverdue requests?\b", "mod overdue;"),
     "path given up": (r"\bpaths? (is|are|was|were|be|been) given up|path_given_up", "the path was given up"),
     "given up by the client": (r"\bgiven up by the client", "given up by the client"),
     "News": (r"\bNews\b|\bmod news\b|\bnews\.rs\b", "news: News"),

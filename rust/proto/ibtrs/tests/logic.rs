@@ -135,6 +135,29 @@ fn what_is_forgiven_may_change_meanwhile() {
     assert_eq!((hb.missed(), hb.tick(0)), (0, HbAction::Send));
 }
 
+#[test]
+fn a_heartbeat_is_overdue_after_an_interval() {
+    let mut hb = Heartbeat::new(5);
+    assert_eq!(hb.overdue(10), None);
+    assert_eq!((hb.tick(100), hb.overdue(690)), (HbAction::Send, None));
+    assert_eq!(
+        (hb.tick(700), hb.overdue(710)),
+        (HbAction::Nothing, Some(610))
+    );
+    // As long as it is silent, since the first one.
+    assert_eq!(
+        (hb.tick(1300), hb.overdue(1310)),
+        (HbAction::Nothing, Some(1210))
+    );
+    hb.received();
+    assert_eq!(hb.overdue(1400), None);
+    assert_eq!((hb.tick(1900), hb.overdue(1950)), (HbAction::Send, None));
+    hb.tick(2500);
+    assert_eq!(hb.overdue(2500), Some(600));
+    hb.ack(2600);
+    assert_eq!(hb.overdue(2700), None);
+}
+
 /// One message, then silence: dead 25 s after it, and 30 s at most after the last reception.
 #[test]
 fn heartbeat_in_silence() {

@@ -75,6 +75,11 @@ fn of_session(root: &Root, session: &Session) -> Vec<Finding> {
         let remedy = format!("look at the server's disk and log; `ibnbd events {name}` has the last changes of paths, and another path takes over after: ibnbd path disconnect {name} PATH");
         found.push(Finding::new(Severity::Warning, what, remedy));
     }
+    if let Some((path, ms)) = session.silent_path() {
+        let what = format!("session {name}: {}", health::silent(path, ms));
+        let remedy = "check the link and the server, which may be busy; another path takes over when this one is lost, which takes as long as failover_time_ms allows";
+        found.push(Finding::new(Severity::Warning, what, remedy));
+    }
     for path in session
         .paths
         .iter()

@@ -187,6 +187,9 @@ pub struct Path {
     pub port: Option<u64>,
     /// The time in which the last heartbeat was answered, in nanoseconds; clients only.
     pub latency_ns: Option<u64>,
+    /// Milliseconds since a heartbeat that has had no answer for a whole interval, 0 without one; clients only.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub heartbeat_overdue_ms: Option<u64>,
     /// Why it was lost, or could not be connected, the last time.
     pub last_error: Option<String>,
     /// The id of the key that both ends have proved to have; none without authentication.
@@ -252,6 +255,18 @@ impl Session {
     pub fn blocked_channels(&self) -> Option<(&str, usize)> {
         let channels = self.channels.filter(|count| *count > 0)?;
         Some((self.messages_blocked_by.as_deref()?, channels))
+    }
+
+    /// The path whose server has been silent for longest, and for how many milliseconds, if that is longer than a
+    /// busy machine takes.
+    pub fn silent_path(&self) -> Option<(&Path, u64)> {
+        const LONG_MS: u64 = 2_000;
+        let silent = |path: &'_ Path| path.heartbeat_overdue_ms.filter(|ms| *ms > LONG_MS);
+        let silent = self
+            .paths
+            .iter()
+            .filter_map(|path| Some((path, silent(path)?)));
+        silent.max_by_key(|(_, ms)| *ms)
     }
 
     /// Milliseconds for which the oldest request has had no answer, if that is longer than any disk should take.
@@ -485,6 +500,10 @@ fn path(
         hca: reader.get_if_any(&file("hca_name")),
         port: reader.get(&file("hca_port"), value::number),
         latency_ns: latency.flatten().flatten(),
+        heartbeat_overdue_ms: (client && family == Family::Ibnbd)
+            .then(|| reader.get_if_any(&file("heartbeat_overdue_ms")))
+            .flatten()
+            .and_then(|text| text.parse().ok()),
         last_error: client
             .then(|| reader.get_if_any(&file("last_error")))
             .flatten(),

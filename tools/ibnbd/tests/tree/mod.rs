@@ -245,6 +245,7 @@ impl Tree {
                     ("disconnect", "Usage: echo 1 > disconnect\n"),
                     ("drain", "0\n"),
                     ("standby", "0\n"),
+                    ("heartbeat_overdue_ms", "0\n"),
                     ("reconnect", "Usage: echo 1 > reconnect\n"),
                     ("remove_path", "Usage: echo 1 > remove_path\n"),
                     ("stats/rdma", "10 40960 20 81920 1 2\n"),
