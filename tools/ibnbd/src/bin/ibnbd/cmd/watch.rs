@@ -55,10 +55,41 @@ fn now() -> u64 {
 
 fn print(context: &Context, event: &Event) -> Result<(), Failure> {
     if context.format != Format::Json {
-        let time = clock::text(event.time.saturating_mul(1000));
-        return context.say(&format!("{time}  {}", event.text()));
+        return context.say(&line(event));
     }
     let line =
         serde_json::to_string(event).map_err(|e| Failure::new(REFUSED, "json", e.to_string()))?;
     context.say(&line)
+}
+
+/// An event for people: when it came, and what it is.
+fn line(event: &Event) -> String {
+    let time = clock::text(event.time.saturating_mul(1000));
+    format!("{time}  {}", event.text())
+}
+
+#[cfg(test)]
+mod tests {
+    use ibnbd_host::uevent;
+
+    use super::*;
+
+    #[test]
+    fn a_line_begins_with_the_time() {
+        let message = b"change@/class/ibtrs-client/s\0SUBSYSTEM=ibtrs-client\0\
+            IBTRS_PATH=ip:10.0.1.2@ip:10.0.1.1\0IBTRS_STATE=connected\0";
+        let event = uevent::parse(message, 1_764_376_027).unwrap();
+        let line = line(&event);
+        let (time, what) = line.split_once("  ").unwrap();
+        // In the time zone of the machine, with the date, as it is not of today.
+        assert_eq!(time, clock::text(1_764_376_027_000));
+        assert!(
+            time.starts_with("2025-11-2") && time.ends_with(":07"),
+            "{time}"
+        );
+        assert_eq!(
+            what,
+            "ibtrs-client s: path ip:10.0.1.2@ip:10.0.1.1: connected"
+        );
+    }
 }
