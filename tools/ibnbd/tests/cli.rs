@@ -1438,6 +1438,78 @@ fn a_report_has_modules_findings_and_the_log() {
     assert!(!text.contains("other: x") && !text.contains("secret"));
 }
 
+/// A machine with names of each kind.
+fn with_names(tree: &Tree) {
+    tree.usual_client()
+        .server("")
+        .host("web1")
+        .host("web2")
+        .export("disk1", "/dev/vdb", &["web1"])
+        .port("left", "ip:10.0.1.1")
+        .file("/etc/ibtrs/keys/web3.key", "");
+}
+
+/// What is typed, and what a shell is told.
+const COMPLETED: [(&str, &str); 16] = [
+    ("pa", "path paths"),
+    ("path rec", "reconnect"),
+    ("map --ex", "--exclusive"),
+    ("map --checksum c", "crc32c"),
+    ("unmap ibn", "ibnbd0 ibnbd1 ibnbd10"),
+    ("events ibnbd1", "ibnbd1 ibnbd10"),
+    ("path drain s 10.0.2", "10.0.2.1"),
+    ("export disable di", "disk1"),
+    ("export deny disk1 we", "web1 web2"),
+    ("host set we", "web1 web2"),
+    ("port remove l", "left"),
+    ("policy s r", "round-robin"),
+    ("key remove we", "web3"),
+    ("disconnect s", "s"),
+    ("completions f", "fish"),
+    // It is to be a new one.
+    ("host add we", ""),
+];
+
+/// The scripts of these shells, which few machines have, ask in this way.
+#[test]
+fn zsh_and_fish_are_told_the_same() {
+    let tree = Tree::new();
+    with_names(&tree);
+    let program = env!("CARGO_BIN_EXE_ibnbd");
+    let root = tree.base().display().to_string();
+    for (words, expected) in COMPLETED {
+        let words: Vec<&str> = ["ibnbd", "--root", &root]
+            .into_iter()
+            .chain(words.split(' '))
+            .collect();
+        for (shell, between) in [("fish", '\t'), ("zsh", ':')] {
+            let output = Command::new(program)
+                .arg("--")
+                .args(&words)
+                .env("IBNBD_COMPLETE", shell)
+                .env("_CLAP_COMPLETE_INDEX", (words.len() - 1).to_string())
+                .env("_CLAP_IFS", "\n")
+                .output()
+                .unwrap();
+            let said = String::from_utf8(output.stdout).unwrap();
+            let values = said
+                .lines()
+                .map(|line| line.split(between).next().unwrap_or_default());
+            let mut found: Vec<&str> = values.filter(|value| !value.is_empty()).collect();
+            found.sort_unstable();
+            assert_eq!(found.join(" "), expected, "{shell}: {words:?}: {said}");
+        }
+    }
+    // What they run is what was run here.
+    for (shell, asks) in [
+        ("fish", "IBNBD_COMPLETE=fish ibnbd -- "),
+        ("zsh", "IBNBD_COMPLETE=\"zsh\""),
+    ] {
+        let script = good(&tree, &["completions", shell]);
+        assert!(script.contains(asks), "{script}");
+    }
+}
+
 #[test]
 fn completions_and_manual_pages_know_all_commands() {
     let tree = Tree::new();
@@ -1458,31 +1530,13 @@ fn completions_and_manual_pages_know_all_commands() {
         }
     }
     // Those of the machine that it runs on, whose names it knows.
-    tree.usual_client()
-        .server("")
-        .host("web1")
-        .host("web2")
-        .export("disk1", "/dev/vdb", &["web1"])
-        .port("left", "ip:10.0.1.1");
+    with_names(&tree);
     let program = std::path::Path::new(env!("CARGO_BIN_EXE_ibnbd"))
         .parent()
         .unwrap();
     let path = format!("{}:{}", program.display(), std::env::var("PATH").unwrap());
     let root = tree.base().display();
-    for (words, expected) in [
-        ("pa", "path paths"),
-        ("path rec", "reconnect"),
-        ("map --ex", "--exclusive"),
-        ("unmap ibn", "ibnbd0 ibnbd1 ibnbd10"),
-        ("path drain s 10.0.2", "10.0.2.1"),
-        ("export disable di", "disk1"),
-        ("export deny disk1 we", "web1 web2"),
-        ("host set we", "web1 web2"),
-        ("port remove l", "left"),
-        ("policy s r", "round-robin"),
-        // It is to be a new one.
-        ("host add we", ""),
-    ] {
+    for (words, expected) in COMPLETED {
         let script = format!(
             "source \"$1\"; COMP_TYPE=9; COMP_WORDS=(ibnbd --root {root} {words}); \
              COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); \

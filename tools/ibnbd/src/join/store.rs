@@ -11,6 +11,7 @@
 //! beside the former ones until the client has said that it keeps it. Nobody is locked out by a connection that
 //! is lost in between.
 
+use std::collections::BTreeSet;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -163,6 +164,21 @@ fn plain_file(session: &str) -> String {
 pub fn file(root: &Root, session: &str) -> Option<String> {
     let names = [sealed_file(session), plain_file(session)];
     names.into_iter().find(|name| root.exists(name))
+}
+
+/// The sessions whose keys are kept, sorted.
+///
+/// # Errors
+///
+/// The system's.
+pub fn sessions(root: &Root) -> io::Result<Vec<String>> {
+    let names = root.list_if_any(FOLDER)?;
+    let session = |name: &String| {
+        let session = (name.strip_suffix(".cred")).or_else(|| name.strip_suffix(".key"))?;
+        (!session.is_empty()).then(|| session.to_owned())
+    };
+    let sessions: BTreeSet<String> = names.iter().filter_map(session).collect();
+    Ok(sessions.into_iter().collect())
 }
 
 /// The sessions with a file that does not count, as they have a credential: none if the folder cannot be read.

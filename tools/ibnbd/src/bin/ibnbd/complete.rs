@@ -68,14 +68,16 @@ fn names(way: &str, arg: &Arg) -> Option<Names> {
         ("ibnbd export add", "name") => return None,
         (way, "name") if way.starts_with("ibnbd export ") => exports,
         ("ibnbd close", "device") => exports,
-        ("ibnbd set" | "ibnbd show" | "ibnbd stats", "name") => disks_and_sessions,
+        ("ibnbd set" | "ibnbd show" | "ibnbd stats" | "ibnbd events", "name") => disks_and_sessions,
         ("ibnbd apply", _) => return None,
         (_, "disk" | "disks") => disks,
-        ("ibnbd disconnect", "session") => sessions,
+        ("ibnbd key load" | "ibnbd key remove", "session") => with_keys,
         (_, "session") => sessions,
         ("ibnbd path add", "path") => return None,
         (_, "path") => paths,
         ("ibnbd policy", "policy") => policies,
+        ("ibnbd map", "checksum") => checksums,
+        ("ibnbd map", "identity") => identities,
         _ => return None,
     })
 }
@@ -130,7 +132,127 @@ fn joined(root: &Root, _: &Machine) -> Vec<String> {
 }
 
 fn policies(_: &Root, _: &Machine) -> Vec<String> {
-    ["min-inflight", "round-robin", "min-latency"]
-        .map(String::from)
-        .to_vec()
+    words(&["min-inflight", "round-robin", "min-latency"])
+}
+
+fn checksums(_: &Root, _: &Machine) -> Vec<String> {
+    words(&["none", "crc32c"])
+}
+
+fn identities(_: &Root, _: &Machine) -> Vec<String> {
+    words(&["auto", "none"])
+}
+
+fn words(all: &[&str]) -> Vec<String> {
+    all.iter().map(|word| (*word).to_owned()).collect()
+}
+
+/// Sessions whose keys the kernel or this machine has: also hosts, and servers that are not connected.
+fn with_keys(root: &Root, _: &Machine) -> Vec<String> {
+    let mut names = ibnbd_host::join::store::sessions(root).unwrap_or_default();
+    let loaded = ibnbd_host::keyring::keys(root).unwrap_or_default();
+    names.extend(loaded.into_iter().map(|key| key.session));
+    names.sort();
+    names.dedup();
+    names
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::ValueHint;
+
+    use super::*;
+
+    /// Arguments whose values nobody can know: new names, numbers, addresses, and names of other machines.
+    const FREE: [&str; 29] = [
+        "address",
+        "addresses",
+        "batch",
+        "columns",
+        "config",
+        "count",
+        "device",
+        "directory",
+        "disk",
+        "downtime",
+        "failover_time_ms",
+        "from",
+        "id",
+        "interval",
+        "join_address",
+        "join_port",
+        "key_id",
+        "listen",
+        "name",
+        "path",
+        "paths",
+        "poll_queues",
+        "port",
+        "queues",
+        "servers",
+        "settings",
+        "size",
+        "slower_than",
+        "token",
+    ];
+
+    /// A new argument has completions, or nothing that could be completed.
+    fn look(command: &Command, before: &str, wrong: &mut Vec<String>) {
+        let way = format!("{before} {}", command.get_name());
+        let way = way.trim();
+        for arg in command.get_arguments() {
+            let id = arg.get_id().as_str();
+            let is_known = names(way, arg).is_some()
+                || !arg.get_action().takes_values()
+                || !arg.get_possible_values().is_empty()
+                || matches!(arg.get_value_hint(), ValueHint::AnyPath)
+                || id.starts_with("max_")
+                || FREE.contains(&id);
+            if !is_known {
+                wrong.push(format!("{way} {id}"));
+            }
+        }
+        for sub in command.get_subcommands() {
+            look(sub, way, wrong);
+        }
+    }
+
+    #[test]
+    fn each_argument_has_completions_or_cannot_have_any() {
+        let mut wrong = Vec::new();
+        look(&Cli::command(), "", &mut wrong);
+        assert_eq!(wrong, [""; 0]);
+    }
+
+    fn without_names(command: &Command, before: &str, left: &mut Vec<String>) {
+        const NAMES: [&str; 6] = ["name", "session", "disk", "disks", "path", "hosts"];
+        let way = format!("{before} {}", command.get_name());
+        let way = way.trim();
+        for arg in command.get_arguments() {
+            let id = arg.get_id().as_str();
+            if NAMES.contains(&id) && names(way, arg).is_none() {
+                left.push(format!("{way} {id}"));
+            }
+        }
+        for sub in command.get_subcommands() {
+            without_names(sub, way, left);
+        }
+    }
+
+    /// Those are new, and that of a disk which is to be mapped is one of the files.
+    #[test]
+    fn names_of_what_is_there_are_known() {
+        let mut left = Vec::new();
+        without_names(&Cli::command(), "", &mut left);
+        assert_eq!(
+            left,
+            [
+                "ibnbd path add path",
+                "ibnbd export add name",
+                "ibnbd host add name",
+                "ibnbd port add name",
+                "ibnbd apply disk",
+            ]
+        );
+    }
 }
