@@ -1979,6 +1979,29 @@ fn map_and_unmap_persist() {
 }
 
 /// The commands of systemd when the client is stopped.
+/// As hosts and paths do; but a name may have a comma itself.
+#[test]
+fn disks_come_in_lists() {
+    let file = |number: u32| format!("/sys/block/ibnbd{number}/ibnbd/unmap_device");
+    for (words, expected) in [
+        (&["unmap", "ibnbd0,disk1"][..], [true, true, false]),
+        (
+            &["unmap", "--unused", "ibnbd0,none,ibnbd7"],
+            [true, false, true],
+        ),
+        (&["unmap", "disk1,x"], [false, false, true]),
+        // A unit asks for that, and its disk is not mapped.
+        (&["unmap", "--unused", "s/disk1,ibnbd0"], [false; 3]),
+    ] {
+        let tree = Tree::new();
+        tree.usual_client().disk(7, "t", "disk1,x");
+        let ran = run(&tree, words);
+        assert_eq!(ran.code, 0, "{}", ran.err);
+        let gone = [0, 1, 7].map(|number| tree.text(&file(number)).starts_with("normal"));
+        assert_eq!(gone, expected, "{words:?}");
+    }
+}
+
 #[test]
 fn all_unused_disks_are_unmapped() {
     let tree = Tree::new();

@@ -219,6 +219,120 @@ mod tests {
         }
     }
 
+    /// Commands without subcommands.
+    fn commands(command: &clap::Command) -> Vec<&clap::Command> {
+        if !command.has_subcommands() {
+            return vec![command];
+        }
+        command.get_subcommands().flat_map(commands).collect()
+    }
+
+    /// `a,b` is the same as `a b`, or `--x a --x b`, wherever a list is.
+    #[test]
+    fn lists_take_commas() {
+        let command = Cli::command();
+        let mut lists = 0;
+        for one in commands(&command) {
+            for arg in one.get_arguments().chain(command.get_arguments()) {
+                if !matches!(arg.get_action(), clap::ArgAction::Append) {
+                    continue;
+                }
+                lists += 1;
+                let takes = arg.get_value_delimiter() == Some(',');
+                let is_other = match arg.get_id().as_str() {
+                    // The value of a setting may be a list.
+                    "settings" => true,
+                    // A pair of addresses.
+                    "paths" => arg.get_value_names().unwrap()[0] == "SRC,DST",
+                    // A name may have a comma: the command splits what is no disk.
+                    "disks" => one.get_name() == "unmap",
+                    _ => false,
+                };
+                assert!(takes != is_other, "{} {}", one.get_name(), arg.get_id());
+            }
+        }
+        assert!(lists > 8, "{lists}");
+    }
+
+    /// Commands that stop nobody: each other one has its row in the page.
+    const HARMLESS: [&str; 36] = [
+        "list",
+        "show",
+        "sessions",
+        "paths",
+        "tree",
+        "stats",
+        "join",
+        "map",
+        "discover",
+        "remap",
+        "resize",
+        "path add",
+        "path reconnect",
+        "policy",
+        "set",
+        "export list",
+        "export allow",
+        "export enable",
+        "host list",
+        "host add",
+        "port list",
+        "key new",
+        "key list",
+        "clients",
+        "status",
+        "check",
+        "report",
+        "metrics",
+        "events",
+        "watch",
+        "top",
+        "trace",
+        "save",
+        "completions",
+        "manpages",
+        "host listen",
+    ];
+
+    /// The page has a table of all ways to stop somebody.
+    #[test]
+    fn each_way_to_stop_somebody_is_in_the_table() {
+        let page = include_str!("../../../../../Documentation/tool.md");
+        let (_, below) = page
+            .split_once("There are several ways to stop somebody")
+            .unwrap();
+        let (tables, _) = below.split_once("\n## ").unwrap();
+        let rows = tables.lines().filter(|line| line.starts_with("| `"));
+        let rows: Vec<&str> = rows.filter_map(|line| line.split('|').nth(1)).collect();
+        let mut all = Vec::new();
+        leaves(&Cli::command(), "", &mut all);
+        let ways = all
+            .iter()
+            .map(|(way, _)| way.trim_start_matches("ibnbd ").to_owned());
+        let ways: Vec<String> = ways.collect();
+        for way in &ways {
+            let begins = format!("`{way}");
+            let is_there = rows.iter().any(|row| {
+                let mut found = row.match_indices(&begins);
+                found.any(|(at, _)| row[at + begins.len()..].starts_with([' ', '`']))
+            });
+            assert!(is_there != HARMLESS.contains(&way.as_str()), "{way}");
+        }
+        // A command that is gone is in neither.
+        for row in &rows {
+            let names = row.split('`').skip(1).step_by(2);
+            for name in names {
+                let is_one = ways
+                    .iter()
+                    .any(|way| format!("{name} ").starts_with(&format!("{way} ")));
+                assert!(is_one, "{name}");
+            }
+        }
+        for way in HARMLESS {
+            assert!(ways.iter().any(|one| one == way), "{way}");
+        }
+    }
+
     #[test]
     fn the_definitions_go_together() {
         Cli::command().debug_assert();

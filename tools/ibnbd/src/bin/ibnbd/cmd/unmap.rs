@@ -25,7 +25,7 @@ use crate::fail::{even_unread, Failure, REFUSED};
 pub(crate) const EXAMPLES: &str = "\
 Examples:
   ibnbd unmap ibnbd0
-  ibnbd unmap ibnbd0 ibnbd1 --persist         nor will they be mapped at the next boot
+  ibnbd unmap ibnbd0,ibnbd1 --persist         nor will they be mapped at the next boot
   ibnbd unmap disk1@s                         by its name on the server, and its session
   ibnbd unmap --unused
   ibnbd unmap --unused web1/disk1             by its session and its name on the server";
@@ -56,11 +56,11 @@ pub(super) fn unmap(context: &Context, words: &Unmap) -> Done {
     }
     context.need(Side::Client)?;
     let machine = context.machine();
-    let disks: Result<Vec<&Disk>, _> = words
-        .disks
-        .iter()
-        .map(|name| map::disk(context, &machine, name))
-        .collect();
+    let names = names(context, &machine, &words.disks);
+    let disks = names
+        .into_iter()
+        .map(|name| map::disk(context, &machine, name));
+    let disks: Result<Vec<&Disk>, _> = disks.collect();
     for disk in disks? {
         unmap_disk(context, disk, words.force)?;
         if let (true, Some(session), Some(device)) =
@@ -70,6 +70,20 @@ pub(super) fn unmap(context: &Context, words: &Unmap) -> Done {
         }
     }
     Ok(0)
+}
+
+/// The names, also of lists with commas. A name may have a comma itself, and `SESSION/DEVICE` is always one: a unit that
+/// stops must not take it for others.
+fn names<'a>(context: &Context, machine: &Machine, words: &'a [String]) -> Vec<&'a str> {
+    let is_list = |word: &str| {
+        let found = find::disk(machine, &context.root, word);
+        !word.contains('/') && matches!(found, Err(Unclear::Nothing))
+    };
+    let split = |word: &'a String| match is_list(word) {
+        true => word.split(',').collect(),
+        false => vec![word.as_str()],
+    };
+    words.iter().flat_map(split).collect()
 }
 
 /// The disks that are to go if nobody uses them. All of them: the last one first, as it may be made
@@ -88,7 +102,7 @@ fn candidates<'a>(
         return Ok(machine.our_disks().rev().filter(stays).collect());
     }
     let mut found = Vec::new();
-    for name in &words.disks {
+    for name in names(context, machine, &words.disks) {
         match if_mapped(context, machine, name)? {
             Some(disk) => found.push(disk),
             None => even_unread(context.say(&format!("{name} is not mapped")))?,
