@@ -141,6 +141,19 @@ def test_first_examples_say_who_may_open_an_export():
         assert "dev_search_path" not in text and "--token" in text and "ibnbd join ibtrs-token-1/" in text, page
 
 
+def test_the_command_leads_and_sysfs_is_the_appendix():
+    """A new user types the command; files of sysfs come behind it, on pages of their own."""
+    for page in ("quick-start", "guide", "joining"):
+        assert "/sys/" not in (TOP / f"Documentation/{page}.md").read_text(), page
+    readme = (TOP / "README.md").read_text()
+    commands = [found.start() for found in re.finditer(r"(?m)^(    |\w+)[#$]? ?ibnbd \w", readme)]
+    assert len(commands) > 3 and max(commands) < readme.index("/sys/")
+    index = (TOP / "Documentation/index.md").read_text()
+    assert index.index("(tool.md)") < index.index("(reference.md)")
+    head = (TOP / "Documentation/reference.md").read_text().split("\n## ")[0]
+    assert "[`ibnbd`](tool.md) does most of this" in head.replace("\n", " ")
+
+
 def test_sections_that_the_sources_cite_are_there():
     assert any("Documentation/protocol.md, \"" in text for text in sources())
     assert [lost for text in sources() for lost in missing_sections(text)] == []
