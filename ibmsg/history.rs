@@ -12,7 +12,10 @@ use ibmsg_proto::history::{
     What, //
 };
 use ibtrs_proto::{
-    history::Ring,
+    history::{
+        Alike,
+        Ring, //
+    },
     Errno, //
 };
 use kernel::{
@@ -45,6 +48,16 @@ pub(crate) enum Cause {
     User(u32),
 }
 
+impl Cause {
+    /// Its words without the error number, which a program may choose.
+    fn words(&self) -> &'static str {
+        match self {
+            Self::Text(text) | Self::Error(text, _) => text,
+            Self::None | Self::User(_) => "",
+        }
+    }
+}
+
 impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -63,12 +76,36 @@ impl fmt::Display for Cause {
 /// An entry.
 pub(crate) type Entry = history::Entry<Name, Cause>;
 
+/// How a ring is divided into classes, of which each has its share of the places: first by what somebody may do as often
+/// as they like, then by the portal.
+type Classes = [Alike<Entry>; 2];
+
+/// A user that binds portals again and again leaves the other users' portals.
+const PORTALS_BY: Classes = [
+    |a, b| a.event.cause == b.event.cause,
+    |a, b| a.event.portal == b.event.portal,
+];
+/// Channels that come and go leave others that have moved.
+const CHANNELS_BY: Classes = [
+    |a, b| a.event.what == b.event.what,
+    |a, b| a.event.portal == b.event.portal,
+];
+/// A client that guesses names of portals leaves the portals that have refused it.
+const REFUSALS_BY: Classes = [
+    |a, b| a.event.cause.words() == b.event.cause.words(),
+    |a, b| a.event.portal == b.event.portal,
+];
+
 /// A ring.
-struct Entries(Ring<KVVec<Option<Entry>>>);
+struct Entries {
+    ring: Ring<KVVec<Option<Entry>>>,
+    by: &'static Classes,
+}
 
 impl Entries {
-    fn new(places: usize) -> Result<Self> {
-        Ok(Self(Ring::new(KVVec::from_elem(None, places, GFP_KERNEL)?)))
+    fn new(places: usize, by: &'static Classes) -> Result<Self> {
+        let ring = Ring::new(KVVec::from_elem(None, places, GFP_KERNEL)?);
+        Ok(Self { ring, by })
     }
 
     fn record(&mut self, what: What, portal: Name, channel: u32, cause: Cause) {
@@ -78,16 +115,17 @@ impl Entries {
             channel,
             cause,
         };
-        history::record(&mut self.0, event, RealTime::ktime_get() / 1_000_000);
+        let now_ms = RealTime::ktime_get() / 1_000_000;
+        history::record(&mut self.ring, event, now_ms, self.by);
     }
 
     fn is_empty(&self) -> bool {
-        self.0.latest().next().is_none()
+        self.ring.latest().next().is_none()
     }
 
     /// Copies the entries, as far as there is room.
     fn copy(&self, to: &mut KVVec<Entry>) {
-        for entry in self.0.latest() {
+        for entry in self.ring.latest() {
             let _ = to.push_within_capacity(*entry);
         }
     }
@@ -106,7 +144,7 @@ impl OfPortals {
     ///
     /// [`ENOMEM`]
     pub(crate) fn new() -> Result<Self> {
-        Ok(Self(Entries::new(PORTALS)?))
+        Ok(Self(Entries::new(PORTALS, &PORTALS_BY)?))
     }
 
     /// A portal was bound, or closed.
@@ -141,8 +179,8 @@ impl OfChannels {
     /// [`ENOMEM`]
     pub(crate) fn new() -> Result<Self> {
         Ok(Self {
-            channels: Entries::new(CHANNELS)?,
-            refusals: Entries::new(REFUSALS)?,
+            channels: Entries::new(CHANNELS, &CHANNELS_BY)?,
+            refusals: Entries::new(REFUSALS, &REFUSALS_BY)?,
         })
     }
 

@@ -16,6 +16,7 @@ use crate::{
 };
 use ibtrs_core::convert::Shown;
 use ibtrs_proto::history::{
+    Alike,
     DiskChange,
     Numbers,
     Ring, //
@@ -80,6 +81,20 @@ struct Numbered<T> {
 
 type Changes<T> = Ring<KVVec<Option<Numbered<T>>>>;
 
+/// Which changes make room first: those of the path, or the session, that has the most, and of that what has happened
+/// most often. When the last connection of a path makes room, no older change of the path is left, on which
+/// [`Rings::has_failed_so`] relies.
+const OF_PATHS: [Alike<Numbered<Change>>; 2] = [
+    |a, b| a.change.of == b.change.of,
+    |a, b| a.change.what == b.change.what,
+];
+
+/// The same for disks: what has happened most often, and of that to the same disks.
+const OF_DISKS: [Alike<Numbered<DiskChange<Text>>>; 2] = [
+    |a, b| a.change.what == b.change.what,
+    |a, b| a.change.disks == b.change.disks,
+];
+
 struct Rings {
     paths: Changes<Change>,
     disks: Changes<DiskChange<Text>>,
@@ -119,14 +134,14 @@ impl Rings {
             return;
         }
         let number = self.number();
-        self.paths.push(Numbered { number, change }, |_| false);
+        self.paths.push(Numbered { number, change }, &OF_PATHS);
     }
 
     fn push_disk(&mut self, disk: u32, change: DiskChange<Text>) {
         let former = self.disks.latest_mut().map(|kept| &mut kept.change);
         if let Some(change) = change.join(disk, former) {
             let number = self.number();
-            self.disks.push(Numbered { number, change }, |_| false);
+            self.disks.push(Numbered { number, change }, &OF_DISKS);
         }
     }
 
@@ -343,6 +358,41 @@ mod tests {
             found.push(told, GFP_KERNEL)?;
         }
         Ok(found)
+    }
+
+    #[test]
+    fn a_path_that_comes_and_goes_leaves_the_others() -> Result {
+        let mut rings = Rings::new()?;
+        lose(&mut rings, 1);
+        let change = |at_ms, what| Change {
+            at_ms,
+            of: Text::new(fmt!("ip:10.0.2.1")),
+            what,
+            cause: Text::EMPTY,
+        };
+        rings.push(change(2, "drained"));
+        for at_ms in 3..1000 {
+            rings.push(change(at_ms, CONNECTED));
+            rings.push(change(at_ms, FAILED));
+            // The same failure again is no change.
+            rings.push(change(at_ms, FAILED));
+        }
+        let found = shown(&rings, true)?;
+        assert_eq!(found.len(), MAX);
+        // Nor is what else has happened to the path gone.
+        assert_eq!(found.get(MAX - 2..), Some(&[(false, 2), (false, 1)][..]));
+        Ok(())
+    }
+
+    #[test]
+    fn a_disk_that_is_resized_again_and_again_leaves_the_others() -> Result {
+        let mut rings = Rings::new()?;
+        change(&mut rings, 0, "closed", 1);
+        for at in 2..1000 {
+            change(&mut rings, 1, "resized", 10_000 * at);
+        }
+        assert_eq!(shown(&rings, true)?.last(), Some(&(true, 1)));
+        Ok(())
     }
 
     #[test]

@@ -3,11 +3,11 @@
 //! What has happened to portals and channels, for operators who were not there.
 //!
 //! Programs can bind portals and open channels as fast as they like, and so can a peer. What they do again and again is
-//! one [`Entry`] with a count, and a [`Ring`] has a fixed number of entries, of which one portal cannot take all.
+//! one [`Entry`] with a count, and a [`Ring`] has a fixed number of entries, of which one kind cannot take all.
 
 use core::ops::DerefMut;
 
-use ibtrs_proto::history::Ring;
+use ibtrs_proto::history::{Alike, Ring};
 
 /// For how long after the last time the same event joins an entry, in milliseconds.
 pub const AGAIN_MS: u64 = 10_000;
@@ -80,9 +80,13 @@ pub struct Entry<N, C> {
 }
 
 /// Adds an event to those of a session, or to those of portals. The entry of the same event, of any channel, is
-/// continued if that was not long ago.
-pub fn record<N, C, S>(entries: &mut Ring<S>, event: Event<N, C>, now_ms: i64)
-where
+/// continued if that was not long ago. `alike` says which entries make room in a full ring, see [`Ring::push`].
+pub fn record<N, C, S>(
+    entries: &mut Ring<S>,
+    event: Event<N, C>,
+    now_ms: i64,
+    alike: &[Alike<Entry<N, C>>],
+) where
     N: Copy + PartialEq + 'static,
     C: Copy + PartialEq + 'static,
     S: DerefMut<Target = [Option<Entry<N, C>>]>,
@@ -108,5 +112,5 @@ where
             event,
         },
     };
-    entries.push(entry, |other| other.event.portal == event.portal);
+    entries.push(entry, alike);
 }

@@ -3,7 +3,7 @@
 //! The last changes of something, for operators who were not there.
 //!
 //! A [`Ring`] has a fixed number of places, so that a change can be added while memory is short. Changes of different
-//! importance have a ring each: those that come often cannot push out the others.
+//! importance have a ring each, and in a ring those that come often make room first: they cannot push out the others.
 
 use core::fmt;
 use core::ops::DerefMut;
@@ -16,9 +16,8 @@ pub struct Ring<S> {
     len: usize,
 }
 
-/// A kind of change that has more than one place in this many of a full ring replaces its own oldest change, and not the
-/// oldest of all.
-const SHARE: usize = 4;
+/// Whether two changes are of one class. Each change is of exactly one class.
+pub type Alike<T> = fn(&T, &T) -> bool;
 
 impl<T: 'static, S: DerefMut<Target = [Option<T>]>> Ring<S> {
     /// Creates a ring without changes. All places must be empty.
@@ -52,20 +51,45 @@ impl<T: 'static, S: DerefMut<Target = [Option<T>]>> Ring<S> {
         removed
     }
 
-    /// Adds a change. If there is no place, the oldest one goes, or the oldest of its kind if there are many of those.
-    pub fn push(&mut self, change: T, is_its_kind: impl Fn(&T) -> bool) {
-        let places = self.places.len();
-        if self.len == places {
-            let its_kind = |place: &Option<T>| place.as_ref().is_some_and(&is_its_kind);
-            let of_kind = self.places.iter().filter(|place| its_kind(place)).count();
-            let most = places.checked_div(SHARE).unwrap_or(0);
-            let own = self.places.iter().position(its_kind);
-            self.remove(own.filter(|_| of_kind > most).unwrap_or(0));
+    /// Adds a change. If there is no place, another one makes room.
+    ///
+    /// `alike` divides changes into classes, the coarsest division first. The class with the most changes makes room, the
+    /// new one counted; of those with equally many, the one with the oldest change. Within it, the next division selects
+    /// a class in the same way, and of that the oldest change goes. So of `k` classes, each keeps as many changes as were
+    /// added to it, or at least one in `k` of the places.
+    pub fn push(&mut self, change: T, alike: &[Alike<T>]) {
+        if self.len == self.places.len() {
+            let at = self.gives_way(&change, alike);
+            self.remove(at);
         }
         if let Some(place) = self.places.get_mut(self.len) {
             *place = Some(change);
             self.len = self.len.saturating_add(1);
         }
+    }
+
+    /// Returns which change makes room for a new one.
+    fn gives_way(&self, new: &T, alike: &[Alike<T>]) -> usize {
+        let all = || self.places.iter().flatten().chain([new]).enumerate();
+        // The oldest change of the class that was selected.
+        let (mut at, mut oldest) = (0, self.places.iter().flatten().next().unwrap_or(new));
+        for (level, same) in alike.iter().enumerate() {
+            let coarser = alike.get(..level).unwrap_or_default();
+            let of_class = oldest;
+            let is_in = |change: &T| coarser.iter().all(|same| same(of_class, change));
+            let mut most = 0;
+            for (begin, change) in all().filter(|(_, change)| is_in(change)) {
+                // For the oldest change of a class, these are all of it.
+                let later = all().skip(begin).map(|(_, later)| later);
+                let count = later
+                    .filter(|later| same(change, later) && is_in(later))
+                    .count();
+                if count > most {
+                    (most, at, oldest) = (count, begin, change);
+                }
+            }
+        }
+        at
     }
 }
 

@@ -2,11 +2,17 @@
 
 //! What has happened to portals and channels.
 
-use ibmsg_proto::history::{record, Entry, Event, What, AGAIN_MS};
-use ibtrs_proto::history::Ring;
+use ibmsg_proto::history::{self, Entry, Event, What, AGAIN_MS};
+use ibtrs_proto::history::{Alike, Ring};
 use proptest::prelude::*;
 
-type Entries = Ring<Vec<Option<Entry<&'static str, &'static str>>>>;
+type Of = Entry<&'static str, &'static str>;
+type Entries = Ring<Vec<Option<Of>>>;
+
+const CLASSES: [Alike<Of>; 2] = [
+    |a, b| a.event.what == b.event.what,
+    |a, b| a.event.portal == b.event.portal,
+];
 
 fn entries(places: usize) -> Entries {
     Ring::new(vec![None; places])
@@ -20,6 +26,10 @@ fn event(what: What, portal: &'static str, channel: u32) -> Event<&'static str, 
         channel,
         cause,
     }
+}
+
+fn record(entries: &mut Entries, event: Event<&'static str, &'static str>, now_ms: i64) {
+    history::record(entries, event, now_ms, &CLASSES);
 }
 
 #[test]
@@ -104,6 +114,29 @@ fn a_busy_portal_leaves_the_others() {
         );
     }
     assert_eq!(entries.latest().count(), 32);
+}
+
+/// A client that asks for portals that do not exist does not hide what has happened to one that does.
+#[test]
+fn names_that_are_guessed_leave_other_causes() {
+    const BY_CAUSE: [Alike<Of>; 2] = [|a, b| a.event.cause == b.event.cause, CLASSES[1]];
+    let mut entries = entries(16);
+    let refused = |portal, cause| Event {
+        cause,
+        ..event(What::Refused, portal, 1)
+    };
+    let guesses: Vec<&'static str> = ('a'..='z').map(|c| &*c.to_string().leak()).collect();
+    for now in 0..1000i64 {
+        let guess = guesses[now as usize % guesses.len()];
+        let event = refused(guess, "no program has bound it");
+        history::record(&mut entries, event, now * AGAIN_MS as i64, &BY_CAUSE);
+        if now == 20 {
+            let event = refused("kv", "its backlog is full");
+            history::record(&mut entries, event, now * AGAIN_MS as i64, &BY_CAUSE);
+        }
+    }
+    let found: Vec<_> = entries.latest().map(|entry| entry.event.portal).collect();
+    assert_eq!((found.len(), found[15]), (16, "kv"));
 }
 
 #[test]

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 
-use ibtrs_proto::history::{DiskChange, Numbers, Ring, TOGETHER_MS};
+use ibtrs_proto::history::{Alike, DiskChange, Numbers, Ring, TOGETHER_MS};
 use proptest::prelude::*;
 
 type Places<T> = Vec<Option<T>>;
@@ -22,7 +22,7 @@ fn the_latest_changes_stay() {
     let mut last = ring(3);
     assert!(all(&last).is_empty());
     for n in 0..5 {
-        last.push(n, |_| false);
+        last.push(n, &[]);
     }
     assert_eq!(all(&last), [4, 3, 2]);
     // What is taken out leaves a place.
@@ -31,7 +31,7 @@ fn the_latest_changes_stay() {
         (Some(3), None)
     );
     assert_eq!(all(&last), [4, 2]);
-    last.push(5, |_| false);
+    last.push(5, &[]);
     assert_eq!(all(&last), [5, 4, 2]);
     for n in last.latest_mut() {
         *n *= 10;
@@ -39,40 +39,53 @@ fn the_latest_changes_stay() {
     assert_eq!(all(&last), [50, 40, 20]);
     // No place at all.
     let mut none = ring(0);
-    none.push(1, |_| true);
+    none.push(1, &[|_, _| true]);
     assert!(all(&none).is_empty() && none.take(|_| true).is_none());
 }
+
+/// A change: its kind, its source, its number.
+type Change = (u8, u8, u32);
+
+const BY_KIND: Alike<Change> = |a, b| a.0 == b.0;
+const BY_SOURCE: Alike<Change> = |a, b| a.1 == b.1;
 
 #[test]
 fn many_of_a_kind_leave_the_others() {
     let mut last = ring(8);
-    let push =
-        |last: &mut Ring<_>, (kind, n): (char, u32)| last.push((kind, n), |(of, _)| *of == kind);
-    for kind in ['a', 'b', 'c'] {
-        push(&mut last, (kind, 0));
+    for kind in 0..3 {
+        last.push((kind, 0, 0), &[BY_KIND]);
     }
     for n in 1..1000 {
-        push(&mut last, ('x', n));
+        last.push((9, 0, n), &[BY_KIND]);
     }
     let mut found = all(&last);
     found.reverse();
-    let latest = (995..1000).map(|n| ('x', n));
-    assert_eq!(
-        found,
-        [('a', 0), ('b', 0), ('c', 0)]
-            .into_iter()
-            .chain(latest)
-            .collect::<Vec<_>>()
-    );
-    // Other kinds get places from it, the oldest first, and then from each other.
-    for n in 0..6 {
-        push(&mut last, ('a', 100 + n));
+    let others = (0..3).map(|kind| (kind, 0, 0));
+    let latest = (995..1000).map(|n| (9, 0, n));
+    assert_eq!(found, others.chain(latest).collect::<Vec<_>>());
+    // Another kind gets places from it, until both have as many.
+    for n in 1..1000 {
+        last.push((0, 0, n), &[BY_KIND]);
     }
-    let of = |kind| all(&last).iter().filter(|(of, _)| *of == kind).count();
-    assert!(
-        of('a') >= 2 && of('a') + of('x') + of('b') + of('c') == 8,
-        "{last:?}"
-    );
+    let of = |kind| all(&last).iter().filter(|change| change.0 == kind).count();
+    assert_eq!([0, 1, 2, 9].map(of), [3, 1, 1, 3]);
+}
+
+/// Other names do not help: all of a kind make room together, and of those the source with the most.
+#[test]
+fn names_that_vary_have_no_more_than_one() {
+    let mut last = ring(16);
+    let classes = [BY_KIND, BY_SOURCE];
+    for n in 0..4 {
+        last.push((0, 0, n), &classes);
+        last.push((1, 0, n), &classes);
+    }
+    for n in 0..1000u32 {
+        last.push((1, n.to_le_bytes()[0], n), &classes);
+    }
+    let found = all(&last);
+    let of_kind = |kind| found.iter().filter(|change| change.0 == kind).count();
+    assert_eq!([0, 1].map(of_kind), [4, 12]);
 }
 
 fn numbers(of: &[u32]) -> Numbers {
@@ -123,6 +136,49 @@ proptest! {
         prop_assert_eq!(said, expected);
     }
 
+    /// Of `k` classes, each keeps what was added to it, or at least one in `k` of the places; and within a class, the
+    /// same holds of the next division. What is kept of the finest classes are their latest changes, in their order. The
+    /// latest of one only makes room if nothing older is left of its coarser class.
+    #[test]
+    fn each_class_keeps_its_share(
+        places in 1usize..24,
+        added in prop::collection::vec((0u8..4, 0u8..3), 0..200),
+        levels in 1usize..3,
+    ) {
+        let mut last = ring(places);
+        let classes = &[BY_KIND, BY_SOURCE][..levels];
+        let all_added: Vec<Change> = (0..).zip(&added).map(|(n, (kind, source))| (*kind, *source, n)).collect();
+        for change in &all_added {
+            last.push(*change, classes);
+        }
+        let mut found = all(&last);
+        found.reverse();
+        prop_assert!(found.is_sorted_by_key(|change| change.2));
+        prop_assert_eq!(found.len(), places.min(added.len()));
+        let distinct = |changes: &[Change], key: fn(&Change) -> u8| changes.iter().map(key).collect::<BTreeSet<_>>().len();
+        let kinds = distinct(&all_added, |change| change.0).max(1);
+        for kind in 0..4 {
+            let of_kind = |changes: &[Change]| changes.iter().copied().filter(|change| change.0 == kind).collect::<Vec<_>>();
+            let (of_added, of_found) = (of_kind(&all_added), of_kind(&found));
+            let share = places / kinds;
+            prop_assert!(of_found.len() >= share.min(of_added.len()), "{:?} of {:?}", of_found, of_added);
+            if levels == 1 {
+                prop_assert!(of_added.ends_with(&of_found));
+                continue;
+            }
+            let sources = distinct(&of_added, |change| change.1).max(1);
+            for source in 0..3 {
+                let of_source = |changes: &[Change]| changes.iter().copied().filter(|change| change.1 == source).collect::<Vec<_>>();
+                let (of_added, of_found) = (of_source(&of_added), of_source(&of_found));
+                prop_assert!(of_found.len() >= (share / sources).min(of_added.len()));
+                prop_assert!(of_added.ends_with(&of_found));
+                if let (Some(latest), true) = (of_added.last(), of_found.is_empty()) {
+                    prop_assert!(of_kind(&found).iter().all(|kept| kept.2 > latest.2));
+                }
+            }
+        }
+    }
+
     /// Whatever the order: each disk has its own changes, in their order, and none of another's.
     #[test]
     fn each_disk_keeps_its_changes(changes in prop::collection::vec((0u32..6, 0usize..3, 0i64..1500), 0..60)) {
@@ -164,7 +220,7 @@ fn record(
         cause,
     };
     if let Some(change) = change.join(disk, last.latest_mut()) {
-        last.push(change, |_| false);
+        last.push(change, &[]);
     }
 }
 

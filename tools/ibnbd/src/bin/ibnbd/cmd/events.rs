@@ -19,7 +19,8 @@ pub(crate) const HELP: &str = "\
 The client's module keeps the last 64 changes of each session and its paths, and the last 64 of its disks, or as
 many as one page has room for, and repeats none that only says the same of a path again. They are gone when the
 session is closed. The module ibmsg keeps those of portals, and of the channels of each session; what happens to
-channels of a portal again and again is one line with a count. Those are for root.
+channels of a portal again and again is one line with a count. Those are for root. If there is no room left, what
+has happened most often makes room first.
 
 Examples:
   ibnbd events
