@@ -14,7 +14,6 @@ use crate::{
     },
     text::Text, //
 };
-use ibtrs_core::convert::Shown;
 use ibtrs_proto::history::{
     Alike,
     DiskChange,
@@ -37,11 +36,11 @@ use kx::sysfs::Buf;
 /// Number of changes of the session and its paths that are kept, and of those of its disks.
 const MAX: usize = 64;
 
-/// The most bytes of the file that changes of disks take if those of paths need the others.
-const MAX_OF_DISKS: usize = PAGE_SIZE / 2;
+/// Bytes of the file; one of the page is for the end of the text.
+const ROOM: usize = PAGE_SIZE - 1;
 
-/// Bytes of a line besides its names and its cause: the time, and what separates them.
-const OTHER_BYTES: usize = 18;
+/// How many of them changes of disks have if changes of paths need the others.
+const MAX_OF_DISKS: usize = PAGE_SIZE / 2;
 
 /// Stands for the session in place of a path.
 const SESSION: &str = "-";
@@ -145,58 +144,82 @@ impl Rings {
         }
     }
 
-    /// Returns how many bytes of the file changes of disks may take.
-    fn room_of_disks(&self) -> usize {
-        let len = |change: &Change| {
-            let words = [change.of.as_str(), change.what, change.cause.as_str()];
-            words.iter().map(|word| word.len()).sum::<usize>() + OTHER_BYTES
-        };
-        let of_paths = self.paths.latest().map(|kept| len(&kept.change));
-        let left = PAGE_SIZE.saturating_sub(of_paths.sum());
-        left.max(MAX_OF_DISKS)
+    /// Copies all changes.
+    fn copy_from(&mut self, other: &Self) {
+        self.paths.copy_from(&other.paths);
+        self.disks.copy_from(&other.disks);
+        (self.prefix, self.next) = (other.prefix, other.next);
     }
 
-    /// Returns the latest change before one of a number. `with_disks`: those of disks count.
-    fn before(&self, number: u64, with_disks: bool) -> Option<(u64, Line)> {
-        let path = self.paths.latest().find(|kept| kept.number < number);
-        let disk = self.disks.latest().find(|kept| kept.number < number);
-        match (path, disk.filter(|_| with_disks)) {
-            (Some(path), Some(disk)) if path.number < disk.number => Some(self.line_of_disk(disk)),
-            (Some(path), _) => Some((path.number, Line::Path(path.change))),
-            (None, Some(disk)) => Some(self.line_of_disk(disk)),
-            (None, None) => None,
-        }
+    /// Removes changes until the lines of the others take at most [`ROOM`] bytes: those which would make room for new ones,
+    /// so that what happens most often does not hide the rest.
+    fn fit(&mut self) {
+        let prefix = self.prefix;
+        let of_path = |kept: &Numbered<Change>| Line::Path(&kept.change).len();
+        let of_disk = |kept: &Numbered<DiskChange<Text>>| Line::Disk(prefix, &kept.change).len();
+        let paths: usize = self.paths.latest().map(of_path).sum();
+        let room_of_disks = ROOM.saturating_sub(paths).max(MAX_OF_DISKS);
+        self.disks.fit(room_of_disks, of_disk, &OF_DISKS);
+        let disks: usize = self.disks.latest().map(of_disk).sum();
+        self.paths
+            .fit(ROOM.saturating_sub(disks), of_path, &OF_PATHS);
     }
 
-    fn line_of_disk(&self, kept: &Numbered<DiskChange<Text>>) -> (u64, Line) {
-        (kept.number, Line::Disk(self.prefix, kept.change))
+    /// Returns the lines, the latest first.
+    fn lines(&self) -> impl Iterator<Item = Line<'_>> {
+        let (mut paths, mut disks) = (
+            self.paths.latest().peekable(),
+            self.disks.latest().peekable(),
+        );
+        core::iter::from_fn(move || {
+            let of_disk = disks.peek().map(|kept| kept.number);
+            let is_path = paths.peek().is_some_and(|path| Some(path.number) > of_disk);
+            match is_path {
+                true => paths.next().map(|kept| Line::Path(&kept.change)),
+                false => disks
+                    .next()
+                    .map(|kept| Line::Disk(self.prefix, &kept.change)),
+            }
+        })
     }
 }
 
 /// A line of the file.
-enum Line {
-    Path(Change),
-    Disk(&'static str, DiskChange<Text>),
+enum Line<'a> {
+    Path(&'a Change),
+    Disk(&'static str, &'a DiskChange<Text>),
 }
 
-impl Line {
-    /// Appends the line.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Buf::line`].
-    fn show(&self, buf: &mut Buf<'_>) -> Result {
+impl fmt::Display for Line<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (at_ms, what, cause) = match self {
             Self::Path(change) => (change.at_ms, change.what, &change.cause),
             Self::Disk(_, change) => (change.at_ms, change.what, &change.cause),
         };
         let (s, ms) = (at_ms / 1000, at_ms % 1000);
-        buf.write(fmt!("{s}.{ms:03} "))?;
+        write!(f, "{s}.{ms:03} ")?;
         match self {
-            Self::Path(change) => buf.write(fmt!("{}", change.of.as_str()))?,
-            Self::Disk(prefix, change) => buf.write(fmt!("{}{}", prefix, Shown(change.disks)))?,
+            Self::Path(change) => f.write_str(change.of.as_str())?,
+            Self::Disk(prefix, change) => write!(f, "{prefix}{}", change.disks)?,
         }
-        buf.line(fmt!(" {what} {}", cause.as_str()))
+        writeln!(f, " {what} {}", cause.as_str())
+    }
+}
+
+impl Line<'_> {
+    fn len(&self) -> usize {
+        struct Counted(usize);
+
+        impl fmt::Write for Counted {
+            fn write_str(&mut self, text: &str) -> fmt::Result {
+                self.0 += text.len();
+                Ok(())
+            }
+        }
+
+        let mut counted = Counted(0);
+        let _ = fmt::Write::write_fmt(&mut counted, fmt!("{}", *self));
+        counted.0
     }
 }
 
@@ -293,24 +316,18 @@ impl Session {
     /// # Context
     ///
     /// May sleep.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
     pub(crate) fn show_history(&self, buf: &mut Buf<'_>) -> Result {
-        let (mut number, mut of_disks) = (u64::MAX, 0);
-        let room = self.history.rings.lock().room_of_disks();
-        loop {
-            let found = self.history.rings.lock().before(number, of_disks < room);
-            let Some((before, line)) = found else {
-                return Ok(());
-            };
-            number = before;
-            let begin = buf.len();
-            if line.show(buf).is_err() {
-                // The last line is cut off, and has no newline.
-                return Ok(());
-            }
-            if let Line::Disk(..) = line {
-                of_disks += buf.len() - begin;
-            }
+        let mut rings = Rings::new()?;
+        rings.copy_from(&self.history.rings.lock());
+        rings.fit();
+        for line in rings.lines() {
+            buf.write(fmt!("{}", line))?;
         }
+        Ok(())
     }
 }
 
@@ -344,13 +361,9 @@ mod tests {
     }
 
     /// The changes in the order of the file, the latest first: whether of a disk, and when.
-    fn shown(rings: &Rings, with_disks: bool) -> Result<KVVec<(bool, i64)>> {
-        let (mut found, mut number) = (KVVec::new(), u64::MAX);
-        while let Some((before, line)) = rings.before(number, with_disks) {
-            if before >= number {
-                return Err(EINVAL);
-            }
-            number = before;
+    fn shown(rings: &Rings) -> Result<KVVec<(bool, i64)>> {
+        let mut found = KVVec::new();
+        for line in rings.lines() {
             let told = match line {
                 Line::Path(change) => (false, change.at_ms),
                 Line::Disk(_, change) => (true, change.at_ms),
@@ -377,10 +390,49 @@ mod tests {
             // The same failure again is no change.
             rings.push(change(at_ms, FAILED));
         }
-        let found = shown(&rings, true)?;
+        let found = shown(&rings)?;
         assert_eq!(found.len(), MAX);
         // Nor is what else has happened to the path gone.
         assert_eq!(found.get(MAX - 2..), Some(&[(false, 2), (false, 1)][..]));
+        Ok(())
+    }
+
+    /// The file has less room than the rings.
+    #[test]
+    fn what_does_not_fit_the_file_is_what_happens_most_often() -> Result {
+        let mut rings = Rings::new()?;
+        let of_path = |rings: &mut Rings, what, at_ms| {
+            rings.push(Change {
+                at_ms,
+                of: Text::new(fmt!("ip:10.0.1.2@ip:10.0.1.1")),
+                what,
+                cause: Text::new(fmt!("no heartbeat from the server (ETIMEDOUT)")),
+            });
+        };
+        of_path(&mut rings, "drained", 1);
+        for at in 0..500 {
+            of_path(&mut rings, CONNECTED, 10 + at);
+            of_path(&mut rings, "lost", 10 + at);
+        }
+        let len = |rings: &Rings| rings.lines().map(|line| line.len()).sum::<usize>();
+        assert!(len(&rings) > ROOM);
+        let mut paths = Rings::new()?;
+        paths.copy_from(&rings);
+        paths.fit();
+        let found = shown(&paths)?;
+        assert!(len(&paths) <= ROOM && found.len() > 40);
+        assert_eq!(found.first(), Some(&(false, 509)));
+        assert_eq!(found.last(), Some(&(false, 1)));
+        // Disks have half of the file, and do not hide that either.
+        change(&mut rings, 0, "unmapped", 20_000);
+        for at in 3..500 {
+            change(&mut rings, 1, "resized", 10_000 * at);
+        }
+        rings.fit();
+        let found = shown(&rings)?;
+        assert!(len(&rings) <= ROOM && found.contains(&(true, 20_000)));
+        assert_eq!(found.first(), Some(&(true, 4_990_000)));
+        assert_eq!(found.last(), Some(&(false, 1)));
         Ok(())
     }
 
@@ -391,7 +443,7 @@ mod tests {
         for at in 2..1000 {
             change(&mut rings, 1, "resized", 10_000 * at);
         }
-        assert_eq!(shown(&rings, true)?.last(), Some(&(true, 1)));
+        assert_eq!(shown(&rings)?.last(), Some(&(true, 1)));
         Ok(())
     }
 
@@ -408,11 +460,10 @@ mod tests {
                 10_000 * at as i64,
             );
         }
-        let found = shown(&rings, true)?;
+        let found = shown(&rings)?;
         assert_eq!(found.len(), MAX + 1);
         assert_eq!(found.first(), Some(&(true, 9_990_000)));
         assert_eq!(found.last(), Some(&(false, 1)));
-        assert_eq!(shown(&rings, false)?.len(), 1);
         Ok(())
     }
 
@@ -429,7 +480,7 @@ mod tests {
             }
         }
         // The last 32 losses, and all 40 of the path.
-        let found = shown(&rings, true)?;
+        let found = shown(&rings)?;
         assert_eq!(found.len(), 40 + MAX);
         let lost = (39 * 100_000, 39 * 100_000 + 1, 39 * 100_000 + 50_000);
         let expected = [(true, lost.2), (true, lost.1), (false, lost.0)];

@@ -59,7 +59,7 @@ impl<T: 'static, S: DerefMut<Target = [Option<T>]>> Ring<S> {
     /// added to it, or at least one in `k` of the places.
     pub fn push(&mut self, change: T, alike: &[Alike<T>]) {
         if self.len == self.places.len() {
-            let at = self.gives_way(&change, alike);
+            let at = self.gives_way(Some(&change), alike);
             self.remove(at);
         }
         if let Some(place) = self.places.get_mut(self.len) {
@@ -68,11 +68,38 @@ impl<T: 'static, S: DerefMut<Target = [Option<T>]>> Ring<S> {
         }
     }
 
-    /// Returns which change makes room for a new one.
-    fn gives_way(&self, new: &T, alike: &[Alike<T>]) -> usize {
-        let all = || self.places.iter().flatten().chain([new]).enumerate();
-        // The oldest change of the class that was selected.
-        let (mut at, mut oldest) = (0, self.places.iter().flatten().next().unwrap_or(new));
+    /// Removes changes until all together take at most `most` of what each takes, in the order in which they make room
+    /// for a new one.
+    pub fn fit(&mut self, most: usize, takes: impl Fn(&T) -> usize, alike: &[Alike<T>]) {
+        let mut taken = self.latest().map(&takes).fold(0, usize::saturating_add);
+        while taken > most {
+            let at = self.gives_way(None, alike);
+            let Some(removed) = self.remove(at) else {
+                return;
+            };
+            taken = taken.saturating_sub(takes(&removed));
+        }
+    }
+
+    /// Takes over the changes of a ring that has no more places than this one.
+    pub fn copy_from(&mut self, other: &Self)
+    where
+        T: Copy,
+    {
+        self.places.fill(None);
+        for (to, from) in self.places.iter_mut().zip(other.places.iter()) {
+            *to = *from;
+        }
+        self.len = other.len.min(self.places.len());
+    }
+
+    /// Returns which change makes room, for a new one if there is one.
+    fn gives_way(&self, new: Option<&T>, alike: &[Alike<T>]) -> usize {
+        let all = || self.places.iter().flatten().chain(new).enumerate();
+        let Some((mut at, mut oldest)) = all().next() else {
+            return 0;
+        };
+        // They are the oldest change of the class that was selected.
         for (level, same) in alike.iter().enumerate() {
             let coarser = alike.get(..level).unwrap_or_default();
             let of_class = oldest;

@@ -110,6 +110,39 @@ fn numbers_are_written_as_ranges() {
     assert_eq!(found.to_string(), "0-2,4,6,8,10,12,14,20");
 }
 
+#[test]
+fn what_does_not_fit_makes_room_as_for_a_new_change() {
+    let mut last = ring(16);
+    last.push((0, 0, 7), &[BY_KIND]);
+    for n in 1..10 {
+        last.push((1, 0, n), &[BY_KIND]);
+    }
+    let mut shown = ring(16);
+    shown.push((5, 5, 5), &[]);
+    shown.copy_from(&last);
+    assert_eq!(all(&shown), all(&last));
+    // All of a kind are as long.
+    let takes = |change: &Change| 10 * usize::from(change.0 + 1);
+    for (most, expected) in [
+        (1000, vec![9, 8, 7, 6, 5, 4, 3, 2, 1, 7]),
+        (190, vec![9, 8, 7, 6, 5, 4, 3, 2, 1, 7]),
+        (189, vec![9, 8, 7, 6, 5, 4, 3, 2, 7]),
+        (40, vec![9, 7]),
+        (29, vec![9]),
+        (19, vec![]),
+        (0, vec![]),
+    ] {
+        shown.copy_from(&last);
+        shown.fit(most, takes, &[BY_KIND]);
+        let found: Vec<u32> = all(&shown).iter().map(|change| change.2).collect();
+        assert_eq!(found, expected, "{most}");
+        // What is left is still a ring.
+        shown.push((3, 0, 100), &[BY_KIND]);
+        assert_eq!(all(&shown)[0].2, 100);
+    }
+    assert_eq!(all(&last).len(), 10);
+}
+
 proptest! {
     #[test]
     fn numbers_are_a_set(added in prop::collection::vec(0u32..24, 1..40)) {
