@@ -96,6 +96,9 @@ const REFUSALS_BY: Classes = [
     |a, b| a.event.portal == b.event.portal,
 ];
 
+/// The side of a session, in words, and the name of the session.
+pub(crate) type Of = (&'static str, Name);
+
 /// A ring.
 struct Entries {
     ring: Ring<KVVec<Option<Entry>>>,
@@ -119,15 +122,21 @@ impl Entries {
         history::record(&mut self.ring, event, now_ms, self.by);
     }
 
+    /// No memory, so nothing is recorded.
+    const fn none(by: &'static Classes) -> Self {
+        let ring = Ring::new(KVVec::new());
+        Self { ring, by }
+    }
+
     fn is_empty(&self) -> bool {
         self.ring.latest().next().is_none()
     }
+}
 
-    /// Copies the entries, as far as there is room.
-    fn copy(&self, to: &mut KVVec<Entry>) {
-        for entry in self.ring.latest() {
-            let _ = to.push_within_capacity(*entry);
-        }
+/// Copies entries, as far as there is room.
+fn copy<'a>(entries: impl Iterator<Item = &'a Entry>, to: &mut KVVec<Entry>) {
+    for entry in entries {
+        let _ = to.push_within_capacity(*entry);
     }
 }
 
@@ -158,7 +167,7 @@ impl OfPortals {
 
     /// Copies the entries, as far as there is room.
     pub(crate) fn copy(&self, to: &mut KVVec<Entry>) {
-        self.0.copy(to);
+        copy(self.0.ring.latest(), to);
     }
 }
 
@@ -184,6 +193,14 @@ impl OfChannels {
         })
     }
 
+    /// None, and none is recorded.
+    pub(crate) const fn none() -> Self {
+        Self {
+            channels: Entries::none(&CHANNELS_BY),
+            refusals: Entries::none(&REFUSALS_BY),
+        }
+    }
+
     /// Something has happened to a channel.
     ///
     /// # Context
@@ -202,9 +219,13 @@ impl OfChannels {
         self.channels.is_empty() && self.refusals.is_empty()
     }
 
+    /// The entries: channels first, then refusals, the latest first.
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Entry> {
+        Iterator::chain(self.channels.ring.latest(), self.refusals.ring.latest())
+    }
+
     /// Copies the entries, as far as there is room.
     pub(crate) fn copy(&self, to: &mut KVVec<Entry>) {
-        self.channels.copy(to);
-        self.refusals.copy(to);
+        copy(self.all(), to);
     }
 }

@@ -34,6 +34,10 @@ use kx::{
 };
 
 use crate::{
+    history::{
+        self,
+        OfChannels, //
+    },
     session::{
         Shared,
         Side, //
@@ -66,6 +70,14 @@ impl Entry {
     }
 }
 
+/// What is left of a session that has ended: its events. The session itself has tables, work items and references to
+/// much else.
+struct Ended {
+    of: history::Of,
+    is_authenticated: bool,
+    events: OfChannels,
+}
+
 /// All sessions with other machines.
 #[pin_data]
 pub(crate) struct Peers {
@@ -74,9 +86,9 @@ pub(crate) struct Peers {
     taken: Name,
     #[pin]
     list: SpinLockIrq<KVec<Entry>>,
-    /// Sessions that have ended, for their events, the latest last. There is room for [`MAX_ENDED`].
+    /// Sessions that have ended, the latest last. There is room for [`MAX_ENDED`].
     #[pin]
-    ended: SpinLockIrq<KVec<Side>>,
+    ended: SpinLockIrq<KVec<Ended>>,
     #[pin]
     reaper: DelayedWork<Self>,
 }
@@ -156,17 +168,17 @@ impl Peers {
         found.map(|entry| entry.side.clone())
     }
 
-    /// The sides of some sessions. There is room for `more` others.
+    /// The sides of some sessions.
     ///
     /// # Errors
     ///
     /// [`ENOMEM`]
-    fn sides(&self, is_wanted: impl Fn(&Entry) -> bool, more: usize) -> Result<KVVec<Side>> {
+    fn sides(&self, is_wanted: impl Fn(&Entry) -> bool) -> Result<KVVec<Side>> {
         let mut sides = KVVec::new();
         loop {
             let list = self.list.lock();
             let wanted = list.iter().filter(|entry| is_wanted(entry));
-            let places = wanted.clone().count() + more;
+            let places = wanted.clone().count();
             if places <= sides.capacity() {
                 for entry in wanted {
                     sides.push_within_capacity(entry.side.clone())?;
@@ -178,7 +190,7 @@ impl Peers {
         }
     }
 
-    /// The sides of all sessions with other machines, and of the last ones that have ended.
+    /// The sides of all sessions with other machines.
     ///
     /// # Context
     ///
@@ -188,11 +200,26 @@ impl Peers {
     ///
     /// [`ENOMEM`]
     pub(crate) fn all(&self) -> Result<KVVec<Side>> {
-        let mut sides = self.sides(|_| true, MAX_ENDED)?;
-        for side in self.ended.lock().iter() {
-            sides.push_within_capacity(side.clone())?;
+        self.sides(|_| true)
+    }
+
+    /// The events of the last sessions that have ended.
+    ///
+    /// # Context
+    ///
+    /// *may sleep*
+    ///
+    /// # Errors
+    ///
+    /// [`ENOMEM`]
+    pub(crate) fn ended_events(&self) -> Result<KVVec<(history::Of, history::Entry)>> {
+        let mut events = KVVec::with_capacity(MAX_ENDED * OfChannels::MAX, GFP_KERNEL)?;
+        for ended in self.ended.lock().iter() {
+            for entry in ended.events.all() {
+                events.push_within_capacity((ended.of, *entry))?;
+            }
         }
-        Ok(sides)
+        Ok(events)
     }
 
     /// Ends a session, which is not in the list any more. Its events are kept for a while.
@@ -202,17 +229,22 @@ impl Peers {
     /// *may sleep*
     fn end(&self, side: Side) {
         side.close();
-        if !side.has_events() {
+        let end = Ended {
+            of: (side.word(), side.name()),
+            is_authenticated: side.is_authenticated(),
+            events: side.take_events(),
+        };
+        if end.events.is_empty() {
             return;
         }
         let mut ended = self.ended.lock();
         let first = match ended.len() < MAX_ENDED {
             true => None,
-            false => Self::least_wanted(&ended, &side).and_then(|at| ended.remove(at).ok()),
+            false => Self::least_wanted(&ended, &end).and_then(|at| ended.remove(at).ok()),
         };
         let not_kept = match ended.len() < MAX_ENDED {
-            true => ended.push_within_capacity(side).err().map(|error| error.0),
-            false => Some(side),
+            true => ended.push_within_capacity(end).err().map(|error| error.0),
+            false => Some(end),
         };
         // Not under the lock.
         drop(ended);
@@ -221,9 +253,9 @@ impl Peers {
 
     /// Which ended session gives way to another one: the oldest whose client had no key; or else the oldest of all, unless
     /// the other one had no key either.
-    fn least_wanted(ended: &[Side], by: &Side) -> Option<usize> {
-        let without_key = ended.iter().position(|side| !side.is_authenticated());
-        without_key.or_else(|| by.is_authenticated().then_some(0))
+    fn least_wanted(ended: &[Ended], by: &Ended) -> Option<usize> {
+        let without_key = ended.iter().position(|end| !end.is_authenticated);
+        without_key.or_else(|| by.is_authenticated.then_some(0))
     }
 
     /// Ends channels of clients to a portal that they may not use any more.
@@ -236,7 +268,7 @@ impl Peers {
     ///
     /// [`ENOMEM`]: nothing was done.
     pub(crate) fn recheck(&self, portal: &Name) -> Result {
-        for side in self.sides(|entry| entry.role == Role::Server, 0)? {
+        for side in self.sides(|entry| entry.role == Role::Server)? {
             side.recheck(portal);
         }
         Ok(())
@@ -512,21 +544,26 @@ mod tests {
             let side = peers.attach(&peer)?;
             side.seems_used();
             peers.over(&side);
+            // The events are all that is left of it.
+            assert!(side.is_last());
             peers.over(&peers.attach(&peer)?);
         }
-        assert_eq!(peers.all()?.len(), MAX_ENDED);
-        assert!(peers.all()?.iter().all(|side| side.has_events()));
+        let of = ("client", Name::new(b"web1")?);
+        let is_kept = || -> Result<bool> {
+            let events = peers.ended_events()?;
+            Ok(events.len() == MAX_ENDED && events.iter().all(|(kept, _)| *kept == of))
+        };
+        assert!(is_kept()? && peers.all()?.is_empty());
         // A client without a key takes the place of none that had one.
         let other = peers.attach(&stranger)?;
         other.seems_used();
         peers.over(&other);
-        assert_eq!(peers.all()?.len(), MAX_ENDED);
-        assert!(peers.all()?.iter().all(|side| side.is_authenticated()));
+        assert!(is_kept()?);
         let side = peers.attach(&peer)?;
-        assert_eq!(peers.all()?.len(), MAX_ENDED + 1);
+        assert_eq!(peers.all()?.len(), 1);
         peers.over(&side);
         peers.close();
-        assert!(peers.all()?.is_empty());
+        assert!(peers.ended_events()?.is_empty());
         Ok(())
     }
 

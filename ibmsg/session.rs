@@ -471,14 +471,20 @@ impl Side {
         self.0.state.lock().history.copy(to);
     }
 
-    /// Whether anything has happened to its channels.
-    pub(crate) fn has_events(&self) -> bool {
-        !self.0.state.lock().history.is_empty()
+    /// Takes what has happened to its channels. The session has ended, and nothing more is recorded.
+    pub(crate) fn take_events(&self) -> OfChannels {
+        core::mem::replace(&mut self.0.state.lock().history, OfChannels::none())
     }
 
     /// Whether its events are recorded: of channels inside this machine, the side with portals records them.
     fn is_recorded(&self) -> bool {
         self.0.peer != Peer::Local || self.0.role == Role::Server
+    }
+
+    /// Whether nothing else has a reference to it.
+    #[cfg(IBTRS_KUNIT)]
+    pub(crate) fn is_last(self) -> bool {
+        Arc::into_unique_or_drop(self.0).is_some()
     }
 
     /// Records an event.

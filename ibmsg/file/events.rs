@@ -2,7 +2,7 @@
 
 //! What an operator reads from the device: the last events of portals and channels, a line for each entry.
 //!
-//! The text is made in portions, one for each side of a session, as there may be many sessions.
+//! The text is made in portions as there may be many sessions: portals and sessions that have ended, then each session.
 
 use core::mem::take;
 use kernel::{
@@ -15,12 +15,12 @@ use kx::file::IovIterDest;
 use crate::{
     history::{
         Entry,
+        Of,
         OfChannels,
         OfPortals, //
     },
     hub::Hub,
-    session::Side,
-    types::Name, //
+    session::Side, //
 };
 
 /// How far the program has read.
@@ -88,7 +88,8 @@ impl Events {
             Self::Unread => {
                 let mut sides = hub.peers.all()?;
                 sides.push(hub.local_portals.clone(), GFP_KERNEL)?;
-                let text = of_portals(hub)?;
+                let mut text = of_portals(hub)?;
+                of_ended(hub, &mut text)?;
                 let done = 0;
                 *self = Self::Within { text, done, sides };
                 Ok(true)
@@ -111,13 +112,29 @@ impl Events {
 fn of_portals(hub: &Hub) -> Result<KVVec<u8>> {
     let mut entries = KVVec::with_capacity(OfPortals::MAX, GFP_KERNEL)?;
     hub.shared.portals.events(&mut entries);
-    lines(&entries, None)
+    let mut text = KVVec::new();
+    for entry in &entries {
+        line(&mut text, entry, None)?;
+    }
+    Ok(text)
+}
+
+fn of_ended(hub: &Hub, text: &mut KVVec<u8>) -> Result {
+    for (of, entry) in &hub.peers.ended_events()? {
+        line(text, entry, Some(of))?;
+    }
+    Ok(())
 }
 
 fn of_side(side: &Side) -> Result<KVVec<u8>> {
     let mut entries = KVVec::with_capacity(OfChannels::MAX, GFP_KERNEL)?;
     side.events(&mut entries);
-    lines(&entries, Some((side.word(), side.name())))
+    let of = (side.word(), side.name());
+    let mut text = KVVec::new();
+    for entry in &entries {
+        line(&mut text, entry, Some(&of))?;
+    }
+    Ok(text)
 }
 
 /// Milliseconds since 1970, in seconds.
@@ -129,25 +146,22 @@ impl fmt::Display for Time {
     }
 }
 
-/// A line for each entry of a session, or of portals.
-fn lines(entries: &[Entry], of: Option<(&str, Name)>) -> Result<KVVec<u8>> {
-    let mut text = KVVec::new();
-    for entry in entries {
-        let (at, since, count) = (Time(entry.at_ms), Time(entry.since_ms), entry.count);
-        let event = &entry.event;
-        let (portal, what, cause) = (&event.portal, event.what.as_str(), &event.cause);
-        let line = match &of {
-            Some((side, session)) => {
-                let channel = event.channel;
-                CString::try_from_fmt(fmt!(
-                    "{at} {since} {count} {side} {session} {portal} {channel} {what} {cause}\n"
-                ))?
-            }
-            None => {
-                CString::try_from_fmt(fmt!("{at} {since} {count} - - {portal} - {what} {cause}\n"))?
-            }
-        };
-        text.extend_from_slice(line.to_bytes(), GFP_KERNEL)?;
-    }
-    Ok(text)
+/// Appends a line for an entry of a session, or of portals.
+fn line(text: &mut KVVec<u8>, entry: &Entry, of: Option<&Of>) -> Result {
+    let (at, since, count) = (Time(entry.at_ms), Time(entry.since_ms), entry.count);
+    let event = &entry.event;
+    let (portal, what, cause) = (&event.portal, event.what.as_str(), &event.cause);
+    let line = match of {
+        Some((side, session)) => {
+            let channel = event.channel;
+            CString::try_from_fmt(fmt!(
+                "{at} {since} {count} {side} {session} {portal} {channel} {what} {cause}\n"
+            ))?
+        }
+        None => {
+            CString::try_from_fmt(fmt!("{at} {since} {count} - - {portal} - {what} {cause}\n"))?
+        }
+    };
+    text.extend_from_slice(line.to_bytes(), GFP_KERNEL)?;
+    Ok(())
 }
