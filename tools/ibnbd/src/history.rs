@@ -3,14 +3,14 @@
 //! The last changes of sessions, their paths and their disks, and of portals and channels of programs, which the modules
 //! keep.
 
-use std::io;
+use std::{fs, io};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::clock;
 use crate::family::{Family, Side};
-use crate::model::{Machine, Note, Reader};
+use crate::model::{not_understood, Machine, Note};
 use crate::root::{is_gone, Root};
 
 /// The device of messages, from which their events are read.
@@ -18,6 +18,9 @@ const MESSAGES: &str = "/dev/ibmsg";
 
 /// The error of a device that cannot be read: of a module without events.
 const EINVAL: i32 = 22;
+
+/// What other users than root are told.
+const ONLY_ROOT: &str = "only root sees what has happened to portals and channels";
 
 /// The most disks of one line.
 const MAX_DISKS: usize = 65_536;
@@ -147,11 +150,24 @@ fn change(session: &str, line: &str) -> Option<Kept> {
     })
 }
 
-/// Reads the file `events` of a session. A line at the end that is cut off is left out.
-fn parse(session: &str, text: &str) -> Option<Vec<Kept>> {
-    let lines = text.split_inclusive('\n');
-    let whole = lines.filter_map(|line| line.strip_suffix('\n'));
-    whole.map(|line| change(session, line)).collect()
+/// Reads lines. Returns why some of them are left out, if they are not understood. The kernel cuts off a line at the end
+/// for which it has no room.
+fn parse<T>(text: &str, parse: impl Fn(&str) -> Option<T>) -> (Vec<T>, Option<String>) {
+    let (mut found, mut wrong) = (Vec::new(), Vec::new());
+    for line in text.split_inclusive('\n') {
+        let whole = line.strip_suffix('\n').filter(|line| !line.is_empty());
+        match whole.map(|line| parse(line).ok_or(line)) {
+            Some(Ok(change)) => found.push(change),
+            Some(Err(line)) => wrong.push(line),
+            None => {}
+        }
+    }
+    let why = match wrong[..] {
+        [] => None,
+        [only] => Some(not_understood(only)),
+        [first, ..] => Some(format!("{} lines {}", wrong.len(), not_understood(first))),
+    };
+    (found, why)
 }
 
 /// Reads a line of the device of messages.
@@ -179,73 +195,99 @@ fn message(line: &str) -> Option<Change> {
     })
 }
 
-/// Reads the device of messages.
-fn messages(root: &Root, notes: &mut Vec<Note>) -> Vec<Change> {
-    let mut note = |why: String| {
-        let file = MESSAGES.to_owned();
-        notes.push(Note { file, why });
-    };
-    let lines = match root.lines(MESSAGES) {
-        Ok(lines) => lines,
-        Err(error) if is_gone(&error) || error.raw_os_error() == Some(EINVAL) => return Vec::new(),
-        Err(error) if error.raw_os_error().is_some_and(is_forbidden) => {
-            note("run it as root to see what has happened to portals and channels".to_owned());
-            return Vec::new();
-        }
-        Err(error) => {
-            note(error.to_string());
-            return Vec::new();
-        }
-    };
-    let lines = lines.iter().filter(|line| !line.is_empty());
-    let found: Option<Vec<Change>> = lines.map(|line| message(line)).collect();
-    found.unwrap_or_else(|| {
-        note("not understood".to_owned());
-        Vec::new()
-    })
+/// What has happened, as far as it could be read.
+#[derive(Debug, Default)]
+pub struct History {
+    /// The changes, the earliest first.
+    pub kept: Vec<Kept>,
+    /// Files that could not be read, or are not understood.
+    pub notes: Vec<Note>,
+    /// What this user may not read, and may know nevertheless.
+    pub unseen: Option<Note>,
 }
 
-/// Whether an error is for want of rights.
-fn is_forbidden(errno: i32) -> bool {
-    io::Error::from_raw_os_error(errno).kind() == io::ErrorKind::PermissionDenied
-}
+impl History {
+    fn note(&mut self, file: &str, why: Option<String>) {
+        let file = file.to_owned();
+        self.notes.extend(why.map(|why| Note { file, why }));
+    }
 
-/// The last changes of the sessions of our client, of portals and of channels, or those of one session, the earliest
-/// first; and files that could not be read.
-pub fn read(root: &Root, machine: &Machine, session: Option<&str>) -> (Vec<Kept>, Vec<Note>) {
-    let mut reader = Reader::new(root);
-    let mut found = Vec::new();
-    let wanted = |name: &str| session.is_none_or(|only| only == name);
-    for own in machine.ours(Side::Client).filter(|own| wanted(&own.name)) {
-        let file = format!(
-            "{}/{}/events",
-            Family::Ibnbd.sessions(Side::Client),
-            own.name
-        );
-        let text = reader.get(&file, |text| Some(text.to_owned()));
-        match parse(&own.name, text.as_deref().unwrap_or_default()) {
-            Some(mut changes) => found.append(&mut changes),
-            None => reader.notes.push(Note {
-                file,
-                why: "not understood".to_owned(),
-            }),
+    fn of_session(&mut self, file: &str, session: &str, read: io::Result<String>) {
+        match read {
+            Ok(text) => {
+                let (mut changes, why) = parse(&text, |line| change(session, line));
+                self.kept.append(&mut changes);
+                self.note(file, why);
+            }
+            // The module of an older version has none.
+            Err(error) if is_gone(&error) => {}
+            Err(error) => self.note(file, Some(error.to_string())),
         }
     }
-    if machine.messages.is_loaded {
-        let messages = messages(root, &mut reader.notes).into_iter();
-        let is_wanted = |change: &Change| match &change.session {
-            Some(name) => wanted(name),
-            None => session.is_none(),
-        };
-        found.extend(messages.filter(is_wanted).map(|change| Kept {
-            change,
-            disks: Vec::new(),
-        }));
+
+    fn of_messages(&mut self, read: io::Result<String>, is_wanted: impl Fn(&Change) -> bool) {
+        match read {
+            Ok(text) => {
+                let (changes, why) = parse(&text, message);
+                let wanted = changes.into_iter().filter(is_wanted);
+                self.kept.extend(wanted.map(|change| Kept {
+                    change,
+                    disks: Vec::new(),
+                }));
+                self.note(MESSAGES, why);
+            }
+            Err(error) if is_gone(&error) || error.raw_os_error() == Some(EINVAL) => {}
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                self.unseen = Some(Note {
+                    file: MESSAGES.to_owned(),
+                    why: ONLY_ROOT.to_owned(),
+                });
+            }
+            Err(error) => self.note(MESSAGES, Some(error.to_string())),
+        }
+    }
+}
+
+/// The text of a file; what is no text in it is replaced, as the lines around it are of use.
+fn text(root: &Root, file: &str) -> io::Result<String> {
+    Ok(String::from_utf8_lossy(&fs::read(root.real(file))?).into_owned())
+}
+
+/// Whose changes are read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Of<'a> {
+    /// Those of all sessions of our client, of portals and of channels.
+    All,
+    /// Those of a session, with its disks and its channels.
+    Session(&'a str),
+    /// Those of a session, if a disk has one, and of its disks.
+    Disks(Option<&'a str>),
+}
+
+/// The last changes, and what could not be read.
+pub fn read(root: &Root, machine: &Machine, of: Of<'_>) -> History {
+    let mut found = History::default();
+    let is_wanted = |session: Option<&str>| match of {
+        Of::All => true,
+        Of::Session(name) => session == Some(name),
+        Of::Disks(name) => name.is_some() && session == name,
+    };
+    let ours = machine.ours(Side::Client);
+    for session in ours.map(|own| &own.name) {
+        if is_wanted(Some(session)) {
+            let file = format!("{}/{session}/events", Family::Ibnbd.sessions(Side::Client));
+            found.of_session(&file, session, text(root, &file));
+        }
+    }
+    if machine.messages.is_loaded && !matches!(of, Of::Disks(_)) {
+        found.of_messages(text(root, MESSAGES), |change| {
+            is_wanted(change.session.as_deref())
+        });
     }
     // Of one session, the latest comes first in the file.
-    found.reverse();
-    found.sort_by_key(|kept| kept.change.time_ms);
-    (found, reader.notes)
+    found.kept.reverse();
+    found.kept.sort_by_key(|kept| kept.change.time_ms);
+    found
 }
 
 #[cfg(test)]
@@ -258,7 +300,8 @@ mod tests {
             1764376028.000 - connected \n\
             1764376027.042 ip:10.0.1.2@ip:10.0.1.1 lost no heartbeat from the server (ETIMEDOUT)\n\
             1764376026.0";
-        let mut found = parse("s", text).unwrap();
+        let (mut found, why) = parse(text, |line| change("s", line));
+        assert_eq!(why, None);
         assert_eq!(found.len(), 3, "the last line is cut off");
         let disk = found.remove(0);
         assert_eq!(disk.disks, ["ibnbd0"]);
@@ -281,10 +324,42 @@ mod tests {
         assert_eq!(found[1].event, "lost");
         let cause = "no heartbeat from the server (ETIMEDOUT)";
         assert_eq!(found[1].cause.as_deref(), Some(cause));
-        assert_eq!(parse("s", ""), Some(Vec::new()));
-        for wrong in ["x\n", "1.000\n", "1.000 -\n", "x - lost\n"] {
-            assert_eq!(parse("s", wrong), None, "{wrong}");
+        let read = |text: &str| parse(text, |line| change("s", line));
+        assert_eq!(read(""), (Vec::new(), None));
+        for wrong in ["x", "1.000", "1.000 -", "x - lost"] {
+            assert_eq!(change("s", wrong), None, "{wrong}");
         }
+        // The others are read, and one line is said for all of those.
+        let good = "1764376028.000 - connected \n";
+        for (wrong, said) in [
+            ("what\n", "not understood: \"what\""),
+            ("\x1b[31m\nx\n", "2 lines not understood: \"\\u{1b}[31m\""),
+        ] {
+            let (found, why) = read(&format!("{good}{wrong}{good}"));
+            assert_eq!((found.len(), why.as_deref()), (2, Some(said)));
+        }
+    }
+
+    /// Another user than root reads what is for all users, and is told the rest.
+    #[test]
+    fn what_only_root_sees_is_no_fault() {
+        const EPERM: i32 = 1;
+        const EACCES: i32 = 13;
+        const EIO: i32 = 5;
+        const ENODEV: i32 = 19;
+        let read = |errno| {
+            let mut found = History::default();
+            let session = Ok("1764376028.000 - connected \n".to_owned());
+            found.of_session("s/events", "s", session);
+            found.of_messages(Err(io::Error::from_raw_os_error(errno)), |_| true);
+            assert_eq!(found.kept.len(), 1);
+            (found.unseen.is_some(), found.notes.len())
+        };
+        assert_eq!(read(EPERM), (true, 0));
+        assert_eq!(read(EACCES), (true, 0));
+        assert_eq!(read(EIO), (false, 1));
+        assert_eq!(read(EINVAL), (false, 0));
+        assert_eq!(read(ENODEV), (false, 0));
     }
 
     #[test]
@@ -299,7 +374,7 @@ mod tests {
             assert_eq!(disks(odd), [odd]);
         }
         let text = "1764376029.000 ibnbd0-2 closed no path to the server\n";
-        let kept = parse("s", text).unwrap().remove(0);
+        let kept = change("s", text.trim_end()).unwrap();
         assert_eq!(kept.change.disk.as_deref(), Some("ibnbd0-2"));
         let one = kept.clone().of_disk("ibnbd1").unwrap();
         assert_eq!(one.change.disk.as_deref(), Some("ibnbd1"));

@@ -21,7 +21,7 @@ pub use disk::Disk;
 pub use messages::{Messages, Refused, Stall};
 pub use opened::Opened;
 pub use reader::Note;
-pub(crate) use reader::Reader;
+pub(crate) use reader::{not_understood, Reader};
 pub use session::{Path, PathState, PathStats, Reconnects, Session, SessionState, Settings};
 
 use crate::family::{Family, Side};

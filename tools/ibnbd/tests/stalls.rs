@@ -221,6 +221,17 @@ fn events_have_times_and_causes() {
         ]
     );
     assert_eq!(document::<Events>(&tree, &["events", "disk1"]), of_disk);
+    // A line that is not understood, and a cause that is no text, cost no other line.
+    let file = tree.real(&format!("{SESSION}/events"));
+    std::fs::write(
+        file,
+        b"1764376031.000 - failing \xff\nwhat\n1764376026.000 - connected \n",
+    )
+    .unwrap();
+    let ran = run(&tree, &["events", "s", "-o", "csv"]);
+    let said = format!("ibnbd: warning: {SESSION}/events: not understood: \"what\"\n");
+    assert_eq!((ran.code, ran.err), (0, said));
+    assert_eq!(ran.out.lines().count(), 3, "{}", ran.out);
     // A module that has no such file.
     std::fs::remove_file(tree.real("/sys/class/ibtrs-client/t/events")).unwrap();
     let none: Events = document(&tree, &["events", "t"]);
@@ -318,14 +329,18 @@ fn events_of_portals_and_channels() {
         assert_eq!(events(name).len(), count, "{name}");
     }
     assert_eq!(run(&tree, &["events", "none"]).code, 3);
-    // What cannot be read is said, and the rest is shown.
-    tree.file("/dev/ibmsg", "1764376020.114 what\n");
-    let ran = run(&tree, &["events"]);
-    assert!(
-        ran.code == 0 && ran.err.contains("/dev/ibmsg: not understood"),
-        "{}",
-        ran.err
+    // What is not understood is said once, and the rest is shown.
+    tree.file(
+        "/dev/ibmsg",
+        format!("1764376020.114 what\n{TOLD}\n\u{1b}\n"),
     );
+    let ran = run(&tree, &["events"]);
+    let said = "ibnbd: warning: /dev/ibmsg: 2 lines not understood: \"1764376020.114 what\"\n";
+    assert_eq!((ran.code, ran.err.as_str()), (0, said));
+    assert_eq!(ran.out, table);
+    // None of them concerns a disk.
+    let ran = run(&tree, &["events", "ibnbd0"]);
+    assert_eq!((ran.code, ran.err.as_str()), (0, ""));
     std::fs::remove_file(tree.real("/dev/ibmsg")).unwrap();
     assert!(run(&tree, &["events"]).err.is_empty());
 }

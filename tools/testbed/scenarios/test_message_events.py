@@ -6,7 +6,7 @@ import pytest
 from testbed import blockdev
 from testbed.lab import wait_for
 from testbed.message_programs import load_both
-from testbed.tool import Tool
+from testbed.tool import PROGRAM, Tool
 
 pytestmark = [pytest.mark.links(2), pytest.mark.fast]
 
@@ -127,6 +127,17 @@ def test_portals_and_channels_leave_a_trace(pair, stack):
     user = "setpriv --reuid 1000 --clear-groups"
     said = pair.server.run(f"{user} cat /dev/ibmsg 2>&1", check=False)
     assert "Operation not permitted" in said, said
+    # They see the rest, and what else there is, in one line.
+    only_root = "ibnbd: only root sees what has happened to portals and channels\n"
+    for guest, name in ((pair.client, ""), (pair.client, "demo"), (pair.server, "")):
+        said = guest.run(f"{user} {PROGRAM} events {name} 2>&1 >/tmp/seen")
+        assert f"{said.strip()}\n" == only_root, said
+        seen = guest.run("cat /tmp/seen")
+        assert "PORTAL" not in seen and ("connected" in seen) == (guest is pair.client), seen
+    said = pair.client.run(f"{user} {PROGRAM} events ibnbd0 2>&1 >/tmp/seen")
+    assert not said and "mapped" in pair.client.run("cat /tmp/seen"), said
+    said = pair.server.run(f"{user} {PROGRAM} events nowhere 2>&1; echo $?", check=False)
+    assert "try it as root: only root sees" in said and said.split()[-1] == "3", said
 
 
 def times(events: list[tuple], what: str) -> int:

@@ -118,7 +118,8 @@ impl<'a> Reader<'a> {
     }
 }
 
-fn not_understood(text: &str) -> String {
+/// Why a text is of no use, with its beginning.
+pub(crate) fn not_understood(text: &str) -> String {
     match text.trim_end() {
         "" => "it is empty".to_owned(),
         text => {

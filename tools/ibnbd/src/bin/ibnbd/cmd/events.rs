@@ -6,7 +6,7 @@ use clap::Args;
 use ibnbd_host::clock;
 use ibnbd_host::document::{Events, FORMAT};
 use ibnbd_host::find;
-use ibnbd_host::history::{self, Change, Kept};
+use ibnbd_host::history::{self, Change, Kept, Of};
 use ibnbd_host::model::Machine;
 
 use super::Done;
@@ -63,8 +63,8 @@ impl Meant {
             return Ok(Self::Disk { disk, session });
         }
         // A session that is over, and a portal that is closed, still have events.
-        let (all, _) = history::read(&context.root, machine, None);
-        let all = || all.iter().map(|kept| &kept.change);
+        let found = history::read(&context.root, machine, Of::All);
+        let all = || found.kept.iter().map(|kept| &kept.change);
         let is_loaded = machine.messages.is_loaded;
         if name == LOCAL && is_loaded || all().any(|change| change.session.as_deref() == Some(name))
         {
@@ -74,15 +74,22 @@ impl Meant {
         let is_bound = portals.any(|open| open.text("portal") == Some(name));
         match is_bound || all().any(|change| change.portal.as_deref() == Some(name)) {
             true => Ok(Self::Portal(name_of())),
-            false => Err(Failure::unclear("session", name, &why)),
+            false => {
+                let failure = Failure::unclear("session", name, &why);
+                Err(match found.unseen {
+                    Some(unseen) => failure.todo(format!("try it as root: {}", unseen.why)),
+                    None => failure,
+                })
+            }
         }
     }
 
-    fn session(&self) -> Option<&str> {
+    /// Whose changes are read.
+    fn of(&self) -> Of<'_> {
         match self {
-            Self::Session(name) => Some(name),
-            Self::Disk { session, .. } => session.as_deref(),
-            Self::All | Self::Portal(_) => None,
+            Self::Session(name) => Of::Session(name),
+            Self::Disk { session, .. } => Of::Disks(session.as_deref()),
+            Self::All | Self::Portal(_) => Of::All,
         }
     }
 
@@ -163,13 +170,16 @@ fn for_programs(changes: &[Change]) -> Table {
 pub(super) fn events(context: &Context, name: Option<&str>) -> Done {
     let mut machine = context.machine_with_messages();
     let meant = Meant::new(context, &machine, name)?;
-    let (kept, mut notes) = history::read(&context.root, &machine, meant.session());
-    let kept: Vec<Kept> = kept
-        .into_iter()
+    let mut found = history::read(&context.root, &machine, meant.of());
+    let kept: Vec<Kept> = (found.kept.into_iter())
         .filter_map(|kept| meant.filter(kept))
         .collect();
-    machine.notes.append(&mut notes);
+    machine.notes.append(&mut found.notes);
     context.warn(&machine.notes);
+    if let Some(unseen) = found.unseen {
+        note!("{}", unseen.why);
+        machine.notes.push(unseen);
+    }
     context.explain_nothing(&machine);
     let together: Vec<Change> = kept.iter().map(|kept| kept.change.clone()).collect();
     let each: Vec<Change> = kept.into_iter().flat_map(Kept::each).collect();
