@@ -40,6 +40,7 @@
 //! | [`failover_time`] | times that follow from the failover time of a session |
 //! | [`downtime`] | how long a server expects to be away after a planned stop |
 //! | [`permit`] | split of the queue depth between I/O and administrative messages |
+//! | [`refused`] | why a server refuses a connection, in the words of the client |
 //! | [`settings`] | settings of a session |
 //! | [`stats`] | statistics and their texts |
 //!
@@ -90,6 +91,7 @@ pub mod permit;
 pub mod pieces;
 pub mod quota;
 pub mod reauth;
+pub mod refused;
 pub mod serving;
 pub mod settings;
 pub mod setup;

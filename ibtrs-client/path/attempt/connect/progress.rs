@@ -24,7 +24,8 @@ use ibtrs_proto::{
         reject_decode,
         ConnRsp,
         HandshakeError, //
-    }, //
+    },
+    refused, //
 };
 use kernel::{
     fmt,
@@ -224,30 +225,23 @@ impl Events {
         }
         // A refusal without data comes from the connection manager, usually because nothing listens
         // on the port.
-        let errno = if private_data.is_empty() {
-            Errno::ECONNREFUSED
-        } else {
-            reject_decode(private_data)
-        };
-        let hint = match errno {
-            Errno::EKEYREJECTED => "; the server authenticates its clients: load the session's key",
-            Errno::ENOKEY => "; the server requires authentication: load the session's key there",
-            Errno::ENXIO => {
-                "; the server does not know the session that other paths of it are connected in: it takes this path once their loss is noticed"
+        let (errno, words) = match private_data {
+            [] => (Errno::ECONNREFUSED, None),
+            data => {
+                let errno = reject_decode(data);
+                (errno, refused::words(errno))
             }
-            Errno::EPROTONOSUPPORT => {
-                "; the server takes none of the offered suites: compare auth_suites of both sides"
-            }
-            _ => "",
         };
+        let more = words.map_or("", |_| "; ");
         self.fail(
             map_peer_errno(errno),
             fmt!(
-                "connection {} was refused: reason {}, {}{}",
+                "connection {} was refused: reason {}, {}{}{}",
                 self.cid,
                 reason,
                 errno.as_str(),
-                hint
+                more,
+                words.unwrap_or("")
             ),
         );
     }
