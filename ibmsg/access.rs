@@ -15,7 +15,7 @@ use ibmsg_proto::{
         Refusal,
         Rule, //
     },
-    refused::reasons, //
+    refused::Reason, //
 };
 use kernel::{
     new_spinlock_irq,
@@ -338,7 +338,7 @@ impl Access {
         if users.is_some_and(|users| users.have_current()) || is_net_admin() {
             return Ok(accounts);
         }
-        limits::refuse(&accounts, reasons::RULE);
+        limits::refuse(&accounts, Reason::Rule);
         kx::pr_warn_ratelimited!(
             "session {}: no channel: uid {} has no CAP_NET_ADMIN, and is not in allowed_uids or allowed_gids of sessions/{} (EACCES)\n",
             session, current_euid(), session
@@ -382,12 +382,12 @@ impl Access {
         Ok(rules.accounts_at(portal, peer, session))
     }
 
-    /// A peer was refused a channel to a portal, for one of [`ibmsg_proto::refused::reasons`].
+    /// A peer was refused a channel to a portal, for one of [`ibmsg_proto::refused::Reason`].
     ///
     /// # Context
     ///
     /// *any*
-    pub(crate) fn refuse_peer(&self, portal: &Name, peer: Peer, session: &Name, reason: usize) {
+    pub(crate) fn refuse_peer(&self, portal: &Name, peer: Peer, session: &Name, reason: Reason) {
         let accounts = self.rules.lock().accounts_at(portal, peer, session);
         limits::refuse(&accounts, reason);
     }

@@ -87,6 +87,10 @@ use ibmsg_proto::{
     outcome::Cause,
     publish::Subscription,
     receive::Due,
+    refused::{
+        self,
+        Reason, //
+    },
     send::Progress,
     window::Window,
     wire::ResumeEntry,
@@ -129,7 +133,7 @@ use crate::{
 
 /// Why channels are closed, for operators.
 const BY_OPENER: &str = "by the program that has opened it";
-const BY_PORTAL: &str = "by the portal's program";
+const BY_PORTAL: &str = Reason::Program.as_str();
 const GIVEN_UP: &str = "given up before the portal has answered";
 
 /// A record that is to be sent.
@@ -372,11 +376,12 @@ impl Chan {
         counts
     }
 
-    /// The program at the portal refuses, or there is none. `why` is for operators. Returns whether it still can.
+    /// The program at the portal refuses, or there is none. `why` is what the operator is told besides the words for
+    /// `reason`. Returns whether it still can.
     pub(crate) fn reject(&mut self, reason: Errno, data: KVec<u8>, why: &'static str) -> bool {
         let counts = self.proto.reject();
         if counts {
-            self.ends_for(What::Refused, history::Cause::Error(why, reason));
+            self.ends_for(What::Refused, history::Cause::Refused(reason, why));
             self.data = data;
             self.reason = reason;
             self.owed = Owed::Reject;
@@ -384,8 +389,8 @@ impl Chan {
         counts
     }
 
-    /// It was refused, for one of [`ibmsg_proto::refused::reasons`].
-    pub(crate) fn count_refusal(&self, reason: usize) {
+    /// It was refused.
+    pub(crate) fn count_refusal(&self, reason: Reason) {
         if let Some(charge) = &self.charge {
             charge.refuse(reason);
         }
@@ -803,11 +808,7 @@ impl Chan {
             (0, _, false) => history::Cause::Text(BY_PORTAL),
             (reason, ..) => {
                 let errno = Errno::from_peer(reason);
-                let why = match errno {
-                    Errno::ESHUTDOWN => "its session is being closed",
-                    _ => "the operator does not admit its session any more",
-                };
-                history::Cause::Error(why, errno)
+                history::Cause::Error(refused::closed(errno), errno)
             }
         };
         self.ends_for(What::Closed, cause);
@@ -819,7 +820,10 @@ impl Chan {
             (0, Begun::No, false) => history::Cause::Text(GIVEN_UP),
             (0, _, true) => history::Cause::Text(BY_PORTAL),
             (0, _, false) => history::Cause::Text(BY_OPENER),
-            (reason, ..) => history::Cause::Error("by the other end", Errno::from_peer(reason)),
+            (reason, ..) => {
+                let errno = Errno::from_peer(reason);
+                history::Cause::Error(refused::closed(errno), errno)
+            }
         };
         self.ends_for(What::Closed, cause);
     }

@@ -6,10 +6,13 @@
 //! important than those that come and go. All are allocated with their owners, so that no event needs memory, and
 //! [`ibmsg_proto::history`] decides what they keep.
 
-use ibmsg_proto::history::{
-    self,
-    Event,
-    What, //
+use ibmsg_proto::{
+    history::{
+        self,
+        Event,
+        What, //
+    },
+    refused::Reason, //
 };
 use ibtrs_proto::{
     history::{
@@ -44,6 +47,9 @@ pub(crate) enum Cause {
     None,
     Text(&'static str),
     Error(&'static str, Errno),
+    /// A channel was refused with an errno, which has the same words at both ends, for a reason that only this end knows;
+    /// empty if there is no more to say.
+    Refused(Errno, &'static str),
     /// By a program of a user, or another module.
     User(u32),
 }
@@ -52,9 +58,18 @@ impl Cause {
     /// Its words without the error number, which a program may choose.
     fn words(&self) -> &'static str {
         match self {
-            Self::Text(text) | Self::Error(text, _) => text,
+            Self::Refused(errno, "") => Reason::told(*errno).as_str(),
+            Self::Text(text) | Self::Error(text, _) | Self::Refused(_, text) => text,
             Self::None | Self::User(_) => "",
         }
+    }
+}
+
+/// An error number in parentheses, by its name if it has one.
+fn write_errno(f: &mut fmt::Formatter<'_>, errno: Errno) -> fmt::Result {
+    match errno.as_str() {
+        "E?" => write!(f, " (error {})", errno.get()),
+        name => write!(f, " ({name})"),
     }
 }
 
@@ -63,10 +78,18 @@ impl fmt::Display for Cause {
         match self {
             Self::None => Ok(()),
             Self::Text(text) => f.write_str(text),
-            Self::Error(text, errno) => match errno.as_str() {
-                "E?" => write!(f, "{text} (error {})", errno.get()),
-                name => write!(f, "{text} ({name})"),
-            },
+            Self::Error(text, errno) => {
+                f.write_str(text)?;
+                write_errno(f, *errno)
+            }
+            Self::Refused(errno, own) => {
+                let words = Reason::told(*errno).as_str();
+                f.write_str(words)?;
+                if !own.is_empty() && *own != words {
+                    write!(f, ": {own}")?;
+                }
+                write_errno(f, *errno)
+            }
             Self::User(KERNEL) => f.write_str("by a module of the kernel"),
             Self::User(uid) => write!(f, "by user {uid}"),
         }

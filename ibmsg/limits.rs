@@ -6,7 +6,7 @@
 //! A channel is charged for everything that may ever wait in it when it is made: what it promises to the
 //! other side must be there. The memory itself is allocated when messages come.
 
-use ibmsg_proto::refused::reasons;
+use ibmsg_proto::refused::Reason;
 use kernel::{
     new_spinlock_irq,
     prelude::*,
@@ -52,11 +52,11 @@ impl Denied {
         }
     }
 
-    /// What a channel counts as that it does not allow.
-    pub(crate) const fn reason(self) -> usize {
+    /// The reason for the other end, and what a channel counts as that it does not allow.
+    pub(crate) const fn reason(self) -> Reason {
         match self {
-            Self::NoMemory => reasons::MEMORY,
-            _ => reasons::LIMIT,
+            Self::All | Self::NoMemory => Reason::Memory,
+            _ => Reason::Limit,
         }
     }
 }
@@ -115,13 +115,15 @@ impl Account {
         f(&mut self.used.lock());
     }
 
-    /// A channel was refused, for one of [`reasons`].
+    /// A channel was refused.
     ///
     /// # Context
     ///
     /// *any*
-    pub(crate) fn refuse(&self, reason: usize) {
-        self.used.lock().refuse(reason);
+    pub(crate) fn refuse(&self, reason: Reason) {
+        if let Some(counter) = reason.counter() {
+            self.used.lock().refuse(counter);
+        }
     }
 }
 
@@ -129,7 +131,7 @@ impl Account {
 pub(crate) type Accounts = [Option<(Arc<Account>, Denied)>; 3];
 
 /// A channel was refused that would have counted for `accounts`.
-pub(crate) fn refuse(accounts: &Accounts, reason: usize) {
+pub(crate) fn refuse(accounts: &Accounts, reason: Reason) {
     for (account, _) in accounts.iter().flatten() {
         account.refuse(reason);
     }
@@ -276,7 +278,7 @@ impl Charge {
     /// # Context
     ///
     /// *any*
-    pub(crate) fn refuse(&self, reason: usize) {
+    pub(crate) fn refuse(&self, reason: Reason) {
         for counted in self.counted.iter().flatten() {
             counted.account.refuse(reason);
         }
@@ -339,6 +341,21 @@ mod tests {
             None,
         ];
         Ok((portal, host, both))
+    }
+
+    /// A channel that a limit does not allow counts for the same reason at both ends.
+    #[test]
+    fn the_other_end_learns_the_reason() {
+        use Denied::*;
+        for denied in [User, All, Portal, Session, Host, Owner, NoMemory] {
+            let errno = match Error::from(denied) {
+                // The other end's program may ask again; nothing waits for memory.
+                ENOMEM => ENOBUFS,
+                errno => errno,
+            };
+            let told = Reason::told(ibtrs_core::convert::errno(errno));
+            assert_eq!(told, denied.reason());
+        }
     }
 
     #[test]

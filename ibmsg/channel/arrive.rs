@@ -18,7 +18,7 @@ use ibmsg_proto::{
         Arrival,
         ArrivalError, //
     },
-    refused,
+    refused::Reason,
     send::AckError,
     wire::{
         Accept,
@@ -248,13 +248,8 @@ impl Chan {
         data: &[u8],
     ) -> Result<(), Fault> {
         if self.proto.rejected(conn, moves)? {
-            if let Some(reason) = refused::told(reason) {
-                self.count_refusal(reason);
-            }
-            self.ends_for(
-                What::Refused,
-                history::Cause::Error("by the other end", reason),
-            );
+            self.count_refusal(Reason::told(reason));
+            self.ends_for(What::Refused, history::Cause::Refused(reason, ""));
             self.begun = Begun::Refused(reason);
             self.answer = Body::within(core::mem::take(&mut self.place), data);
             self.owes_closed = true;

@@ -24,7 +24,6 @@ use ibmsg_proto::{
     },
     Seq, //
 };
-use ibtrs_core::convert;
 use ibtrs_proto::Errno;
 use kernel::{
     prelude::*,
@@ -402,7 +401,7 @@ impl Side {
         if let Some(chan) = state.chans.get_mut(&open.channel) {
             // The client has forgotten the channel, and begins another one with its number.
             if chan.proto.peer_has_ended() || chan.proto.is_over() {
-                return Self::refuse(state, from, open, EADDRNOTAVAIL);
+                return self.refuse(state, from, open, Why::Number, now);
             }
             chan.open_again(from, open)?;
             self.attend(state, open.channel, now);
@@ -413,18 +412,7 @@ impl Side {
                 self.attend(state, open.channel, now);
                 Ok(())
             }
-            Err(why) => {
-                // Without memory for the answer, the record comes again: it counts once.
-                Self::refuse(state, from, open, why.into())?;
-                if let Ok(portal) = Name::new(open.portal.as_str().as_bytes()) {
-                    self.count_refusal(&portal, why);
-                    state.refusals.note(&self.0.log_limits, portal, why, now);
-                    state
-                        .history
-                        .record(What::Refused, portal, open.channel, why.cause());
-                }
-                Ok(())
-            }
+            Err(why) => self.refuse(state, from, open, why, now),
         }
     }
 
@@ -440,9 +428,24 @@ impl Side {
     }
 
     /// Refuses a channel, of which nothing is kept.
-    fn refuse(state: &mut State, from: Conn, open: &Open<'_>, reason: Error) -> Result<(), Fault> {
-        let answer = Answer::Refused(open.channel, open.moves, convert::errno(reason));
-        Self::answers(state, from, answer)
+    fn refuse(
+        &self,
+        state: &mut State,
+        from: Conn,
+        open: &Open<'_>,
+        why: Why,
+        now: u64,
+    ) -> Result<(), Fault> {
+        // Without memory for the answer, the record comes again: it counts once.
+        let answer = Answer::Refused(open.channel, open.moves, why.errno());
+        Self::answers(state, from, answer)?;
+        if let Ok(portal) = Name::new(open.portal.as_str().as_bytes()) {
+            self.count_refusal(&portal, why);
+            state.refusals.note(&self.0.log_limits, portal, why, now);
+            let (id, cause) = (open.channel, why.cause());
+            state.history.record(What::Refused, portal, id, cause);
+        }
+        Ok(())
     }
 
     fn answers(state: &mut State, to: Conn, answer: Answer) -> Result<(), Fault> {

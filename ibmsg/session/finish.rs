@@ -31,7 +31,7 @@ impl Side {
         }
         if chan.has_program {
             chan.close_for(Errno::ESHUTDOWN);
-        } else if chan.reject(Errno::ESHUTDOWN, KVec::new(), "its session is being closed") {
+        } else if chan.reject(Errno::ESHUTDOWN, KVec::new(), "") {
             let portal = chan.portal;
             self.withdraw(id, &portal);
         }

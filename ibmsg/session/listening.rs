@@ -3,7 +3,7 @@
 //! What other modules do with the channels of a session, and the answers of all owners of portals.
 
 use core::mem::MaybeUninit;
-use ibmsg_proto::refused::reasons;
+use ibmsg_proto::refused::Reason;
 use ibtrs_core::convert;
 use kernel::{
     alloc::Flags,
@@ -116,16 +116,16 @@ impl End {
 
     /// It refuses. Returns whether it still can.
     pub(crate) fn reject(&self, reason: Error, data: KVec<u8>) -> bool {
-        self.refuse(reason, data, (reasons::PROGRAM, "by the portal's program"))
+        self.refuse(reason, data, (Reason::Program, Reason::Program.as_str()))
     }
 
     /// It is closed before it has answered.
     pub(crate) fn unbound(&self) {
-        let why = (reasons::UNBOUND, "the portal was closed");
+        let why = (Reason::Unbound, "the portal was closed");
         let _ = self.refuse(ENOENT, KVec::new(), why);
     }
 
-    fn refuse(&self, errno: Error, data: KVec<u8>, (reason, why): (usize, &'static str)) -> bool {
+    fn refuse(&self, errno: Error, data: KVec<u8>, (reason, why): (Reason, &'static str)) -> bool {
         let errno = convert::errno(errno);
         let rejected = self.side.change(self.id, |chan| {
             let is_rejected = self.is(chan) && chan.reject(errno, data, why);

@@ -11,13 +11,15 @@ use ibmsg_proto::{
         Peer,
         Refusal, //
     },
-    refused::reasons, //
+    refused::Reason, //
 };
-use ibtrs_core::convert;
-use ibtrs_proto::audit::{
-    Single,
-    Together,
-    Trust, //
+use ibtrs_proto::{
+    audit::{
+        Single,
+        Together,
+        Trust, //
+    },
+    Errno, //
 };
 use kernel::{
     new_spinlock_irq,
@@ -48,35 +50,51 @@ pub(super) enum Why {
     Backlog,
     /// The session has as many channels as there may be.
     Session,
+    /// The program of an old channel has not closed it, and the client uses its number again.
+    Number,
     NoMemory,
 }
 
 impl Why {
-    fn as_str(self) -> &'static str {
+    /// What only this end knows; empty if the reason says it all.
+    const fn detail(self) -> &'static str {
         match self {
             Self::Rule(refusal) => refusal.as_str(),
             Self::Limit(denied) => denied.as_str(),
-            Self::NoPortal => "no program has bound it",
-            Self::Backlog => "its backlog is full",
             Self::Session => "the session has 65536 channels",
             Self::NoMemory => "out of memory",
+            Self::NoPortal | Self::Backlog | Self::Number => "",
         }
     }
 
-    /// What the channel counts as.
-    pub(super) const fn reason(self) -> usize {
-        match self {
-            Self::Rule(_) => reasons::RULE,
-            Self::Limit(denied) => denied.reason(),
-            Self::NoPortal => reasons::UNBOUND,
-            Self::Backlog => reasons::BACKLOG,
-            Self::Session | Self::NoMemory => reasons::MEMORY,
+    /// For the log.
+    fn as_str(self) -> &'static str {
+        match self.detail() {
+            "" => self.reason().as_str(),
+            detail => detail,
         }
+    }
+
+    /// The reason for the other end, and what the channel counts as.
+    pub(super) const fn reason(self) -> Reason {
+        match self {
+            Self::Rule(_) => Reason::Rule,
+            Self::Limit(denied) => denied.reason(),
+            Self::NoPortal => Reason::Unbound,
+            Self::Backlog => Reason::Backlog,
+            Self::Number => Reason::Number,
+            Self::Session | Self::NoMemory => Reason::Memory,
+        }
+    }
+
+    /// For the other end.
+    pub(super) fn errno(self) -> Errno {
+        self.reason().errno().unwrap_or(Errno::EIO)
     }
 
     /// For the events of the session.
     pub(super) fn cause(self) -> Cause {
-        Cause::Error(self.as_str(), convert::errno(self.into()))
+        Cause::Refused(self.errno(), self.detail())
     }
 }
 
@@ -89,22 +107,6 @@ impl From<Refusal> for Why {
 impl From<Denied> for Why {
     fn from(denied: Denied) -> Self {
         Self::Limit(denied)
-    }
-}
-
-impl From<Why> for Error {
-    fn from(why: Why) -> Self {
-        match why {
-            Why::Rule(refusal) => convert::error(refusal.errno()),
-            Why::Limit(denied) => match Self::from(denied) {
-                // The program may ask again; nothing waits for memory.
-                ENOMEM => ENOBUFS,
-                error => error,
-            },
-            Why::NoPortal => ENOENT,
-            Why::Backlog => EAGAIN,
-            Why::Session | Why::NoMemory => ENOBUFS,
-        }
     }
 }
 
@@ -125,8 +127,7 @@ impl Lines {
             if line.left_out > 0 {
                 pr_info!("{}: lines left out: {}\n", side.name(), line.left_out);
             }
-            let error = convert::errno(line.why.into());
-            let (why, error) = (line.why.as_str(), error.as_str());
+            let (why, error) = (line.why.as_str(), line.why.errno().as_str());
             pr_info!(
                 "{}: portal {}: channel refused: {} ({})\n",
                 side.name(),

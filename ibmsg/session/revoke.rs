@@ -4,7 +4,7 @@
 
 use ibmsg_proto::{
     access::Refusal,
-    refused::reasons, //
+    refused::Reason, //
 };
 use kernel::prelude::*;
 
@@ -72,7 +72,7 @@ impl Side {
             if !chan.reject(why.errno(), KVec::new(), why.as_str()) {
                 return None;
             }
-            chan.count_refusal(reasons::RULE);
+            chan.count_refusal(Reason::Rule);
             let portal = chan.portal;
             self.withdraw(id, &portal);
             self.done(state, id);

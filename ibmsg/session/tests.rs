@@ -866,6 +866,12 @@ fn numbers(queue: &Arc<Queue>) -> Result {
     ensure!(id == 1);
     let refused = world.sides[0].answer(1).and_then(|answer| answer.refused);
     ensure!(refused == u16::try_from(EADDRNOTAVAIL.to_errno().unsigned_abs()).ok());
+    // Both ends tell their operators the same.
+    let cause = crate::history::Cause::Refused(Errno::EADDRNOTAVAIL, "");
+    for side in &world.sides {
+        let state = side.0.state.lock();
+        ensure!(state.history.all().any(|entry| entry.event.cause == cause));
+    }
     // The answer has ended what the client had.
     world.sides[0].release(1);
     world.run()?;

@@ -8,6 +8,7 @@ use crate::history::{
     OfPortals, //
 };
 use ibmsg_proto::history::What;
+use kernel::str::CString;
 
 /// What has happened, how often, and why: channels first, then refusals, the latest first.
 fn events(side: &Side) -> Result<KVVec<(What, u32, Cause)>> {
@@ -79,13 +80,9 @@ pub(super) fn flood(queue: &Arc<Queue>) -> Result {
         (
             What::Refused,
             1,
-            Cause::Error("by the portal's program", Errno::EPERM),
+            Cause::Refused(Errno::EPERM, "by the portal's program"),
         ),
-        (
-            What::Refused,
-            1,
-            Cause::Error("no program has bound it", Errno::ENOENT),
-        ),
+        (What::Refused, 1, Cause::Refused(Errno::ENOENT, "")),
     ];
     let found = events(&world.sides[1])?;
     let channels = [
@@ -95,8 +92,17 @@ pub(super) fn flood(queue: &Arc<Queue>) -> Result {
     ensure!(found[..2] == channels && found[2..] == refusals);
     let found = events(&world.sides[0])?;
     ensure!(found[..2] == channels && found.len() == 4);
-    let errors = [Errno::EPERM, Errno::ENOENT].map(|errno| Cause::Error("by the other end", errno));
+    let errors = [Errno::EPERM, Errno::ENOENT].map(|errno| Cause::Refused(errno, ""));
     ensure!(found[2].2 == errors[0] && found[3].2 == errors[1]);
+    // Both ends say the same.
+    let said = |cause: &Cause| CString::try_from_fmt(fmt!("{}", *cause));
+    for (own, other) in refusals.iter().zip(errors) {
+        ensure!(said(&own.2)?.to_bytes() == said(&other)?.to_bytes());
+    }
+    // A program may choose the errno of a rule; its own end knows better.
+    let cause = Cause::Refused(Errno::EACCES, "by the portal's program");
+    let words = b"the client is not allowed: by the portal's program (EACCES)";
+    ensure!(said(&cause)?.to_bytes() == words);
     // Of a session that ends, too.
     world.sides[1].close();
     let lost = Cause::Error("the other machine no longer has it", Errno::ECONNABORTED);

@@ -59,6 +59,7 @@ fn known(doing: Doing, errno: Errno) -> Option<&'static str> {
         (Connect, Errno::NODEV) => "there is no such session",
         (Connect, Errno::ACCESS) => "this user may not open channels over that session",
         (Refused, Errno::ACCESS) => "the portal's program, or a rule for the portal, does not let this machine in",
+        (Refused, Errno::SHUTDOWN) => "the session was closed while the program waited",
         (Closed, Errno::ACCESS) => "a rule for the portal does not let the client's machine in any more",
         (Connect, Errno::TIMEDOUT) => "the portal has not answered in time",
         (Connect, Errno::INTR) => "a signal came before the portal's answer",
@@ -187,6 +188,8 @@ mod tests {
             ("ECONNRESET", Errno::CONNRESET),
             ("ECONNABORTED", Errno::CONNABORTED),
             ("EADDRNOTAVAIL", Errno::ADDRNOTAVAIL),
+            ("EACCES", Errno::ACCESS),
+            ("ESHUTDOWN", Errno::SHUTDOWN),
         ];
         for (title, doing) in [
             ("| errno of `IBMSG_IOC_CONNECT` |", Doing::Connect),

@@ -109,8 +109,8 @@ def test_portals_and_channels_leave_a_trace(pair, stack):
         ("nowhere", "refused", "no program has bound it (ENOENT)", 1), ("kv", "closed", OPENER, 1),
         ("kv", "unbound", "by user 0", 1)]
     assert without_moves(client) == [
-        ("kv", "opened", None, 1), ("kv", "refused", "by the other end (EPERM)", 1),
-        ("nowhere", "refused", "by the other end (ENOENT)", 1), ("kv", "closed", OPENER, 1)]
+        ("kv", "opened", None, 1), ("kv", "refused", f"{PORTAL} (EPERM)", 1),
+        ("nowhere", "refused", "no program has bound it (ENOENT)", 1), ("kv", "closed", OPENER, 1)]
     assert any(event[1] == "moved" for event in of_channels(server))
     # Times, sides and sessions; tables; one portal, one session.
     events = server.json("events")["events"]

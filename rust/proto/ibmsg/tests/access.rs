@@ -3,7 +3,7 @@
 //! The operator's lists and rules, and the limits of portals, sessions and hosts.
 
 use ibmsg_proto::access::*;
-use ibmsg_proto::refused::{reasons, told};
+use ibmsg_proto::refused::reasons;
 use ibmsg_proto::wire::PortalName;
 use ibtrs_proto::Errno;
 use proptest::prelude::*;
@@ -172,20 +172,4 @@ fn refused_channels_are_counted_by_reason() {
     assert!(names.iter().all(|name| name.starts_with("refused_")));
     names.dedup();
     assert_eq!(names.len(), reasons::ALL.len());
-}
-
-#[test]
-fn the_other_end_tells_the_reason_by_its_errno() {
-    for (errno, reason) in [
-        (Refusal::Host.errno(), Some(reasons::RULE)),
-        (Errno::EDQUOT, Some(reasons::LIMIT)),
-        (Errno::EAGAIN, Some(reasons::BACKLOG)),
-        (Errno::ENOENT, Some(reasons::UNBOUND)),
-        (Errno::ENOBUFS, Some(reasons::MEMORY)),
-        (Errno::EPERM, Some(reasons::PROGRAM)),
-        (Errno::EREMCHG, Some(reasons::PROGRAM)),
-        (Errno::ESHUTDOWN, None),
-    ] {
-        assert_eq!(told(errno), reason, "{errno:?}");
-    }
 }

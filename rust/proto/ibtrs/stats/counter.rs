@@ -78,13 +78,13 @@ macro_rules! message_refusal_counters {
             RULE = c"refused_rule", Count, "0.1.0",
                 "Channels that a rule of the operator does not allow, or that a client without a key has asked for";
             LIMIT = c"refused_limit", Count, "0.1.0",
-                "Channels that a limit of channels or memory does not allow";
+                "Channels that a limit of the portal, its user, its session or its host does not allow";
             BACKLOG = c"refused_backlog", Count, "0.1.0",
                 "Channels refused because too many offers waited at the portal";
             UNBOUND = c"refused_unbound", Count, "0.1.0",
                 "Channels refused because no program had bound the portal, or it was closed before it answered";
             MEMORY = c"refused_memory", Count, "0.1.0",
-                "Channels refused for want of memory, or because the session has as many as there may be";
+                "Channels refused for want of memory, by total_mib, or because the session has as many as there may be";
             PROGRAM = c"refused_program", Count, "0.1.0",
                 "Channels refused by the program or module that has bound the portal";
         }
