@@ -11,7 +11,12 @@ PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
 # What names a machine, a card or a disk, or is secret; each by what is left of it.
 SECRETS = ((re.compile(r"\b[0-9a-f]{64}\b"), "[key]"),
            (re.compile(r"\bibtrs-(key|token)-\S+"), "[key]"),
+           # As udev, sysfs, NVMe and SCSI write them: wwn-0x..., eui..., naa..., 3600..., nvme.VENDOR-SERIAL-MODEL-..., t10....
            (re.compile(r"\b(wwn-|naa\.|eui\.|nvme\.)?0x[0-9a-f]{16,32}\b", re.I), "[serial]"),
+           (re.compile(r"\b(wwn|naa|eui|scsi|uuid)[-._:=]+[0-9a-f]{16,33}(?![0-9a-z])", re.I), "[serial]"),
+           (re.compile(r"\bnvme\.[0-9a-f]{4}-[0-9a-f-]+(?![0-9a-z])", re.I), "[serial]"),
+           (re.compile(r"\bt10\..+", re.I), "[serial]"),
+           (re.compile(r"\b[0-9a-f]{32,33}\b", re.I), "[serial]"),
            (re.compile(r"/dev/disk/by-\S+"), "[disk]"),
            (re.compile(r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b", re.I), "[uuid]"),
            (re.compile(r"\b[0-9a-f]{4}(:[0-9a-f]{4}){3}\b", re.I), "[guid]"))

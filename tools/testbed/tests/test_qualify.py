@@ -328,6 +328,23 @@ def test_nothing_in_the_document_says_whose_machines_they_were(tmp_path):
         results.load({"schema": 99})
 
 
+@pytest.mark.parametrize("identifier", [
+    "eui.0025388b710116f5", "EUI.0025388B710116F50000000000000001", "naa.5000c500a1b2c3d4", "naa.6001405a1b2c3d4e5f60718293a4b5c6",
+    "nvme-eui.0025388b710116f5", "wwn-0x5000c500a1b2c3d4", "wwn-5000c500a1b2c3d4", "0x5000c500a1b2c3d4", "scsi-36001405a1b2c3d4e",
+    "36001405a1b2c3d4e5f60718293a4b5c6", "nvme.1b36-31323334-51454d55-00000001", "uuid.0025388b710116f50025388b710116f5",
+    "nqn.2014-08.org.nvmexpress:uuid:01234567-89ab-cdef-0123-456789abcdef", "t10.ATA     QEMU HARDDISK    QM00001"])
+@pytest.mark.parametrize("keep_names", [False, True])
+def test_no_identifier_of_a_disk_is_left(identifier, keep_names):
+    left = Scrub({}, keep_names).text(f"wrong byte of {identifier}, see there\nnext line 12")
+    serial = identifier.rpartition(".")[2].rpartition("-")[2].rpartition(":")[2].split()[-1]
+    assert serial not in left and left.startswith("wrong byte of ") and left.endswith("\nnext line 12"), left
+
+
+def test_words_that_look_like_identifiers_stay():
+    for text in ("uuid: none", "scsi-mq of naa", "nvme.core and nvme0n1", "version 0123456789abcdef0123", "eui.12", "build 7.3.4-12"):
+        assert Scrub({}).text(text) == text
+
+
 def test_a_report_is_made_of_the_document():
     outcome = Outcome("now", "0.1.0", steps=[
         Step("failover", "port | down", PASSED, 1, "fine",
