@@ -2,6 +2,7 @@
 """The command line of `make qualify`; see Documentation/qualify.md."""
 
 import contextlib
+import os
 import signal
 import sys
 import tempfile
@@ -13,6 +14,7 @@ from . import parts, report, results
 from .machine import Failed, Machine, Unreachable, transport
 from .options import Options
 from .run import Refused, Run
+from .terminal import complain, say
 
 PASSED, FAILED, REFUSED = 0, 1, 2
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -27,16 +29,22 @@ class Interrupted(Exception):
 
 
 def _interrupt(number: int, _frame) -> None:
+    # From here on the run takes back what it has made: a second signal must not end that.
+    _on_signals(_still_cleaning)
     raise Interrupted(number)
 
 
 def _still_cleaning(_number: int, _frame) -> None:
-    print("==> cleaning up; what cannot be taken back now, CLEAN=yes takes back later", file=sys.stderr, flush=True)
+    # print() may be the very function that was interrupted, and the terminal may be gone.
+    with contextlib.suppress(OSError):
+        os.write(sys.__stderr__.fileno(), b"==> cleaning up; what cannot be taken back now, CLEAN=yes takes back later\n")
 
 
 def _on_signals(handler) -> None:
+    """Signals that are ignored stay so: those who start a run with `nohup` mean it."""
     for number in SIGNALS:
-        signal.signal(number, handler)
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, handler)
 
 
 def _end(run: Run) -> int:
@@ -44,24 +52,23 @@ def _end(run: Run) -> int:
     _on_signals(_still_cleaning)
     left = run.clean()
     for line in left:
-        print(f"error: could not be taken back: {line}", file=sys.stderr)
+        complain(f"error: could not be taken back: {line}")
     if left:
-        print("==> CLEAN=yes tries that again; what is left is recorded in /run/ibnbd-qualify/undo there", file=sys.stderr)
+        complain("==> CLEAN=yes tries that again; what is left is recorded in /run/ibnbd-qualify/undo there")
     return FAILED if left else PASSED
 
 
 def _refuse(reasons: list[str]) -> int:
     for reason in reasons:
-        print(f"error: {reason}", file=sys.stderr)
-    print("==> nothing was changed on either machine", file=sys.stderr)
+        complain(f"error: {reason}")
+    complain("==> nothing was changed on either machine")
     return REFUSED
 
 
 def _scrub(options: Options, run: Run) -> results.Scrub:
     names = {machine.host.rpartition("@")[2]: machine.name for machine in run.machines}
     names |= {facts.text("host"): name for name, facts in run.facts.items()}
-    if options.disk:
-        names[options.disk] = "[disk]"
+    names |= {disk: "[disk]" for disk in (options.disk, run.named) if disk}
     return results.Scrub(names, options.names)
 
 
@@ -69,27 +76,36 @@ def _report(options: Options, run: Run) -> None:
     folder = options.folder
     document = results.save(run.outcome, _scrub(options, run), folder / "qualify.json")
     (folder / "qualify.html").write_text(report.page(results.load(document)))
-    print(f"==> {folder / 'qualify.html'}, {folder / 'qualify.json'}")
+    say(f"==> {folder / 'qualify.html'}, {folder / 'qualify.json'}")
+
+
+def _begin(run: Run) -> None:
+    """A signal waits until it is known on which machines there is a record: those are cleaned up."""
+    waiting: list[int] = []
+    _on_signals(lambda number, _frame: waiting.append(number))
+    run.begin()
+    _on_signals(_interrupt)
+    if waiting:
+        _interrupt(waiting[0], None)
 
 
 def _try(options: Options, run: Run) -> int:
     run.outcome.began = time.strftime("%Y-%m-%d %H:%M", time.gmtime())
     began, number, status = time.monotonic(), 0, PASSED
-    _on_signals(_interrupt)
     try:
-        run.begin()
+        _begin(run)
         parts.everything(run)
     except Interrupted as error:
-        print(f"==> {error}: cleaning up", file=sys.stderr, flush=True)
+        complain(f"==> {error}: cleaning up")
         run.outcome.interrupted, number = True, error.number
     except Failed as error:
-        print(f"error: {error}", file=sys.stderr)
+        complain(f"error: {error}")
         status = FAILED
     finally:
         cleaned = _end(run)
     run.outcome.seconds = round(time.monotonic() - began, 1)
     _report(options, run)
-    print(f"==> {report.verdict(run.outcome)}")
+    say(f"==> {report.verdict(run.outcome)}")
     if number:
         return 128 + number
     return max(status, cleaned, PASSED if run.outcome.passed else FAILED)
@@ -101,11 +117,11 @@ def _with_machines(options: Options, run: Run) -> int:
         return _end(run)
     run.look()
     for warning in run.outcome.warnings:
-        print(f"warning: {warning}")
+        say(f"warning: {warning}")
     if options.dry_run:
-        print("\n".join(run.plan.lines()))
+        say("\n".join(run.plan.lines()))
         return PASSED
-    print(f"==> {len(run.plan.steps)} steps, about {run.plan.seconds / 60:.0f} min on hardware", flush=True)
+    say(f"==> {len(run.plan.steps)} steps, about {run.plan.seconds / 60:.0f} min on hardware")
     return _try(options, run)
 
 
@@ -131,5 +147,4 @@ def main(words: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(BrokenPipeError):
-        sys.exit(main(sys.argv[1:]))
+    sys.exit(main(sys.argv[1:]))

@@ -16,6 +16,7 @@ from .options import Options
 from .plan import Plan
 from .probe import Facts
 from .results import FAILED, PASSED, SKIPPED, Outcome, Step
+from .terminal import say
 from .undo import Change
 
 # Seconds for all paths to be connected.
@@ -57,9 +58,6 @@ class Run:
 
     def machine(self, side: str) -> Machine:
         return self.server if side == "server" else self.client
-
-    def say(self, text: str) -> None:
-        print(text, flush=True)
 
     # Before anything is changed.
 
@@ -163,9 +161,9 @@ class Run:
             step.status, step.said = FAILED, str(error) or type(error).__name__
         step.seconds = round(time.monotonic() - began, 1)
         self.outcome.steps.append(step)
-        self.say(self.plan.progress(step))
+        say(self.plan.progress(step))
         if step.status == FAILED:
-            self.say("    " + step.said.replace("\n", "\n    "))
+            say("    " + step.said.replace("\n", "\n    "))
 
     def set_up(self) -> None:
         text = self.server.run("ibnbd key new").text

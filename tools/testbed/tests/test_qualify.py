@@ -406,12 +406,13 @@ class Answering(machine.Machine):
         return ""
 
 
-def whole(tmp_path, monkeypatch, other=lambda name, command: None, **more):
+def whole(tmp_path, monkeypatch, other=lambda name, command: None, real_signals=False, **more):
     monkeypatch.setattr("time.sleep", lambda _seconds: None)
     monkeypatch.setattr(failover, "observe", lambda run, cause, step: None)
     machines = {name: Answering(name, other) for name in ("server", "client")}
     monkeypatch.setattr(command, "Machine", lambda name, host, words: machines[name])
-    monkeypatch.setattr(command, "_on_signals", lambda handler: None)
+    if not real_signals:
+        monkeypatch.setattr(command, "_on_signals", lambda handler: None)
     words = {"server": "s", "client": "c", "short": "yes", "folder": tmp_path, **more}
     status = command.main([word for name, value in words.items() for word in (f"--{name}", str(value))])
     return status, machines
@@ -474,6 +475,63 @@ def test_an_interrupted_run_is_cleaned_up(tmp_path, monkeypatch):
     assert status == 130 and json.loads((tmp_path / "qualify.json").read_text())["interrupted"]
     for one in machines.values():
         assert one.said[-2:].count(undo.clean()) == 1
+
+
+@pytest.fixture
+def signals():
+    """As they were."""
+    before = {number: signal.getsignal(number) for number in command.SIGNALS}
+    yield lambda number: os.kill(os.getpid(), number)
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def test_further_signals_do_not_end_cleaning_up(tmp_path, monkeypatch, capfd, signals):
+    """The first one comes while a path is away; others while that comes back, and while all is taken back."""
+    sent = []
+
+    def other(name, said):
+        if said == undo.clean(urgent_only=True) or "blkdiscard" in said and "command -v" not in said:
+            sent.append(name)
+            for number in (command.SIGNALS if len(sent) > 1 else [signal.SIGHUP]):
+                signals(number)
+        return None
+    status, machines = whole(tmp_path, monkeypatch, other, real_signals=True)
+    assert status == 128 + signal.SIGHUP and len(sent) == 3
+    assert json.loads((tmp_path / "qualify.json").read_text())["interrupted"]
+    for one in machines.values():
+        assert undo.clean() in one.said[-2:]
+    assert capfd.readouterr().err.count("==> cleaning up; what cannot") == 2 * len(command.SIGNALS)
+
+
+def test_a_signal_while_the_record_is_made_waits_for_it(tmp_path, monkeypatch, signals):
+    def other(name, said):
+        if said == undo.begin() and name == "server":
+            signals(signal.SIGINT)
+        return None
+    status, machines = whole(tmp_path, monkeypatch, other, real_signals=True)
+    assert status == 130
+    for one in machines.values():
+        assert undo.begin() in one.said and undo.clean() in one.said[-2:]
+
+
+def test_signals_that_are_ignored_stay_ignored(signals):
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    command._on_signals(command._interrupt)
+    signals(signal.SIGHUP)
+    with pytest.raises(command.Interrupted):
+        signals(signal.SIGTERM)
+
+
+def test_a_terminal_that_is_gone_does_not_end_a_run(tmp_path):
+    """As when `make qualify | less` is left."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    text = "import sys; from qualify import terminal; terminal.say('x'); terminal.complain('y'); open(sys.argv[1], 'w')"
+    subprocess.run(["python3", "-c", text, str(tmp_path / "done")], stdout=writer, stderr=writer, timeout=60, check=False,
+                   env=os.environ | {"PYTHONPATH": os.path.dirname(os.path.dirname(command.__file__))})
+    os.close(writer)
+    assert (tmp_path / "done").exists()
 
 
 def test_the_record_of_another_run_is_left_alone(tmp_path, monkeypatch):
