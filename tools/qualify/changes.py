@@ -4,19 +4,30 @@
 import shlex
 
 from .links import Link
-from .probe import Facts
-from .undo import FOLDER, Change, end_programs
+from .undo import FOLDER, Change, end_programs, loaded
 
 # The session, its host and its key; the exports.
 SESSION = "ibnbd-qualify"
 DATA, NULL, NAMED = "ibnbd-qualify-data", "ibnbd-qualify-null", "ibnbd-qualify-disk"
+OWN = frozenset((SESSION, DATA, NULL, NAMED))
 IMAGE = "/dev/shm/ibnbd-qualify.img"
 NULL_DISK = "nullbqualify"
 NULL_MIB = 1024
 # Modules that a run may load, in an order in which they can be unloaded.
-LOADED = ("ibnbd_client", "ibnbd_server", "ibtrs_client", "ibtrs_server", "ibtrs_core", "nvme_rdma", "nvme_fabrics",
-          "nvmet_rdma", "nvmet", "rnbd_client", "rnbd_server", "rtrs_client", "rtrs_server", "rtrs_core", "null_blk", "loop",
-          "nf_tables", "nfnetlink")
+CLIENT, SERVER = ("ibnbd_client", "ibtrs_client", "ibtrs_core"), ("ibnbd_server", "ibtrs_server", "ibtrs_core")
+NVME_CLIENT, NVME_SERVER = ("nvme_rdma", "nvme_fabrics", "nvme_core"), ("nvmet_rdma", "nvmet", "nvme_core")
+RNBD_CLIENT, RNBD_SERVER = ("rnbd_client", "rtrs_client", "rtrs_core"), ("rnbd_server", "rtrs_server", "rtrs_core")
+LOADED = tuple(dict.fromkeys([*CLIENT[:-1], *SERVER, *NVME_CLIENT[:-1], *NVME_SERVER, *RNBD_CLIENT[:-1], *RNBD_SERVER,
+                              "null_blk", "loop"]))
+# Modules that can be unloaded while somebody uses them, each with what is there then. The kernel itself keeps the others.
+_CONFIGURED = " ".join(f"/sys/kernel/config/ibnbd/{kind}/*/" for kind in ("exports", "hosts", "ports"))
+USED = {"ibnbd_client": "/sys/block/ibnbd*", "ibtrs_client": "/sys/class/ibtrs-client/*/paths",
+        "ibnbd_server": f"/sys/class/ibtrs-server/*/paths {_CONFIGURED}",
+        "ibtrs_server": "/sys/class/ibtrs-server/*/paths", "rnbd_client": "/sys/block/rnbd*",
+        "rtrs_client": "/sys/class/rtrs-client/*/paths", "rnbd_server": "/sys/class/rtrs-server/*/paths",
+        "rtrs_server": "/sys/class/rtrs-server/*/paths", "null_blk": "/sys/block/nullb*"}
+# ibtrs_core has the keys.
+NO_KEYS = """ibnbd key list --output json 2> /dev/null | tr -d ' \\n' | grep -q '"keys":\\[\\]'"""
 # Of transports that are measured beside ours: port numbers and names that nobody else uses.
 NVME_PORT, NVME_ID, NQN = 44220, 44220, "nqn.2026-01.ibnbd-qualify"
 RNBD_PORT = 44221
@@ -28,12 +39,14 @@ def tolerant(command: str) -> str:
     return f"{command}; r=$?; [ $r = 0 ] || [ $r = 3 ] || [ $r = 4 ]"
 
 
-def modules(facts: Facts) -> Change:
-    """Loads nothing; unloads at the end what the run has loaded."""
-    new = [name for name in LOADED if name not in facts.words("loaded")]
-    names = " ".join(new)
+def modules(folder: str = FOLDER) -> Change:
+    """Loads nothing; unloads at the end what the run's changes have loaded, but for what others use by then."""
+    used = " ".join(f"{name}) f='{files}' ;;" for name, files in USED.items())
     return Change("modules", "true",
-                  f"for m in {names}; do [ ! -e /sys/module/$m/initstate ] || rmmod $m 2> /dev/null || true; done")
+                  f"used() {{ f=; case $1 in {used} ibtrs_core) {NO_KEYS} || return 0 ;; esac; "
+                  "for e in $f; do [ ! -e $e ] || return 0; done; return 1; }; "
+                  f"for m in {' '.join(LOADED)}; do "
+                  f"! grep -qsx $m {loaded(folder)} || [ ! -e /sys/module/$m ] || used $m || rmmod $m || true; done")
 
 
 def scratch(size_mib: int) -> Change:
@@ -41,7 +54,7 @@ def scratch(size_mib: int) -> Change:
     return Change("scratch disk",
                   f"[ -e /sys/module/loop ] || modprobe loop\ntruncate -s {size_mib}M {IMAGE}\nlosetup --find --show {IMAGE}",
                   f"for l in $(losetup --noheadings --output NAME --associated {IMAGE}); do losetup -d $l || exit 1; done; "
-                  f"rm -f {IMAGE}")
+                  f"rm -f {IMAGE}", loads=("loop",))
 
 
 def null_disk(processors: int) -> Change:
@@ -50,18 +63,21 @@ def null_disk(processors: int) -> Change:
     return Change("null disk",
                   f"[ -e /sys/module/null_blk ] || modprobe null_blk nr_devices=0\nmkdir {folder}\ncd {folder}\n"
                   f"echo {NULL_MIB} > size; echo {processors} > submit_queues; echo 1 > power; echo /dev/{NULL_DISK}",
-                  f"[ ! -d {folder} ] || {{ echo 0 > {folder}/power; rmdir {folder}; }}")
+                  f"[ ! -d {folder} ] || {{ echo 0 > {folder}/power; rmdir {folder}; }}", loads=("null_blk",))
 
 
 def key(side: str) -> Change:
     """The key is on standard input."""
-    return Change("key", f"modprobe ibtrs_core && ibnbd key load {SESSION}", tolerant(f"ibnbd key remove {SESSION}"))
+    return Change("key", f"modprobe ibtrs_core && ibnbd key load {SESSION}", tolerant(f"ibnbd key remove {SESSION}"),
+                  loads=("ibtrs_core",))
 
 
 def host() -> Change:
-    """`ibnbd host remove` would also look for keys in /etc, where there are none of a run."""
+    """`ibnbd host remove` would also look for keys in /etc, where there are none of a run. The module has to be there before
+    what is made in its directory."""
     folder = f"/sys/kernel/config/ibnbd/hosts/{SESSION}"
-    return Change("host", f"ibnbd host add {SESSION}", f"[ ! -d {folder} ] || rmdir {folder}")
+    return Change("host", f"modprobe ibnbd_server && ibnbd host add {SESSION}", f"[ ! -d {folder} ] || rmdir {folder}",
+                  loads=SERVER)
 
 
 def export(name: str, device: str) -> Change:
@@ -78,7 +94,7 @@ def mapped(name: str, links: list[Link]) -> Change:
                   f"ibnbd map {links[0].server.address.ip} {name} --session {SESSION} {paths} --identity none",
                   # A program that was killed uses the disk until its last request has ended.
                   f"for i in 1 2 3 4 5 6 7 8 9 10; do ibnbd unmap {disk} && exit 0; r=$?; [ $r != 3 ] && [ $r != 4 ] || exit 0; "
-                  f"sleep 1; done; ibnbd unmap --force {disk}")
+                  f"sleep 1; done; ibnbd unmap --force {disk}", loads=CLIENT)
 
 
 def load(command: str) -> Change:
@@ -100,7 +116,7 @@ def nvme_export(device: str, address: str, host: str) -> Change:
         f"echo {family} > addr_adrfam; echo rdma > addr_trtype; echo {address} > addr_traddr; echo {NVME_PORT} > addr_trsvcid\n"
         f"ln -s {space} subsystems/{NQN}",
         f"[ ! -d {top} ] || {{ rm -f {port}/subsystems/{NQN} {space}/allowed_hosts/{host}; for d in {port} "
-        f"{space}/namespaces/1 {space} {top}/hosts/{host}; do [ ! -d $d ] || rmdir $d || exit 1; done; }}")
+        f"{space}/namespaces/1 {space} {top}/hosts/{host}; do [ ! -d $d ] || rmdir $d || exit 1; done; }}", loads=NVME_SERVER)
 
 
 def nvme_connect(address: str, host: str) -> Change:
@@ -108,14 +124,17 @@ def nvme_connect(address: str, host: str) -> Change:
     options = (f"transport=rdma,traddr={address},trsvcid={NVME_PORT},nqn={NQN},hostnqn={host},"
                f"hostid={host.rpartition(':')[2]}")
     mine = f"grep -lx {NQN} /sys/class/nvme/*/subsysnqn 2> /dev/null"
+    # Without native multipath, the disk is below its controller.
+    where = f"$(grep -slx {NQN} /sys/class/nvme-subsystem/*/subsysnqn /sys/class/nvme/*/subsysnqn)"
     return Change(
         "nvme",
         f"modprobe nvme-rdma\necho '{options}' > /dev/nvme-fabrics\n"
         "for i in 1 2 3 4 5 6 7 8 9 10; do\n"
-        f"for s in $(grep -lx {NQN} /sys/class/nvme-subsystem/*/subsysnqn); do\n"
+        f"for s in {where}; do\n"
         "for n in $(ls ${s%/subsysnqn} | grep -E '^nvme[0-9]+n[0-9]+$'); do [ ! -b /dev/$n ] || { echo /dev/$n; exit 0; }; "
-        "done; done\nsleep 0.5\ndone\nexit 1",
-        f"for c in $({mine}); do echo 1 > ${{c%/subsysnqn}}/delete_controller; done; true")
+        "done; done\nsleep 0.5\ndone\n"
+        "echo 'the controller is connected, and no disk has appeared: see dmesg' >&2; exit 1",
+        f"for c in $({mine}); do echo 1 > ${{c%/subsysnqn}}/delete_controller; done; true", loads=NVME_CLIENT)
 
 
 def rnbd_export(device: str) -> Change:
@@ -123,8 +142,10 @@ def rnbd_export(device: str) -> Change:
     folder = f"{FOLDER}/rnbd"
     return Change("rnbd server",
                   f"mkdir {folder}\nln -s {device} {folder}/null\n"
+                  f"[ ! -e /sys/module/rnbd_server ] || {{ echo 'others have loaded rnbd_server' >&2; exit 1; }}\n"
                   f"modprobe rnbd_server dev_search_path={folder} port_nr={RNBD_PORT}",
-                  f"[ ! -e /sys/module/rnbd_server ] || rmmod rnbd_server; rm -rf {folder}")
+                  f"! grep -qsx {folder} /sys/module/rnbd_server/parameters/dev_search_path || rmmod rnbd_server || exit 1; "
+                  f"rm -rf {folder}", loads=RNBD_SERVER)
 
 
 def rnbd_map(link: Link) -> Change:
@@ -134,4 +155,5 @@ def rnbd_map(link: Link) -> Change:
     return Change("rnbd client",
                   f"modprobe rnbd_client\necho '{line}' > /sys/class/rnbd-client/ctl/map_device\n"
                   f"for d in $({find}); do d=${{d%/rnbd}}; echo /dev/${{d##*/}}; done | tail -n 1",
-                  f"for d in $({find}); do grep -qx null $d/mapping_path && echo force > $d/unmap_device; done; true")
+                  f"for d in $({find}); do ! grep -qx null $d/mapping_path || echo force > $d/unmap_device; done; true",
+                  loads=RNBD_CLIENT)

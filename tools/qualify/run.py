@@ -128,7 +128,7 @@ class Run:
             machine.run(undo.begin())
             # Not before: what another run has recorded is not ours to take back.
             self.begun.append(machine)
-            self.make(machine, changes.modules(self.facts[machine.name]))
+            self.make(machine, changes.modules())
 
     def clean(self) -> list[str]:
         """Takes back all that is recorded; returns what could not be."""
@@ -177,8 +177,6 @@ class Run:
             if reasons := self.look_at_disk():
                 raise Failed("\n".join(reasons))
             self.devices[NAMED] = self.named
-        # The module has to be there before what is made in its directory.
-        self.server.run("modprobe ibnbd_server")
         self.make(self.server, changes.host())
         for name, device in self.devices.items():
             self.make(self.server, changes.export(name, device))

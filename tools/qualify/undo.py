@@ -27,6 +27,8 @@ class Change:
     do: str
     undo: str
     urgent: bool = False
+    # Modules that it may load.
+    loads: tuple[str, ...] = ()
 
     @property
     def key(self) -> str:
@@ -57,6 +59,20 @@ def drop(change: Change, folder: str = FOLDER) -> str:
             f"mv {folder}/undo.new {folder}/undo")
 
 
+def loaded(folder: str = FOLDER) -> str:
+    """The modules that changes have loaded, one on a line."""
+    return f"{folder}/loaded"
+
+
+def _notes_modules(change: Change, folder: str) -> str:
+    """Has the shell note at its end which modules have come with the change, also if the change fails. Those that were
+    there before are none of the run's, whoever loaded them."""
+    if not change.loads:
+        return ""
+    return (f"new=; for m in {' '.join(change.loads)}; do [ -e /sys/module/$m ] || new=\"$new $m\"; done\n"
+            f"trap 'for m in $new; do [ ! -e /sys/module/$m ] || echo $m >> {loaded(folder)}; done' EXIT\n")
+
+
 def make(change: Change, folder: str = FOLDER) -> str:
     """Records a change, then makes it. The guard of an urgent one knows its run, as a later run may make the
     same change."""
@@ -65,8 +81,8 @@ def make(change: Change, folder: str = FOLDER) -> str:
         late = f'sleep {GUARD_S}; [ "$(cat {folder}/run)" = "$run" ] || exit 0; {take_back(change, folder)}'
         guard = (f"run=$(cat {folder}/run); export run\n"
                  f"setsid sh -c {shlex.quote(late)} > /dev/null 2>&1 < /dev/null 7>&- &\n")
-    return (f"{_alone(folder)}set -e\n[ -d {folder} ] || {{ echo 'the run was cleaned up' >&2; exit 1; }}\nprintf '%s\\n' {shlex.quote(_line(change))} >> {folder}/undo\n{guard}"
-            f"{change.do}")
+    return (f"{_alone(folder)}set -e\n[ -d {folder} ] || {{ echo 'the run was cleaned up' >&2; exit 1; }}\n"
+            f"printf '%s\\n' {shlex.quote(_line(change))} >> {folder}/undo\n{_notes_modules(change, folder)}{guard}{change.do}")
 
 
 def take_back(change: Change, folder: str = FOLDER) -> str:

@@ -183,7 +183,7 @@ def test_a_port_that_went_down_is_as_before():
 
 
 def test_every_undo_is_one_line_and_can_be_run_where_nothing_was_made():
-    made = [changes.modules(facts("server")), changes.scratch(32), changes.null_disk(4), changes.key("server"), changes.host(),
+    made = [changes.modules(), changes.scratch(32), changes.null_disk(4), changes.key("server"), changes.host(),
             changes.export("e", "/dev/x y"), changes.mapped("e", pair()), changes.load("true"),
             changes.nvme_export("/dev/x", "fd00::1", "nqn.h:uuid:1"), changes.nvme_connect("10.0.1.1", "nqn.h:uuid:1"),
             changes.rnbd_export("/dev/x"), changes.rnbd_map(pair()[0])]
@@ -275,6 +275,62 @@ def test_an_urgent_change_is_taken_back_even_if_nobody_asks(record, tmp_path, mo
 def test_a_change_of_several_lines_cannot_be_recorded():
     with pytest.raises(ValueError):
         undo.make(Change("x", "true", "one\ntwo"))
+
+
+# Modules.
+
+@pytest.fixture
+def loads_modules(record, tmp_path, monkeypatch):
+    """A machine whose modules are files; `modprobe` and `rmmod` make and remove them."""
+    folder, sh = record
+    there = tmp_path / "module"
+    there.mkdir()
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name, text in (("modprobe", f"for m; do touch {there}/$m; done"), ("rmmod", f"rm {there}/$1"),
+                       ("ibnbd", "echo '{\n  \"keys\": []\n}'")):
+        (programs / name).write_text(f"#!/bin/sh\n{text}\n")
+        (programs / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+
+    def here(script: str) -> subprocess.CompletedProcess:
+        return sh(script.replace("/sys/module", str(there)).replace("/sys/", f"{tmp_path}/sys/"))
+    assert here(undo.make(changes.modules(folder), folder)).returncode == 0
+    return folder, here, there
+
+
+def names(there) -> set[str]:
+    return {module.name for module in there.iterdir()}
+
+
+def test_modules_that_the_run_has_loaded_are_unloaded(loads_modules):
+    folder, here, there = loads_modules
+    (there / "loop").touch()
+    loads_it = Change("x", "modprobe ibtrs_core ibnbd_client loop other; false", "true", loads=("ibtrs_core", "ibnbd_client", "loop"))
+    assert here(undo.make(loads_it, folder)).returncode == 1
+    assert names(there) == {"ibtrs_core", "ibnbd_client", "loop", "other"}
+    # Others have loaded it after the run had begun, before a change of the run that needs it as well.
+    (there / "null_blk").touch()
+    assert here(undo.make(Change("y", "modprobe null_blk", "true", loads=("null_blk",)), folder)).returncode == 0
+    assert here(undo.clean(folder=folder)).returncode == 0
+    assert names(there) == {"loop", "other", "null_blk"} and not os.path.exists(folder)
+
+
+@pytest.mark.parametrize("module, user", [("ibnbd_client", "block/ibnbd3"), ("ibnbd_server", "class/ibtrs-server/web1/paths"),
+                                          ("ibnbd_server", "kernel/config/ibnbd/exports/d"), ("ibnbd_server", "kernel/config/ibnbd/ports/p"), ("null_blk", "block/nullb0"),
+                                          ("ibtrs_client", "class/ibtrs-client/s/paths")])
+def test_modules_that_others_use_by_the_end_stay(loads_modules, tmp_path, module, user):
+    folder, here, there = loads_modules
+    assert here(undo.make(Change("x", f"modprobe {module} loop", "true", loads=(module, "loop")), folder)).returncode == 0
+    (tmp_path / "sys" / user).mkdir(parents=True)
+    assert here(undo.clean(folder=folder)).returncode == 0 and names(there) == {module}
+
+
+def test_keys_of_others_stay(loads_modules, tmp_path):
+    folder, here, there = loads_modules
+    assert here(undo.make(Change("x", "modprobe ibtrs_core", "true", loads=("ibtrs_core",)), folder)).returncode == 0
+    (tmp_path / "bin" / "ibnbd").write_text("#!/bin/sh\necho '{\"keys\": [{\"id\": \"a\"}]}'\n")
+    assert here(undo.clean(folder=folder)).returncode == 0 and names(there) == {"ibtrs_core"}
 
 
 # ssh.
@@ -487,7 +543,7 @@ def signals():
 
 
 def test_further_signals_do_not_end_cleaning_up(tmp_path, monkeypatch, capfd, signals):
-    """The first one comes while a path is away; others while that comes back, and while all is taken back."""
+    """The first one comes during a step, others while all is taken back."""
     sent = []
 
     def other(name, said):
