@@ -4,8 +4,8 @@
 import shlex
 from dataclasses import dataclass
 
-from . import changes
-from .changes import SESSION
+from . import changes, users
+from .changes import OWN, SESSION
 from .links import Link, in_the_way
 from .probe import OURS, Facts
 from .undo import Change
@@ -43,10 +43,12 @@ def path_closed(link: Link) -> Cause:
         "path closed", f"ibnbd disconnect {SESSION} {link.folder}", "true"), loses="moment")
 
 
-def port_down(facts: Facts, link: Link) -> Cause:
+def port_down(facts: Facts, link: Link, own: int | None = 0) -> Cause:
     side, interface = facts.name, link.end(facts.name).port.interface
     name = f"port down at the {side}"
-    reason = in_the_way(facts, link.end(side))
+    reason = in_the_way(facts, link.end(side), own)
+    if not reason and not facts.said("neighbours"):
+        reason = "`ip neigh` does not say which permanent neighbours it has, which would be lost"
     return Cause(name, side, _down(facts, link), skipped=f"{interface}: {reason}" if reason else "")
 
 
@@ -80,12 +82,12 @@ def drops(interface: str, peer: str) -> Change:
                   urgent=True)
 
 
-def silence(server: Facts, client: Facts, link: Link) -> Cause:
+def silence(server: Facts, client: Facts, link: Link, own: int | None = 0) -> Cause:
     """As a switch that has stopped: both ends lose what comes, and links stay up."""
     skipped = ""
     for facts in (server, client):
         end = link.end(facts.name)
-        reason = in_the_way(facts, end)
+        reason = in_the_way(facts, end, own)
         if not end.port.software:
             reason = "packets of this card do not pass the network stack, so software cannot drop them"
         elif "nft" not in facts.words("programs"):
@@ -99,19 +101,26 @@ def silence(server: Facts, client: Facts, link: Link) -> Cause:
                  also=drops(link.server.port.interface, link.client.address.ip), skipped=skipped)
 
 
-def drained() -> Cause:
+def drained(server: Facts) -> Cause:
     return Cause("server drained", "server", Change(
-        "server drained", "ibnbd drain", changes.tolerant("ibnbd drain --undo"), urgent=True), loses="all")
+        "server drained", "ibnbd drain", changes.tolerant("ibnbd drain --undo"), urgent=True), loses="all",
+        skipped="; ".join(users.of(server, OWN)))
 
 
 def reloaded(server: Facts, exports: dict[str, str]) -> Cause:
     """The server's modules are unloaded in good order, and loaded again."""
     skipped = ""
     loaded = [name for name in OURS["server"][1:] if name in server.words("loaded")]
-    if loaded:
+    if not server.said("loaded"):
+        skipped = "/proc/modules did not say whether others had loaded them"
+    elif loaded:
         skipped = f"{', '.join(loaded)} was loaded before the run, perhaps with parameters that nothing would give back"
-    elif server.items("ports", "ports"):
+    elif (ports := server.items("port list", "ports")) is None:
+        skipped = "`ibnbd port list` does not say whether the server has ports, which would be lost"
+    elif ports:
         skipped = "the server has ports (`ibnbd port list`), which would be lost"
+    else:
+        skipped = "; ".join(users.of(server, OWN))
     names = " ".join(exports)
     again = "; ".join([f"ibnbd host list --output json | grep -q {SESSION} || {changes.host().do}",
                        *(f"ibnbd export list --output json | grep -q {name} || {changes.export(name, device).do}"
@@ -124,8 +133,9 @@ def reloaded(server: Facts, exports: dict[str, str]) -> Cause:
         f"ibnbd drain --undo; modprobe ibnbd_server && {{ {again}; }}", urgent=True), loses="all", skipped=skipped)
 
 
-def all_of(server: Facts, client: Facts, links: list[Link], exports: dict[str, str]) -> list[Cause]:
-    """The last link is the one that is lost: the first one may be the one by which the commands come."""
+def all_of(server: Facts, client: Facts, links: list[Link], exports: dict[str, str], own: int | None = 0) -> list[Cause]:
+    """The last link is the one that is lost: the first one may be the one by which the commands come. `own` is the number
+    of queue pairs that the run itself has at each end."""
     link = links[-1]
-    return [path_drained(link), path_disconnected(link), path_closed(link), port_down(client, link),
-            port_down(server, link), silence(server, client, link), drained(), reloaded(server, exports)]
+    return [path_drained(link), path_disconnected(link), path_closed(link), port_down(client, link, own),
+            port_down(server, link, own), silence(server, client, link, own), drained(server), reloaded(server, exports)]

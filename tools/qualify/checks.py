@@ -29,6 +29,8 @@ def machine(facts: Facts, scratch_mib: int) -> list[str]:
     if facts.text("left"):
         return [f"{name}: another run uses this machine, or has left {FOLDER} there: wait for its end, or run "
                 "`make qualify` with CLEAN=yes, which takes back what is recorded there"]
+    if not facts.whole:
+        return [f"{name}: the machine has not answered all questions: something has ended the command; try again"]
     if facts.text("uid") != "0":
         found.append(f"{name}: the commands do not run as root: use root@{name}, or a user whose `sudo -n` works")
     for program in NEEDED:
@@ -45,27 +47,6 @@ def machine(facts: Facts, scratch_mib: int) -> list[str]:
     if facts.free_mib < scratch_mib + MEMORY_MIB:
         found.append(f"{name}: {facts.free_mib} MiB of memory are free, and the run needs {scratch_mib + MEMORY_MIB}: "
                      "use a machine with more, or a smaller scratch disk (SIZE_MIB=)")
-    return found
-
-
-def in_use(server: Facts, client: Facts) -> list[str]:
-    """Why the run would disturb other users of ours: it drains the server, and takes paths down."""
-    found = []
-    sessions = [one["session"] for one in server.items("clients", "clients")]
-    if sessions:
-        found.append(f"server: clients are connected ({', '.join(sessions)}), and the run stops the server for a moment: "
-                     "disconnect them first, or take another server")
-    exports = [one["name"] for one in server.items("exports", "configfs", "exports")]
-    if exports:
-        found.append(f"server: there are exports ({', '.join(exports)}), whose clients the run would disturb: remove them "
-                     "first (`ibnbd export list`), or take another server")
-    if server.text("search_path") not in ("", "(null)"):
-        found.append("server: ibnbd_server exports a directory (dev_search_path), which an export of the run would switch "
-                     "off: unload the module, or load it without that")
-    disks = [one["name"] for one in client.items("list", "disks")]
-    if disks:
-        found.append(f"client: disks are mapped ({', '.join(disks)}), whose paths the run would disturb: unmap them first, "
-                     "or take another client")
     return found
 
 
@@ -122,18 +103,22 @@ s partitions; cat /sys/class/block/$n/$n*/partition 2> /dev/null
 s holders; ls /sys/class/block/$n/holders /sys/class/block/$n/$n*/holders 2> /dev/null | grep -v ':$'
 s mounts; cut -d' ' -f3 /proc/self/mountinfo
 s swaps; for w in $(tail -n +2 /proc/swaps | cut -d' ' -f1); do readlink -f "$w"; done
-s signatures; wipefs --no-act --noheadings --output TYPE "$d"
-s searched; wipefs --no-act "$d" > /dev/null && echo yes
+s signatures; found=$(wipefs --no-act --noheadings --output TYPE "$d") && searched=yes; echo "$found"
+s searched; echo "$searched"
 s exclusive; perl -MFcntl -e 'print sysopen(my $file, $ARGV[0], O_RDONLY | O_EXCL) ? "yes" : "no"' "$d"
-true
+s end; echo yes
 """
 
 
 def disk(facts: Facts, name: str, erase: bool) -> list[str]:
     """Why a disk that was named must not be written to."""
+    if not facts.whole:
+        return ["DISK: the server has not answered all questions: something has ended the command; try again"]
     if facts.text("block") != "yes":
         return [f"DISK: {name} is no block device of the server"]
     found = []
+    if not facts.words("numbers") or not facts.words("mounts"):
+        found.append(f"DISK: it cannot be found out whether {name} is mounted: see `findmnt`")
     if facts.text("read_only") == "1":
         found.append(f"DISK: {name} is read-only")
     if facts.words("numbers") & facts.words("mounts"):

@@ -41,11 +41,11 @@ def measure(run: Run, job: loads.Bench, name: str, machine: Machine, device: str
 
 def possible(run: Run, server: str, client: str) -> None:
     """Whether both kernels have the modules, and nobody uses them yet."""
-    for facts, module in ((run.facts["server"], server), (run.facts["client"], client)):
+    for facts, module in zip(run.now(), (server, client)):
         if module not in facts.modules:
             raise Skip(f"the {facts.name}'s kernel has no {module}")
-        if module in facts.words("loaded"):
-            raise Skip(f"{module} was loaded on the {facts.name} before the run: others may use it")
+        if not facts.said("now") or module in facts.words("now"):
+            raise Skip(f"{module} is loaded on the {facts.name}: others may use it")
 
 
 def nvme(run: Run, device: str, made: list) -> str:

@@ -3,8 +3,8 @@
 
 import time
 
-from . import causes, changes, data, loads, undo
-from .changes import DATA
+from . import causes, changes, data, links, loads, undo, users
+from .changes import DATA, SESSION
 from .machine import Machine
 from .results import Step
 from .run import Run, Skip
@@ -12,19 +12,34 @@ from .undo import Change
 
 # In seconds. Heartbeats notice a silent loss within four of them at default settings.
 NOTICED, LOAD_ENDS = 30, 240
+# For how long queue pairs may stay that a lost path has left.
+GONE = 10
 
 
 def failovers(run: Run) -> None:
-    exports = dict(run.devices)
-    for cause in causes.all_of(run.facts["server"], run.facts["client"], run.links, exports):
-        with run.step("failover", cause.name) as step:
+    for number, planned in enumerate(causes.all_of(run.facts["server"], run.facts["client"], run.links, run.devices)):
+        with run.step("failover", planned.name) as step:
+            run.all_connected()
+            cause = present(run, number)
             if cause.skipped:
                 raise Skip(cause.skipped)
             fail_over(run, cause, step)
 
 
+def present(run: Run, number: int) -> causes.Cause:
+    """A cause by what the machines say now: others may have come, or gone, since the run began. A path that has just
+    been lost leaves queue pairs for a moment."""
+    deadline = time.monotonic() + GONE
+    while True:
+        server, client = run.now()
+        own = users.queue_pairs(client, SESSION, len(run.links))
+        cause = causes.all_of(server, client, run.links, run.devices, own)[number]
+        if not cause.skipped or time.monotonic() > deadline or links.OTHERS not in cause.skipped:
+            return cause
+        time.sleep(1)
+
+
 def fail_over(run: Run, cause: causes.Cause, step: Step) -> None:
-    run.all_connected()
     engine, seconds = run.facts["client"].engine, run.options.seconds.load
     load = changes.load(loads.around_failure(run.disks[DATA], engine, seconds, data.working_set_mib(run)))
     try:

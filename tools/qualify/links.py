@@ -2,10 +2,12 @@
 """The links between two machines, and what may be done to them."""
 
 import ipaddress
-import json
 from dataclasses import dataclass
 
 from .probe import Address, Facts, Port
+
+# The reason that may go by itself.
+OTHERS = "others use RDMA on this machine"
 
 
 @dataclass(frozen=True)
@@ -87,27 +89,28 @@ def _stacked(facts: Facts, interface: str) -> set[str]:
     return found - {interface}
 
 
-def _routes(facts: Facts) -> list[dict]:
-    """Two documents, of IPv4 and of IPv6, one behind the other."""
-    decoder, text, found = json.JSONDecoder(), facts.text("routes"), []
-    while text:
-        try:
-            routes, end = decoder.raw_decode(text)
-        except ValueError:
-            break
+def _routes(facts: Facts) -> list[dict] | None:
+    """Those of IPv4 and of IPv6; None if some are not known. A kernel without IPv6 has none of these."""
+    found: list[dict] = []
+    for section in ("routes", "routes6"):
+        routes = facts.json(section) if facts.text(section) else []
+        if not facts.said(section) or not isinstance(routes, list):
+            return None
         found += routes
-        text = text[end:].lstrip()
     return found
 
 
-def in_the_way(facts: Facts, end: End) -> str | None:
-    """Why the interface at this end of a link must not be disturbed; None if it may."""
+def in_the_way(facts: Facts, end: End, own: int | None = 0) -> str | None:
+    """Why the interface at this end of a link must not be disturbed; None if it may. `own` is the number of the run's own
+    queue pairs."""
     interface = end.port.interface
+    if not any((port.device, port.interface) == (end.port.device, interface) for port in facts.ports):
+        return "its RDMA device is not active, or has no address, any more"
     ssh = facts.text("ssh").split()
     if len(ssh) != 4:
         return "it is not known which interface the commands come by"
-    peer, own = ssh[0], ssh[2]
-    used = {address.interface for address in facts.addresses if address.ip == own}
+    peer, here = ssh[0], ssh[2]
+    used = {address.interface for address in facts.addresses if address.ip == here}
     if not used:
         return "it is not known which interface the commands come by"
     if interface in used or any(interface in _stacked(facts, one) for one in used):
@@ -117,19 +120,25 @@ def in_the_way(facts: Facts, end: End) -> str | None:
         return "the commands come from its network"
     if _stacked(facts, interface):
         return "other interfaces are built on it, or it on them"
-    routes = [route for route in _routes(facts) if route.get("dev") == interface and route.get("protocol") != "kernel"]
+    known = _routes(facts)
+    if known is None:
+        return "`ip route` does not say which routes lead through it"
+    routes = [route for route in known if route.get("dev") == interface and route.get("protocol") != "kernel"]
     if routes:
         return "routes lead through it, which would be lost"
-    if any(address.dynamic and address.address.version == 4 for address in end.port.addresses):
+    addresses = [address for address in facts.addresses if address.interface == interface]
+    if any(address.dynamic and address.address.version == 4 for address in addresses):
         return "its address comes from DHCP and may not come back"
-    own_addresses = {address.ip for address in end.port.addresses}
+    if not facts.said("tcp"):
+        return "`ss` does not say who has connections over it"
+    own_addresses = {address.ip for address in addresses}
     for line in facts.text("tcp").splitlines():
         words = line.split()
         if len(words) >= 4 and words[2].rpartition(":")[0].strip("[]").partition("%")[0] in own_addresses:
             return "other programs have connections over it"
     pairs = facts.json("queue_pairs")
-    if pairs is None:
+    if not facts.said("queue_pairs") or not isinstance(pairs, list) or own is None:
         return "`rdma resource show qp` does not say who uses RDMA"
-    if any(pair.get("type") == "RC" for pair in pairs):
-        return "others use RDMA on this machine"
+    if len([pair for pair in pairs if pair.get("type") == "RC"]) > own:
+        return OTHERS
     return None

@@ -13,26 +13,30 @@ OURS = {"server": ("ibtrs_core", "ibtrs_server", "ibnbd_server"), "client": ("ib
 OTHERS = ("null_blk", "loop", "nvmet_rdma", "nvme_rdma", "rnbd_server", "rnbd_client", "nf_tables")
 PROGRAMS = ("ibnbd", "fio", "ip", "rdma", "nft", "ss", "losetup", "blkdiscard", "wipefs", "keyctl", "modprobe")
 
+# Documents of `ibnbd` about those who use a machine, each with the module without which it has no document.
+NO_MODULE = "4"
+DOCUMENTS = {"clients": "", "sessions": "", "list": "", "paths": "", "export list": "ibnbd_server", "port list": "ibnbd_server",
+             "key list": "ibtrs_core"}
 _MODULES = " ".join(dict.fromkeys([*OURS["server"], *OURS["client"], *OTHERS]))
-SCRIPT = f"""
-s() {{ printf '\\n== %s\\n' "$1"; }}
-s uid; id -u
-s kernel; uname -r
-s host; uname -n
+# `q` keeps the status of its command as well: no answer is not the answer that there is nothing.
+_FUNCTIONS = r"""
+s() { printf '\n== %s\n' "$1"; }
+q() { n=$1; s "$n"; shift; "$@"; r=$?; s "$n: status"; echo $r; }
+"""
+# What may change during a run, asked again before each failover.
+_NOW = f"""
 s boot; cat /proc/sys/kernel/random/boot_id
-s os; sed -n 's/^PRETTY_NAME=//p' /etc/os-release | tr -d '"'
-s processor; sed -n 's/^model name.*: //p' /proc/cpuinfo | head -n 1
-s processors; nproc
-s time; date +%s.%N
-s uptime; cut -d' ' -f1 /proc/uptime
-s memory; cat /proc/meminfo
-s io_uring; cat /proc/sys/kernel/io_uring_disabled
-s programs; for p in {" ".join(PROGRAMS)}; do command -v $p > /dev/null && echo $p; done
-s versions; ibnbd --version; fio --version
-s loaded; cut -d' ' -f1 /proc/modules
-s modules; for m in {_MODULES}; do modinfo -n $m > /dev/null && echo "$m $(modinfo -F version $m)"; done
 s ssh; echo "$SSH_CONNECTION"
 s rdma; rdma -j link show
+q queue_pairs rdma -j resource show qp
+s addresses; ip -j address show
+q routes ip -j route show
+q routes6 ip -j -6 route show
+q neighbours ip -j neigh show nud permanent
+s keep; grep -s . /proc/sys/net/ipv6/conf/*/keep_addr_on_down
+s lower; for l in /sys/class/net/*/lower_*; do [ ! -e "$l" ] || echo "$l"; done
+q tcp ss -Htn state established
+q now cut -d' ' -f1 /proc/modules
 s devices
 for d in /sys/class/infiniband/*; do
 	[ -e "$d" ] || continue
@@ -43,22 +47,28 @@ for d in /sys/class/infiniband/*; do
 	[ ! -e $d/parent ] || kind=rxe
 	echo "${{d##*/}}|$kind|$(cat $d/fw_ver)|$(cat $d/board_id)|$(cat $d/ports/1/rate)|$(ls $d/device/net | tr '\\n' ' ')"
 done
-s queue_pairs; rdma -j resource show qp
-s addresses; ip -j address show
-s routes; ip -j route show; ip -j -6 route show
-s neighbours; ip -j neigh show nud permanent
-s keep; grep -s . /proc/sys/net/ipv6/conf/*/keep_addr_on_down
-s lower; for l in /sys/class/net/*/lower_*; do [ ! -e "$l" ] || echo "$l"; done
-s tcp; ss -Htn state established
+""" + "".join(f"q '{name}' ibnbd {name} --output json\n" for name in DOCUMENTS)
+# An answer without its end is none.
+_END = "s end; echo yes\n"
+NOW = f"{_FUNCTIONS}{_NOW}{_END}"
+SCRIPT = f"""{_FUNCTIONS}{_NOW}
+s uid; id -u
+s kernel; uname -r
+s host; uname -n
+s os; sed -n 's/^PRETTY_NAME=//p' /etc/os-release | tr -d '"'
+s processor; sed -n 's/^model name.*: //p' /proc/cpuinfo | head -n 1
+s processors; nproc
+s time; date +%s.%N
+s uptime; cut -d' ' -f1 /proc/uptime
+s memory; cat /proc/meminfo
+s io_uring; cat /proc/sys/kernel/io_uring_disabled
+s programs; for p in {" ".join(PROGRAMS)}; do command -v $p > /dev/null && echo $p; done
+s versions; ibnbd --version; fio --version
+q loaded cut -d' ' -f1 /proc/modules
+s modules; for m in {_MODULES}; do modinfo -n $m > /dev/null && echo "$m $(modinfo -F version $m)"; done
 s left; ls -d {FOLDER}
-s search_path; cat /sys/module/ibnbd_server/parameters/dev_search_path
-s clients; ibnbd clients --output json
-s list; ibnbd list --output json
-s exports; ibnbd export list --output json
-s ports; ibnbd port list --output json
-s keys; ibnbd key list --output json
-true
-"""
+q search_path cat /sys/module/ibnbd_server/parameters/dev_search_path
+{_END}"""
 
 
 @dataclass(frozen=True)
@@ -97,6 +107,14 @@ class Facts:
     name: str
     sections: dict[str, str] = field(default_factory=dict)
 
+    def now(self, later: "Facts") -> "Facts":
+        """These facts with what a later answer says anew."""
+        return Facts(self.name, self.sections | later.sections)
+
+    @property
+    def whole(self) -> bool:
+        return self.text("end") == "yes"
+
     def text(self, section: str) -> str:
         return self.sections.get(section, "").strip()
 
@@ -110,10 +128,23 @@ class Facts:
         except ValueError:
             return None
 
-    def items(self, section: str, *names: str) -> list:
-        """Lists of a document of `ibnbd`, together."""
+    def said(self, section: str) -> bool:
+        """Whether the command of a section, one of those whose status is kept, has succeeded."""
+        return self.text(f"{section}: status") == "0"
+
+    def items(self, section: str, *names: str) -> list[dict] | None:
+        """Lists of a document of `ibnbd`, together; none where its module is not loaded. None if there is no such
+        document, or a part of it could not be read: then nobody knows who uses the machine."""
+        module = DOCUMENTS[section]
+        if module and self.text(f"{section}: status") == NO_MODULE and self.said("now") and module not in self.words("now"):
+            return []
         document = self.json(section)
-        return [item for name in names for item in (document or {}).get(name) or []]
+        if not self.said(section) or not isinstance(document, dict) or document.get("notes"):
+            return None
+        found = [document.get(name) for name in names]
+        if not all(isinstance(items, list) and all(isinstance(item, dict) for item in items) for items in found):
+            return None
+        return [item for items in found for item in items]
 
     @cached_property
     def modules(self) -> dict[str, str]:

@@ -8,7 +8,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from . import changes, checks, links, probe, undo
+from . import changes, checks, links, probe, undo, users
 from .changes import DATA, NAMED, NULL, SESSION
 from .links import Link
 from .machine import Failed, Machine
@@ -71,7 +71,7 @@ class Run:
             self.facts[machine.name] = probe.parse(machine.name, answer.text)
         server, client = self.facts["server"], self.facts["client"]
         reasons = checks.machine(server, self.options.size_mib) + checks.machine(client, 0)
-        reasons = reasons or checks.in_use(server, client)
+        reasons = reasons or users.before(server, client)
         if not reasons:
             try:
                 self.links = (links.named(server, client, list(self.options.paths)) if self.options.paths
@@ -87,6 +87,20 @@ class Run:
             raise Refused(reasons)
         self.describe()
         self.plan = Plan.of(self.options, server, client, self.links)
+
+    def now(self) -> list[Facts]:
+        """What both machines say now; what was there before the run, such as modules, is kept."""
+        with ThreadPoolExecutor() as pool:
+            answers = list(pool.map(lambda machine: machine.run(probe.NOW), self.machines))
+        found = []
+        for machine, answer in zip(self.machines, answers):
+            facts, later = self.facts[machine.name], probe.parse(machine.name, answer.text)
+            if not later.whole:
+                raise Failed(f"{machine.name}: the machine has not answered all questions: {answer.text[-200:]}")
+            if later.text("boot") != facts.text("boot"):
+                raise Failed(f"{machine.name}: the machine was restarted during the run")
+            found.append(facts.now(later))
+        return found
 
     def look_at_disk(self) -> list[str]:
         answer = self.server.run(checks.DISK_SCRIPT.format(disk=shlex.quote(self.options.disk)))

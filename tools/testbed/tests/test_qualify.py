@@ -11,7 +11,8 @@ import subprocess
 import pytest
 
 from qualify import __main__ as command
-from qualify import causes, changes, checks, failover, links, loads, machine, options, parts, plan, probe, report, results, undo
+from qualify import (causes, changes, checks, failover, links, loads, machine, options, parts, plan, probe, report, results, undo,
+                     users)
 from qualify.machine import Answer, Failed, Unreachable
 from qualify.results import FAILED, PASSED, SKIPPED, Outcome, Scrub, Step
 from qualify.undo import Change
@@ -35,9 +36,24 @@ def sections(side: str, **other: str) -> dict[str, str]:
         "ssh": f"192.168.1.9 50000 192.168.1.{number} 22",
         "rdma": json.dumps([{"ifname": f"rxe{n}/1", "state": "ACTIVE", "netdev": f"eth{n + 1}"} for n in (0, 1)]),
         "devices": "rxe0|rxe|||2.5 Gb/sec|\nrxe1|rxe|||2.5 Gb/sec|", "queue_pairs": "[]", "addresses": interfaces(number),
-        "routes": '[{"dst":"10.0.1.0/24","dev":"eth1","protocol":"kernel"}]\n[]', "neighbours": "[]", "keep": "", "lower": "", "tcp": "",
-        "left": "", "search_path": ""}
-    return found | other
+        "routes": '[{"dst":"10.0.1.0/24","dev":"eth1","protocol":"kernel"}]', "routes6": "[]", "neighbours": "[]", "keep": "",
+        "lower": "", "tcp": "", "now": "ext4", "left": "", "search_path": "", "search_path: status": "1", "end": "yes",
+        "clients": '{"clients":[]}', "sessions": '{"sessions":[]}', "list": '{"disks":[]}', "paths": '{"paths":[]}',
+        "export list": "", "export list: status": probe.NO_MODULE, "port list": "", "port list: status": probe.NO_MODULE,
+        "key list": "", "key list: status": probe.NO_MODULE}
+    good = {f"{name}: status": "0" for name in ("queue_pairs", "addresses", "routes", "routes6", "neighbours", "tcp", "now",
+                                                "loaded", "clients", "sessions", "list", "paths")}
+    return found | good | other
+
+
+# As after set-up.
+DISK = {"name": "ibnbd0", "session": changes.SESSION, "queues": 2, "poll_queues": 0}
+RUNNING = {"now": "ext4\nibtrs_core\nibnbd_server", "list": json.dumps({"disks": [DISK]}),
+           "sessions": json.dumps({"sessions": [{"name": changes.SESSION}]}),
+           "clients": json.dumps({"clients": [{"session": changes.SESSION}]}),
+           "queue_pairs": json.dumps([{"type": "GSI"}] + 6 * [{"type": "RC"}]),
+           "export list": json.dumps({"configfs": [{"name": changes.DATA}], "exports": []}), "export list: status": "0",
+           "port list": '{"ports":[]}', "port list: status": "0"}
 
 
 def facts(side: str, **other: str) -> probe.Facts:
@@ -61,6 +77,7 @@ def test_what_a_machine_says_is_read():
     assert [(port.device, port.interface, port.driver, port.mtu) for port in server.ports] == [
         ("rxe0", "eth1", "rxe", 9000), ("rxe1", "eth2", "rxe", 9000)]
     assert facts("server", rdma="nothing").ports == [] and server.items("clients", "clients") == []
+    assert server.whole and not facts("server", end="").whole
     down = json.dumps([{"ifname": "rxe0/1", "state": "DOWN", "netdev": "eth1"}])
     assert facts("server", rdma=down).ports == []
 
@@ -70,6 +87,12 @@ def test_the_script_runs_where_there_is_nothing():
     assert said.returncode == 0
     here = probe.parse("server", said.stdout)
     assert here.text("kernel") == os.uname().release and here.free_mib > 0 and here.text("uid").isdigit()
+    assert here.whole
+    # Also what is missing here has a status.
+    for section in (*probe.DOCUMENTS, "now", "loaded", "queue_pairs", "tcp", "routes", "neighbours"):
+        assert here.text(f"{section}: status").isdigit(), section
+    later = subprocess.run(["sh", "-c", probe.NOW], capture_output=True, text=True, timeout=60)
+    assert later.returncode == 0 and probe.parse("server", later.stdout).whole
 
 
 def test_links_are_pairs_of_addresses_in_one_network():
@@ -90,18 +113,52 @@ def test_links_are_pairs_of_addresses_in_one_network():
 @pytest.mark.parametrize("change, words", [
     ({"uid": "1000"}, "do not run as root"), ({"programs": "ip"}, "apt install fio"),
     ({"modules": "loop "}, "Install ibtrs-dkms for this kernel"), ({"rdma": "[]"}, "rdma link add rxe0"),
-    ({"memory": "MemAvailable: 102400 kB"}, "smaller scratch disk"), ({"left": undo.FOLDER}, "CLEAN=yes")])
+    ({"memory": "MemAvailable: 102400 kB"}, "smaller scratch disk"), ({"left": undo.FOLDER}, "CLEAN=yes"),
+    ({"end": ""}, "not answered all")])
 def test_a_machine_that_cannot_be_tried_is_told_what_to_do(change, words):
     assert any(words in reason for reason in checks.machine(facts("server", **change), 256))
     assert checks.machine(facts("server"), 256) == []
 
 
 def test_others_are_not_disturbed():
-    assert checks.in_use(facts("server"), facts("client")) == []
-    used = facts("server", clients='{"clients":[{"session":"web1"}]}', exports='{"configfs":[{"name":"d"}]}', search_path="/x")
-    mapping = facts("client", list='{"disks":[{"name":"ibnbd0"}]}')
-    said = checks.in_use(used, mapping)
-    assert len(said) == 4 and "web1" in said[0] and "ibnbd0" in said[3]
+    assert users.before(facts("server"), facts("client")) == []
+    loaded = {"now": "ibtrs_core\nibnbd_server", "export list: status": "0", "search_path: status": "0"}
+    used = facts("server", **loaded | {
+        "clients": '{"clients":[{"session":"web1"}]}', "export list": '{"configfs":[{"name":"d"}],"exports":[]}',
+        "search_path": "/x"})
+    mapping = facts("client", list='{"disks":[{"name":"ibnbd0","session":"s"}]}')
+    said = users.before(used, mapping)
+    assert len(said) == 4 and "web1" in said[0] and "(d)" in said[1] and "dev_search_path" in said[2] and "ibnbd0" in said[3]
+    # Programs have sessions without disks.
+    assert "there are sessions (s)" in users.of(facts("client", sessions='{"sessions":[{"name":"s"}]}'))[0]
+
+
+def test_a_run_does_not_stand_in_its_own_way():
+    for side in ("server", "client"):
+        assert users.of(facts(side, **RUNNING), changes.OWN) == [] and len(users.of(facts(side, **RUNNING))) == 3
+        assert users.queue_pairs(facts(side, **RUNNING), changes.SESSION, 2) == 6
+
+
+@pytest.mark.parametrize("section", ["clients", "sessions", "list", "export list"])
+@pytest.mark.parametrize("change", [("", "127"), ("", "0"), ("{", "0"), ("[]", "0"), ("{}", "0"), ('{"NAME":null}', "0"),
+                                    ('{"NAME":[7]}', "0"), ('{"NAME":[{}]}', "0"), ('{"NAME":[],"exports":[]}', "1"),
+                                    ('{"NAME":[],"exports":[],"notes":[{"file":"x"}]}', "0"), ("", probe.NO_MODULE)])
+def test_no_answer_is_not_the_answer_that_there_is_nobody(section, change):
+    name = {"list": "disks", "export list": "configfs"}.get(section, section)
+    text, status = change
+    said = users.of(facts("server", **{"now": "ibnbd_server", "export list": '{"configfs":[],"exports":[]}',
+                                       "export list: status": "0", section: text.replace("NAME", name),
+                                       f"{section}: status": status}))
+    assert len(said) == 1 and f"`ibnbd {section} --output json` gives no answer" in said[0]
+
+
+@pytest.mark.parametrize("change, words", [
+    ({"now: status": "1"}, "/proc/modules cannot be read"), ({"now": "ibnbd_server"}, "cannot be read. Unload"),
+    ({"now": "ibnbd_server", "search_path": "(null)", "search_path: status": "0"}, None)])
+def test_a_directory_of_exports_is_not_overlooked(change, words):
+    server = facts("server", **{"export list": '{"configfs":[],"exports":[]}', "export list: status": "0"} | change)
+    said = users.before(server, facts("client"))
+    assert said == [] if words is None else words in said[-1]
 
 
 def test_two_machines_that_do_not_go_together():
@@ -121,7 +178,7 @@ def test_two_machines_that_do_not_go_together():
 
 
 FREE = {"path": "/dev/sdb", "block": "yes", "read_only": "0", "numbers": "8:16", "mounts": "8:1\n0:23", "exclusive": "yes",
-        "searched": "yes"}
+        "searched": "yes", "end": "yes"}
 
 
 @pytest.mark.parametrize("change, erase, words", [
@@ -130,7 +187,8 @@ FREE = {"path": "/dev/sdb", "block": "yes", "read_only": "0", "numbers": "8:16",
     ({"holders": "md0"}, True, "part of md0"), ({"exclusive": "no"}, True, "in use"),
     ({"exclusive": ""}, True, "perl-base"), ({"searched": ""}, False, "cannot be found out"), ({"searched": ""}, True, None),
     ({"signatures": "ext4"}, False, "not empty: it has ext4"), ({"signatures": "ext4"}, True, None),
-    ({"partitions": "1"}, False, "partitions")])
+    ({"partitions": "1"}, False, "partitions"), ({"end": ""}, True, "not answered all"),
+    ({"numbers": ""}, True, "whether /dev/sdb is mounted"), ({"mounts": ""}, True, "whether /dev/sdb is mounted")])
 def test_a_named_disk_is_written_to_only_if_nobody_needs_it(change, erase, words):
     found = checks.disk(probe.Facts("server", FREE | change), "/dev/sdb", erase)
     assert (found == []) if words is None else words in found[0]
@@ -148,14 +206,28 @@ def test_the_script_of_the_disk_runs():
     ({"ssh": "10.0.2.9 50000 192.168.1.2 22"}, "come from its network"),
     ({"lower": "/sys/class/net/eth0/lower_eth2"}, "come by this interface"),
     ({"lower": "/sys/class/net/bond0/lower_eth2"}, "built on it"),
-    ({"routes": '[]\n[{"dst":"default","dev":"eth2","protocol":"static"}]'}, "routes"),
+    ({"routes": '[{"dst":"default","dev":"eth2","protocol":"static"}]'}, "routes lead"),
+    ({"routes6": '[{"dst":"fd00::/8","dev":"eth2","protocol":"static"}]'}, "routes lead"), ({"routes6": ""}, None),
+    ({"routes": "?"}, "does not say which routes"), ({"routes6": "", "routes6: status": "127"}, "does not say which routes"),
+    ({"routes: status": "1"}, "does not say which routes"), ({"tcp: status": "127"}, "does not say who has connections"),
     ({"addresses": interfaces(2, dynamic=True)}, "DHCP"),
     ({"tcp": "0 0 10.0.2.2:2049 10.0.2.1:900"}, "connections"), ({"tcp": "0 0 [::1]:2049 [::1]:900"}, None),
-    ({"queue_pairs": '[{"type":"RC"}]'}, "use RDMA"), ({"queue_pairs": "?"}, "does not say")])
+    ({"queue_pairs": '[{"type":"RC"}]'}, "use RDMA"), ({"queue_pairs": "?"}, "does not say"),
+    ({"queue_pairs: status": "1"}, "does not say"), ({"queue_pairs": ""}, "does not say")])
 def test_an_interface_that_is_needed_is_not_disturbed(change, words):
     client = facts("client", **change)
     found = links.in_the_way(client, links.find(facts("server"), client)[1].client)
     assert (found is None) if words is None else words in found
+
+
+def test_the_queue_pairs_of_the_run_itself_are_nobody_elses():
+    client = facts("client", **RUNNING)
+    end = pair()[1].client
+    assert links.in_the_way(client, end, 6) is None and links.in_the_way(client, end, 5) == links.OTHERS
+    assert "does not say" in links.in_the_way(client, end, None)
+    assert users.queue_pairs(facts("client", **RUNNING | {"list": ""}), changes.SESSION, 2) is None
+    assert users.queue_pairs(facts("client", **RUNNING | {"paths: status": "1"}), changes.SESSION, 2) is None
+    assert "not active" in links.in_the_way(facts("client", rdma="[]"), end)
 
 
 # Causes.
@@ -168,6 +240,23 @@ def test_causes_are_left_out_where_they_cannot_be_undone():
         loaded, facts("client"), links.find(loaded, facts("client")), {"e": "/dev/x"})}
     assert "was loaded before the run" in found["server's modules loaded again"]
     assert "do not pass the network stack" in found["packets lost in silence"]
+
+
+@pytest.mark.parametrize("change, name, words", [
+    ({"port list": "", "port list: status": "1"}, "server's modules loaded again", "does not say whether the server has ports"),
+    ({"port list": '{"ports":[{"name":"a"}]}'}, "server's modules loaded again", "the server has ports"),
+    ({"loaded: status": "1"}, "server's modules loaded again", "/proc/modules did not say"),
+    ({"neighbours": "", "neighbours: status": "255"}, "port down at the server", "`ip neigh` does not say"),
+    ({"clients": '{"clients":[{"session":"web1"}]}'}, "server drained", "web1"),
+    ({"export list": '{"configfs":[{"name":"new"}],"exports":[]}'}, "server's modules loaded again", "(new)"),
+    ({"sessions: status": "1"}, "server drained", "gives no answer"),
+    ({"queue_pairs": json.dumps(7 * [{"type": "RC"}])}, "port down at the server", "others use RDMA"),
+    ({"tcp": "0 0 10.0.2.1:2049 10.0.2.9:900"}, "packets lost in silence", "other programs have connections")])
+def test_causes_are_left_out_if_others_have_come_or_nothing_says_that_nobody_has(change, name, words):
+    server, client = facts("server", **RUNNING), facts("client", **RUNNING)
+    assert not [cause.skipped for cause in causes.all_of(server, client, pair(), {"e": "/dev/x"}, 6) if cause.skipped]
+    found = causes.all_of(facts("server", **RUNNING | change), client, pair(), {"e": "/dev/x"}, 6)
+    assert words in next(cause for cause in found if cause.name == name).skipped
 
 
 def test_a_port_that_went_down_is_as_before():
@@ -454,6 +543,8 @@ class Answering(machine.Machine):
     def usual(self, command: str) -> str:
         if command == probe.SCRIPT:
             return answer(self.name)
+        if command == probe.NOW:
+            return answer(self.name, **RUNNING)
         if "ibnbd paths" in command and "path drain" not in command:
             return json.dumps({"paths": [{"name": link.folder, "side": "client", "state": "connected"} for link in pair()]})
         for words, text in self.USUAL.items():
@@ -588,6 +679,27 @@ def test_a_terminal_that_is_gone_does_not_end_a_run(tmp_path):
                    env=os.environ | {"PYTHONPATH": os.path.dirname(os.path.dirname(command.__file__))})
     os.close(writer)
     assert (tmp_path / "done").exists()
+
+
+def test_others_that_come_during_a_run_are_left_alone(tmp_path, monkeypatch, capsys):
+    """A program opens a connection over the link that is to be taken down: at the beginning there was none."""
+    def other(name, command):
+        return answer(name, **RUNNING | {"tcp": "0 0 10.0.2.2:2049 10.0.2.9:900"}) if command == probe.NOW else None
+    status, machines = whole(tmp_path, monkeypatch, other, only="failover")
+    steps = {step["name"]: step for step in json.loads((tmp_path / "qualify.json").read_text())["steps"]}
+    assert status == 0 and "other programs have connections" in steps["port down at the client"]["said"]
+    assert steps["port down at the server"]["status"] == PASSED
+    assert not [said for said in machines["client"].said if "set eth2 down" in said]
+
+
+@pytest.mark.parametrize("text", ["", answer("client", boot="another")])
+def test_a_machine_that_does_not_answer_any_more_is_not_disturbed(tmp_path, monkeypatch, text):
+    def other(name, command):
+        return text if command == probe.NOW and name == "client" else None
+    status, machines = whole(tmp_path, monkeypatch, other, only="failover")
+    steps = [step for step in json.loads((tmp_path / "qualify.json").read_text())["steps"] if step["part"] == "failover"]
+    assert status == 1 and {step["status"] for step in steps} == {FAILED}
+    assert not [said for said in machines["server"].said if "ibnbd drain" in said or "ip link set" in said]
 
 
 def test_the_record_of_another_run_is_left_alone(tmp_path, monkeypatch):
