@@ -6,15 +6,17 @@ import json
 import os
 import signal
 import subprocess
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from testbed import ssh
+from testbed import blockdev, ssh
 from testbed.lab import wait_for
 from testbed.paths import TOP
-from testbed.tool import Tool
+from testbed.stack import STACKS
+from testbed.tool import PROGRAM, Tool
 
 pytestmark = [pytest.mark.links(2), pytest.mark.fast, pytest.mark.long]
 
@@ -135,6 +137,33 @@ def test_a_disk_with_something_on_it_is_refused(reachable, qualify):
     server.remove_null_blk("nullb0")
 
 
+def unload(reachable) -> None:
+    for guest, side in ((reachable.client, "client"), (reachable.server, "server")):
+        guest.run(STACKS["ibtrs"].unload(side))
+
+
+def test_machines_in_use_are_refused(reachable, qualify):
+    server, client = reachable.server, reachable.client
+    device = blockdev.map_two_paths(reachable, STACKS["ibtrs"])
+    before = client.run("cat /sys/block/ibnbd0/stat; lsmod") + server.run(f"sha256sum {device}; lsmod")
+    status, said = qualify()
+    assert status == 2 and "nothing was changed" in said
+    for words in ("server: clients are connected (demo)", "server: ibnbd_server exports a directory",
+                  "client: disks are mapped (ibnbd0)"):
+        assert words in said, words
+    assert client.run("cat /sys/block/ibnbd0/stat; lsmod") + server.run(f"sha256sum {device}; lsmod") == before
+    client.run(STACKS["ibtrs"].unmap())
+    unload(reachable)
+    # A command that says nothing does not say that there is nobody.
+    server.run(f"mount --bind /bin/false {PROGRAM}")
+    try:
+        status, said = qualify()
+    finally:
+        server.run(f"umount {PROGRAM}")
+    assert status == 2 and "server: it cannot be found out who uses this machine: `ibnbd clients" in said, said
+    server.remove_null_blk()
+
+
 def interrupted(qualify: Qualify, after: str, number: signal.Signals) -> subprocess.Popen:
     """A run that gets a signal as soon as it has said this."""
     words = ["--server", "server", "--client", "client", "--ssh", qualify.ssh, "--folder", str(qualify.folder), "--size-mib", "48",
@@ -151,15 +180,31 @@ def interrupted(qualify: Qualify, after: str, number: signal.Signals) -> subproc
 @pytest.mark.parametrize("after, number", [("export and map", signal.SIGINT), ("path drained", signal.SIGTERM)])
 def test_an_interrupted_run_leaves_nothing(reachable, qualify, after, number):
     run = interrupted(qualify, after, number)
+    # Impatience does not leave anything behind either.
+    for again in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
+        time.sleep(0.5)
+        os.kill(run.pid, again)
     said = run.communicate(timeout=300)[0]
     assert run.returncode == 128 + number and "cleaning up" in said, said
     assert qualify.document()["interrupted"]
 
 
-def test_a_run_that_was_killed_is_cleaned_up_by_another(reachable, qualify):
+def test_a_run_that_was_killed_is_cleaned_up_by_another_beside_others(reachable, qualify):
+    server, client = reachable.server, reachable.client
     run = interrupted(qualify, "export and map", signal.SIGKILL)
     run.communicate(timeout=60)
     wait_for(lambda: reachable.client.ok("[ -e /run/ibnbd-qualify ]"), 10, "the record is there")
     status, said = qualify()
     assert status == 2 and "CLEAN=yes" in said
+    # Somebody begins to use what the run has loaded.
+    device = server.null_blk(size_mb=16)
+    server.run(f"{PROGRAM} export add {device} mine --from 10.0.0.0/16")
+    client.run(f"{PROGRAM} map 10.0.1.1 mine --session other", timeout=120)
     assert qualify(CLEAN="yes")[0] == 0
+    disk = client.run(f"{PROGRAM} list --output json")
+    assert [one["session"] for one in json.loads(disk)["disks"]] == ["other"], disk
+    client.run(f"dd if=/dev/{json.loads(disk)['disks'][0]['name']} of=/dev/null bs=1M iflag=direct status=none", timeout=120)
+    client.run(f"{PROGRAM} unmap --unused", timeout=120)
+    server.run(f"{PROGRAM} export remove mine --force")
+    unload(reachable)
+    server.remove_null_blk()
