@@ -110,11 +110,11 @@ def drained(server: Facts) -> Cause:
 def reloaded(server: Facts, exports: dict[str, str]) -> Cause:
     """The server's modules are unloaded in good order, and loaded again."""
     skipped = ""
-    loaded = [name for name in OURS["server"][1:] if name in server.words("loaded")]
-    if not server.said("loaded"):
-        skipped = "/proc/modules did not say whether others had loaded them"
-    elif loaded:
-        skipped = f"{', '.join(loaded)} was loaded before the run, perhaps with parameters that nothing would give back"
+    theirs = [name for name in OURS["server"][1:] if name in server.words("now") and name not in server.words("ours")]
+    if not server.said("now"):
+        skipped = "/proc/modules does not say which modules are loaded"
+    elif theirs:
+        skipped = f"others have loaded {', '.join(theirs)}, perhaps with parameters that nothing would give back"
     elif (ports := server.items("port list", "ports")) is None:
         skipped = "`ibnbd port list` does not say whether the server has ports, which would be lost"
     elif ports:

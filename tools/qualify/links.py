@@ -134,7 +134,11 @@ def in_the_way(facts: Facts, end: End, own: int | None = 0) -> str | None:
     own_addresses = {address.ip for address in addresses}
     for line in facts.text("tcp").splitlines():
         words = line.split()
-        if len(words) >= 4 and words[2].rpartition(":")[0].strip("[]").partition("%")[0] in own_addresses:
+        if len(words) < 4:
+            continue
+        # An address of one link only has the interface's name behind it.
+        local, _, zone = words[2].rpartition(":")[0].strip("[]").partition("%")
+        if local in own_addresses or zone.rstrip("]") == interface:
             return "other programs have connections over it"
     pairs = facts.json("queue_pairs")
     if not facts.said("queue_pairs") or not isinstance(pairs, list) or own is None:

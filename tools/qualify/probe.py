@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from .undo import FOLDER
+from .undo import FOLDER, loaded
 
 # Ours, those of disks to scratch, those of the transports that ours is measured beside, and what drops packets.
 OURS = {"server": ("ibtrs_core", "ibtrs_server", "ibnbd_server"), "client": ("ibtrs_core", "ibtrs_client", "ibnbd_client")}
@@ -37,6 +37,7 @@ s keep; grep -s . /proc/sys/net/ipv6/conf/*/keep_addr_on_down
 s lower; for l in /sys/class/net/*/lower_*; do [ ! -e "$l" ] || echo "$l"; done
 q tcp ss -Htn state established
 q now cut -d' ' -f1 /proc/modules
+s ours; cat {loaded()}
 s devices
 for d in /sys/class/infiniband/*; do
 	[ -e "$d" ] || continue

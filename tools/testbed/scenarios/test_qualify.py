@@ -89,12 +89,14 @@ def test_failover_by_each_cause(reachable, qualify):
     # Guests have no nftables in the kernel.
     assert found.pop("packets lost in silence") in ("passed", "skipped")
     assert len(found) == 7 and set(found.values()) == {"passed"}, found
+    assert (qualify.folder / "qualify.html").read_text().count("<svg") >= 7
     moved = {step["name"]: step["values"] for step in qualify.document()["steps"] if step["part"] == "failover"}
     assert moved["server drained"]["longest_ms"] > 500 and moved["server drained"]["rates"]
 
 
 def test_bench_beside_others(reachable, qualify):
     passed(qualify, qualify(ONLY="bench"))
+    assert "<svg" in (qualify.folder / "qualify.html").read_text()
     document = qualify.document()
     connected = qualify.steps("bench")
     wanted = {"ibnbd", "on the server"} | {name for name in ("NVMe-oF", "RNBD") if connected[f"connect {name}"] == "passed"}
