@@ -145,6 +145,7 @@ help:
 	@echo '  make bench [KERNEL=stock]   counts instructions beside RNBD, NVMe-oF and the least that is possible'
 	@echo '  make bench-messages         the same for messages between programs, beside TCP and others'
 	@echo '  make bench-sessions         what 1,000 sessions take, and how they come back'
+	@echo '  make bench-functions        instructions of our functions for an I/O over the card of tools/card'
 	@echo '  make bench-compare BASE=c   the same beside those of another commit'
 	@echo '  make ghost-writes           looks for ghost writes of ours, NVMe-oF and RNBD; hours'
 	@echo '  make check-arm64            compiles the modules for 64-bit ARM, pages of 64 KiB'

@@ -22,4 +22,11 @@ esac
 case " $* " in
 *" --report "*) "$TOP/scripts/setup-packages.sh" bench ;;
 esac
+case " $* " in
+*" --functions "*)
+	# Only these name the functions that were inlined into others.
+	IBTRS_LINES=1 "$TOP/scripts/build-modules.sh" "$kernel"
+	set -- --modules "$MODULES/$kernel-lines" "$@"
+	;;
+esac
 PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=$TOP/tools exec /usr/bin/python3 -m "$bench" "$@"

@@ -4,7 +4,8 @@
 # build-modules.sh FLAVOUR [clippy|doc|doctests|rust-analyzer]: builds our modules for a
 # cached test kernel and puts them into FLAVOUR below $MODULES, or runs another
 # tool on them.  IBTRS_KUNIT=1 includes their test suites and puts the modules
-# into FLAVOUR-kunit; W=1 turns on more compiler warnings; IBTRS_STEPS=1 prints
+# into FLAVOUR-kunit; IBTRS_LINES=1 adds tables of lines, and puts the modules into
+# FLAVOUR-lines; W=1 turns on more compiler warnings; IBTRS_STEPS=1 prints
 # a line for each step.  For the stock kernel the tools are Debian's, see
 # stock-tools.sh.
 # shellcheck source=scripts/env.sh
@@ -23,7 +24,7 @@ else
 fi
 
 # Objects remember where their sources are, so each checkout has its own.
-variant=$flavour${IBTRS_KUNIT:+-kunit}
+variant=$flavour${IBTRS_KUNIT:+-kunit}${IBTRS_LINES:+-lines}
 checkout=$(sha256sum <<<"$TOP:$kernel" | cut -c1-12)
 out=$IBTRS_CACHE/build/$checkout-$variant
 # What examples are compiled against is what is built anyway.
@@ -38,6 +39,9 @@ if [ "$flavour" = stock ]; then
 	with_tools=(with_stock_tools)
 	KERNEL_MAKE_ARGS=(RUSTC=/usr/bin/rustc BINDGEN=/usr/bin/bindgen)
 fi
+
+# The code is the same.
+[ -z "${IBTRS_LINES:-}" ] || export KRUSTFLAGS=-Cdebuginfo=line-tables-only
 
 kmake() {
 	# The variables of an outer make are not for the kernel's.

@@ -107,6 +107,11 @@ bench-short:
 bench-keep:
 	@scripts/bench.sh --keep $(if $(DEVICE),--device $(DEVICE))
 
+# The instructions of each of our functions over the card, compared as by bench-short.
+.PHONY: bench-functions
+bench-functions:
+	@scripts/bench.sh --short --device card --functions $(CURDIR)/build/bench/functions.md
+
 # Of ours, unless ONLY= says otherwise.
 bench-compare:
 	@scripts/bench-compare.sh "$(BASE)" --kernel $(or $(KERNEL),fast) --only "$(or $(ONLY),ibnbd)"

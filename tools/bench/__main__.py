@@ -12,7 +12,7 @@ from pathlib import Path
 from testbed import accel, paths
 from testbed.guest import Guest
 
-from . import apart, counts, devices, facts, measure, plan, report, results, targets
+from . import apart, counts, devices, facts, measure, plan, report, results, sources, targets
 from .results import Results
 
 # What `--short` compares with, by the device.
@@ -35,6 +35,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--facts", action="store_true", help="also memory, and times to set up and to fail over")
     parser.add_argument("--report", type=Path, help="a folder for figures, tables and a report with plots")
     parser.add_argument("--base", type=Path, help="figures to compare with: worse by more than 1 %% is a failure")
+    parser.add_argument("--functions", type=Path,
+                        help="a file for the table of the instructions of our functions over the card; --modules are "
+                             "to have tables of lines")
     kind = parser.add_mutually_exclusive_group()
     kind.add_argument("--smoke", action="store_true", help="few I/Os: whether it works at all")
     kind.add_argument("--short", action="store_true",
@@ -89,7 +92,8 @@ def _work_on_card(options, run: Results, folder: Path, kernel, ours: Path,
     """What an I/O takes there. The card is not a network: there are no times, nor sides apart."""
     short = options.short or options.keep
     steps = _possible(options, kernel, ours, counts.card_short() if short else counts.card_steps())
-    return [partial(counts.run, options.kernel, folder, boot, run, devices.CARD, scale) for boot in plan.boots(steps)]
+    return [partial(counts.run, options.kernel, folder, boot, run, devices.CARD, scale, options.sources)
+            for boot in plan.boots(steps)]
 
 
 def _work(options, run: Results, folder: Path, kernel, ours: Path,
@@ -138,11 +142,20 @@ def _judge_short(run: Results, options) -> bool:
 
 def main() -> int:
     options = _parser().parse_args()
+    if options.functions and not (options.device == devices.CARD.name and options.modules):
+        print("error: --functions needs --device card and --modules", file=sys.stderr)
+        return 1
+    options.sources = options.functions and sources.Sources(
+        [options.modules / f"{name}.ko" for name in counts.MODULES])
     short = SHORT[options.device]
     if options.short and not short.exists():
         print(f"error: there is no {short.name} to compare with: run make bench-keep", file=sys.stderr)
         return 1
     run, complete = _measure(options)
+    if options.sources:
+        options.functions.parent.mkdir(parents=True, exist_ok=True)
+        options.functions.write_text(options.sources.table())
+        print(f"==> {options.functions}")
     if options.report:
         report.write(run, options.report)
     if not (run.figures or run.counts) or not complete:

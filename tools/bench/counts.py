@@ -15,7 +15,7 @@ from pathlib import Path
 from testbed import fio
 from testbed.guest import Guest
 
-from . import devices, jobs, layers, measure, shared_lines, targets, tracing
+from . import devices, jobs, layers, measure, shared_lines, sources, targets, tracing
 from .plan import Step
 from .results import Figure, Results
 
@@ -155,11 +155,14 @@ def count_job(guests: list[Traced], disks: list[str], step: Step, job: jobs.Job)
     return _counting(guests, disks, step, job).count(job.ios)
 
 
-def count_sides(traced: Traced, disks: list[str], step: Step, job: jobs.Job) -> dict[str, tuple[dict, dict, list]]:
+def count_sides(traced: Traced, disks: list[str], step: Step, job: jobs.Job,
+                by_source: sources.Sources | None = None) -> dict[str, tuple[dict, dict, list]]:
     """Of one guest that is both, by label: of all processors, of the client's and of the server's."""
     pinned = f" --cpus_allowed=0-{step.cpus // 2 - 1}"
     [done], ios = _counting([traced], disks, step, job, pinned).done(job.ios)
     label = step.label(job)
+    if by_source:
+        by_source.keep(label, done.trace, traced.symbols, ios)
     sides = {f"{label}, {side}": found for side, found in traced.of_sides(done, ios).items()}
     return {label: traced.of_ios(done, ios), **sides}
 
@@ -172,7 +175,7 @@ def keep(results: Results, target: str, label: str, found: tuple[dict, dict, lis
 
 
 def run(flavour: str, folder: Path, boot: list[Step], results: Results, device: devices.Device = devices.RXE,
-        scale: float = 1) -> list[Exception]:
+        scale: float = 1, by_source: sources.Sources | None = None) -> list[Exception]:
     """Adds counts, profiles and shared lines of the steps; returns what went wrong."""
     failed: list[Exception] = []
     with tempfile.TemporaryDirectory(prefix="bench-") as where:
@@ -183,7 +186,7 @@ def run(flavour: str, folder: Path, boot: list[Step], results: Results, device: 
             for job in step.jobs:
                 job = dataclasses.replace(job, ios=int(job.ios * scale))
                 if device.halves:
-                    for label, found in count_sides(traced, disks, step, job).items():
+                    for label, found in count_sides(traced, disks, step, job, by_source).items():
                         keep(results, name, label, found)
                     continue
                 [found] = count_job([traced], disks, step, job)

@@ -8,8 +8,9 @@ from collections import Counter
 import pytest
 
 from bench import (apart, counts, devices, facts, goals, jobs, layers, plan, report, results, sessions, sessions_guest,
-                   shared_lines, tables, targets, tracing)
+                   shared_lines, sources, tables, targets, tracing)
 from bench.results import Figure, Results
+from testbed import paths
 
 
 def run(commit="c", **values) -> Results:
@@ -280,6 +281,46 @@ def test_our_functions_need_a_reason_for_locked_instructions():
     assert not shared_lines.without_reason(lines)
     lines[-1][-1] = 0.5
     assert shared_lines.without_reason(lines) == ["ibtrs_server::data::send::answer::leave_service"]
+
+
+# Functions of the sources.
+
+@pytest.mark.parametrize("name, short", [
+    ("<ibtrs_client::data::con::Con as rdma::qp::Handler>::received", "Con::received"),
+    ("<rdma::qp::QueuePair<a::Con>>::send_message::<1>", "QueuePair::send_message"),
+    ("as_ref<kernel::sync::arc::ArcInner<kx::work::queue::Queue>>", "as_ref"),
+    ("ibtrs_server::data::send::answer::post", "answer::post"),
+    ("recv_done::{closure#0}<a::Con, 5>", "recv_done::closure"), ("{closure#1}", "closure")])
+def test_names_of_functions_are_short(name, short):
+    assert sources.short(name) == short
+
+
+def frame(function: str, file) -> dict:
+    return {"FunctionName": function, "FileName": str(file)}
+
+
+def test_an_instruction_is_of_the_innermost_function_of_this_tree():
+    library = frame("get<u8>", "/usr/lib/rustlib/src/rust/library/core/src/slice/index.rs")
+    inner, outer = frame("take", "rust/kx/io.rs"), frame("a::submit", paths.TOP / "ibtrs-client/lib.rs")
+    assert sources.place_of([library, inner, outer]) == sources.Place("take", "rust/kx/io.rs")
+    assert sources.place_of([library, outer]) == sources.Place("a::submit", "ibtrs-client/lib.rs")
+    # Nothing is lost.
+    assert sources.place_of([library]) == sources.Place("get", "")
+    assert sources.place_of([]) == sources.Place("?", "")
+
+
+def test_instructions_of_a_module_are_counted_by_function_and_side():
+    take, send = sources.Place("take", "a.rs"), sources.Place("send", "b.rs")
+    # `twice` is at 0x10 in the image.
+    image = sources.Image({"twice": 0x10}, [0x10, 0x12, 0x15, 0x19], {0x10: take, 0x12: take, 0x15: send, 0x19: send})
+    made = sources.Sources([])
+    made._images = {"mod": image}
+    snapshot = tracing.Snapshot(Counter({(TWICE, 3): 20, (TWICE + 5, 2): 10, (FIRST, 7): 50}),
+                                Counter({(TWICE + 5, 2): 10}))
+    made.keep("read", snapshot, tracing.Symbols(LISTING), 10)
+    rows = made.table().splitlines()
+    assert rows[2:4] == ["| `take` | a.rs | 4.0 |", "| all of this side | | 6.0 |"]
+    assert rows[7] == "| all of this side | | 2.0 |"
 
 
 def test_a_file_of_another_size_is_refused():
