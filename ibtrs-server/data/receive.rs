@@ -151,11 +151,13 @@ fn parse_capsule(
     bounds: Bounds,
     message: &Received<'_>,
 ) -> Result<(), RequestError> {
-    let hdr = message.bytes.get(offset as usize..);
-    let header = RequestHdr::parse(hdr.ok_or(RequestError::Short)?, true)?;
     // CAST: A capsule is not longer than its receive.
-    let bounds = bounds.capsule(message.bytes.len() as u32, message.payload as u32);
-    let usr_len = begin(chunk, ServerRequest::parse(&header, offset, bounds)?)?;
+    let (len, data) = (message.bytes.len() as u32, message.payload as u32);
+    let request = match ServerRequest::usual(message.bytes, offset, data, bounds) {
+        Some(request) => request,
+        None => parse_unusual(message.bytes, offset, bounds.capsule(len, data))?,
+    };
+    let usr_len = begin(chunk, request)?;
     let copied = chunk.copy_header_from(message.bytes);
     copied.map_err(|error| not_copied(error, usr_len))?;
     chunk.capsule = message.keep();
@@ -163,6 +165,13 @@ fn parse_capsule(
         (1.., None) => Err(RequestError::Short),
         _ => Ok(()),
     }
+}
+
+/// Parses the headers of any capsule.
+#[inline(never)]
+fn parse_unusual(bytes: &[u8], offset: u32, bounds: Bounds) -> Result<ServerRequest, RequestError> {
+    let hdr = bytes.get(offset as usize..).ok_or(RequestError::Short)?;
+    ServerRequest::parse(&RequestHdr::parse(hdr, true)?, offset, bounds)
 }
 
 /// Begins a request that was parsed; returns the length of its user header.

@@ -34,7 +34,8 @@ use ibtrs_proto::{
         ServerRequest,
         ServerTimes,
         SgDesc,
-        Trailer, //
+        Trailer,
+        USUAL_USER_HDR, //
     },
     tag::Tag, //
 };
@@ -76,8 +77,6 @@ use rdma::{
 pub(crate) const MAX_USER_HDR: usize = 512;
 /// The same of a header for which every chunk has room. Longer ones are those of rare messages.
 pub(crate) const SHORT_USER_HDR: usize = 48;
-/// The length of most user headers, those of disks.
-const USUAL_USER_HDR: usize = 32;
 
 // Each slot has a chunk, and `kmalloc` has no size between 256 and 512 bytes.
 const _: () = assert!(size_of::<Chunk>() <= 256);

@@ -25,7 +25,7 @@ pub use info::{Chunk, Chunks, InfoReq, InfoRsp};
 pub use inv_answer::{InvAnswer, INV_ANSWER_LEN};
 pub use request::{Direction, FetchHdr, ReadHdr, WriteHdr};
 pub use rkey::RkeyRsp;
-pub use server::{Bounds, RequestError, RequestHdr, ServerRequest};
+pub use server::{Bounds, RequestError, RequestHdr, ServerRequest, USUAL_USER_HDR};
 pub use times::{ServerTimes, MAX_SENT_NS};
 pub use trailer::{AnswerBody, Trailer, MAX_TRAILER_LEN};
 

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::bytes::Reader;
 use crate::capsule;
-use crate::consts::MAX_HDR_SIZE;
+use crate::consts::{MAX_HDR_SIZE, MAX_REQUEST_HDR_LEN};
 use crate::errno::Errno;
 
 /// Why a request was refused.
@@ -69,6 +69,15 @@ impl RequestError {
             _ => Errno::EINVAL,
         }
     }
+}
+
+/// Bytes of the user header of a disk's requests, which are most of all.
+pub const USUAL_USER_HDR: usize = 32;
+
+/// The first two fields of a header, or the next two, as one number.
+const fn first_word(first: u16, second: u16) -> u32 {
+    // Lossless: u16 to u32.
+    first as u32 | (second as u32) << 16
 }
 
 /// A request header as read from a chunk.
@@ -215,15 +224,22 @@ impl Bounds {
         }
     }
 
+    /// Most bytes of data of a request of the session that are not in its capsule.
+    #[inline]
+    const fn max_io(&self) -> u32 {
+        match self {
+            Self::Chunk(bytes) => bytes.saturating_sub(MAX_HDR_SIZE),
+            Self::Slot { max_io, .. } | Self::Capsule { max_io, .. } => *max_io,
+        }
+    }
+
     /// The place of a request of the same session whose capsule has `len` bytes of headers and `data`.
     #[inline]
     pub const fn capsule(&self, len: u32, data: u32) -> Self {
-        let (max_io, has_slots) = match self {
-            Self::Chunk(bytes) => (bytes.saturating_sub(MAX_HDR_SIZE), false),
-            Self::Slot { max_io, .. } => (*max_io, true),
-            Self::Capsule {
-                max_io, has_slots, ..
-            } => (*max_io, *has_slots),
+        let has_slots = match self {
+            Self::Chunk(_) => false,
+            Self::Slot { .. } => true,
+            Self::Capsule { has_slots, .. } => *has_slots,
         };
         let headers = if len > capsule::HEADERS {
             capsule::HEADERS
@@ -233,7 +249,7 @@ impl Bounds {
         Self::Capsule {
             headers,
             data,
-            max_io,
+            max_io: self.max_io(),
             has_slots,
         }
     }
@@ -329,6 +345,53 @@ impl ServerRequest {
             desc,
             need_inval: need_inval && desc.is_some(),
             timed: hdr.timed(),
+        })
+    }
+
+    /// Reads and checks the headers of a usual capsule: a read or a write of a disk, without a key to
+    /// invalidate or times to tell. Its header is behind [`USUAL_USER_HDR`] bytes of user header, so
+    /// all of its fields have constant places, and two numbers tell that it is as expected.
+    ///
+    /// `bytes` are the headers that have arrived, of a session whose requests arrive within `bounds`, and
+    /// `data` is the number of bytes behind them. `None` means that [`RequestHdr::parse`] and
+    /// [`Self::parse`], which make the same of a usual capsule, have to decide.
+    #[inline]
+    pub fn usual(bytes: &[u8], offset: u32, data: u32, bounds: Bounds) -> Option<Self> {
+        const HEADERS: usize = USUAL_USER_HDR.saturating_add(MAX_REQUEST_HDR_LEN);
+        // Lossless: a small constant.
+        const USR_LEN: u16 = USUAL_USER_HDR as u16;
+        const WRITE: u32 = first_word(TYPE_WRITE, USR_LEN);
+        const READ: u32 = first_word(TYPE_READ, USR_LEN);
+        // No flags, and one descriptor.
+        const ONE_DESC: u32 = first_word(0, 1);
+
+        let bytes: &[u8; HEADERS] = bytes.first_chunk()?;
+        if offset != u32::from(USR_LEN) {
+            return None;
+        }
+        let (_, hdr) = bytes.split_first_chunk::<USUAL_USER_HDR>()?;
+        let mut r = Reader::new(hdr);
+        let (direction, data_len, desc) = match (r.u32()?, r.u32()?) {
+            (WRITE, _) => (Direction::Write, data, None),
+            (READ, ONE_DESC) if data == 0 => {
+                let desc = SgDesc::read(&mut r)?;
+                if desc.len == 0 || desc.len > bounds.max_io() || !desc.fits() {
+                    return None;
+                }
+                (Direction::Read, desc.len, Some(desc))
+            }
+            _ => return None,
+        };
+        // INVARIANT: The user header begins the capsule, which has arrived as far as that of a read goes.
+        // All data of a write is there, and the descriptor of a read was just checked.
+        Some(Self {
+            direction,
+            data_len,
+            usr_at: 0,
+            usr_len: USR_LEN,
+            desc,
+            need_inval: false,
+            timed: false,
         })
     }
 

@@ -164,7 +164,87 @@ fn fetches() {
     assert!(parse(SLOT.capsule(1, 1), 0).is_ok());
 }
 
+/// The headers of a capsule with `hdr` behind a user header of 32 bytes.
+fn headers(hdr: &RequestHdr) -> Vec<u8> {
+    let mut bytes = vec![0xa5; USUAL_USER_HDR];
+    match hdr {
+        RequestHdr::Write(hdr) => bytes.extend(hdr.encode()),
+        RequestHdr::Fetch(hdr) => bytes.extend(hdr.encode()),
+        RequestHdr::Read(hdr) => {
+            let mut encoded = [0; 24];
+            let len = hdr.encode(&mut encoded).unwrap();
+            bytes.extend(&encoded[..len]);
+        }
+    }
+    bytes
+}
+
+/// What decides about any capsule.
+fn parse_any(
+    bytes: &[u8],
+    offset: u32,
+    data: u32,
+    bounds: Bounds,
+) -> Result<ServerRequest, RequestError> {
+    let hdr = bytes.get(offset as usize..).ok_or(RequestError::Short)?;
+    let hdr = RequestHdr::parse(hdr, true)?;
+    ServerRequest::parse(&hdr, offset, bounds.capsule(bytes.len() as u32, data))
+}
+
+/// Reads and writes of a disk are usual ones, and what is parsed of them is the same.
+#[test]
+fn usual_capsules() {
+    for bounds in [CHUNK, SLOT] {
+        let mut padded = headers(&write(32));
+        padded.resize(HEADERS as usize, 0);
+        for (bytes, data) in [
+            (headers(&read(32, Some(1))), 0),
+            (headers(&read(32, Some(131_072))), 0),
+            (padded.clone(), 4096),
+            (padded, 0),
+        ] {
+            let usual = ServerRequest::usual(&bytes, 32, data, bounds);
+            assert_eq!(usual, Some(parse_any(&bytes, 32, data, bounds).unwrap()));
+        }
+        for len in [0, 131_073] {
+            let bytes = headers(&read(32, Some(len)));
+            assert_eq!(ServerRequest::usual(&bytes, 32, 0, bounds), None);
+        }
+    }
+    let asks_for_more = RequestHdr::Read(ReadHdr {
+        usr_len: 32,
+        need_inval: true,
+        timed: false,
+        desc: Some(desc(512)),
+    });
+    for other in [asks_for_more, read(31, Some(1)), fetch(32, 512)] {
+        assert_eq!(ServerRequest::usual(&headers(&other), 32, 0, SLOT), None);
+    }
+}
+
 proptest! {
+    /// No bytes are taken for a usual capsule that are refused, or parsed to something else.
+    #[test]
+    fn usual_capsules_are_as_any_other(
+        (hdr, len, data) in prop_oneof![
+            (Just(write(32)), 30usize..70, prop_oneof![Just(0u32), 0u32..5000]),
+            (Just(read(32, Some(4096))), 30usize..70, prop_oneof![3 => Just(0u32), 1 => 0u32..5000]),
+        ],
+        (at, byte) in (0usize..70, prop_oneof![any::<u8>(), 0u8..4]),
+        offset in prop_oneof![9 => Just(32u32), 1 => 0u32..70],
+        has_slots: bool,
+    ) {
+        let mut bytes = headers(&hdr);
+        bytes.resize(len, 0);
+        if let Some(place) = bytes.get_mut(at) {
+            *place = byte;
+        }
+        let bounds = if has_slots { SLOT } else { CHUNK };
+        if let Some(usual) = ServerRequest::usual(&bytes, offset, data, bounds) {
+            prop_assert_eq!(parse_any(&bytes, offset, data, bounds), Ok(usual));
+        }
+    }
+
     /// All connections together have room for all requests, as far as the number goes.
     #[test]
     fn windows_hold_all(depth in 1u16.., connections in 1u16..=4096) {
