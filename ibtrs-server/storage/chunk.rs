@@ -601,21 +601,16 @@ impl Chunk {
     }
 
     /// Makes the data of a read visible to the device. Also if the read has failed: bytes that the
-    /// CPU has written there must not reach memory after the data that the client sends next.
-    pub(crate) fn leave_data(&self) -> Result {
-        let len = self.request.return_len() as usize;
-        match self.landing.source(&self.request) {
-            Some((source, _)) => source.dma().sync_for_device(0, len),
-            None => Ok(()),
-        }
-    }
-
-    /// Returns the scatter element of the data of a read, if one covers it, as mostly. The data goes
-    /// out after [`Self::leave_data`].
+    /// CPU has written there must not reach memory after the data that the client sends next. Returns
+    /// the scatter element of the data, if one covers it, as mostly.
     #[inline]
-    pub(crate) fn answer_sge(&self) -> Option<Sge> {
-        let (source, region) = self.landing.source(&self.request)?;
-        source.sge(self.request.return_len(), region)
+    pub(crate) fn leave_data(&self) -> Result<Option<Sge>> {
+        let Some((source, region)) = self.landing.source(&self.request) else {
+            return Ok(None);
+        };
+        let len = self.request.return_len();
+        source.dma().sync_for_device(0, len as usize)?;
+        Ok(source.sge(len, region))
     }
 
     /// Returns the number of work requests of [`Self::answer_data`].
@@ -625,7 +620,7 @@ impl Chunk {
         })
     }
 
-    /// Returns the work requests that send the data of a read, if [`Self::answer_sge`] has none.
+    /// Returns the work requests that send the data of a read, if [`Self::leave_data`] returns no element.
     pub(crate) fn answer_data(&self) -> Option<Parts<impl Iterator<Item = Sge> + '_>> {
         let (source, _) = self.landing.source(&self.request)?;
         Some(source.writes(self.request.return_len()))

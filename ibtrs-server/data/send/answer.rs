@@ -88,9 +88,12 @@ pub(crate) fn respond(qp: &QueuePair<Con>, mut chunk: KBox<Chunk>, result: Resul
         return;
     };
     let con = qp.handler();
-    let short = con.path.shortage();
-    if short.is_some() && chunk.request.direction == Dir::Write {
-        slot.give_small(&mut chunk, short);
+    if chunk.request.direction == Dir::Write {
+        // A read needs its memory until the answer is sent, see `send`.
+        let short = con.path.shortage();
+        if short.is_some() {
+            slot.give_small(&mut chunk, short);
+        }
     }
     if !con.path.more_answers || !chunk.is_bare() {
         return answer(qp, slot, chunk);
@@ -228,19 +231,19 @@ fn sending<'a>(
 #[inline]
 fn post(qp: &QueuePair<Con>, chunk: &mut Chunk, signal: Signal<'_, Con>) -> Result {
     let request = chunk.request;
-    let desc = request.desc;
-    if request.sink().is_some() {
-        chunk.leave_data()?;
-    }
-    let data = request.sink().filter(|_| chunk.result.is_ok());
-    let data = data.map(|desc| Data {
-        to: Remote {
-            addr: desc.addr,
-            rkey: desc.key,
-        },
-        whole: chunk.answer_sge(),
-    });
-    let inval = desc
+    let data = match request.sink() {
+        Some(desc) => Some(Data {
+            to: Remote {
+                addr: desc.addr,
+                rkey: desc.key,
+            },
+            whole: chunk.leave_data()?,
+        }),
+        None => None,
+    };
+    let data = data.filter(|_| chunk.result.is_ok());
+    let inval = request
+        .desc
         .filter(|_| request.need_inval && qp.handler().path.remote_invalidation)
         .map(|desc| desc.key);
     let Answer { id, errno } = chunk.outcome();
@@ -257,6 +260,14 @@ fn post(qp: &QueuePair<Con>, chunk: &mut Chunk, signal: Signal<'_, Con>) -> Resu
         if chunk.has_trailer() {
             let trailer = chunk.answer_body(None)?.ok_or(EINVAL)?;
             return post_with_trailer(qp, data, chunk, (trailer, imm), signal);
+        }
+        // Most reads. Posted here, so that the parts of the message need not be passed on in memory.
+        if let Some(Data {
+            to,
+            whole: Some(sge),
+        }) = data
+        {
+            return qp.send_message(Some(to), [sge], imm.encode(), signal, Doorbell::Now);
         }
         return post_one(qp, data, chunk, imm, signal);
     }
