@@ -102,6 +102,12 @@ impl Con {
         Ok(())
     }
 
+    /// Sends the answers that wait for the end of a batch, which goes on.
+    #[inline(never)]
+    fn send_waiting(&self, qp: &QueuePair<Self>) {
+        answer::send_batch(qp, self.batch.take());
+    }
+
     /// Logs that a request is refused; returns the error for its answer.
     #[cold]
     fn refuse(&self, error: RequestError) -> Error {
@@ -296,11 +302,12 @@ impl Handler for Con {
         }
     }
 
+    #[inline]
     fn completes(&self, qp: &QueuePair<Self>, position: u32) {
         self.path.stats.batches.completes(position);
         if position == 0 {
             // A batch can be long: do not keep answers until it ends.
-            answer::send_batch(qp, self.batch.take());
+            self.send_waiting(qp);
         }
     }
 
