@@ -52,10 +52,10 @@ const GROUP_BYTES: usize = 1 << 18;
 /// Minimum distance between two buffers, so that no two share a cache line.
 const STRIDE_MIN: usize = 512;
 
-/// The buffers of a connection attempt. The attempt keeps them until its connections are closed, as
-/// the server can write to them until then.
+/// The buffers of a connection attempt. The attempt keeps them, and each slot its own one, until the
+/// connections are closed, as the server can write to them until then.
 pub(crate) struct IoBuffers {
-    groups: KVVec<Group>,
+    groups: KVVec<Arc<Group>>,
     /// Bytes of a buffer.
     bytes: u32,
     /// Binary logarithm of the distance between two buffers in bytes.
@@ -132,8 +132,8 @@ impl IoBuffers {
         };
         for _ in 0..regions {
             let count = left.min(1 << this.group_shift);
-            let made = (count > 0).then(|| Group::new(pd, count, stride));
-            let Some(Ok(group)) = made else {
+            let make = || Ok::<_, Error>(Arc::new(Group::new(pd, count, stride)?, GFP_KERNEL)?);
+            let Some(Ok(group)) = (count > 0).then(make) else {
                 break;
             };
             if this.groups.push(group, GFP_KERNEL).is_err() {
@@ -145,15 +145,19 @@ impl IoBuffers {
     }
 
     /// Returns the buffer of `tag`, if there is one.
-    #[inline]
-    pub(crate) fn get(&self, tag: Tag) -> Option<IoBuffer<'_>> {
+    pub(crate) fn get(&self, tag: Tag) -> Option<IoBuffer> {
         let tag = usize::from(tag);
         let group = self.groups.get(tag >> self.group_shift)?;
         let number = tag & ((1 << self.group_shift) - 1);
+        let at = number << self.stride_shift;
+        // As many as from one buffer to the next, which `Group::new` has found to be in one piece.
+        let part = group.dma.pieces().part(at, 1 << self.stride_shift)?;
         // The last group may have fewer.
         (number < group.count).then(|| IoBuffer {
-            group,
-            at: number << self.stride_shift,
+            group: group.clone(),
+            at,
+            piece: part.piece,
+            offset: part.offset,
             bytes: self.bytes,
         })
     }
@@ -164,16 +168,18 @@ impl IoBuffers {
     }
 }
 
-/// The buffer of a tag.
-#[derive(Clone, Copy)]
-pub(crate) struct IoBuffer<'a> {
-    group: &'a Group,
+/// The buffer of a tag. Its place is found once, not for each request.
+pub(crate) struct IoBuffer {
+    group: Arc<Group>,
     /// Where it begins in the group.
     at: usize,
+    /// The piece of the group that all of it is in, and where it begins there.
+    piece: usize,
+    offset: usize,
     bytes: u32,
 }
 
-impl IoBuffer<'_> {
+impl IoBuffer {
     /// Returns whether the data of a request goes through the buffer.
     #[inline]
     pub(crate) fn takes(&self, request: &Descriptor) -> bool {
@@ -207,8 +213,8 @@ impl IoBuffer<'_> {
         if bytes > self.bytes {
             return Err(EINVAL);
         }
-        let pieces = self.group.dma.pieces();
-        pieces.in_one(self.at, bytes as usize).ok_or(EINVAL)
+        let block = self.group.dma.pieces().blocks().get(self.piece);
+        Ok((block.ok_or(EINVAL)?, self.offset))
     }
 
     /// Copies `bytes` from the memory of `io` to the beginning of the buffer; returns their scatter
@@ -267,7 +273,7 @@ mod tests {
         (tag.get() + 1).to_ne_bytes()
     }
 
-    fn nth(all: &IoBuffers, tag: u16) -> Result<IoBuffer<'_>> {
+    fn nth(all: &IoBuffers, tag: u16) -> Result<IoBuffer> {
         all.get(Tag::new(tag)).ok_or(ENOMEM)
     }
 

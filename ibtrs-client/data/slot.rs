@@ -23,10 +23,7 @@
 use crate::{
     data::{
         con::Con,
-        io_buffer::{
-            IoBuffer,
-            IoBuffers, //
-        },
+        io_buffer::IoBuffer,
         link::Link,
         plan::Data,
         stats::Timer,
@@ -40,7 +37,6 @@ use crate::{
 };
 use ibtrs_core::{
     convert,
-    tag::Tagged,
     trace, //
 };
 use ibtrs_proto::{
@@ -101,8 +97,8 @@ use rdma::{
 pub(crate) struct ReqSlot {
     #[pin]
     pub(super) inner: SpinLockIrq<ReqSlotInner>,
-    /// The I/O buffers of the path, shared by all slots.
-    pub(super) io_buffers: Arc<IoBuffers>,
+    /// The buffer for the data of small requests, if the tag has one.
+    pub(super) io_buffer: Option<IoBuffer>,
 }
 
 pub(super) struct ReqSlotInner {
@@ -257,7 +253,7 @@ impl ReqSlot {
     pub(crate) fn new(
         Memory { mr, hdr }: Memory,
         chunk: Chunk,
-        io_buffers: Arc<IoBuffers>,
+        io_buffer: Option<IoBuffer>,
     ) -> impl PinInit<Self, Error> {
         let inner = ReqSlotInner {
             mr,
@@ -270,18 +266,17 @@ impl ReqSlot {
         };
         try_pin_init!(Self {
             inner <- new_spinlock_irq!(inner, "ReqSlot::inner"),
-            io_buffers,
+            io_buffer,
         }? Error)
     }
 
     /// Returns the buffer for the data of a request, if the data goes through one.
     #[inline]
-    pub(super) fn buffer_for(&self, wire: &Wire, req: &Descriptor) -> Option<IoBuffer<'_>> {
+    pub(super) fn buffer_for(&self, wire: &Wire, req: &Descriptor) -> Option<&IoBuffer> {
         if req.bytes == 0 || req.dir == Dir::Write && !wire.is_pushed(req) {
             return None;
         }
-        let buffer = self.io_buffers.get(req.tag)?;
-        buffer.takes(req).then_some(buffer)
+        self.io_buffer.as_ref().filter(|buffer| buffer.takes(req))
     }
 }
 
@@ -387,7 +382,7 @@ impl Ended {
     pub(crate) fn end(mut self, slot: &SlotRef<'_, Con>, pd: &Pd) {
         let mut io = self.io.release(pd);
         if self.in_buffer > 0 {
-            let buffer = slot.io_buffers.get(slot.tag());
+            let buffer = slot.io_buffer.as_ref();
             let copied = buffer
                 .ok_or(EIO)
                 .and_then(|buffer| buffer.copy_to(&mut io, self.in_buffer));

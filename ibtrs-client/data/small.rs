@@ -61,7 +61,7 @@ impl ReqSlotInner {
         &mut self,
         wire: &Wire,
         qp: &QueuePair<Con>,
-        buffer: IoBuffer<'_>,
+        buffer: &IoBuffer,
         req: &Descriptor,
         user_hdr: &[u8; DISK_USER_HDR],
     ) -> Result {
@@ -101,7 +101,7 @@ impl ReqSlotInner {
 fn headers(
     req: &Descriptor,
     user_hdr: &[u8; DISK_USER_HDR],
-    buffer: IoBuffer<'_>,
+    buffer: &IoBuffer,
 ) -> Result<[u8; HEADERS]> {
     // CAST: A small constant.
     let usr_len = DISK_USER_HDR as u16;
@@ -198,9 +198,9 @@ mod tests {
     fn a_small_request_is_as_any_other() -> Result {
         let dev = Device::nth(0)?;
         let (pd, wire) = (Pd::new(&dev)?, wire(&dev, |_| ())?);
-        let buffers = Arc::new(IoBuffers::new(&pd, 8, 100), GFP_KERNEL)?;
+        let buffers = IoBuffers::new(&pd, 8, 100);
         let chunk = Chunk { addr: 0, rkey: 0 };
-        let slot = ReqSlot::new(Memory::new(&pd, &wire)?, chunk, buffers);
+        let slot = ReqSlot::new(Memory::new(&pd, &wire)?, chunk, buffers.get(TAG));
         let slot = Arc::pin_init(slot, GFP_KERNEL)?;
         for (dir, sent, transfer) in [
             (Dir::Read, SMALL_HEADERS as usize, Transfer::IntoBuffer),

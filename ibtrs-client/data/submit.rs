@@ -184,7 +184,7 @@ impl PathIo {
     fn submit_any(
         &self,
         (qp, slot): (&QueuePair<Con>, SlotRef<'_, Con>),
-        buffer: Option<IoBuffer<'_>>,
+        buffer: Option<&IoBuffer>,
         req: &Descriptor,
         user_hdr: &[u8],
         io: IoHandle,
@@ -234,7 +234,7 @@ impl PathIo {
     fn submit_small(
         &self,
         (qp, slot): (&QueuePair<Con>, SlotRef<'_, Con>),
-        buffer: IoBuffer<'_>,
+        buffer: &IoBuffer,
         req: &Descriptor,
         user_hdr: &[u8; DISK_USER_HDR],
         io: IoHandle,
@@ -386,7 +386,7 @@ impl ReqSlotInner {
         submit: &Descriptor,
         user_hdr: &[u8],
         plan: Plan,
-        buffer: Option<IoBuffer<'_>>,
+        buffer: Option<&IoBuffer>,
         timed: bool,
     ) -> Result<Placement> {
         let usr_len = u16::try_from(submit.usr_len)?;
@@ -491,7 +491,7 @@ impl ReqSlotInner {
                 message.post(qp, None, io.nents(), io.sges(&conn.pd), signal)
             }
             (Transfer::FromBuffer, Some(Carried::Buffered(io))) => {
-                let buffer = slot.io_buffers.get(submit.tag).ok_or(EINVAL)?;
+                let buffer = slot.io_buffer.as_ref().ok_or(EINVAL)?;
                 let data = buffer.copy_from(io, submit.bytes)?;
                 message.post_simple(qp, Some(data))
             }

@@ -78,7 +78,8 @@ use ibtrs_proto::{
         InfoReq,
         InfoRsp,
         MORE_ANSWERS_LEN, //
-    }, //
+    },
+    tag::Tag, //
 };
 use kernel::{
     prelude::*,
@@ -807,9 +808,9 @@ fn exchange_info(attempt: &Arc<Attempt>, pd: &Arc<Pd>, wire: &Wire) -> Result<Ar
         convert::error(error.errno())
     })?;
     let mut slots = Iterator::zip(memory.into_iter(), rsp.chunks());
-    let slots = Slots::new(wire.depth, |_| {
+    let slots = Slots::new(wire.depth, |tag| {
         let (memory, chunk) = slots.next().ok_or(EIO)?;
-        Ok(ReqSlot::new(memory, chunk, buffers.clone()))
+        Ok(ReqSlot::new(memory, chunk, buffers.get(Tag::new(tag))))
     })?;
     attempt.cons.lock().slots = Some(slots.clone());
     Ok(slots)
