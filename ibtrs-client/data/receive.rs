@@ -53,9 +53,22 @@ use rdma::{
 };
 
 impl Con {
-    /// Handles an answer; `rkey` is the new key of its chunk, if that has changed.
-    #[inline]
+    /// As [`Self::answers`], for answers that come with something else.
+    #[inline(never)]
     fn answered(
+        &self,
+        qp: &QpRef<'_, Self>,
+        answer: imm::Answer,
+        rkey: Option<u32>,
+        trailer: Trailer,
+    ) {
+        self.answers(qp, answer, rkey, trailer);
+    }
+
+    /// Handles an answer; `rkey` is the new key of its chunk, if that has changed.
+    // Into `received`, where most answers have no key: what depends on one is left out there.
+    #[inline(always)]
+    fn answers(
         &self,
         qp: &QpRef<'_, Self>,
         imm::Answer { id, errno }: imm::Answer,
@@ -253,7 +266,7 @@ impl Handler for Con {
                 if self.check(imm, &message).is_ok() =>
             {
                 let answer = imm::Answer { id, errno };
-                self.answered(&qp, answer, None, Trailer::decode(message.bytes));
+                self.answers(&qp, answer, None, Trailer::decode(message.bytes));
                 Repost::Yes
             }
             _ => self.received_any(qp, message),

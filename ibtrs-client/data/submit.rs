@@ -107,29 +107,38 @@ impl PathIo {
     /// the request; other errors are those of [`Session::submit`].
     ///
     /// [`Session::submit`]: crate::session::Session::submit
+    // The way of all requests to the device, in one function that its callers share.
+    #[inline(never)]
     pub(crate) fn submit(
         &self,
         req: &Descriptor,
         user_hdr: &[u8],
         io: IoHandle,
     ) -> Result<(), (Error, IoHandle)> {
-        match self.qps.get(usize::from(req.cid)) {
-            Some(qp) if qp.handler().try_acquire_credit(self.wire.window) => self
-                .submit_here(qp, req, user_hdr, io)
-                .inspect_err(|_| qp.handler().release_credit()),
-            _ => self.submit_elsewhere(req, user_hdr, io),
-        }
+        let elsewhere;
+        let (qp, req) = match self.qps.get(usize::from(req.cid)) {
+            Some(qp) if qp.handler().try_acquire_credit(self.wire.window) => (qp, req),
+            _ => {
+                let Some((cid, qp)) = self.another(req.cid) else {
+                    return Err((EAGAIN, io));
+                };
+                // The caller rings the doorbell of its own connection only.
+                elsewhere = Descriptor {
+                    cid,
+                    last: true,
+                    ..*req
+                };
+                (qp, &elsewhere)
+            }
+        };
+        self.submit_here(qp, req, user_hdr, io)
+            .inspect_err(|_| qp.handler().release_credit())
     }
 
-    /// As [`Self::submit`], on another connection than that of the request, whose window is full.
+    /// Returns another connection than `cid`, whose window is full, with room in its own window for one
+    /// request, which is taken.
     #[cold]
-    fn submit_elsewhere(
-        &self,
-        req: &Descriptor,
-        user_hdr: &[u8],
-        io: IoHandle,
-    ) -> Result<(), (Error, IoHandle)> {
-        let cid = req.cid;
+    fn another(&self, cid: u16) -> Option<(u16, &PercpuArc<QueuePair<Con>>)> {
         self.link.stats.declared.inc(client_path::WINDOW_FULL);
         // The caller may have left requests there that are still to be rung for.
         self.commit(cid);
@@ -137,25 +146,16 @@ impl PathIo {
         let nr_queues = self.link.env.nr_queues() as u16;
         let mut others =
             Iterator::chain(cid.saturating_add(1)..=nr_queues, 1..cid.min(nr_queues + 1));
-        let open = others.find_map(|other| {
+        others.find_map(|other| {
             let qp = self.qps.get(usize::from(other))?;
             qp.handler()
                 .try_acquire_credit(self.wire.window)
                 .then_some((other, qp))
-        });
-        let Some((cid, qp)) = open else {
-            return Err((EAGAIN, io));
-        };
-        let mut req = *req;
-        req.cid = cid;
-        // The caller rings the doorbell of its own connection only.
-        req.last = true;
-        self.submit_here(qp, &req, user_hdr, io)
-            .inspect_err(|_| qp.handler().release_credit())
+        })
     }
 
     /// Sends a request on its connection `qp`, which has room for it.
-    #[inline]
+    #[inline(always)]
     fn submit_here(
         &self,
         qp: &QueuePair<Con>,
@@ -181,6 +181,7 @@ impl PathIo {
     }
 
     /// As [`Self::submit_here`], for requests of all kinds; the server is to tell its times if `timed`.
+    #[inline(never)]
     fn submit_any(
         &self,
         (qp, slot): (&QueuePair<Con>, SlotRef<'_, Con>),

@@ -134,6 +134,7 @@ impl Multipath {
     }
 
     /// As [`Self::submit`], with several paths or none.
+    #[inline(never)]
     fn submit_to_one(
         &self,
         policy: Policy,

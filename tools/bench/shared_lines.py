@@ -5,7 +5,7 @@
 NOTED = 0.05
 
 REASONS = {
-    "ibtrs_client::session::multipath::Multipath::submit":
+    "ibtrs_client::data::submit::PathIo::submit":
         "counts the request in the window of its connection, which other processors use as well when theirs is full",
     "ibtrs_client::data::slot::ReqSlotInner::finish":
         "the same count, when the request has ended, on whichever processor that is",
