@@ -7,6 +7,7 @@ import signal
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 from . import options as command_line
@@ -17,6 +18,7 @@ from .run import Refused, Run
 from .terminal import complain, say
 
 PASSED, FAILED, REFUSED = 0, 1, 2
+STDERR = 2
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -28,16 +30,17 @@ class Interrupted(Exception):
         self.number = number
 
 
-def _interrupt(number: int, _frame) -> None:
+def _interrupt(run: Run, number: int, _frame) -> None:
     # From here on the run takes back what it has made: a second signal must not end that.
     _on_signals(_still_cleaning)
-    raise Interrupted(number)
+    run.stopped = Interrupted(number)
+    raise run.stopped
 
 
 def _still_cleaning(_number: int, _frame) -> None:
     # print() may be the very function that was interrupted, and the terminal may be gone.
     with contextlib.suppress(OSError):
-        os.write(sys.__stderr__.fileno(), b"==> cleaning up; what cannot be taken back now, CLEAN=yes takes back later\n")
+        os.write(STDERR, b"==> cleaning up; what cannot be taken back now, CLEAN=yes takes back later\n")
 
 
 def _on_signals(handler) -> None:
@@ -84,9 +87,9 @@ def _begin(run: Run) -> None:
     waiting: list[int] = []
     _on_signals(lambda number, _frame: waiting.append(number))
     run.begin()
-    _on_signals(_interrupt)
+    _on_signals(partial(_interrupt, run))
     if waiting:
-        _interrupt(waiting[0], None)
+        _interrupt(run, waiting[0], None)
 
 
 def _try(options: Options, run: Run) -> int:
@@ -95,12 +98,15 @@ def _try(options: Options, run: Run) -> int:
     try:
         _begin(run)
         parts.everything(run)
-    except Interrupted as error:
-        complain(f"==> {error}: cleaning up")
-        run.outcome.interrupted, number = True, error.number
-    except Failed as error:
-        complain(f"error: {error}")
-        status = FAILED
+    except (Interrupted, Failed) as error:
+        # What failed on the way out does not matter then.
+        stopped = run.stopped or error
+        if isinstance(stopped, Interrupted):
+            complain(f"==> {stopped}: cleaning up")
+            run.outcome.interrupted, number = True, stopped.number
+        else:
+            complain(f"error: {error}")
+            status = FAILED
     finally:
         cleaned = _end(run)
     run.outcome.seconds = round(time.monotonic() - began, 1)

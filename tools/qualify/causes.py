@@ -122,8 +122,8 @@ def reloaded(server: Facts, exports: dict[str, str]) -> Cause:
     else:
         skipped = "; ".join(users.of(server, OWN))
     names = " ".join(exports)
-    again = "; ".join([f"ibnbd host list --output json | grep -q {SESSION} || {changes.host().do}",
-                       *(f"ibnbd export list --output json | grep -q {name} || {changes.export(name, device).do}"
+    again = "; ".join([f"ibnbd host list --output json | grep -q {SESSION} || {{ {changes.host().do}; }}",
+                       *(f"ibnbd export list --output json | grep -q {name} || {{ {changes.export(name, device).do}; }}"
                          for name, device in exports.items())])
     return Cause("server's modules loaded again", "server", Change(
         "modules unloaded",

@@ -26,6 +26,8 @@ USED = {"ibnbd_client": "/sys/block/ibnbd*", "ibtrs_client": "/sys/class/ibtrs-c
         "ibtrs_server": "/sys/class/ibtrs-server/*/paths", "rnbd_client": "/sys/block/rnbd*",
         "rtrs_client": "/sys/class/rtrs-client/*/paths", "rnbd_server": "/sys/class/rtrs-server/*/paths",
         "rtrs_server": "/sys/class/rtrs-server/*/paths", "null_blk": "/sys/block/nullb*"}
+# It deletes all controllers when it goes, also that of a disk that is mounted.
+NVME_USED = "grep -qsx rdma /sys/class/nvme/*/transport"
 # ibtrs_core has the keys.
 NO_KEYS = """ibnbd key list --output json 2> /dev/null | tr -d ' \\n' | grep -q '"keys":\\[\\]'"""
 # Of transports that are measured beside ours: port numbers and names that nobody else uses.
@@ -43,7 +45,8 @@ def modules(folder: str = FOLDER) -> Change:
     """Loads nothing; unloads at the end what the run's changes have loaded, but for what others use by then."""
     used = " ".join(f"{name}) f='{files}' ;;" for name, files in USED.items())
     return Change("modules", "true",
-                  f"used() {{ f=; case $1 in {used} ibtrs_core) {NO_KEYS} || return 0 ;; esac; "
+                  f"used() {{ f=; case $1 in {used} nvme_rdma) {NVME_USED} && return 0 ;; "
+                  f"ibtrs_core) {NO_KEYS} || return 0 ;; esac; "
                   "for e in $f; do [ ! -e $e ] || return 0; done; return 1; }; "
                   f"for m in {' '.join(LOADED)}; do "
                   f"! grep -qsx $m {loaded(folder)} || [ ! -e /sys/module/$m ] || used $m || rmmod $m || true; done")

@@ -131,13 +131,15 @@ def in_the_way(facts: Facts, end: End, own: int | None = 0) -> str | None:
         return "its address comes from DHCP and may not come back"
     if not facts.said("tcp"):
         return "`ss` does not say who has connections over it"
-    own_addresses = {address.ip for address in addresses}
+    own_addresses = facts.all_addresses(interface)
     for line in facts.text("tcp").splitlines():
         words = line.split()
         if len(words) < 4:
             continue
         # An address of one link only has the interface's name behind it.
         local, _, zone = words[2].rpartition(":")[0].strip("[]").partition("%")
+        # So a socket for both families shows a connection of IPv4.
+        local = local.removeprefix("::ffff:")
         if local in own_addresses or zone.rstrip("]") == interface:
             return "other programs have connections over it"
     pairs = facts.json("queue_pairs")

@@ -173,6 +173,11 @@ class Facts:
                     found.append(Address(link["ifname"], address, bool(info.get("dynamic"))))
         return found
 
+    def all_addresses(self, interface: str) -> set[str]:
+        """Also those that are temporary or of one link: connections may come from any."""
+        return {info["local"] for link in self.json("addresses") or [] if link.get("ifname") == interface
+                for info in link.get("addr_info", [])}
+
     @cached_property
     def ports(self) -> list[Port]:
         """Those that are up and have an address."""

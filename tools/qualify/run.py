@@ -51,6 +51,8 @@ class Run:
     devices: dict[str, str] = field(default_factory=dict)
     disks: dict[str, str] = field(default_factory=dict)
     plan: Plan | None = None
+    # What asked the run to end.
+    stopped: BaseException | None = None
 
     @property
     def machines(self) -> list[Machine]:
@@ -135,7 +137,8 @@ class Run:
         return machine.run(undo.make(change), stdin, timeout).text
 
     def take_back(self, machine: Machine, change: Change) -> None:
-        machine.run(undo.take_back(change))
+        # It waits for a command that was interrupted, and goes on over there.
+        machine.run(undo.take_back(change), timeout=undo.BUSY_S + 120)
 
     def begin(self) -> None:
         for machine in self.machines:
@@ -173,6 +176,9 @@ class Run:
             step.status, step.said = SKIPPED, str(reason)
         except (Failed, ValueError, KeyError, IndexError) as error:
             step.status, step.said = FAILED, str(error) or type(error).__name__
+            # Taking something back has failed on the way out, in the place of what was on its way.
+            if self.stopped:
+                raise self.stopped from error
         step.seconds = round(time.monotonic() - began, 1)
         self.outcome.steps.append(step)
         say(self.plan.progress(step))

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import subprocess
+from functools import partial
 
 import pytest
 
@@ -15,6 +16,7 @@ from qualify import (causes, changes, checks, failover, links, loads, machine, o
                      users)
 from qualify.machine import Answer, Failed, Unreachable
 from qualify.results import FAILED, PASSED, SKIPPED, Outcome, Scrub, Step
+from qualify.run import Run
 from qualify.undo import Change
 
 MODULES = "ibtrs_core 0.1.0\nibtrs_server 0.1.0\nibnbd_server 0.1.0\nibtrs_client 0.1.0\nibnbd_client 0.1.0\nnull_blk \nloop \nnf_tables "
@@ -255,7 +257,8 @@ def test_causes_are_left_out_where_they_cannot_be_undone():
     ({"export list": '{"configfs":[{"name":"new"}],"exports":[]}'}, "server's modules loaded again", "(new)"),
     ({"sessions: status": "1"}, "server drained", "gives no answer"),
     ({"queue_pairs": json.dumps(7 * [{"type": "RC"}])}, "port down at the server", "others use RDMA"),
-    ({"tcp": "0 0 10.0.2.1:2049 10.0.2.9:900"}, "packets lost in silence", "other programs have connections")])
+    ({"tcp": "0 0 10.0.2.1:2049 10.0.2.9:900"}, "packets lost in silence", "other programs have connections"),
+    ({"tcp": "0 0 [::ffff:10.0.2.1]:5432 [::ffff:10.0.2.9]:900"}, "packets lost in silence", "other programs have connections")])
 def test_causes_are_left_out_if_others_have_come_or_nothing_says_that_nobody_has(change, name, words):
     server, client = facts("server", **RUNNING), facts("client", **RUNNING)
     assert not [cause.skipped for cause in causes.all_of(server, client, pair(), {"e": "/dev/x"}, 6) if cause.skipped]
@@ -417,6 +420,16 @@ def test_modules_that_others_use_by_the_end_stay(loads_modules, tmp_path, module
     assert here(undo.make(Change("x", f"modprobe {module} loop", "true", loads=(module, "loop")), folder)).returncode == 0
     (tmp_path / "sys" / user).mkdir(parents=True)
     assert here(undo.clean(folder=folder)).returncode == 0 and names(there) == {module}
+
+
+@pytest.mark.parametrize("transport, stays", [("rdma", {"nvme_rdma"}), ("pcie", set())])
+def test_disks_over_nvme_rdma_keep_its_module(loads_modules, tmp_path, transport, stays):
+    folder, here, there = loads_modules
+    assert here(undo.make(Change("x", "modprobe nvme_rdma", "true", loads=("nvme_rdma",)), folder)).returncode == 0
+    controller = tmp_path / "sys/class/nvme/nvme1"
+    controller.mkdir(parents=True)
+    (controller / "transport").write_text(f"{transport}\n")
+    assert here(undo.clean(folder=folder)).returncode == 0 and names(there) == stays
 
 
 def test_keys_of_others_stay(loads_modules, tmp_path):
@@ -668,10 +681,28 @@ def test_a_signal_while_the_record_is_made_waits_for_it(tmp_path, monkeypatch, s
 
 def test_signals_that_are_ignored_stay_ignored(signals):
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    command._on_signals(command._interrupt)
+    run = Run(None, None, None)
+    command._on_signals(partial(command._interrupt, run))
     signals(signal.SIGHUP)
     with pytest.raises(command.Interrupted):
         signals(signal.SIGTERM)
+    assert run.stopped.number == signal.SIGTERM
+
+
+def test_a_signal_counts_although_something_cannot_be_taken_back(tmp_path, monkeypatch, signals):
+    """As when a machine hangs, for which an operator ends the run."""
+    sent = []
+
+    def other(name, said):
+        if "ibnbd path drain" in said and not sent:
+            sent.append(said)
+            signals(signal.SIGINT)
+        if sent and said.startswith(undo._alone(undo.FOLDER) + "if "):
+            return Answer("", "no answer", 1)
+        return None
+    status, machines = whole(tmp_path, monkeypatch, other, only="failover", real_signals=True)
+    assert status == 130 and json.loads((tmp_path / "qualify.json").read_text())["interrupted"]
+    assert not [said for said in machines["client"].said if "ibnbd path disconnect" in said]
 
 
 def test_a_terminal_that_is_gone_does_not_end_a_run(tmp_path):
