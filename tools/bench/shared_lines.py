@@ -9,6 +9,12 @@ REASONS = {
         "counts the request in the window of its connection, which other processors use as well when theirs is full",
     "ibtrs_client::data::slot::ReqSlotInner::finish":
         "the same count, when the request has ended, on whichever processor that is",
+    "ibtrs_client::data::receive::con::Con::answered":
+        "the same, where the compiler made it a part of the caller",
+    "rdma::qp::recv::recv_done::ibtrs_client::data::con::Con":
+        "the same, where it made both a part of the caller",
+    "rdma::qp::recv::recv_done::ibtrs_server::data::con::Con":
+        "claims the tag for the path, as a part of the caller: another path may bring the same request again",
     "ibtrs_server::data::receive::con::Con::rdma::qp::Handler::received":
         "claims the tag for the path: another path may bring the same request again",
     "ibtrs_server::data::receive::con::Con::request":
