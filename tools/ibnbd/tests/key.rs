@@ -286,13 +286,21 @@ fn the_unit_reads_the_key_under_the_lock_and_tries_again() {
     assert!(unit.contains("\nExecStart=/usr/bin/ibnbd key load %i --kept\n"));
     assert!(!unit.contains("\nLoadCredential"));
     assert_eq!(value("Restart"), "on-failure");
-    // Usage, and no such key: those do not go away.
-    assert_eq!(value("RestartPreventExitStatus"), "2 3");
+    // Usage, no such key, and a damaged one: those do not go away.
+    assert_eq!(value("RestartPreventExitStatus"), "2 3 6");
     let seconds = |key: &str| value(key).parse::<u64>().unwrap();
     let (tries, pause) = (seconds("StartLimitBurst"), seconds("RestartSec"));
     // All tries are within the interval though each of them waits as long as it can: there is a last one.
     let all = tries * (pause + store::TURN.as_secs());
     assert!(all < seconds("StartLimitIntervalSec"), "{all}");
+}
+
+#[test]
+fn a_kept_key_that_is_none_is_not_tried_again() {
+    let tree = machine();
+    tree.file("/etc/ibtrs/keys/t.key", "no key");
+    let ran = Ran::of(&mut key(&tree, &["load", "t", "--kept"]));
+    assert_eq!(ran.code, 6, "{}", ran.err);
 }
 
 #[test]

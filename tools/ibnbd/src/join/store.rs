@@ -74,6 +74,11 @@ impl Kept {
 #[derive(Debug)]
 pub struct Lock(#[allow(dead_code)] File);
 
+/// Keeps others from changing the keys that are kept, and not from loading them: to decrypt a key may take a second, and
+/// a server loads those of all its clients when it boots.
+#[derive(Debug)]
+pub struct LoadLock(#[allow(dead_code)] File);
+
 /// Keeps other commands of this machine from joining a server. Who has it takes [`Lock`] as well, but never while
 /// it waits for the server: two machines that join each other would wait for each other's keys.
 #[derive(Debug)]
@@ -85,7 +90,8 @@ pub struct JoinLock(#[allow(dead_code)] File);
 ///
 /// As of [`lock_within`].
 pub fn lock_to_join(root: &Root) -> io::Result<JoinLock> {
-    locked(root, JOIN_LOCK, "joining a server", TURN).map(JoinLock)
+    let exclusive = FlockOperation::NonBlockingLockExclusive;
+    locked(root, JOIN_LOCK, exclusive, "joining a server", TURN).map(JoinLock)
 }
 
 /// Waits until nobody else changes the keys that are kept.
@@ -103,11 +109,18 @@ pub fn lock(root: &Root) -> io::Result<Lock> {
 ///
 /// The system's; `TimedOut`, with the reason, if somebody else is still at it.
 pub fn lock_within(root: &Root, limit: Duration) -> io::Result<Lock> {
-    locked(root, LOCK, "changing keys", limit).map(Lock)
+    let exclusive = FlockOperation::NonBlockingLockExclusive;
+    locked(root, LOCK, exclusive, "changing keys", limit).map(Lock)
 }
 
 /// A file that is locked. `does` is what its owner does.
-fn locked(root: &Root, name: &str, does: &str, limit: Duration) -> io::Result<File> {
+fn locked(
+    root: &Root,
+    name: &str,
+    how: FlockOperation,
+    does: &str,
+    limit: Duration,
+) -> io::Result<File> {
     make_folder(root)
         .map_err(|error| io::Error::new(error.kind(), format!("{FOLDER}: {error}")))?;
     let mut options = OpenOptions::new();
@@ -122,7 +135,7 @@ fn locked(root: &Root, name: &str, does: &str, limit: Duration) -> io::Result<Fi
     };
     let deadline = Instant::now() + limit;
     loop {
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        match flock(&file, how) {
             Ok(()) => return Ok(file),
             Err(Errno::INTR) => {}
             Err(Errno::WOULDBLOCK) if Instant::now() < deadline => thread::sleep(INTERVAL),
@@ -140,15 +153,17 @@ fn busy(name: &str, does: &str, limit: Duration) -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, why)
 }
 
-/// The same for a command that only loads keys. None where this user, or nobody, can keep any.
+/// Waits until nobody changes the keys that are kept, for a command that only loads them. None where this user, or
+/// nobody, can keep any.
 ///
 /// # Errors
 ///
 /// `TimedOut` as of [`lock_within`].
-pub fn lock_to_load(root: &Root) -> io::Result<Option<Lock>> {
-    match lock(root) {
+pub fn lock_to_load(root: &Root) -> io::Result<Option<LoadLock>> {
+    let shared = FlockOperation::NonBlockingLockShared;
+    match locked(root, LOCK, shared, "changing keys", TURN) {
         Err(error) if error.kind() != io::ErrorKind::TimedOut => Ok(None),
-        lock => lock.map(Some),
+        file => file.map(|file| Some(LoadLock(file))),
     }
 }
 
@@ -632,7 +647,13 @@ mod tests {
         let why = "another process has been changing keys for 0 s: `fuser /etc/ibtrs/keys/.lock`";
         assert!(error.to_string().starts_with(why), "{error}");
         drop(held);
-        assert!(lock_to_load(&root).unwrap().is_some());
+        // Keys are loaded at the same time, and not changed meanwhile.
+        let loads = [lock_to_load(&root).unwrap(), lock_to_load(&root).unwrap()];
+        assert!(loads.iter().all(Option::is_some));
+        let error = lock_within(&root, Duration::ZERO).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        drop(loads);
+        lock_within(&root, Duration::ZERO).unwrap();
         // Where nothing can be kept, nothing keeps keys from being loaded.
         let tree = Tree::new();
         tree.file("/etc/ibtrs", "");

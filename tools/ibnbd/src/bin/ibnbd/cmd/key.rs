@@ -25,7 +25,7 @@ use super::args::key_id;
 use super::{serve, Done};
 use crate::act;
 use crate::context::Context;
-use crate::fail::{even_unread, Failure, NOT_FOUND, NO_MODULE, NO_RIGHTS, REFUSED};
+use crate::fail::{even_unread, Failure, CONFIGURATION, NOT_FOUND, NO_MODULE, NO_RIGHTS, REFUSED};
 use crate::out::{self, cell, Table};
 
 const NEW_HELP: &str = "\
@@ -340,6 +340,8 @@ fn kept(context: &Context, session: &str) -> Result<Vec<Named>, Failure> {
             let failure = Failure::new(NOT_FOUND, &*what, "this machine has kept none");
             failure.todo("see /etc/ibtrs/keys; `ibnbd join` keeps one")
         }
+        // To try again would not help.
+        io::ErrorKind::InvalidData => Failure::new(CONFIGURATION, &*what, error.to_string()),
         _ => Failure::system(&*what, &error),
     })
 }
