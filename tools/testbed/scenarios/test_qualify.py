@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from testbed import blockdev, ssh
+from testbed import blockdev, keyring, ssh
 from testbed.lab import wait_for
 from testbed.paths import TOP
 from testbed.stack import STACKS
@@ -198,7 +198,9 @@ def test_a_run_that_was_killed_is_cleaned_up_by_another_beside_others(reachable,
     wait_for(lambda: reachable.client.ok("[ -e /run/ibnbd-qualify ]"), 10, "the record is there")
     status, said = qualify()
     assert status == 2 and "CLEAN=yes" in said
-    # Somebody begins to use what the run has loaded.
+    # Somebody begins to use what the run has loaded. A server that has keys lets nobody in without one.
+    for guest in (server, client):
+        keyring.load(guest, session="other")
     device = server.null_blk(size_mb=16)
     server.run(f"{PROGRAM} export add {device} mine --from 10.0.0.0/16")
     client.run(f"{PROGRAM} map 10.0.1.1 mine --session other", timeout=120)
