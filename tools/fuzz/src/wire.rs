@@ -13,7 +13,7 @@ use ibtrs_proto::imm::Imm;
 use ibtrs_proto::imm_check::ImmTerms;
 use ibtrs_proto::msg::{
     AnswerBody, Bounds, Direction, InfoReq, InfoRsp, InvAnswer, MoreAnswers, RequestHdr, RkeyRsp,
-    ServerRequest, Trailer, INV_ANSWER_LEN, MAX_TRAILER_LEN, MORE_ANSWERS_LEN,
+    ServerRequest, Trailer, INV_ANSWER_LEN, MAX_TRAILER_LEN, MORE_ANSWERS_LEN, USUAL_USER_HDR,
 };
 
 /// The first `N` bytes, and the others; zeros where there are none.
@@ -88,6 +88,7 @@ pub(crate) fn requests(bytes: &[u8]) {
     let [a, b, c, d, e, f, g, h] = numbers;
     let offset = u32::from_le_bytes([a, b, c, d]);
     let chunk = u32::from_le_bytes([e, f, g, h]) % (1 << 25);
+    usual_capsule(rest, u32::from(h) << 5, chunk);
     let Ok(hdr) = RequestHdr::parse(rest, true) else {
         return;
     };
@@ -114,6 +115,26 @@ pub(crate) fn requests(bytes: &[u8]) {
             (Some(_), _) => {}
         }
     }
+}
+
+/// What is taken for a usual capsule is what any capsule is parsed to.
+fn usual_capsule(bytes: &[u8], data: u32, max_io: u32) {
+    let bounds = Bounds::Slot {
+        bytes: max_io,
+        max_io,
+    };
+    let Some(usual) = ServerRequest::usual(bytes, USUAL_USER_HDR as u32, data, bounds) else {
+        return;
+    };
+    let hdr = bytes.get(USUAL_USER_HDR..).unwrap_or_default();
+    let parsed = RequestHdr::parse(hdr, true).map(|hdr| {
+        ServerRequest::parse(
+            &hdr,
+            USUAL_USER_HDR as u32,
+            bounds.capsule(bytes.len() as u32, data),
+        )
+    });
+    assert_eq!(parsed, Ok(Ok(usual)));
 }
 
 pub(crate) fn immediates(bytes: &[u8]) {

@@ -179,6 +179,16 @@ fn headers(hdr: &RequestHdr) -> Vec<u8> {
     bytes
 }
 
+/// A read to that address.
+fn read_to(addr: u64, len: u32) -> RequestHdr {
+    RequestHdr::Read(ReadHdr {
+        usr_len: 32,
+        need_inval: false,
+        timed: false,
+        desc: Some(SgDesc { addr, ..desc(len) }),
+    })
+}
+
 /// What decides about any capsule.
 fn parse_any(
     bytes: &[u8],
@@ -210,6 +220,12 @@ fn usual_capsules() {
             let bytes = headers(&read(32, Some(len)));
             assert_eq!(ServerRequest::usual(&bytes, 32, 0, bounds), None);
         }
+        let wraps = headers(&read_to(u64::MAX - 4094, 4096));
+        assert_eq!(ServerRequest::usual(&wraps, 32, 0, bounds), None);
+        let refused = Err(RequestError::DescAddr(u64::MAX - 4094));
+        assert_eq!(parse_any(&wraps, 32, 0, bounds), refused);
+        let fits = headers(&read_to(u64::MAX - 4096, 4096));
+        assert!(ServerRequest::usual(&fits, 32, 0, bounds).is_some());
     }
     let asks_for_more = RequestHdr::Read(ReadHdr {
         usr_len: 32,
@@ -229,6 +245,7 @@ proptest! {
         (hdr, len, data) in prop_oneof![
             (Just(write(32)), 30usize..70, prop_oneof![Just(0u32), 0u32..5000]),
             (Just(read(32, Some(4096))), 30usize..70, prop_oneof![3 => Just(0u32), 1 => 0u32..5000]),
+            ((u64::MAX - 4200..).prop_map(|addr| read_to(addr, 4096)), Just(56usize), Just(0u32)),
         ],
         (at, byte) in (0usize..70, prop_oneof![any::<u8>(), 0u8..4]),
         offset in prop_oneof![9 => Just(32u32), 1 => 0u32..70],
