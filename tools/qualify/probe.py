@@ -109,7 +109,7 @@ class Facts:
     sections: dict[str, str] = field(default_factory=dict)
 
     def now(self, later: "Facts") -> "Facts":
-        """These facts with what a later answer says anew."""
+        """These facts, with those of a later answer in their place."""
         return Facts(self.name, self.sections | later.sections)
 
     @property

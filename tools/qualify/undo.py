@@ -66,7 +66,7 @@ def loaded(folder: str = FOLDER) -> str:
 
 def _notes_modules(change: Change, folder: str) -> str:
     """Has the shell note at its end which modules have come with the change, also if the change fails. Those that were
-    there before are none of the run's, whoever loaded them."""
+    there before are none of the run's."""
     if not change.loads:
         return ""
     return (f"new=; for m in {' '.join(change.loads)}; do [ -e /sys/module/$m ] || new=\"$new $m\"; done\n"
