@@ -430,11 +430,15 @@ impl Service for Doubling {
 /// Drops something in another task. Returns what happens then.
 fn drop_elsewhere<T: Send + 'static>(queue: &Queue, what: T) -> Result<Arc<Completion>> {
     let is_dropped = Arc::pin_init(Completion::new(), GFP_KERNEL)?;
-    let done = is_dropped.clone();
+    let has_begun = Arc::pin_init(Completion::new(), GFP_KERNEL)?;
+    let (done, begins) = (is_dropped.clone(), has_begun.clone());
     queue.spawn(GFP_KERNEL, move || {
+        begins.complete_all();
         drop(what);
         done.complete_all();
     })?;
+    // A worker of a busy machine may take its time to begin.
+    has_begun.wait_timeout(LIMIT_MS)?;
     Ok(is_dropped)
 }
 
@@ -444,7 +448,7 @@ fn dropped_late(
     is_dropped: &Completion,
     is_gone: &Completion,
 ) -> Result<(), &'static str> {
-    fsleep(Delta::from_millis(20));
+    fsleep(Delta::from_millis(100));
     let is_early = is_dropped.is_done() || is_gone.is_done();
     log.may_go_on.complete_all();
     match (

@@ -643,8 +643,8 @@ def test_an_interrupted_run_is_cleaned_up(tmp_path, monkeypatch):
 
 @pytest.fixture
 def signals():
-    """As they were."""
-    before = {number: signal.getsignal(number) for number in command.SIGNALS}
+    """As a shell has them in the foreground, whatever runs the tests; afterwards as they were."""
+    before = {number: signal.signal(number, signal.default_int_handler) for number in command.SIGNALS}
     yield lambda number: os.kill(os.getpid(), number)
     for number, handler in before.items():
         signal.signal(number, handler)
