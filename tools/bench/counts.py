@@ -40,7 +40,6 @@ OURS = ("ibnbd Y", "ibnbd N")
 MODULES = ("ibnbd_client", "ibtrs_client", "ibtrs_core", "ibtrs_server", "ibnbd_server")
 # How many functions a profile has.
 TOP = 60
-SIDES = ("client", "server")
 
 
 def per_io(snapshot: tracing.Snapshot, symbols: tracing.Symbols, packets: dict[str, int], ios: int,
@@ -101,7 +100,7 @@ class Traced:
 
     def of_sides(self, done: Done, ios: int) -> dict[str, tuple[dict, dict, list]]:
         """The same of the client's processors and of the server's, without what the device has counted."""
-        return {side: self.of_ios(Done(trace, {}), ios) for side, trace in zip(SIDES, done.trace.halves())}
+        return {side: self.of_ios(Done(trace, {}), ios) for side, trace in zip(tracing.SIDES, done.trace.halves())}
 
     def of_ios(self, done: Done, ios: int) -> tuple[dict, dict, list]:
         return (per_io(done.trace, self.symbols, done.packets, ios, self.device), profile(done.trace, self.symbols, ios),
@@ -117,13 +116,8 @@ class Counting:
 
     def _so_far(self) -> list[Done]:
         packets = [(self.packets or traced.device.counted)(traced.guest) for traced in self.guests]
-        # The clock of an idle guest leaps from timer to timer: much is executed in little time.
-        for traced in self.guests:
-            traced.guest.freeze()
-        done = [Done(traced.trace.snapshot(), sent) for traced, sent in zip(self.guests, packets)]
-        for traced in self.guests:
-            traced.guest.thaw()
-        return done
+        with tracing.frozen([traced.guest for traced in self.guests]):
+            return [Done(traced.trace.snapshot(), sent) for traced, sent in zip(self.guests, packets)]
 
     def _run(self, ios: int) -> list[Done]:
         before = self._so_far()
@@ -214,7 +208,7 @@ def figures(results: Results) -> list[Figure]:
     return [Figure(target, f"{job}, our modules", round(sum(profile["modules"].get(name, 0) for name in MODULES), 1),
                    "instructions")
             for target, profiles in results.profiles.items() if target in OURS
-            for job, profile in profiles.items() if not job.endswith(SIDES)]
+            for job, profile in profiles.items() if not job.endswith(tracing.SIDES)]
 
 
 def steps() -> list[Step]:

@@ -7,9 +7,7 @@ a second of it is a thousand million of them.  sessions_guest.py is what the gue
 
 import argparse
 import json
-import os
 import statistics
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
@@ -41,14 +39,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--keys", action="store_true", help="each session proves a key")
     parser.add_argument("--report", type=Path, help="a folder for the table")
     return parser
-
-
-def _released() -> Path:
-    """The command, optimized."""
-    crates = paths.crates()
-    subprocess.run(["cargo", "build", "--quiet", "--locked", "--release", "--package", "ibnbd"], cwd=paths.TOP, check=True,
-                   env={**os.environ, "CARGO_TARGET_DIR": str(crates)})
-    return crates / "release" / "ibnbd"
 
 
 class Sessions:
@@ -102,23 +92,21 @@ class Sessions:
         self.note("instructions a second of both idle sides, millions", f"{a_second / 1e6:.1f}")
 
     def _executed(self) -> int:
-        # The clock of an idle guest leaps from timer to timer: much is executed in little time.
-        self.guest.freeze()
-        blocks = self.trace.snapshot().blocks
-        self.guest.thaw()
+        with tracing.frozen([self.guest]):
+            blocks = self.trace.snapshot().blocks
         return sum(insns * runs for (_, insns), runs in blocks.items())
 
     def lose(self, what: str, lose: Callable[[], object], restore: Callable[[], object], paths_left: int) -> None:
         """Something takes a path of each session away, or both; then it ends."""
         begin = self.do("now")["now"]
         lose()
-        lost = self.do("lost", self.number, begin, paths_left)
+        lost = self.do("wait", self.number, begin, paths_left)
         self._times(f"{what}: until a session has lost its path", lost["s"])
         if paths_left:
             self.verify()
         begin = self.do("now")["now"]
         restore()
-        self._times(f"{what}: until a session is whole again", self.do("back", self.number, begin)["s"])
+        self._times(f"{what}: until a session is whole again", self.do("wait", self.number, begin, 2)["s"])
         self.verify()
 
     def _times(self, what: str, seconds: list[float]) -> None:
@@ -128,7 +116,7 @@ class Sessions:
 
     def lists(self) -> None:
         """What an operator asks, by the program as it is packaged."""
-        self.guest.push(tool.PROGRAM, _released().read_bytes(), 0o755)
+        self.guest.push(tool.PROGRAM, tool.build(released=True).read_bytes(), 0o755)
         for words in ("list", "sessions", "metrics"):
             said = self.guest.run(f"TIMEFORMAT='%U %S'; {{ time {tool.PROGRAM} {words}; }} 2>&1", LIMIT)
             assert f"s{self.number - 1}" in said, words

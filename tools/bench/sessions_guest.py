@@ -5,8 +5,7 @@
     map DEVICE FIRST END        maps a disk for each of these sessions
     verify SESSIONS             reads the block of each session's number from its disk
     now                         seconds since 1970
-    lost SESSIONS SINCE LEFT    waits until each session has as many paths
-    back SESSIONS SINCE         waits until each session has both"""
+    wait SESSIONS SINCE PATHS   waits until each session has as many paths"""
 
 import json
 import mmap
@@ -18,7 +17,6 @@ from pathlib import Path
 MAP = Path("/sys/class/ibnbd-client/ctl/map_device")
 CLIENT = Path("/sys/class/ibtrs-client")
 BLOCK = 4096
-PATHS = 2
 LIMIT = 300
 
 
@@ -73,25 +71,17 @@ def last_event(number: int, since: float) -> float:
     raise AssertionError(f"session s{number} has no event of a path")
 
 
-def _wait(sessions: str, since: str, paths: int) -> dict:
+def wait(sessions: str, since: str, paths: str) -> dict:
     """How long each session took until it had that number of paths."""
     deadline = time.monotonic() + LIMIT
     left = set(range(int(sessions)))
     while left:
-        left -= {number for number in left if connected(number) == paths}
+        left -= {number for number in left if connected(number) == int(paths)}
         assert not left or time.monotonic() < deadline, f"{len(left)} sessions have not {paths} paths"
         time.sleep(0.1)
     return {"s": [last_event(number, float(since)) for number in range(int(sessions))]}
 
 
-def lost(sessions: str, since: str, paths: str) -> dict:
-    return _wait(sessions, since, int(paths))
-
-
-def back(sessions: str, since: str) -> dict:
-    return _wait(sessions, since, PATHS)
-
-
 if __name__ == "__main__":
-    command = {function.__name__: function for function in (write, map, verify, now, lost, back)}[sys.argv[1]]
+    command = {function.__name__: function for function in (write, map, verify, now, wait)}[sys.argv[1]]
     print(json.dumps(command(*sys.argv[2:])))

@@ -20,7 +20,6 @@ from . import tracing
 
 # The fewest instructions of a row.
 LEAST = 3
-SIDES = ("client", "server")
 # Those of the compiler, see scripts/env.sh.
 _TOOLS = Path(os.environ.get("LIBCLANG_PATH", "/usr/lib/llvm-22/lib")).parent / "bin"
 _INSTRUCTION = re.compile(r"^\s*([0-9a-f]+):\s", re.M)
@@ -112,14 +111,14 @@ class Sources:
 
     def keep(self, label: str, trace: tracing.Snapshot, symbols: tracing.Symbols, ios: int) -> None:
         """Notes what a load took."""
-        for side, half in zip(SIDES, trace.halves()):
+        for side, half in zip(tracing.SIDES, trace.halves()):
             self._found[label, side] = Counter({place: runs / ios for place, runs in self.count(half, symbols).items()})
 
     def table(self) -> str:
         """The functions that have most, with the instructions of each load."""
         labels = list(dict.fromkeys(label for label, _ in self._found))
         lines = []
-        for side in SIDES:
+        for side in tracing.SIDES:
             columns = [self._found[label, side] for label in labels]
             lines += [f"| {side} | file | {' | '.join(labels)} |", f"| --- | --- |{' --- |' * len(labels)}"]
             rows = sorted(set().union(*columns), key=lambda row: -max(column[row] for column in columns))

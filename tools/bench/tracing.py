@@ -10,12 +10,17 @@ import hashlib
 import struct
 import subprocess
 from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from testbed import accel, paths
+from testbed.guest import Guest
 
 SOURCE = Path(__file__).parent / "trace"
+# Of a trace that is split.
+SIDES = ("client", "server")
 # As in trace.c.
 BLOCKS, LINES = 1 << 19, 1 << 18
 _BLOCK, _LINE = struct.Struct("<QQQQ"), struct.Struct("<QQQQ")
@@ -149,3 +154,14 @@ class Trace:
 
     def snapshot(self) -> Snapshot:
         return parse(self.path.read_bytes())
+
+
+@contextmanager
+def frozen(guests: Iterable[Guest]) -> Iterator[None]:
+    """The clock of an idle guest leaps from timer to timer, so much is executed in little time: snapshots are taken
+    while it stands still."""
+    for guest in guests:
+        guest.freeze()
+    yield
+    for guest in guests:
+        guest.thaw()

@@ -18,12 +18,14 @@ C_FLAGS = ("-std=c99", "-pedantic", "-Wall", "-Wextra", "-Werror", "-O2", "-I", 
 
 
 @functools.cache
-def build(name: str = "ibnbd") -> Path:
-    """Returns a program, as the sources are now: built as for its tests, which have built most of it."""
+def build(name: str = "ibnbd", released: bool = False) -> Path:
+    """Returns a program, as the sources are now: built as for its tests, which have built most of it, or as for its
+    package."""
     target = paths.crates()
-    subprocess.run(["cargo", "build", "--quiet", "--locked", "--package", name], cwd=paths.TOP, check=True,
+    profile = "release" if released else "dev"
+    subprocess.run(["cargo", "build", "--quiet", "--locked", "--profile", profile, "--package", name], cwd=paths.TOP, check=True,
                    env={**os.environ, "CARGO_TARGET_DIR": str(target)})
-    return target / "debug" / name
+    return target / ("release" if released else "debug") / name
 
 
 def _cargo(*words: str) -> str:

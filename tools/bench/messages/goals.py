@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 from bench import tables
 from bench.results import Results
+from bench.tracing import SIDES
 
 from .loads import CALL
 
-SIDES = ("client", "server")
 FLOOR = "floor, process"
 
 

@@ -22,7 +22,6 @@ from testbed.guest import Guest
 from testbed.lab import Solo
 
 from . import loads, program
-from .goals import SIDES
 from .loads import Load
 from .targets import Target
 
@@ -49,13 +48,13 @@ def _alone(flavour: str, folder: Path) -> Iterator[tuple[dict, list]]:
     with tempfile.TemporaryDirectory(prefix="bench-") as where:
         trace = tracing.Trace(Path(where))
         with Solo(flavour, how=trace.how(), cpus=CPUS, our_modules=folder) as lab:
-            yield {side: lab.guest for side in SIDES}, [(lab.guest, trace)]
+            yield {side: lab.guest for side in tracing.SIDES}, [(lab.guest, trace)]
 
 
 @contextmanager
 def _apart(flavour: str, folder: Path) -> Iterator[tuple[dict, list]]:
     with tempfile.TemporaryDirectory(prefix="bench-") as where, TracedPair(flavour, Path(where), folder) as pair:
-        yield dict(pair.guests), [(pair.guests[side], pair.traces[side]) for side in SIDES]
+        yield dict(pair.guests), [(pair.guests[side], pair.traces[side]) for side in tracing.SIDES]
 
 
 def _ready(guests: dict, target: Target, traced: list) -> list[Traced]:
@@ -105,7 +104,7 @@ def times(guests: dict, target: Target, load: Load, scope: Scope) -> None:
 
 def counts(guests: dict, traced: list[Traced], target: Target, load: Load, scope: Scope) -> None:
     counting = Counting(traced, lambda count: target.run(guests["server"], guests["client"], load, count), sent)
-    labels = [load.name] if len(traced) == 1 else [f"{load.name}, {side}" for side in SIDES]
+    labels = [load.name] if len(traced) == 1 else [f"{load.name}, {side}" for side in tracing.SIDES]
     for label, found in zip(labels, counting.count(scope.count(load))):
         keep(scope.results, target.name, label, found)
 

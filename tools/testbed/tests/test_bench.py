@@ -432,7 +432,7 @@ def test_the_time_of_a_session_is_that_of_the_last_change_of_its_paths(tmp_path,
     monkeypatch.setattr(sessions_guest, "CLIENT", tmp_path)
     a_session(tmp_path, 0, ["connected", "connected"], "1764376034.5 ibnbd0 open\n1764376032.25 ip:10.0.2.1 connected\n"
                                                       "1764376031.0 ip:10.0.2.1 lost\n")
-    assert sessions_guest.back("1", "1764376030.25") == {"s": [2.0]}
+    assert sessions_guest.wait("1", "1764376030.25", "2") == {"s": [2.0]}
     a_session(tmp_path, 1, ["connected", "reconnecting"], "1764376032.25 - connected\n")
     with pytest.raises(AssertionError, match="s1 has no event of a path"):
         sessions_guest.last_event(1, 0)
@@ -443,7 +443,7 @@ def test_sessions_that_do_not_come_back_are_counted(tmp_path, monkeypatch):
     monkeypatch.setattr(sessions_guest, "LIMIT", 0)
     a_session(tmp_path, 0, ["connected", "reconnecting"], "")
     with pytest.raises(AssertionError, match="1 sessions have not 2 paths"):
-        sessions_guest.back("1", "0")
+        sessions_guest.wait("1", "0", "2")
 
 
 def test_the_first_the_median_and_the_last_session_are_noted():
