@@ -19,17 +19,18 @@ NVME_CLIENT, NVME_SERVER = ("nvme_rdma", "nvme_fabrics", "nvme_core"), ("nvmet_r
 RNBD_CLIENT, RNBD_SERVER = ("rnbd_client", "rtrs_client", "rtrs_core"), ("rnbd_server", "rtrs_server", "rtrs_core")
 LOADED = tuple(dict.fromkeys([*CLIENT[:-1], *SERVER, *NVME_CLIENT[:-1], *NVME_SERVER, *RNBD_CLIENT[:-1], *RNBD_SERVER,
                               "null_blk", "loop"]))
-# Modules that can be unloaded while somebody uses them, each with what is there then. The kernel itself keeps the others.
+# Modules that can be unloaded while somebody uses them, each with a command that succeeds then; `there` does if one of its
+# files is there. The kernel itself keeps the others.
 _CONFIGURED = " ".join(f"/sys/kernel/config/ibnbd/{kind}/*/" for kind in ("exports", "hosts", "ports"))
-USED = {"ibnbd_client": "/sys/block/ibnbd*", "ibtrs_client": "/sys/class/ibtrs-client/*/paths",
-        "ibnbd_server": f"/sys/class/ibtrs-server/*/paths {_CONFIGURED}",
-        "ibtrs_server": "/sys/class/ibtrs-server/*/paths", "rnbd_client": "/sys/block/rnbd*",
-        "rtrs_client": "/sys/class/rtrs-client/*/paths", "rnbd_server": "/sys/class/rtrs-server/*/paths",
-        "rtrs_server": "/sys/class/rtrs-server/*/paths", "null_blk": "/sys/block/nullb*"}
-# It deletes all controllers when it goes, also that of a disk that is mounted.
-NVME_USED = "grep -qsx rdma /sys/class/nvme/*/transport"
-# ibtrs_core has the keys.
-NO_KEYS = """ibnbd key list --output json 2> /dev/null | tr -d ' \\n' | grep -q '"keys":\\[\\]'"""
+USED = {"ibnbd_client": "there /sys/block/ibnbd*", "ibtrs_client": "there /sys/class/ibtrs-client/*/paths",
+        "ibnbd_server": f"there /sys/class/ibtrs-server/*/paths {_CONFIGURED}",
+        "ibtrs_server": "there /sys/class/ibtrs-server/*/paths", "rnbd_client": "there /sys/block/rnbd*",
+        "rtrs_client": "there /sys/class/rtrs-client/*/paths", "rnbd_server": "there /sys/class/rtrs-server/*/paths",
+        "rtrs_server": "there /sys/class/rtrs-server/*/paths", "null_blk": "there /sys/block/nullb*",
+        # It deletes all controllers when it goes, also that of a disk that is mounted.
+        "nvme_rdma": "grep -qsx rdma /sys/class/nvme/*/transport",
+        # It has the keys.
+        "ibtrs_core": """! ibnbd key list --output json 2> /dev/null | tr -d ' \\n' | grep -q '"keys":\\[\\]'"""}
 # Of transports that are measured beside ours: port numbers and names that nobody else uses.
 NVME_PORT, NVME_ID, NQN = 44220, 44220, "nqn.2026-01.ibnbd-qualify"
 RNBD_PORT = 44221
@@ -43,11 +44,10 @@ def tolerant(command: str) -> str:
 
 def modules(folder: str = FOLDER) -> Change:
     """Loads nothing; unloads at the end what the run's changes have loaded, but for what others use by then."""
-    used = " ".join(f"{name}) f='{files}' ;;" for name, files in USED.items())
+    used = " ".join(f"{name}) {command} ;;" for name, command in USED.items())
     return Change("modules", "true",
-                  f"used() {{ f=; case $1 in {used} nvme_rdma) {NVME_USED} && return 0 ;; "
-                  f"ibtrs_core) {NO_KEYS} || return 0 ;; esac; "
-                  "for e in $f; do [ ! -e $e ] || return 0; done; return 1; }; "
+                  "there() { for e; do [ ! -e $e ] || return 0; done; return 1; }; "
+                  f"used() {{ case $1 in {used} *) false ;; esac; }}; "
                   f"for m in {' '.join(LOADED)}; do "
                   f"! grep -qsx $m {loaded(folder)} || [ ! -e /sys/module/$m ] || used $m || rmmod $m || true; done")
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from . import changes, checks, links, probe, undo, users
 from .changes import DATA, NAMED, NULL, SESSION
 from .links import Link
-from .machine import Failed, Machine
+from .machine import Answer, Failed, Machine
 from .options import Options
 from .plan import Plan
 from .probe import Facts
@@ -63,11 +63,15 @@ class Run:
 
     # Before anything is changed.
 
+    def ask(self, script: str) -> list[Answer]:
+        """Has both machines answer at the same time."""
+        with ThreadPoolExecutor() as pool:
+            return list(pool.map(lambda machine: machine.run(script), self.machines))
+
     def look(self) -> None:
         """Asks both machines, and refuses those that cannot be tried."""
         before = time.time()
-        with ThreadPoolExecutor() as pool:
-            answers = list(pool.map(lambda machine: machine.run(probe.SCRIPT), self.machines))
+        answers = self.ask(probe.SCRIPT)
         after = time.time()
         for machine, answer in zip(self.machines, answers):
             self.facts[machine.name] = probe.parse(machine.name, answer.text)
@@ -92,10 +96,8 @@ class Run:
 
     def now(self) -> list[Facts]:
         """What both machines say now; what was there before the run, such as modules, is kept."""
-        with ThreadPoolExecutor() as pool:
-            answers = list(pool.map(lambda machine: machine.run(probe.NOW), self.machines))
         found = []
-        for machine, answer in zip(self.machines, answers):
+        for machine, answer in zip(self.machines, self.ask(probe.NOW)):
             facts, later = self.facts[machine.name], probe.parse(machine.name, answer.text)
             if not later.whole:
                 raise Failed(f"{machine.name}: the machine has not answered all questions: {answer.text[-200:]}")
