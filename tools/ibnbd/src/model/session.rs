@@ -500,10 +500,11 @@ fn path(
         hca: reader.get_if_any(&file("hca_name")),
         port: reader.get(&file("hca_port"), value::number),
         latency_ns: latency.flatten().flatten(),
-        heartbeat_overdue_ms: (client && family == Family::Ibnbd)
-            .then(|| reader.get_if_any(&file("heartbeat_overdue_ms")))
-            .flatten()
-            .and_then(|text| text.parse().ok()),
+        heartbeat_overdue_ms: reader.get_if(
+            client && family == Family::Ibnbd,
+            &file("heartbeat_overdue_ms"),
+            value::number,
+        ),
         last_error: client
             .then(|| reader.get_if_any(&file("last_error")))
             .flatten(),

@@ -175,11 +175,14 @@ mod tests {
     use super::*;
 
     /// Commands without subcommands, each with the words that lead to it.
-    fn leaves(command: &clap::Command, way: &str, found: &mut Vec<(String, String)>) {
+    fn leaves<'a>(
+        command: &'a clap::Command,
+        way: &str,
+        found: &mut Vec<(String, &'a clap::Command)>,
+    ) {
         let way = format!("{way} {}", command.get_name());
-        let help = command.get_after_help().map(ToString::to_string);
         if !command.has_subcommands() {
-            found.push((way.trim().to_owned(), help.unwrap_or_default()));
+            found.push((way.trim().to_owned(), command));
         }
         for sub in command.get_subcommands() {
             leaves(sub, &way, found);
@@ -196,10 +199,12 @@ mod tests {
 
     #[test]
     fn each_command_has_examples_that_it_takes() {
-        let mut all = Vec::new();
-        leaves(&Cli::command(), "", &mut all);
+        let (command, mut all) = (Cli::command(), Vec::new());
+        leaves(&command, "", &mut all);
         assert!(all.len() > 45, "{}", all.len());
-        for (way, help) in all {
+        for (way, one) in all {
+            let help = one.get_after_help().map(ToString::to_string);
+            let help = help.unwrap_or_default();
             let below = help.split_once("Example").map(|(_, below)| below);
             let below = below.unwrap_or_else(|| panic!("{way} has no example"));
             let lines = below
@@ -219,20 +224,13 @@ mod tests {
         }
     }
 
-    /// Commands without subcommands.
-    fn commands(command: &clap::Command) -> Vec<&clap::Command> {
-        if !command.has_subcommands() {
-            return vec![command];
-        }
-        command.get_subcommands().flat_map(commands).collect()
-    }
-
     /// `a,b` is the same as `a b`, or `--x a --x b`, wherever a list is.
     #[test]
     fn lists_take_commas() {
         let command = Cli::command();
-        let mut lists = 0;
-        for one in commands(&command) {
+        let (mut all, mut lists) = (Vec::new(), 0);
+        leaves(&command, "", &mut all);
+        for (_, one) in all {
             for arg in one.get_arguments().chain(command.get_arguments()) {
                 if !matches!(arg.get_action(), clap::ArgAction::Append) {
                     continue;
@@ -304,8 +302,8 @@ mod tests {
         let (tables, _) = below.split_once("\n## ").unwrap();
         let rows = tables.lines().filter(|line| line.starts_with("| `"));
         let rows: Vec<&str> = rows.filter_map(|line| line.split('|').nth(1)).collect();
-        let mut all = Vec::new();
-        leaves(&Cli::command(), "", &mut all);
+        let (command, mut all) = (Cli::command(), Vec::new());
+        leaves(&command, "", &mut all);
         let ways = all
             .iter()
             .map(|(way, _)| way.trim_start_matches("ibnbd ").to_owned());

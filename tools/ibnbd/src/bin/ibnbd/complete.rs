@@ -196,11 +196,31 @@ mod tests {
         "token",
     ];
 
-    /// A new argument has completions, or nothing that could be completed.
-    fn look(command: &Command, before: &str, wrong: &mut Vec<String>) {
+    /// All arguments, each with the command that has it.
+    fn arguments<'a>(command: &'a Command, before: &str, found: &mut Vec<(String, &'a Arg)>) {
         let way = format!("{before} {}", command.get_name());
         let way = way.trim();
-        for arg in command.get_arguments() {
+        found.extend(command.get_arguments().map(|arg| (way.to_owned(), arg)));
+        for sub in command.get_subcommands() {
+            arguments(sub, way, found);
+        }
+    }
+
+    /// Those of all commands for which something holds, in words.
+    fn those(holds: impl Fn(&str, &Arg) -> bool) -> Vec<String> {
+        let (command, mut all) = (Cli::command(), Vec::new());
+        arguments(&command, "", &mut all);
+        all.retain(|(way, arg)| holds(way, arg));
+        let words = all
+            .iter()
+            .map(|(way, arg)| format!("{way} {}", arg.get_id()));
+        words.collect()
+    }
+
+    /// A new argument has completions, or nothing that could be completed.
+    #[test]
+    fn each_argument_has_completions_or_cannot_have_any() {
+        let is_unknown = |way: &str, arg: &Arg| {
             let id = arg.get_id().as_str();
             let is_known = names(way, arg).is_some()
                 || !arg.get_action().takes_values()
@@ -208,44 +228,20 @@ mod tests {
                 || matches!(arg.get_value_hint(), ValueHint::AnyPath)
                 || id.starts_with("max_")
                 || FREE.contains(&id);
-            if !is_known {
-                wrong.push(format!("{way} {id}"));
-            }
-        }
-        for sub in command.get_subcommands() {
-            look(sub, way, wrong);
-        }
-    }
-
-    #[test]
-    fn each_argument_has_completions_or_cannot_have_any() {
-        let mut wrong = Vec::new();
-        look(&Cli::command(), "", &mut wrong);
-        assert_eq!(wrong, [""; 0]);
-    }
-
-    fn without_names(command: &Command, before: &str, left: &mut Vec<String>) {
-        const NAMES: [&str; 6] = ["name", "session", "disk", "disks", "path", "hosts"];
-        let way = format!("{before} {}", command.get_name());
-        let way = way.trim();
-        for arg in command.get_arguments() {
-            let id = arg.get_id().as_str();
-            if NAMES.contains(&id) && names(way, arg).is_none() {
-                left.push(format!("{way} {id}"));
-            }
-        }
-        for sub in command.get_subcommands() {
-            without_names(sub, way, left);
-        }
+            !is_known
+        };
+        assert_eq!(those(is_unknown), [""; 0]);
     }
 
     /// Those are new, and that of a disk which is to be mapped is one of the files.
     #[test]
     fn names_of_what_is_there_are_known() {
-        let mut left = Vec::new();
-        without_names(&Cli::command(), "", &mut left);
+        const NAMES: [&str; 6] = ["name", "session", "disk", "disks", "path", "hosts"];
+        let has_none = |way: &str, arg: &Arg| {
+            NAMES.contains(&arg.get_id().as_str()) && names(way, arg).is_none()
+        };
         assert_eq!(
-            left,
+            those(has_none),
             [
                 "ibnbd path add path",
                 "ibnbd export add name",
