@@ -87,10 +87,7 @@ use ibmsg_proto::{
     outcome::Cause,
     publish::Subscription,
     receive::Due,
-    refused::{
-        self,
-        Reason, //
-    },
+    refused::Reason,
     send::Progress,
     window::Window,
     wire::ResumeEntry,
@@ -806,10 +803,7 @@ impl Chan {
             (0, Begun::No, true) => history::Cause::Text(GIVEN_UP),
             (0, _, true) => history::Cause::Text(BY_OPENER),
             (0, _, false) => history::Cause::Text(BY_PORTAL),
-            (reason, ..) => {
-                let errno = Errno::from_peer(reason);
-                history::Cause::Error(refused::closed(errno), errno)
-            }
+            (reason, ..) => history::Cause::closed(Errno::from_peer(reason)),
         };
         self.ends_for(What::Closed, cause);
     }
@@ -820,10 +814,7 @@ impl Chan {
             (0, Begun::No, false) => history::Cause::Text(GIVEN_UP),
             (0, _, true) => history::Cause::Text(BY_PORTAL),
             (0, _, false) => history::Cause::Text(BY_OPENER),
-            (reason, ..) => {
-                let errno = Errno::from_peer(reason);
-                history::Cause::Error(refused::closed(errno), errno)
-            }
+            (reason, ..) => history::Cause::closed(Errno::from_peer(reason)),
         };
         self.ends_for(What::Closed, cause);
     }

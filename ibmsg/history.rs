@@ -12,7 +12,10 @@ use ibmsg_proto::{
         Event,
         What, //
     },
-    refused::Reason, //
+    refused::{
+        self,
+        Reason, //
+    },
 };
 use ibtrs_proto::{
     history::{
@@ -55,6 +58,11 @@ pub(crate) enum Cause {
 }
 
 impl Cause {
+    /// Of a channel that was closed in the place of a program.
+    pub(crate) const fn closed(errno: Errno) -> Self {
+        Self::Error(refused::closed(errno), errno)
+    }
+
     /// Its words without the error number, which a program may choose.
     fn words(&self) -> &'static str {
         match self {

@@ -70,8 +70,7 @@ impl Entry {
     }
 }
 
-/// What is left of a session that has ended: its events. The session itself has tables, work items and references to
-/// much else.
+/// The events of a session that has ended. The session itself is freed: it owns tables and work items.
 struct Ended {
     of: history::Of,
     is_authenticated: bool,
