@@ -13,11 +13,12 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from testbed import card, keyring, paths, tool
+from testbed import card, keyring, paths
 from testbed.free_memory import free_bytes
 from testbed.guest import Guest
 from testbed.lab import Solo
 from testbed.stack import STACKS
+from testbed.tool import Tool
 
 from . import devices, measure, tables, tracing
 from .__main__ import commit
@@ -116,9 +117,9 @@ class Sessions:
 
     def lists(self) -> None:
         """What an operator asks, by the program as it is packaged."""
-        self.guest.push(tool.PROGRAM, tool.build(released=True).read_bytes(), 0o755)
+        program = Tool(self.guest, released=True).program
         for words in ("list", "sessions", "metrics"):
-            said = self.guest.run(f"TIMEFORMAT='%U %S'; {{ time {tool.PROGRAM} {words}; }} 2>&1", LIMIT)
+            said = self.guest.run(f"TIMEFORMAT='%U %S'; {{ time {program} {words}; }} 2>&1", LIMIT)
             assert f"s{self.number - 1}" in said, words
             seconds = sum(map(float, said.splitlines()[-1].split()))
             self.note(f"ibnbd {words}, ms", f"{seconds * 1000:,.0f}")

@@ -68,11 +68,11 @@ def crate_tests(guest, name: str) -> str:
 class Tool:
     """A command in one guest."""
 
-    def __init__(self, guest, program: str = PROGRAM):
+    def __init__(self, guest, program: str = PROGRAM, released: bool = False):
         self.guest, self.program = guest, program
         name = Path(program).name
         # In the guest's memory, as a share is slow to start programs from.
-        subprocess.run(["strip", "-o", guest.share / name, build(name)], check=True)
+        subprocess.run(["strip", "-o", guest.share / name, build(name, released)], check=True)
         guest.run(f"cp /mnt/share/{name} {program}.new && mv {program}.new {program}")
 
     def __call__(self, words: str, timeout: float = 120) -> str:
