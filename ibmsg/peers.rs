@@ -544,7 +544,7 @@ mod tests {
             side.seems_used();
             peers.over(&side);
             // The events are all that is left of it.
-            assert!(side.is_last());
+            assert!(side.into_last());
             peers.over(&peers.attach(&peer)?);
         }
         let of = ("client", Name::new(b"web1")?);

@@ -481,9 +481,9 @@ impl Side {
         self.0.peer != Peer::Local || self.0.role == Role::Server
     }
 
-    /// Whether nothing else has a reference to it.
+    /// Drops it, and tells whether nothing else had a reference to it.
     #[cfg(IBTRS_KUNIT)]
-    pub(crate) fn is_last(self) -> bool {
+    pub(crate) fn into_last(self) -> bool {
         Arc::into_unique_or_drop(self.0).is_some()
     }
 

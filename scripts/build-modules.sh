@@ -4,7 +4,7 @@
 # build-modules.sh FLAVOUR [clippy|doc|doctests|rust-analyzer]: builds our modules for a
 # cached test kernel and puts them into FLAVOUR below $MODULES, or runs another
 # tool on them.  IBTRS_KUNIT=1 includes their test suites and puts the modules
-# into FLAVOUR-kunit; IBTRS_LINES=1 adds tables of lines, and puts the modules into
+# into FLAVOUR-kunit, compiled by clippy; IBTRS_LINES=1 adds tables of lines, and puts the modules into
 # FLAVOUR-lines; W=1 turns on more compiler warnings; IBTRS_STEPS=1 prints
 # a line for each step.  For the stock kernel the tools are Debian's, see
 # stock-tools.sh.
@@ -43,10 +43,17 @@ fi
 # The code is the same.
 [ -z "${IBTRS_LINES:-}" ] || export KRUSTFLAGS=-Cdebuginfo=line-tables-only
 
+# Modules with suites are for tests alone, so clippy may compile them: its warnings cost no build of their own.
+suites=()
+if [ -n "${IBTRS_KUNIT:-}" ]; then
+	suites=(IBTRS_KUNIT=1)
+	[ "$flavour" = stock ] || suites+=(CLIPPY=1)
+fi
+
 kmake() {
 	# The variables of an outer make are not for the kernel's.
 	"${with_tools[@]}" env -u MAKEFLAGS -u MFLAGS make -C "$kernel" M="$TOP" MO="$out" -j"$JOBS" \
-		"${KERNEL_MAKE_ARGS[@]}" IBTRS_SAMPLES=1 ${IBTRS_KUNIT:+IBTRS_KUNIT=1} ${W:+W=$W} "$@"
+		"${KERNEL_MAKE_ARGS[@]}" IBTRS_SAMPLES=1 "${suites[@]}" ${W:+W=$W} "$@"
 }
 
 build() {

@@ -424,7 +424,7 @@ mod tests {
         let mut content = content;
         for (at, byte) in content.iter_mut().enumerate() {
             // CAST: The lowest byte.
-            *byte = (at * 7 >> 3) as u8;
+            *byte = ((at * 7) >> 3) as u8;
         }
         let mut body = Body::new();
         for piece in content.chunks(5000) {

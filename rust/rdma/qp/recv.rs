@@ -762,7 +762,7 @@ unsafe extern "C" fn recv_done<H: Handler>(cq: *mut bindings::ib_cq, wc: *mut bi
 mod tests {
     use super::*;
 
-    unsafe extern "C" fn done(_: *mut bindings::ib_cq, _: *mut bindings::ib_wc) {}
+    extern "C" fn done(_: *mut bindings::ib_cq, _: *mut bindings::ib_wc) {}
 
     #[test]
     fn entries_know_their_place() -> Result {

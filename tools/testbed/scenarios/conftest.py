@@ -14,7 +14,7 @@ guests, or the long scenarios of one file."""
 import functools
 import os
 import resource
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 
 import bootloop
@@ -46,9 +46,9 @@ MARKERS = {
     "thorough": "says in more cases, or at more length, what others say: only `make test-all` has it",
     "quiet": "times out on slow guests, or keeps all processors busy: is run when no others are",
 }
-# How many batches the files that want the same guests are dealt to.  Guests take
-# their time to boot; those that check themselves also to be asked for leaks.
-BATCHES = {"debug": 2, "fast": 8, "stock": 8}
+# The most batches that the files that want the same guests are dealt to, and the fewest scenarios of a batch.  Guests
+# take their time to boot; those that check themselves also to be asked for leaks.
+BATCHES, BATCH = {"debug": 2, "fast": 8, "stock": 8}, 6
 KINDS: dict[str, type[Lab]] = {"pair": Pair, "solo": Solo, "trio": Trio, "reachable": Reachable, "debian": Debian,
                                "installed": Installed}
 
@@ -113,6 +113,7 @@ def wanted(item) -> tuple | None:
 def _deal(items) -> None:
     """Tells pytest-xdist what stays together."""
     batches = {}
+    counts = Counter(wanted(item) for item in items if not _has(item, "long"))
     for item in items:
         key = wanted(item)
         if _has(item, "long"):
@@ -122,7 +123,8 @@ def _deal(items) -> None:
             files = batches.setdefault(key, [])
             if item.path not in files:
                 files.append(item.path)
-            batch = files.index(item.path) % BATCHES.get(key and key[1], 1)
+            most = BATCHES.get(key and key[1], 1)
+            batch = files.index(item.path) % min(most, max(1, counts[key] // BATCH))
         item.add_marker(pytest.mark.xdist_group("-".join(map(str, [*(key or ()), batch]))))
 
 

@@ -38,7 +38,7 @@ def test_each_scenario_runs_in_one_part_or_in_all():
 
 
 def test_the_parts_are_alike():
-    counts = Counter(rotation.part_of("test_file", f"test_{number}") for number in range(2400))
+    counts = Counter(rotation.part_of("test_file", f"test_{number}") for number in range(3600))
     assert set(counts) == set(rotation.PARTS) and max(counts.values()) < 150
 
 
