@@ -100,6 +100,30 @@ def _routes(facts: Facts) -> list[dict] | None:
     return found
 
 
+# Of `ss`: the section, the column of the local address, and what a socket of this interface means.
+SOCKETS = (("tcp", 2, "other programs have connections over it"),
+           ("udp", 3, "a program has a UDP socket of it (`ss -uanp`): stop it, if it may"))
+
+
+def _sockets(facts: Facts, interface: str) -> str | None:
+    """Who has sockets with an address of the interface, or bound to it. A UDP socket without an address is not said to use
+    any interface: nearly every machine has some."""
+    own_addresses = facts.all_addresses(interface)
+    for section, column, meaning in SOCKETS:
+        if not facts.said(section):
+            return "`ss` does not say who has connections over it"
+        for words in map(str.split, facts.text(section).splitlines()):
+            if len(words) <= column:
+                continue
+            # An address of one link only has the interface's name behind it.
+            local, _, zone = words[column].rpartition(":")[0].strip("[]").partition("%")
+            # So a socket for both families shows a connection of IPv4.
+            local = local.removeprefix("::ffff:")
+            if local in own_addresses or zone.rstrip("]") == interface:
+                return meaning
+    return None
+
+
 def in_the_way(facts: Facts, end: End, own: int | None = 0) -> str | None:
     """Why the interface at this end of a link must not be disturbed; None if it may. `own` is the number of the run's own
     queue pairs."""
@@ -129,19 +153,8 @@ def in_the_way(facts: Facts, end: End, own: int | None = 0) -> str | None:
     addresses = [address for address in facts.addresses if address.interface == interface]
     if any(address.dynamic and address.address.version == 4 for address in addresses):
         return "its address comes from DHCP and may not come back"
-    if not facts.said("tcp"):
-        return "`ss` does not say who has connections over it"
-    own_addresses = facts.all_addresses(interface)
-    for line in facts.text("tcp").splitlines():
-        words = line.split()
-        if len(words) < 4:
-            continue
-        # An address of one link only has the interface's name behind it.
-        local, _, zone = words[2].rpartition(":")[0].strip("[]").partition("%")
-        # So a socket for both families shows a connection of IPv4.
-        local = local.removeprefix("::ffff:")
-        if local in own_addresses or zone.rstrip("]") == interface:
-            return "other programs have connections over it"
+    if used_by := _sockets(facts, interface):
+        return used_by
     pairs = facts.json("queue_pairs")
     if not facts.said("queue_pairs") or not isinstance(pairs, list) or own is None:
         return "`rdma resource show qp` does not say who uses RDMA"

@@ -36,6 +36,7 @@ q neighbours ip -j neigh show nud permanent
 s keep; grep -s . /proc/sys/net/ipv6/conf/*/keep_addr_on_down
 s lower; for l in /sys/class/net/*/lower_*; do [ ! -e "$l" ] || echo "$l"; done
 q tcp ss -Htn state established
+q udp ss -Huan
 q now cut -d' ' -f1 /proc/modules
 s ours; cat {loaded()}
 s devices

@@ -39,11 +39,11 @@ def sections(side: str, **other: str) -> dict[str, str]:
         "rdma": json.dumps([{"ifname": f"rxe{n}/1", "state": "ACTIVE", "netdev": f"eth{n + 1}"} for n in (0, 1)]),
         "devices": "rxe0|rxe|||2.5 Gb/sec|\nrxe1|rxe|||2.5 Gb/sec|", "queue_pairs": "[]", "addresses": interfaces(number),
         "routes": '[{"dst":"10.0.1.0/24","dev":"eth1","protocol":"kernel"}]', "routes6": "[]", "neighbours": "[]", "keep": "",
-        "lower": "", "tcp": "", "now": "ext4", "left": "", "search_path": "", "search_path: status": "1", "end": "yes",
+        "lower": "", "tcp": "", "udp": "", "now": "ext4", "left": "", "search_path": "", "search_path: status": "1", "end": "yes",
         "clients": '{"clients":[]}', "sessions": '{"sessions":[]}', "list": '{"disks":[]}', "paths": '{"paths":[]}',
         "export list": "", "export list: status": probe.NO_MODULE, "port list": "", "port list: status": probe.NO_MODULE,
         "key list": "", "key list: status": probe.NO_MODULE}
-    good = {f"{name}: status": "0" for name in ("queue_pairs", "addresses", "routes", "routes6", "neighbours", "tcp", "now",
+    good = {f"{name}: status": "0" for name in ("queue_pairs", "addresses", "routes", "routes6", "neighbours", "tcp", "udp", "now",
                                                 "loaded", "clients", "sessions", "list", "paths")}
     return found | good | other
 
@@ -92,7 +92,7 @@ def test_the_script_runs_where_there_is_nothing():
     assert here.text("kernel") == os.uname().release and here.free_mib > 0 and here.text("uid").isdigit()
     assert here.whole
     # Also what is missing here has a status.
-    for section in (*probe.DOCUMENTS, "now", "loaded", "queue_pairs", "tcp", "routes", "neighbours"):
+    for section in (*probe.DOCUMENTS, "now", "loaded", "queue_pairs", "tcp", "udp", "routes", "neighbours"):
         assert here.text(f"{section}: status").isdigit(), section
     later = subprocess.run(["sh", "-c", probe.NOW], capture_output=True, text=True, timeout=60)
     assert later.returncode == 0 and probe.parse("server", later.stdout).whole
@@ -216,7 +216,11 @@ def test_the_script_of_the_disk_runs():
     ({"addresses": interfaces(2, dynamic=True)}, "DHCP"),
     ({"tcp": "0 0 10.0.2.2:2049 10.0.2.1:900"}, "connections"), ({"tcp": "0 0 [::1]:2049 [::1]:900"}, None),
     ({"tcp": "0 0 [fe80::1]%eth2:22 [fe80::2]:9"}, "connections"), ({"tcp": "0 0 [fe80::1%eth2]:22 [fe80::2]:9"}, "connections"),
-    ({"tcp": "0 0 [fe80::1]%eth1:22 [fe80::2]:9"}, None),
+    ({"tcp": "0 0 [fe80::1]%eth1:22 [fe80::2]:9"}, None), ({"udp: status": "1"}, "does not say who has connections"),
+    ({"udp": "UNCONN 0 0 10.0.2.2:123 0.0.0.0:*"}, "UDP socket"), ({"udp": "ESTAB 0 0 10.0.2.2:9 10.0.2.1:4789"}, "UDP socket"),
+    ({"udp": "UNCONN 0 0 0.0.0.0%eth2:68 0.0.0.0:*"}, "UDP socket"),
+    ({"udp": "UNCONN 0 0 [fe80::1]%eth2:546 [::]:*"}, "UDP socket"),
+    ({"udp": "UNCONN 0 0 0.0.0.0:4791 0.0.0.0:*\nUNCONN 0 0 *:5353 *:*\nUNCONN 0 0 10.0.1.2:53 0.0.0.0:*"}, None),
     ({"queue_pairs": '[{"type":"RC"}]'}, "use RDMA"), ({"queue_pairs": "?"}, "does not say"),
     ({"queue_pairs: status": "1"}, "does not say"), ({"queue_pairs": ""}, "does not say")])
 def test_an_interface_that_is_needed_is_not_disturbed(change, words):
@@ -258,6 +262,7 @@ def test_causes_are_left_out_where_they_cannot_be_undone():
     ({"sessions: status": "1"}, "server drained", "gives no answer"),
     ({"queue_pairs": json.dumps(7 * [{"type": "RC"}])}, "port down at the server", "others use RDMA"),
     ({"tcp": "0 0 10.0.2.1:2049 10.0.2.9:900"}, "packets lost in silence", "other programs have connections"),
+    ({"udp": "UNCONN 0 0 10.0.2.1:500 0.0.0.0:*"}, "port down at the server", "UDP socket"),
     ({"tcp": "0 0 [::ffff:10.0.2.1]:5432 [::ffff:10.0.2.9]:900"}, "packets lost in silence", "other programs have connections")])
 def test_causes_are_left_out_if_others_have_come_or_nothing_says_that_nobody_has(change, name, words):
     server, client = facts("server", **RUNNING), facts("client", **RUNNING)
