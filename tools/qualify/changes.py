@@ -34,6 +34,7 @@ USED = {"ibnbd_client": "there /sys/block/ibnbd*", "ibtrs_client": "there /sys/c
 # Of transports that are measured beside ours: port numbers and names that nobody else uses.
 NVME_PORT, NVME_ID, NQN = 44220, 44220, "nqn.2026-01.ibnbd-qualify"
 RNBD_PORT = 44221
+RNBD_FOLDER = "/dev/ibnbd-qualify"
 PACKETS = "ibnbd_qualify"
 
 
@@ -122,6 +123,11 @@ def nvme_export(device: str, address: str, host: str) -> Change:
         f"{space}/namespaces/1 {space} {top}/hosts/{host}; do [ ! -d $d ] || rmdir $d || exit 1; done; }}", loads=NVME_SERVER)
 
 
+def _or_why(file: str) -> str:
+    """The shell says no more than the errno of a write that the kernel refuses."""
+    return f"|| {{ echo 'the kernel refuses what is written to {file}: see dmesg on both machines' >&2; exit 1; }}"
+
+
 def nvme_connect(address: str, host: str) -> Change:
     """Prints the disk's path, which with native multipath is not named like the controller."""
     options = (f"transport=rdma,traddr={address},trsvcid={NVME_PORT},nqn={NQN},hostnqn={host},"
@@ -131,7 +137,7 @@ def nvme_connect(address: str, host: str) -> Change:
     where = f"$(grep -slx {NQN} /sys/class/nvme-subsystem/*/subsysnqn /sys/class/nvme/*/subsysnqn)"
     return Change(
         "nvme",
-        f"modprobe nvme-rdma\necho '{options}' > /dev/nvme-fabrics\n"
+        f"modprobe nvme-rdma\necho '{options}' > /dev/nvme-fabrics {_or_why('/dev/nvme-fabrics')}\n"
         "for i in 1 2 3 4 5 6 7 8 9 10; do\n"
         f"for s in {where}; do\n"
         "for n in $(ls ${s%/subsysnqn} | grep -E '^nvme[0-9]+n[0-9]+$'); do [ ! -b /dev/$n ] || { echo /dev/$n; exit 0; }; "
@@ -141,8 +147,9 @@ def nvme_connect(address: str, host: str) -> Change:
 
 
 def rnbd_export(device: str) -> Change:
-    """Its server exports a folder to everybody: one with nothing but that disk in it."""
-    folder = f"{FOLDER}/rnbd"
+    """Its server exports a folder to everybody: one with nothing but that disk in it, below /dev, as the kernel looks it up
+    in its own root."""
+    folder = RNBD_FOLDER
     return Change("rnbd server",
                   f"mkdir {folder}\nln -s {device} {folder}/null\n"
                   f"[ ! -e /sys/module/rnbd_server ] || {{ echo 'others have loaded rnbd_server' >&2; exit 1; }}\n"
@@ -156,7 +163,7 @@ def rnbd_map(link: Link) -> Change:
             "device_path=null")
     find = "ls -d /sys/block/rnbd*/rnbd 2> /dev/null"
     return Change("rnbd client",
-                  f"modprobe rnbd_client\necho '{line}' > /sys/class/rnbd-client/ctl/map_device\n"
+                  f"modprobe rnbd_client\necho '{line}' > /sys/class/rnbd-client/ctl/map_device {_or_why('map_device of rnbd_client')}\n"
                   f"for d in $({find}); do d=${{d%/rnbd}}; echo /dev/${{d##*/}}; done | tail -n 1",
                   f"for d in $({find}); do ! grep -qx null $d/mapping_path || echo force > $d/unmap_device; done; true",
                   loads=RNBD_CLIENT)

@@ -57,9 +57,10 @@ class Machine:
         self.name, self.host, self.words = name, host, words
         self.process: subprocess.Popen | None = None
 
-    def run(self, command: str, stdin: str = "", timeout: float = 120, check: bool = True) -> Answer:
+    def run(self, command: str, stdin: str = "", timeout: float = 120, check: bool = True, shown: str = "") -> Answer:
         """Runs a shell command as root. Ctrl-C on this terminal does not reach it: what it began is ended in
-        good order by the record of changes."""
+        good order by the record of changes. `shown` is the part of the command that an error names, if not all of it."""
+        shown = short(shown or command)
         with subprocess.Popen([*self.words, self.host, as_root(command)], text=True, errors="replace",
                               stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                               start_new_session=True) as self.process:
@@ -67,7 +68,7 @@ class Machine:
                 text, errors = self.process.communicate(stdin, timeout)
             except subprocess.TimeoutExpired:
                 self.process.kill()
-                raise Failed(f"{self.name}: not done within {timeout:.0f} s: {short(command)}") from None
+                raise Failed(f"{self.name}: not done within {timeout:.0f} s: {shown}") from None
             except BaseException:
                 self.process.kill()
                 raise
@@ -77,7 +78,7 @@ class Machine:
                               f"{answer.errors or 'no reason given'}")
         if check and not answer.ok:
             said = answer.errors or answer.text or f"status {answer.status}"
-            raise Failed(f"{self.name}: {said}\n  command: {short(command)}")
+            raise Failed(f"{self.name}: {said}\n  command: {shown}")
         return answer
 
     def disconnect(self) -> None:

@@ -38,6 +38,7 @@ class Plan:
     steps: list[Planned]
     changes: list[str]
     clock: Clock = field(default_factory=Clock)
+    # The number of the last step that has ended.
     done: int = 0
 
     @classmethod
@@ -84,14 +85,16 @@ class Plan:
         return found
 
     def progress(self, step: Step) -> str:
-        """A line for a step that has ended. Steps take in proportion to those before as long as planned."""
-        self.done += 1
+        """A line for a step that has ended. Steps take in proportion to those before as long as planned. One that was
+        not planned has the number of the last one that was."""
         names = [(one.part, one.name) for one in self.steps]
-        index = names.index((step.part, step.name)) + 1 if (step.part, step.name) in names else self.done
+        if (step.part, step.name) in names:
+            self.done = names.index((step.part, step.name)) + 1
+        index = self.done
         planned = sum(one.seconds for one in self.steps[:index])
         pace = min(max(self.clock.seconds / planned, 0.5), 20) if planned else 1
         left = sum(one.seconds for one in self.steps[index:]) * pace
-        return (f"[{min(index, len(self.steps)):3}/{len(self.steps)}] {step.status:7} {step.part}: {step.name}"
+        return (f"[{index:3}/{len(self.steps)}] {step.status:7} {step.part}: {step.name}"
                 f"{f' ({step.said.splitlines()[0]})' if step.said and step.status != 'failed' else ''}, {step.seconds:.1f} s; "
                 f"about {left / 60:.1f} min left")
 

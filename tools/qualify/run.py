@@ -136,7 +136,7 @@ class Run:
     # Changes.
 
     def make(self, machine: Machine, change: Change, stdin: str = "", timeout: float = 120) -> str:
-        return machine.run(undo.make(change), stdin, timeout).text
+        return machine.run(undo.make(change), stdin, timeout, shown=change.do).text
 
     def take_back(self, machine: Machine, change: Change) -> None:
         # It waits for a command that was interrupted, and goes on over there.

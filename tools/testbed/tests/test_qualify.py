@@ -452,6 +452,8 @@ LOCAL = """sh -c 'eval "$1"'"""
 def test_a_command_runs_as_root_or_by_sudo(tmp_path):
     one = machine.Machine("server", "host", machine.transport(LOCAL, tmp_path))
     assert one.run("echo 'a b' \"$1\"; cat", stdin="c").text == "a b \nc"
+    with pytest.raises(Failed, match="command: echo part"):
+        one.run("exit 1", shown="echo part")
     with pytest.raises(Failed, match="server: no luck"):
         one.run("echo no luck >&2; exit 3")
     with pytest.raises(Unreachable, match="does not connect"):
@@ -552,7 +554,7 @@ class Answering(machine.Machine):
         super().__init__(name, f"root@{name}", ["none"])
         self.other, self.said = other, []
 
-    def run(self, command, stdin="", timeout=120, check=True):
+    def run(self, command, stdin="", timeout=120, check=True, shown=""):
         self.said.append(command)
         text = self.other(self.name, command)
         if text is None:
@@ -602,6 +604,22 @@ def test_a_run_that_passes(tmp_path, monkeypatch, capsys):
                            pair())
     assert [(step["part"], step["name"]) for step in document["steps"]] == [(step.part, step.name) for step in planned.steps]
     assert said.count("min left") == len(document["steps"])
+
+
+def test_others_that_cannot_be_connected_are_left_out(tmp_path, monkeypatch, capsys):
+    def other(name, command):
+        if command in (probe.SCRIPT, probe.NOW):
+            used = RUNNING if command == probe.NOW else {}
+            return answer(name, modules=f"{MODULES}\nrnbd_server \nrnbd_client ", **used)
+        return Answer("", "refused", 1) if "map_device of rnbd_client" in command else None
+    status, machines = whole(tmp_path, monkeypatch, other, only="bench")
+    steps = json.loads((tmp_path / "qualify.json").read_text())["steps"]
+    found = next(step for step in steps if step["name"] == "connect RNBD")
+    assert status == 0 and found["status"] == SKIPPED and "refused" in found["said"]
+    # What was made for it is taken back; that was not planned, so it counts no further than the step before.
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[1] for line in lines if "disconnect rnbd" in line] == ["26/29]"] * 2
+    assert undo.take_back(changes.rnbd_export("/dev/nullbqualify")) in machines["server"].said
 
 
 def test_a_dry_run_changes_nothing(tmp_path, monkeypatch, capsys):
