@@ -12,7 +12,7 @@
 # What guests need, what ibtrs-dkms depends on, and what builds the packages.
 PACKAGES=(bash-static busybox-static python3-minimal procps fio iproute2 rdma-core kmod
 	systemd systemd-sysv udev dbus util-linux-extra e2fsprogs keyutils initramfs-tools
-	dkms openssl zstd debhelper dh-dkms cargo)
+	dkms openssl zstd debhelper dh-dkms cargo openssh-server nftables)
 # What goes into the packages.
 SOURCES=(COPYING Cargo.lock Cargo.toml Kbuild Makefile README.md Documentation ibmsg ibnbd ibtrs-client ibtrs-server rust
 	scripts tools/debian tools/examples tools/firewall tools/grafana tools/ibmsg tools/ibnbd tools/initramfs tools/sim tools/systemd tools/udev)

@@ -343,6 +343,10 @@ class Reachable(Pair):
         return [*super().network(name), f"ip link set {nic} up", f"ip addr replace {self.ADDRESS}/24 dev {nic}"]
 
 
+class Packaged(Reachable, Installed):
+    """Machines of a user: Debian with our packages, which the host reaches by ssh."""
+
+
 class Trio(Pair):
     """Two storage servers and a client, which is joined to the first by link 1 and
     to the second by link 2."""

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""ssh from the host into guests of lab.Reachable, with keys that are made for them."""
+"""ssh from the host into guests of lab.Reachable, with keys that are made for them. Those that have a Debian of their own
+run its server as it is packaged."""
 
 import subprocess
 from pathlib import Path
@@ -36,7 +37,10 @@ def serve(pair: Reachable) -> str:
         (folder / "config").write_text(ports + CLIENT.format(folder=folder))
     command = f"ssh -F {folder}/config -o BatchMode=yes"
     for name, guest in pair.guests.items():
-        if not guest.ok("kill -0 $(cat /tmp/ssh/pid)"):
+        if pair.systemd:
+            guest.run("mkdir -p -m 700 /root/.ssh && systemctl start ssh")
+            guest.push("/root/.ssh/authorized_keys", (folder / "key.pub").read_text(), 0o600)
+        elif not guest.ok("kill -0 $(cat /tmp/ssh/pid)"):
             _start(guest, folder)
         # The first connection of an emulated guest takes its time.
         wait_for(lambda name=name: subprocess.run([*command.split(), name, "true"], check=False,

@@ -24,7 +24,7 @@ import pytest
 import rotation
 
 from testbed import blockdev, boots, judge, mishaps, paths
-from testbed.lab import RDMA_MODULES, Debian, Installed, Lab, Pair, Reachable, Solo, Trio
+from testbed.lab import RDMA_MODULES, Debian, Installed, Lab, Packaged, Pair, Reachable, Solo, Trio
 from testbed.message_programs import load_both
 from testbed.reset import reset
 from testbed.stack import STACKS, Stack
@@ -50,7 +50,7 @@ MARKERS = {
 # take their time to boot; those that check themselves also to be asked for leaks.
 BATCHES, BATCH = {"debug": 2, "fast": 8, "stock": 8}, 6
 KINDS: dict[str, type[Lab]] = {"pair": Pair, "solo": Solo, "trio": Trio, "reachable": Reachable, "debian": Debian,
-                               "installed": Installed}
+                               "installed": Installed, "packaged": Packaged}
 
 
 def pytest_addoption(parser):
@@ -164,7 +164,7 @@ def _choose_for_kernel(config, items) -> None:
             item.add_marker(pytest.mark.skip(reason=reason))
     if kernel != "stock":
         others += [item for item in items
-                   if _has(item, "stock") or {"debian", "installed"} & set(getattr(item, "fixturenames", ()))]
+                   if _has(item, "stock") or {"debian", "installed", "packaged"} & set(getattr(item, "fixturenames", ()))]
     _deselect(config, items, others)
 
 
@@ -274,6 +274,12 @@ def debian(request) -> Debian:
 @pytest.fixture
 def installed(request) -> Installed:
     """Two guests with our packages, on the client installed: `server, client = installed`."""
+    return _lab(request)
+
+
+@pytest.fixture
+def packaged(request) -> Packaged:
+    """The same, which the host can reach by ssh, as `reachable`."""
     return _lab(request)
 
 
