@@ -79,7 +79,9 @@ def flushes(disk: str, engine: str) -> str:
 
 def bench(job: Bench, disk: str, engine: str, seconds: int) -> str:
     return _fio(disk, engine, f"--rw=rand{job.what} --bs={job.size} --iodepth={job.depth} --size=100% --norandommap "
-                              f"--time_based --runtime={seconds} --ramp_time={min(seconds * 250, 1000)}ms")
+                              f"--time_based --runtime={seconds} --ramp_time={min(seconds * 250, 1000)}ms "
+                              # From submission on, as the mean: a disk may answer while the request is submitted.
+                              "--lat_percentiles=1 --clat_percentiles=0")
 
 
 def _job(text: str) -> dict:
@@ -89,7 +91,7 @@ def _job(text: str) -> dict:
 
 def figures(text: str, what: str) -> Figures:
     side = _job(text)[what]
-    percentiles = side["clat_ns"].get("percentile", {})
+    percentiles = side["lat_ns"].get("percentile", {})
     return Figures(side["iops"], side["bw_bytes"] / MIB, side["lat_ns"]["mean"] / 1000,
                    percentiles.get("99.000000", 0) / 1000)
 

@@ -10,12 +10,17 @@ from bench import tables
 from bench.drawing import bars, document, pyplot, svg, table
 
 from . import results
+from .options import SHORT, USUAL
 from .results import FAILED, PASSED, SKIPPED, Outcome
 
 COLOURS = {PASSED: "#2a7d3c", FAILED: "#b3261e", SKIPPED: "#8a6d00"}
 SEND = """The JSON beside this page has the same in it, and this page has nothing that the JSON has not. Keys, serial numbers and,
 unless the run was asked for them with NAMES=yes, host names and addresses are not in either. Read it before you send it."""
-UNITS = {"iops": "IOPS", "mean_us": "us", "p99_us": "us", "mib_s": "MiB/s"}
+# Of figures: what they are, and their units.
+FIGURES = {"iops": ("Requests per second", "IOPS"), "mean_us": ("Mean latency", "us"),
+           "p99_us": ("99th percentile of the latency", "us"), "mib_s": ("Throughput", "MiB/s")}
+# The disk without a transport, beside which the bars of the others would be too short to compare.
+WITHOUT_TRANSPORT = "on the server"
 
 
 def _cell(text: str) -> str:
@@ -42,7 +47,8 @@ def _paragraphs(title: str, lines: list[str]) -> list[str]:
 
 def _facts(title: str, columns: dict[str, dict]) -> list[str]:
     """A table with a column for each of these."""
-    names = list(dict.fromkeys(name for values in columns.values() for name in values))
+    # Software devices have no firmware: what no column has is left out.
+    names = list(dict.fromkeys(name for values in columns.values() for name, value in values.items() if value not in ("", 0)))
     if not names:
         return []
     rows = [(name, [_cell(values.get(name, "")) for values in columns.values()]) for name in names]
@@ -90,20 +96,23 @@ def _bench(outcome: Outcome) -> list[str]:
     targets = list(dict.fromkeys(target for found in outcome.bench.values() for target in found))
     parts = ["<h2>Bench</h2><p>fio with one process on the client, on a disk of the server that keeps nothing and takes no "
              "time, so that the transports can be told apart. Each measurement was made over all of them before the next "
-             "one. <i>on the server</i> is the disk without a transport.</p>"]
-    for figure, unit in UNITS.items():
+             f"one, and took {(SHORT if outcome.short else USUAL).bench} s. <i>{WITHOUT_TRANSPORT}</i> is the disk without a "
+             "transport.</p>"]
+    for figure, (name, unit) in FIGURES.items():
         rows = [(job, [tables.number(found.get(target, {}).get(figure)) for target in targets])
                 for job, found in outcome.bench.items()]
-        parts += [f"<h3>{html.escape(figure)}</h3>", table(tables.table(unit, targets, rows))]
+        parts += [f"<h3>{html.escape(name)}</h3>", table(tables.table(unit, targets, rows))]
     for job, found in outcome.bench.items():
         figure = "mean_us" if job.endswith("depth 1") else "iops"
-        parts.append(bars(job, UNITS[figure], {target: values[figure] for target, values in found.items()}))
+        over = {target: values[figure] for target, values in found.items() if target != WITHOUT_TRANSPORT}
+        if over:
+            parts.append(bars(job, FIGURES[figure][1], over))
     return parts
 
 
 def page(outcome: Outcome) -> str:
-    about = (f"<p>Begun {html.escape(outcome.began)} UTC, ibtrs {html.escape(outcome.version)}"
-             f"{', a short run' if outcome.short else ''}.</p>")
+    about = ("<p><i>make qualify</i> has tried ibtrs, a network block device over RDMA, on a server and a client: "
+             f"ibtrs {html.escape(outcome.version)}, begun {html.escape(outcome.began)} UTC{', a short run' if outcome.short else ''}.</p>")
     failed = [f"{step.part}: {step.name}: {step.said}" for step in outcome.of(FAILED)]
     skipped = [f"{step.part}: {step.name}: {step.said}" for step in outcome.of(SKIPPED)]
     return document("ibnbd on two machines", [
