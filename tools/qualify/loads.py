@@ -12,6 +12,8 @@ MIB = 1 << 20
 WORKING_SET_MIB = 256
 # Writes per second around a failure, few enough for any disk.
 RATE = 500
+# For how long their number is averaged; a moment without any is not in the log.
+WINDOW_MS = 200
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ def around_failure(disk: str, engine: str, seconds: int, working_set_mib: int) -
     """Writes at a steady rate and then reads all of it back; its log has the rate over time."""
     mib = max(min(RATE * seconds * 4096 // MIB, working_set_mib), 1)
     return _fio(disk, engine, f"--rw=randwrite --bs=4k --iodepth=16 --size={mib}m --rate_iops=,{RATE} --verify=crc32c "
-                              f"--verify_fatal=1 --do_verify=1 --write_iops_log={FOLDER}/fio --log_avg_msec=200")
+                              f"--verify_fatal=1 --do_verify=1 --write_iops_log={FOLDER}/fio --log_avg_msec={WINDOW_MS}")
 
 
 def flushes(disk: str, engine: str) -> str:
@@ -106,10 +108,14 @@ def longest_ms(text: str) -> float:
 
 
 def rates(log: str) -> list[list[float]]:
-    """Seconds since the start, and writes per second."""
-    found = []
+    """Seconds since the start, and writes per second until then from the point before."""
+    found, last = [], 0
     for line in log.splitlines():
         words = [word.strip() for word in line.split(",")]
         if len(words) >= 3 and words[2] == "1":
-            found.append([int(words[0]) / 1000, float(words[1])])
+            ms = int(words[0])
+            if ms - last > 2 * WINDOW_MS:
+                found.append([(ms - WINDOW_MS) / 1000, 0.0])
+            found.append([ms / 1000, float(words[1])])
+            last = ms
     return found

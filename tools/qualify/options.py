@@ -44,7 +44,7 @@ class Seconds:
     load: int
 
 
-USUAL, SHORT = Seconds(bench=6, load=15), Seconds(bench=1, load=6)
+USUAL, SHORT = Seconds(bench=6, load=15), Seconds(bench=1, load=9)
 
 
 def _yes(text: str) -> bool:

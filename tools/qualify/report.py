@@ -68,7 +68,7 @@ def _steps(outcome: Outcome) -> list[str]:
 def timeline(title: str, rates: list[list[float]], marks: dict[str, float]) -> str:
     """Writes per second over time; each mark is a moment."""
     figure, axes = pyplot().subplots(figsize=(9, 1.9))
-    axes.step([point[0] for point in rates], [point[1] for point in rates], where="post", color="#c8501e")
+    axes.step([0, *(point[0] for point in rates)], [rates[0][1], *(point[1] for point in rates)], where="pre", color="#c8501e")
     for name, second in marks.items():
         axes.axvline(second, color="#7a8ca0", linestyle="--", linewidth=1)
         axes.annotate(name, (second, 1), xycoords=("data", "axes fraction"), fontsize=8, color="#45566b", xytext=(3, -9),

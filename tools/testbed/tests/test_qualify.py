@@ -476,6 +476,8 @@ def test_figures_of_fio():
     assert loads.figures(TEXT, "write").json() == {"iops": 500, "mib_s": 2.0, "mean_us": 90, "p99_us": 150}
     assert loads.figures(TEXT, "read").p99_us == 0 and loads.longest_ms(TEXT) == 812 and loads.errors(TEXT) == 0
     assert loads.rates("200, 101, 1, 0, 0\n400, 99, 0, 0, 0\n600, 0, 1, 0, 0\n") == [[0.2, 101.0], [0.6, 0.0]]
+    # Nothing was written for a while: the log has no line of it.
+    assert loads.rates("200, 101, 1, 0, 0\n2200, 34, 1, 0, 0\n") == [[0.2, 101.0], [2.0, 0.0], [2.2, 34.0]]
     job = loads.data(loads.DATA[3], "/dev/ibnbd0", "libaio", 32, 5)
     assert "--size=32m" in job and "--randseed=5" in job and "--ioengine=libaio" in job
 
