@@ -57,9 +57,7 @@ impl Machine {
             }
             opened.append(&mut opened::some(&mut reader, family, &|_| true));
         }
-        for disk in &mut disks {
-            disk.count_paths(&sessions);
-        }
+        count_paths_of(&mut disks, &sessions);
         Self {
             disks,
             sessions,
@@ -111,13 +109,7 @@ impl Machine {
     /// Reads which portals and channels programs have.
     pub fn read_messages(&mut self, root: &Root) {
         self.messages = Messages::read(root);
-        let ours = self
-            .sessions
-            .iter_mut()
-            .filter(|s| s.family == Family::Ibnbd);
-        for session in ours {
-            self.messages.count(session);
-        }
+        self.messages.count(&mut self.sessions);
     }
 
     /// Sessions of our modules at one end.
@@ -160,6 +152,18 @@ impl Machine {
     /// Whether there is nothing at all.
     pub fn is_empty(&self) -> bool {
         self.disks.is_empty() && self.sessions.is_empty() && self.opened.is_empty()
+    }
+}
+
+/// Takes them from the sessions, which have been read.
+fn count_paths_of(disks: &mut [Disk], sessions: &[Session]) {
+    let clients = sessions.iter().filter(|s| s.side == Side::Client);
+    let by_name: HashMap<_, _> = clients.map(|s| ((s.family, s.name.as_str()), s)).collect();
+    for disk in disks {
+        let name = disk.session.as_deref().map(|name| (disk.family, name));
+        if let Some(session) = name.and_then(|name| by_name.get(&name).copied()) {
+            disk.count_paths(session);
+        }
     }
 }
 

@@ -2,6 +2,8 @@
 
 //! Metrics of a server: exports, hosts, and how full it is.
 
+use std::collections::HashMap;
+
 use super::{Labels, Out};
 use crate::configfs::{Configured, Export, Host};
 use crate::family::Side;
@@ -79,10 +81,11 @@ fn exports(out: &mut Out, exports: &[Export]) {
 
 fn hosts(out: &mut Out, machine: &Machine, server: &Server) {
     let hosts = &server.configured.hosts;
-    let opened = |host: &Host| {
-        let own = machine.opened.iter();
-        own.filter(|opened| opened.session == host.name).count()
-    };
+    let mut by_session: HashMap<&str, usize> = HashMap::new();
+    for opened in &machine.opened {
+        *by_session.entry(&opened.session).or_default() += 1;
+    }
+    let opened = |host: &Host| by_session.get(host.name.as_str()).copied().unwrap_or(0);
     out.metric(
         "ibnbd_host_paths",
         "gauge",

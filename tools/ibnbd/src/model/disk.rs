@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::reader::Reader;
 use super::session::Session;
-use crate::family::{Family, Side};
+use crate::family::Family;
 use crate::outage::Outage;
 use crate::root::Folder;
 use crate::value::{self, ChecksumErrors, DiskStat, Latency};
@@ -116,21 +116,14 @@ impl Disk {
         self.identity.as_deref() == Some(IdentityCheck::None.as_str())
     }
 
-    pub(super) fn count_paths(&mut self, sessions: &[Session]) {
-        let own = sessions.iter().find(|session| {
-            session.side == Side::Client
-                && session.family == self.family
-                && Some(&session.name) == self.session.as_ref()
-        });
-        if let Some(session) = own {
-            self.paths = session.paths.len();
-            self.paths_connected = session.connected();
-            self.paths_drained = session.drained();
-            self.server_back_in_s = session
-                .server_back_in_s
-                .filter(|_| session.is_planned_stop());
-            self.outage = session.outage;
-        }
+    pub(super) fn count_paths(&mut self, session: &Session) {
+        self.paths = session.paths.len();
+        self.paths_connected = session.connected();
+        self.paths_drained = session.drained();
+        self.server_back_in_s = session
+            .server_back_in_s
+            .filter(|_| session.is_planned_stop());
+        self.outage = session.outage;
     }
 
     pub(super) fn read_stat(&mut self, reader: &mut Reader<'_>) {

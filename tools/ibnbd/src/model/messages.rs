@@ -2,6 +2,7 @@
 
 //! Portals and channels of programs.
 
+use std::collections::HashMap;
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use ibmsg::wire::is_name;
 use ibtrs_proto::stats::counter::{message_refusals, Counter};
 
 use super::session::{Path, PathState, Session, SessionState};
-use crate::family::Side;
+use crate::family::{Family, Side};
 use crate::host;
 use crate::root::Root;
 
@@ -122,48 +123,56 @@ impl Messages {
         self.stalled = later.all.into_iter().filter_map(stall).collect();
     }
 
-    /// The channels over a session.
-    pub fn of<'a>(&'a self, session: &'a Session) -> impl Iterator<Item = &'a Open> {
-        self.found.channels().filter(move |open| {
-            open.text("session") == Some(&session.name)
-                && open
-                    .text("side")
+    /// Fills in what sessions of our modules have.
+    pub(super) fn count(&self, sessions: &mut [Session]) {
+        if !self.is_loaded {
+            return;
+        }
+        let mut by_session: HashMap<_, Vec<&Open>> = HashMap::new();
+        for open in self.found.channels() {
+            by_session
+                .entry(open.text("session"))
+                .or_default()
+                .push(open);
+        }
+        for session in sessions.iter_mut().filter(|s| s.family == Family::Ibnbd) {
+            let of_name = by_session.get(&Some(session.name.as_str()));
+            let is_of_side = |open: &&Open| {
+                open.text("side")
                     .is_none_or(|side| side == session.side.as_str())
-        })
-    }
-
-    /// Fills in what a session has.
-    pub(super) fn count(&self, session: &mut Session) {
-        if self.is_loaded {
-            session.channels = Some(self.of(session).count());
-            session.messages_blocked_by = self.obstacle(session).map(str::to_owned);
+            };
+            let own: Vec<&Open> = (of_name.into_iter().flatten().copied())
+                .filter(is_of_side)
+                .collect();
+            session.messages_blocked_by = obstacle(session, &own).map(str::to_owned);
+            session.channels = Some(own.len());
         }
     }
+}
 
-    /// Whether the session has channels, and all wait for a connection. Older modules say no more.
-    fn all_wait(&self, session: &Session) -> bool {
-        let is_open = |open: &&Open| open.state() == Some("open");
-        let mut open = self.of(session).filter(is_open).peekable();
-        open.peek().is_some() && open.all(|open| open.number("connected") == Some(0))
-    }
+/// Whether there are channels, and all wait for a connection. Older modules say no more.
+fn all_wait(channels: &[&Open]) -> bool {
+    let is_open = |open: &&&Open| open.state() == Some("open");
+    let mut open = channels.iter().filter(is_open).peekable();
+    open.peek().is_some() && open.all(|open| open.number("connected") == Some(0))
+}
 
-    /// Why a session carries no messages.
-    fn obstacle(&self, session: &Session) -> Option<&'static str> {
-        let has_none = |path: &Path| path.message_connections == Some(0);
-        let mut connected = session
-            .paths
-            .iter()
-            .filter(|path| path.state == PathState::Connected);
-        if !is_name(&session.name) || session.name == LOCAL {
-            Some("its name cannot be that of a session with messages")
-        } else if session.paths.iter().any(|path| path.extensions == Some(0)) {
-            Some("the other machine takes no message connections")
-        } else if session.state == SessionState::Disconnected {
-            Some("no path is connected")
-        } else if connected.all(has_none) || self.all_wait(session) {
-            Some("no path has a message connection")
-        } else {
-            None
-        }
+/// Why a session, which has these channels, carries no messages.
+fn obstacle(session: &Session, channels: &[&Open]) -> Option<&'static str> {
+    let has_none = |path: &Path| path.message_connections == Some(0);
+    let mut connected = session
+        .paths
+        .iter()
+        .filter(|path| path.state == PathState::Connected);
+    if !is_name(&session.name) || session.name == LOCAL {
+        Some("its name cannot be that of a session with messages")
+    } else if session.paths.iter().any(|path| path.extensions == Some(0)) {
+        Some("the other machine takes no message connections")
+    } else if session.state == SessionState::Disconnected {
+        Some("no path is connected")
+    } else if connected.all(has_none) || all_wait(channels) {
+        Some("no path has a message connection")
+    } else {
+        None
     }
 }
