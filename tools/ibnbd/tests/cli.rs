@@ -1990,8 +1990,17 @@ fn disks_come_in_lists() {
             [true, false, true],
         ),
         (&["unmap", "disk1,x"], [false, false, true]),
+        (&["unmap", "ibnbd0,"], [true, false, false]),
+        (&["unmap", ",/dev/ibnbd0,/dev/ibnbd1"], [true, true, false]),
+        (&["unmap", "s//dev/nullb0,s/disk1"], [true, true, false]),
+        (
+            &["unmap", "--unused", "s/none,s//dev/nullb0,s/disk1"],
+            [true, true, false],
+        ),
         // A unit asks for that, and its disk is not mapped.
         (&["unmap", "--unused", "s/disk1,ibnbd0"], [false; 3]),
+        (&["unmap", "--unused", "s/disk1,gone/x"], [false; 3]),
+        (&["unmap", "--unused", "t/disk1,x"], [false, false, true]),
     ] {
         let tree = Tree::new();
         tree.usual_client().disk(7, "t", "disk1,x");

@@ -32,7 +32,7 @@ Examples:
 
 #[derive(Args, Debug)]
 pub(crate) struct Unmap {
-    /// Disks, by any of their names
+    /// Disks, by any of their names; several with blanks or commas between them
     #[arg(required_unless_present = "unused")]
     pub(crate) disks: Vec<String>,
     /// Also if somebody uses them: their I/O fails
@@ -72,18 +72,34 @@ pub(super) fn unmap(context: &Context, words: &Unmap) -> Done {
     Ok(0)
 }
 
-/// The names, also of lists with commas. A name may have a comma itself, and `SESSION/DEVICE` is always one: a unit that
-/// stops must not take it for others.
+/// The names, also of lists with commas. A name may have a comma itself.
 fn names<'a>(context: &Context, machine: &Machine, words: &'a [String]) -> Vec<&'a str> {
-    let is_list = |word: &str| {
-        let found = find::disk(machine, &context.root, word);
-        !word.contains('/') && matches!(found, Err(Unclear::Nothing))
-    };
-    let split = |word: &'a String| match is_list(word) {
-        true => word.split(',').collect(),
+    let parts = |word: &'a String| match is_list(context, machine, word) {
+        true => word.split(',').filter(|part| !part.is_empty()).collect(),
         false => vec![word.as_str()],
     };
-    words.iter().flat_map(split).collect()
+    words.iter().flat_map(parts).collect()
+}
+
+/// Whether a word is a list of disks, and not the name of one. `SESSION/DEVICE` is a list only if each part is
+/// `SESSION/DEVICE` of a session that is there: a unit that stops must not take the name of its disk for others.
+fn is_list(context: &Context, machine: &Machine, word: &str) -> bool {
+    let found = find::disk(machine, &context.root, word);
+    if !matches!(found, Err(Unclear::Nothing)) {
+        return false;
+    }
+    let mut parts = word.split(',').filter(|part| !part.is_empty()).peekable();
+    if parts.peek().is_none() {
+        return false;
+    }
+    let of_session = |part: &str| {
+        let name = part.parse::<DiskName>().ok();
+        name.is_some_and(|name| machine.our(Side::Client, &name.session).is_some())
+    };
+    match word.parse::<DiskName>() {
+        Ok(_) => parts.all(of_session),
+        Err(_) => true,
+    }
 }
 
 /// The disks that are to go if nobody uses them. All of them: the last one first, as it may be made
