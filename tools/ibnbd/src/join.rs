@@ -11,10 +11,12 @@
 //! | [`address`] | the addresses of a server |
 //! | [`joined`] | the servers that a client has joined |
 //! | [`store`] | keys that survive a reboot |
+//! | [`left`] | keys of hosts whose removal was interrupted |
 
 pub mod address;
 pub mod handshake;
 pub mod joined;
+pub mod left;
 pub mod pending;
 pub mod store;
 pub mod token;

@@ -7,11 +7,13 @@ mod tree;
 use std::fs;
 use std::io::Read;
 use std::net::{TcpListener, TcpStream};
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use ibnbd_host::document::Keys;
 use ibnbd_host::join::handshake;
+use ibnbd_host::join::pending;
 use ibnbd_host::join::store;
 use ibnbd_host::join::token::Token;
 use ibnbd_host::Root;
@@ -739,6 +741,173 @@ fn a_host_that_is_removed_leaves_no_key() {
         again.err
     );
 }
+
+/// The names of the files with keys.
+fn key_files(tree: &Tree) -> Vec<String> {
+    let mut names = Root::new(tree.base()).list("/etc/ibtrs/keys").unwrap();
+    names.retain(|name| !name.starts_with('.'));
+    names
+}
+
+/// Kills a command when it has removed the host web1, and not yet its token and its keys.
+fn killed_in_between(server: &Tree, words: &[&str]) {
+    let lock = pending::lock(&Root::new(server.base())).unwrap();
+    let mut command = Command::new(tree::ran::ibnbd(server, words).get_program());
+    command.arg("--root").arg(server.base()).args(words);
+    let mut child = command.stdout(Stdio::null()).spawn().unwrap();
+    let folder = server.real("/sys/kernel/config/ibnbd/hosts/web1");
+    wait_until("the host is removed", || !folder.exists());
+    child.kill().unwrap();
+    child.wait().unwrap();
+    drop(lock);
+    assert!(!server.text("/keyctl.log").contains("unlink"));
+}
+
+/// A server that prunes web1, whose key it has as a credential, with a unit.
+fn server_that_prunes() -> Tree {
+    let server = server();
+    has_loaded(&server);
+    with_systemd(&server);
+    without_files(&server, "web1");
+    server
+        .file("/etc/ibtrs/keys/web1.cred", "sealed")
+        .file("/etc/ibtrs/keys/web2.cred", "sealed")
+        .file("/etc/ibtrs/server.toml", "[[host]]\nname = \"web2\"\n")
+        .file("/keyctl.log", "");
+    server
+}
+
+const PRUNE: [&str; 4] = ["apply", "--side", "server", "--prune"];
+const COMPLETED: &str = "- keys of host web1, whose removal was interrupted\n";
+
+/// The next boot does not load the key, and the next command of either kind completes the removal.
+#[test]
+fn a_removal_that_is_killed_leaves_no_key_for_a_boot() {
+    let all = ["export", "remove", "--all", "--keys"];
+    for (first, second) in [
+        (
+            &["host", "remove", "web1"][..],
+            &["host", "remove", "web1"][..],
+        ),
+        (&["host", "remove", "web1"], &PRUNE),
+        (&PRUNE, &PRUNE),
+        (&PRUNE, &all),
+    ] {
+        let server = server_that_prunes();
+        killed_in_between(&server, first);
+        assert_eq!(key_files(&server), ["web1.cred.gone", "web2.cred"]);
+        let shown = run(&server, &[&PRUNE[..], &["--dry-run"]].concat()).out;
+        assert!(shown.contains(COMPLETED), "{shown}");
+        if second == all {
+            without_files(&server, "web2");
+        }
+        let ran = run(&server, second);
+        assert_eq!(ran.code, 0, "{second:?}: {}", ran.err);
+        let rest = &["web2.cred"][..if second == all { 0 } else { 1 }];
+        assert_eq!(key_files(&server), rest, "{second:?}");
+        let asked = server.text("/keyctl.log");
+        assert_eq!(asked.matches("unlink 77 ").count(), 1, "{asked}");
+        let disabled = "--quiet disable --now ibnbd-key@web1.service\n";
+        assert!(server.text("/systemctl.log").contains(disabled));
+        assert!(!run(&server, &PRUNE).out.contains("keys of"));
+    }
+}
+
+/// All of them at once: those that are removed have no keys any more, the others have theirs.
+#[test]
+fn a_host_that_cannot_be_removed_keeps_its_keys() {
+    for words in [&["export", "remove", "--all", "--keys"][..], &PRUNE] {
+        let server = server_that_prunes();
+        // A folder with files cannot be removed.
+        server.file("/sys/kernel/config/ibnbd/hosts/web1/addresses", "\n");
+        let ran = run(&server, words);
+        assert!(ran.code != 0, "{words:?}");
+        assert_eq!(key_files(&server), ["web1.cred", "web2.cred"], "{words:?}");
+        assert!(!server.text("/keyctl.log").contains("unlink"), "{words:?}");
+    }
+    let server = server_that_prunes();
+    let ran = run(&server, &["export", "remove", "--all", "--keys"]);
+    assert!(ran.code != 0, "web2 has files");
+    assert_eq!(key_files(&server), ["web2.cred"]);
+}
+
+/// No key goes because nothing names its session: there are servers without hosts, clients that map by hand, and
+/// files in another directory.
+#[test]
+fn only_keys_of_hosts_that_were_removed_are_pruned() {
+    let server = server();
+    server
+        .file("/ring", "81\n")
+        .file(
+            "/proc/keys",
+            "00000051 I--Q---     1 perm 3d010000     0     0 logon     ibtrs:default:legacy: 32\n",
+        )
+        .file("/etc/ibtrs/server.toml", "[[host]]\nname = \"later\"\n")
+        .file(
+            "/etc/other/server.toml",
+            "[[host]]\nname = \"web1\"\n[[host]]\nname = \"web2\"\n",
+        )
+        .file("/keyctl.log", "");
+    let all = [
+        "by-hand.key",
+        "later.cred",
+        "legacy.cred",
+        "legacy.key",
+        "own.key",
+    ];
+    for name in all {
+        server.file(&format!("/etc/ibtrs/keys/{name}"), "");
+    }
+    let ran = run(&server, &[&PRUNE[..], &["--config", "/etc/other"]].concat());
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    assert!(!ran.out.contains("keys"), "{}", ran.out);
+    for host in ["web1", "web2"] {
+        without_files(&server, host);
+    }
+    for words in [&PRUNE[..], &["export", "remove", "--all", "--keys"]] {
+        run(&server, words);
+        assert_eq!(key_files(&server), all, "{words:?}");
+    }
+    assert!(!server.text("/keyctl.log").contains("unlink"));
+}
+
+/// The name of the host is that of something else by now, which has no other key.
+#[test]
+fn keys_that_were_set_aside_stay_while_their_name_is_used() {
+    type Use = fn(&Tree);
+    let uses: [Use; 5] = [
+        |tree| _ = tree.host("web1"),
+        |tree| _ = tree.file("/etc/ibtrs/server.toml", "[[host]]\nname = \"web1\"\n"),
+        |tree| _ = tree.file("/etc/ibtrs/joined.toml", JOINED),
+        |tree| _ = tree.file("/etc/ibtrs/joined.toml", "damaged"),
+        |tree| {
+            tree.client()
+                .session("web1", &[("10.0.1.2", "10.0.1.1", "connected")]);
+        },
+    ];
+    for (number, uses) in uses.iter().enumerate() {
+        let server = server_that_prunes();
+        killed_in_between(&server, &["host", "remove", "web1"]);
+        uses(&server);
+        run(&server, &PRUNE);
+        let names = key_files(&server);
+        assert!(
+            names.contains(&"web1.cred.gone".to_owned()),
+            "{number}: {names:?}"
+        );
+        assert!(!server.text("/keyctl.log").contains("unlink"), "{number}");
+    }
+    // A key that has come since stays, in the kernel as well.
+    let server = server_that_prunes();
+    killed_in_between(&server, &["host", "remove", "web1"]);
+    server.file("/etc/ibtrs/keys/web1.cred", "new");
+    run(&server, &PRUNE);
+    assert_eq!(key_files(&server), ["web1.cred", "web2.cred"]);
+    assert!(!server.text("/keyctl.log").contains("unlink"));
+}
+
+const JOINED: &str =
+    "[[server]]\nsession = \"web1\"\naddresses = [\"ip:10.9.9.9\"]\nport = 1234\njoined_at = []\n";
 
 /// A server whose hosts have a token and a key in the kernel each; that of web1 has it in a file, too.
 fn server_with_keys(port: &str) -> Tree {

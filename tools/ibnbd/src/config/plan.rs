@@ -95,6 +95,11 @@ pub enum Step {
         /// The system calls.
         changes: Vec<Change>,
     },
+    /// Removes the keys of a host whose removal was interrupted.
+    RemoveKeys {
+        /// Its name.
+        host: String,
+    },
     /// Opens a session without a disk, or has it stay open without one. The device is empty.
     Open(Mapping),
     /// Has a session close with its last disk, or now if it has none.
@@ -161,6 +166,7 @@ impl Step {
                 | Self::Unexport { early: true, .. }
                 | Self::Configure { .. }
                 | Self::RemoveHost { .. }
+                | Self::RemoveKeys { .. }
                 | Self::Open(_)
                 | Self::Map(_)
         )
@@ -183,6 +189,7 @@ impl Step {
             } => format!("{directory}/{name}"),
             Self::Open(Mapping { session, .. }) | Self::Close { session } => open_words(session),
             Self::Map(m) => disk_words(&m.session, &m.device),
+            Self::RemoveKeys { host } => format!("keys of host {host}"),
             Self::Unmap { disk } => disk.clone(),
             Self::AddPath { session, words, .. } => path_words(session, words),
             Self::RemovePath { session, path } => path_words(session, path),
@@ -246,6 +253,9 @@ impl fmt::Display for Step {
             } => write!(f, "- remove {directory}/{name}"),
             Self::Configure { line, .. } => f.write_str(line),
             Self::RemoveHost { name, .. } => write!(f, "- host {name} and its keys"),
+            Self::RemoveKeys { host } => {
+                write!(f, "- keys of host {host}, whose removal was interrupted")
+            }
             Self::Close { session } => write!(f, "- close session {session} when it has no disk"),
             Self::Open(m) | Self::Map(m) => {
                 let paths = m.paths.join(" ");

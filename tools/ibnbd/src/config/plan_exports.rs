@@ -2,12 +2,13 @@
 
 //! The steps to the exports and hosts in configfs that the files describe.
 
-use super::plan::{cannot, Of, Step, Wish};
+use super::plan::{self, cannot, Of, Step, Wish};
 use super::{Config, Export, Host};
 use crate::configfs::change::{self, Change, Rules};
 use crate::configfs::{self, Configured};
 use crate::family::Family;
 use crate::folder;
+use crate::join::left;
 use crate::model::{Machine, Opened};
 use crate::prefix;
 use crate::root::Root;
@@ -37,6 +38,7 @@ pub(super) fn steps(
     }
     if wish.prune && !config.hosts.is_empty() {
         prune_hosts(&now, config, pruned && unknown.is_none(), steps);
+        prune_keys(root, machine, config, steps);
     }
     let names_directory = config.exports.iter().any(|export| export.rules.is_none());
     if names_directory && !pruned && !now.exports.is_empty() {
@@ -313,4 +315,15 @@ fn prune_hosts(now: &Configured, config: &Config, pruned: bool, steps: &mut Vec<
             });
         }
     }
+}
+
+/// Keys of hosts whose removal was interrupted, and that the files do not name either.
+fn prune_keys(root: &Root, machine: &Machine, config: &Config, steps: &mut Vec<Step>) {
+    let is_named = |name: &String| {
+        let is_session = |own| plan::name(root, own) == *name;
+        config.hosts.iter().any(|host| host.name == *name) || config.sessions.iter().any(is_session)
+    };
+    let mut left = left::hosts(root, machine);
+    left.retain(|name| !is_named(name));
+    steps.extend(left.into_iter().map(|host| Step::RemoveKeys { host }));
 }

@@ -22,6 +22,8 @@ pub(super) fn all(root: &Root, machine: &Machine) -> Vec<Finding> {
             .iter()
             .map(|session| of_double(session)),
     );
+    let aside = store::sessions_aside(root).unwrap_or_default();
+    found.extend(aside.iter().map(|session| of_aside(root, session)));
     let files = match config::files(root, config::FOLDER) {
         Ok(files) if files.is_empty() => return found,
         Ok(files) => files,
@@ -68,6 +70,25 @@ fn of_double(session: &str) -> Finding {
     let remedy = format!(
         "rm /etc/ibtrs/keys/{session}.key; or if its keys are the right ones: rm /etc/ibtrs/keys/{session}.cred, \
          then ibnbd key load {session} --kept"
+    );
+    Finding::new(Severity::Warning, what, remedy)
+}
+
+/// A host with keys that the command which removes it has set aside.
+fn of_aside(root: &Root, host: &str) -> Finding {
+    let files = store::files_aside(root, host);
+    let what = format!(
+        "the removal of host {host} was interrupted: no boot loads its keys in {}",
+        files.join(" ")
+    );
+    let kept = files.iter().map(|file| {
+        let before = file.trim_end_matches(store::ASIDE);
+        format!("mv {file} {before}")
+    });
+    let kept: Vec<String> = kept.collect();
+    let remedy = format!(
+        "ibnbd host remove {host}, or ibnbd apply --prune; or if the keys are to stay: {}",
+        kept.join("; ")
     );
     Finding::new(Severity::Warning, what, remedy)
 }
@@ -173,6 +194,16 @@ mod tests {
         assert_eq!(found.len(), 1, "{found:?}");
         let what = "warning: /etc/ibtrs/keys has web1.cred and web1.key: the credential counts";
         assert!(found[0].starts_with(what), "{found:?}");
+    }
+
+    #[test]
+    fn a_removal_that_was_interrupted_is_a_warning() {
+        let tree = Tree::new();
+        tree.file("/etc/ibtrs/keys/web1.cred.gone", "")
+            .file("/etc/ibtrs/keys/web1.key.gone", "");
+        let what = "warning: the removal of host web1 was interrupted: no boot loads its keys in \
+            /etc/ibtrs/keys/web1.cred.gone /etc/ibtrs/keys/web1.key.gone";
+        assert_eq!(found(&tree), [what]);
     }
 
     #[test]

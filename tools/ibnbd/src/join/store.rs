@@ -10,6 +10,9 @@
 //! A session may have several keys, a line each, the oldest first: a key that a client has joined with stays
 //! beside the former ones until the client has said that it keeps it. Nobody is locked out by a connection that
 //! is lost in between.
+//!
+//! Before a host is removed, the files of its keys are set aside: they get names that no boot reads. If the command
+//! is killed afterwards, the keys cannot come back, and a later command knows which ones to remove.
 
 use std::collections::BTreeSet;
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -33,6 +36,8 @@ const FOLDER: &str = "/etc/ibtrs/keys";
 const LOCK: &str = "/etc/ibtrs/keys/.lock";
 /// Locked by the process that joins a server.
 const JOIN_LOCK: &str = "/etc/ibtrs/keys/.join";
+/// The end of the name of a file that is set aside.
+pub const ASIDE: &str = ".gone";
 /// What systemd makes when it is the machine's first process.
 const SYSTEMD: &str = "/run/systemd/system";
 /// How long systemd may take to enable, disable or start a unit.
@@ -187,13 +192,66 @@ pub fn file(root: &Root, session: &str) -> Option<String> {
 ///
 /// The system's.
 pub fn sessions(root: &Root) -> io::Result<Vec<String>> {
+    sessions_of(root, "")
+}
+
+/// The sessions with keys that are set aside, sorted.
+///
+/// # Errors
+///
+/// The system's.
+pub fn sessions_aside(root: &Root) -> io::Result<Vec<String>> {
+    sessions_of(root, ASIDE)
+}
+
+/// The sessions with files whose names have that end.
+fn sessions_of(root: &Root, end: &str) -> io::Result<Vec<String>> {
     let names = root.list_if_any(FOLDER)?;
     let session = |name: &String| {
+        let name = name.strip_suffix(end)?;
         let session = (name.strip_suffix(".cred")).or_else(|| name.strip_suffix(".key"))?;
         (!session.is_empty()).then(|| session.to_owned())
     };
     let sessions: BTreeSet<String> = names.iter().filter_map(session).collect();
     Ok(sessions.into_iter().collect())
+}
+
+/// The files with keys of a session that are set aside.
+pub fn files_aside(root: &Root, session: &str) -> Vec<String> {
+    let names = [sealed_file(session), plain_file(session)].map(|name| name + ASIDE);
+    names.into_iter().filter(|name| root.exists(name)).collect()
+}
+
+/// Sets the keys of a session aside, whose host is about to be removed: no boot loads them any more. The kernel still
+/// has them. Returns the files that had them. One that cannot be renamed cannot be removed either, which says why.
+pub fn set_aside(root: &Root, session: &str, _lock: &Lock) -> Vec<String> {
+    let mut files = vec![sealed_file(session), plain_file(session)];
+    files.retain(|file| fs::rename(root.real(file), root.real(&format!("{file}{ASIDE}"))).is_ok());
+    files
+}
+
+/// Puts back what [`set_aside`] has set aside, as the host stays. A file that is there by now is newer, and stays.
+///
+/// # Errors
+///
+/// The system's.
+pub fn put_back(root: &Root, files: &[String], _lock: &Lock) -> io::Result<()> {
+    for file in files.iter().filter(|file| !root.exists(file)) {
+        fs::rename(root.real(&format!("{file}{ASIDE}")), root.real(file))?;
+    }
+    Ok(())
+}
+
+/// Removes the keys of a session that are set aside.
+///
+/// # Errors
+///
+/// The system's.
+pub fn forget_aside(root: &Root, session: &str, _lock: &Lock) -> io::Result<()> {
+    let files = files_aside(root, session);
+    let gone = files.iter().map(|name| unlink(root, name).map(drop));
+    // The second one also if the first one stays.
+    gone.fold(Ok(()), io::Result::and)
 }
 
 /// The sessions with a file that does not count, as they have a credential: none if the folder cannot be read.
@@ -505,12 +563,25 @@ pub fn new_id(root: &Root, session: &str, random: &Key) -> Result<KeyId, String>
     Ok(KeyId::new(text.as_bytes()).unwrap_or_default())
 }
 
-/// Forgets the keys of a session that were kept, and has systemd load none. Returns the file that had them.
+/// Forgets the keys of a session, also those that are set aside, and has systemd load none. Returns the file that had
+/// them.
 ///
 /// # Errors
 ///
 /// The system's: a file is left.
-pub fn forget(root: &Root, session: &str) -> io::Result<Option<Removed>> {
+pub fn forget_all(root: &Root, session: &str, lock: &Lock) -> io::Result<Option<Removed>> {
+    let aside = files_aside(root, session).into_iter().next();
+    let forgotten = forget(root, session);
+    // Also if that has failed.
+    forget_aside(root, session, lock)?;
+    Ok(match forgotten? {
+        None => aside.map(|file| without_unit(root, session, file)),
+        removed => removed,
+    })
+}
+
+/// Forgets the keys of a session that are not set aside.
+fn forget(root: &Root, session: &str) -> io::Result<Option<Removed>> {
     let Some(file) = file(root, session) else {
         return Ok(None);
     };
@@ -519,12 +590,17 @@ pub fn forget(root: &Root, session: &str) -> io::Result<Option<Removed>> {
     for gone in gone {
         gone?;
     }
-    // Without its file it loads nothing: that it stays enabled keeps no key.
+    Ok(Some(without_unit(root, session, file)))
+}
+
+/// Has systemd load the keys of a session no longer, whose file is gone. That the unit stays enabled keeps no key:
+/// without its file it loads nothing.
+fn without_unit(root: &Root, session: &str, file: String) -> Removed {
     let left_enabled = match has_services(root) {
         true => systemctl(root, &["disable", "--now", &unit(session)]).err(),
         false => None,
     };
-    Ok(Some(Removed { file, left_enabled }))
+    Removed { file, left_enabled }
 }
 
 /// Has systemd load the keys of a session at each boot.

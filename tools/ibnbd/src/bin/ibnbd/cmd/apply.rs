@@ -402,9 +402,11 @@ fn one(context: &Context, step: Step) -> Result<bool, Failure> {
         Step::RemoveHost { name, changes, .. } => {
             configured::need(context)?;
             let what = format!("remove host {name}");
-            act::changes(context, Task::Host, &what, &changes)?;
-            host::forget(context, &name)
+            host::remove_with_keys(context, &[&name], || {
+                act::changes(context, Task::Host, &what, &changes)
+            })
         }
+        Step::RemoveKeys { host } => host::complete(context, &host),
         Step::Open(wanted) => open(context, &wanted),
         Step::Close { session } => act::write(
             context,

@@ -7,6 +7,7 @@ use ibnbd_host::configfs::change::{self, Change};
 use ibnbd_host::configfs::{self, Configured, Export, Host, Port};
 use ibnbd_host::family::Side;
 use ibnbd_host::host as system;
+use ibnbd_host::join::left;
 use ibnbd_host::keyring;
 use ibnbd_host::prefix::{self, Prefix};
 use ibtrs_proto::name::{DevicePath, SessionName};
@@ -184,22 +185,26 @@ fn check_value(key: &str, value: &str) -> Result<(), Failure> {
 pub(super) fn remove_all(context: &Context, with_keys: bool) -> Done {
     let had_exports = configfs::has_exports(&context.root);
     let configured = read(context);
-    for (task, what, changes) in change::remove_all(&configured) {
-        act::changes(context, task, &what, &changes)?;
+    let remove = || {
+        for (task, what, changes) in change::remove_all(&configured) {
+            act::changes(context, task, &what, &changes)?;
+        }
+        warn_of_no_export(context, had_exports);
+        Ok(())
+    };
+    let names = configured.hosts.iter().map(|host| host.name.as_str());
+    if with_keys {
+        let names: Vec<&str> = names.collect();
+        let removed = host::remove_with_keys(context, &names, remove);
+        let left = left::hosts(&context.root, &context.machine());
+        let completed = left.iter().map(|name| host::complete(context, name));
+        return completed.fold(removed, Result::and).map(|()| 0);
     }
-    warn_of_no_export(context, had_exports);
-    let mut result = Ok(0);
-    for Host { name, .. } in &configured.hosts {
-        let gone = match with_keys {
-            true => host::forget(context, name),
-            false => host::withdraw(context, name),
-        };
-        result = result.and_then(|code| gone.map(|()| code));
-    }
-    if !with_keys {
-        tell_of_keys(context, &configured.hosts);
-    }
-    result
+    remove()?;
+    let withdrawn = names.map(|name| host::withdraw(context, name));
+    let result = withdrawn.fold(Ok(()), Result::and);
+    tell_of_keys(context, &configured.hosts);
+    result.map(|()| 0)
 }
 
 /// Tells who can still connect, as keys without a host are still accepted.

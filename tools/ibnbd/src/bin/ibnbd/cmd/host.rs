@@ -3,6 +3,7 @@
 //! `host list`, `add`, `remove` and `set`.
 
 use std::io;
+use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use ibnbd_host::advice::Task;
@@ -10,7 +11,8 @@ use ibnbd_host::configfs::change::{self, Limits};
 use ibnbd_host::configfs::{self, Host};
 use ibnbd_host::document::{Hosts, FORMAT};
 use ibnbd_host::family::Side;
-use ibnbd_host::join::{pending, store};
+use ibnbd_host::join::store::{self, Lock};
+use ibnbd_host::join::{left, pending};
 use ibnbd_host::keyring::{self, KeyringError, LoadedKey};
 use ibnbd_host::prefix::{self, Prefix};
 
@@ -45,6 +47,9 @@ const REMOVE_EXAMPLES: &str = "\
 Examples:
   ibnbd host remove web1
   ibnbd host remove web1 --force              also if it is connected";
+
+/// How long the removal of a host waits for other commands that change keys, before it begins.
+const BRIEFLY: Duration = Duration::from_secs(2);
 
 #[derive(Subcommand, Debug)]
 pub(crate) enum HostCommand {
@@ -223,6 +228,10 @@ fn add_with_token(context: &Context, name: &str, limits: &Limits, words: &TokenW
 
 fn remove(context: &Context, name: &str, force: bool) -> Done {
     let configured = configured::read(context);
+    if configured.host(name).is_none() && left::is_left(&context.root, &context.machine(), name) {
+        complete(context, name)?;
+        return Ok(0);
+    }
     let host =
         configured::host(&configured, name).map_err(|failure| left_keys(context, name, failure))?;
     let what = || format!("cannot remove host {name}");
@@ -235,16 +244,66 @@ fn remove(context: &Context, name: &str, force: bool) -> Done {
         let failure = Failure::new(REFUSED, what(), "it is connected");
         return Err(failure.todo("unmap its disks there, or take --force, which disconnects it"));
     }
-    configured::remove_host(context, host, &configured.exports)?;
-    forget(context, name)?;
+    remove_with_keys(context, &[name], || {
+        configured::remove_host(context, host, &configured.exports)
+    })?;
     Ok(0)
 }
 
-/// Has the token and the keys of a host go that was removed: their owner would still be accepted as that host.
-pub(super) fn forget(context: &Context, name: &str) -> Result<(), Failure> {
+/// Removes hosts by `remove`, then their tokens and keys: their owners would still be accepted as those hosts. The
+/// files of the keys are set aside before, so that a command that is killed leaves none which a boot loads. A host that
+/// cannot be removed keeps its keys.
+pub(super) fn remove_with_keys(
+    context: &Context,
+    names: &[&str],
+    remove: impl FnOnce() -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let root = &context.root;
+    // A client that is to be locked out does not stay for two more minutes because another command changes keys.
+    let lock = store::lock_within(root, BRIEFLY).ok();
+    let set_aside = |name: &&str| {
+        let files = lock.as_ref().map(|lock| store::set_aside(root, name, lock));
+        files.unwrap_or_default()
+    };
+    let aside: Vec<Vec<String>> = names.iter().map(set_aside).collect();
+    let removed = remove();
+    let mut all = Ok(());
+    for (name, files) in names.iter().zip(&aside) {
+        let stays = removed.is_err() && root.exists(&configfs::host_folder(name));
+        let done = match (&lock, stays) {
+            (Some(lock), true) => store::put_back(root, files, lock)
+                .map_err(|error| Failure::system(format!("the keys of host {name}"), &error)),
+            (None, true) => Ok(()),
+            (lock, false) => forget(context, name, lock.as_ref()),
+        };
+        all = all.and(done);
+    }
+    removed.and(all)
+}
+
+/// Completes the removal of a host by a command that was killed, unless somebody has begun to use its name since.
+pub(super) fn complete(context: &Context, name: &str) -> Result<(), Failure> {
+    let root = &context.root;
+    let lock = key::turn(context, &keys_of(name))?;
+    if !left::is_left(root, &context.machine(), name) {
+        return Ok(());
+    }
+    if store::file(root, name).is_none() {
+        return forget(context, name, Some(&lock));
+    }
+    // Keys that have come since are none of that host.
+    store::forget_aside(root, name, &lock).map_err(|error| Failure::system(keys_of(name), &error))
+}
+
+fn keys_of(name: &str) -> String {
+    format!("the keys of host {name}, which was removed")
+}
+
+/// Removes the token and the keys of a host that was removed.
+fn forget(context: &Context, name: &str, lock: Option<&Lock>) -> Result<(), Failure> {
     let withdrawn = withdraw(context, name);
     // Also if that has failed.
-    forget_keys(context, name).and(withdrawn)
+    forget_keys(context, name, lock).and(withdrawn)
 }
 
 /// Takes the token of a host out of use: it would be for a host of that name which is made later.
@@ -270,31 +329,32 @@ fn left_keys(context: &Context, name: &str, failure: Failure) -> Failure {
     }
 }
 
-/// Removes the keys of a host that was removed.
-fn forget_keys(context: &Context, name: &str) -> Result<(), Failure> {
+/// Removes the keys of a host that was removed. Without a lock of its caller it waits for one.
+fn forget_keys(context: &Context, name: &str, lock: Option<&Lock>) -> Result<(), Failure> {
     let root = &context.root;
-    let what = || format!("the keys of host {name}, which was removed");
     let remedy = format!("see `ibnbd key list`, and `ibnbd key remove {name} --id ID`");
-    let failed = |error: io::Error| Failure::system(what(), &error).todo(&*remedy);
+    let failed = |error: io::Error| Failure::system(keys_of(name), &error).todo(&*remedy);
     // A client that joins at this moment has its key by then, or finds that its host is gone.
-    let lock = key::turn(context, &what());
+    let own = match lock {
+        Some(_) => Ok(None),
+        None => key::turn(context, &keys_of(name)).map(Some),
+    };
+    let was_kept = store::file(root, name).is_some() || !store::files_aside(root, name).is_empty();
     // From the kernel first: what goes from the files only is still accepted. Not by what the files say, which may
     // be lost.
     let unloaded = match store::unload_all(root, name) {
         // Nobody can have loaded one.
-        Err(KeyringError::NoProgram | KeyringError::NoKeyring)
-            if store::file(root, name).is_none() =>
-        {
-            Ok(())
-        }
+        Err(KeyringError::NoProgram | KeyringError::NoKeyring) if !was_kept => Ok(()),
         result => result,
     };
     // Also if that has failed: the next boot must not load them again.
-    let _lock = lock.map_err(|failure| failure.todo(&*remedy))?;
-    if let Some(removed) = store::forget(root, name).map_err(failed)? {
-        key::warn_of_unit(name, &removed);
+    let own = own.map_err(|failure| failure.todo(&*remedy))?;
+    if let Some(lock) = lock.or(own.as_ref()) {
+        if let Some(removed) = store::forget_all(root, name, lock).map_err(failed)? {
+            key::warn_of_unit(name, &removed);
+        }
     }
-    unloaded.map_err(|error| key::failure(context, what(), &error))
+    unloaded.map_err(|error| key::failure(context, keys_of(name), &error))
 }
 
 fn set(context: &Context, words: &SetOf) -> Done {
