@@ -435,7 +435,8 @@ fn make_key(
     let (random, name) = (key::random()?, key::random()?);
     let key = guest.key(&random)?;
     let lock = store::lock_within(root, TURN)?;
-    // `host remove` removes the host first, then its token, and then its keys under this lock.
+    // `host remove` removes the host, its token and its keys under this lock, in that order. If another command has had
+    // the lock for long, it takes it only for the keys.
     if !root.exists(&configfs::host_folder(host)) {
         return Err(NotMade::Told(
             "the host was removed while its client joined",
