@@ -3,6 +3,7 @@
 
 import ctypes
 import json
+import socket
 import subprocess
 import time
 
@@ -82,6 +83,13 @@ def has_rings() -> bool:
     return ctypes.CDLL(None).syscall(setup, entries, ctypes.create_string_buffer(120)) >= 0
 
 
+@pytest.fixture
+def port() -> str:
+    """One that is free, as other tests of this kind may run at the same time."""
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        return f"--port={found.getsockname()[1]}"
+
+
 def run(side: str, *words: str) -> subprocess.Popen:
     return subprocess.Popen([program.build(), side, *words, "127.0.0.1"], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                             text=True)
@@ -107,10 +115,10 @@ def test_rows_are_about_targets():
     assert all(isinstance(targets.BY_NAME[row.target], targets.Program) for row in truth.ROWS)
 
 
-def test_the_program_notes_what_becomes_of_requests():
-    server = run("truth-server", "tcp", "--bytes", "100")
+def test_the_program_notes_what_becomes_of_requests(port):
+    server = run("truth-server", "tcp", port, "--bytes", "100")
     assert server.stdout.readline() == "ready\n"
-    client = run("truth-client", "tcp", "--bytes", "100", "--depth", "8")
+    client = run("truth-client", "tcp", port, "--bytes", "100", "--depth", "8")
     time.sleep(0.5)
     # The process of the server that has the first connection.
     subprocess.run(["pkill", "-KILL", "-P", str(server.pid)], check=True)
@@ -139,21 +147,22 @@ def sends_300(words: list[str]) -> None:
 @pytest.mark.parametrize("size", (8, 65536))
 @pytest.mark.parametrize("backend", ("tcp", pytest.param("tcp-ring", marks=pytest.mark.skipif(
     not has_rings(), reason="this machine has no io_uring for programs"))))
-def test_the_program_over_tcp(load, depth, channels, size, backend):
-    words = f"{backend} --load {load} --depth {depth} --channels {channels} --bytes {size} --count 300".split()
+def test_the_program_over_tcp(load, depth, channels, size, backend, port):
+    words = f"{backend} {port} --load {load} --depth {depth} --channels {channels} --bytes {size} --count 300".split()
     sends_300(words)
 
 
 def test_the_program_refuses_wrong_words():
-    for words in ("carrier-pigeon", "tcp --bytes 7", "tcp --load forth", "tcp --depth x", "tcp --count 0"):
+    for words in ("carrier-pigeon", "tcp --bytes 7", "tcp --load forth", "tcp --depth x", "tcp --count 0",
+                  "tcp --port 0", "tcp --port 65536"):
         assert run("client", *words.split()).wait(10) == 2
 
 
 @pytest.mark.parametrize("load", ("round", "calls", "oneway"))
 @pytest.mark.parametrize("depth, size", ((1, 8), (8, 65536)))
 @pytest.mark.parametrize("backend", ("zeromq", "nng"))
-def test_the_program_over_libraries(load, depth, size, backend):
-    words = f"{backend} --load {load} --depth {depth} --bytes {size} --count 300".split()
+def test_the_program_over_libraries(load, depth, size, backend, port):
+    words = f"{backend} {port} --load {load} --depth {depth} --bytes {size} --count 300".split()
     sends_300(words)
-    refused = run("server", backend, "--channels", "2")
+    refused = run("server", backend, port, "--channels", "2")
     assert "one channel only" in refused.communicate(timeout=60)[1] and refused.returncode == 1

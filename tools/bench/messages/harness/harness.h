@@ -33,6 +33,8 @@ struct options {
 	const char *address;
 	/* The client's address, for transports without connections. */
 	const char *peer;
+	/* Of sockets; RDS takes the next ones, too, one for each channel. */
+	unsigned int port;
 	unsigned int channels;
 	/* Messages in flight on each channel. */
 	unsigned int depth;

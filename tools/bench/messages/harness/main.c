@@ -84,6 +84,7 @@ static _Noreturn void explain(void)
 	      "  --load get|put              memory of the server, --depth at a time\n"
 	      "  --load publish              to --channels subscribers, the next when all have one, or with --depth 2 as fast as they read\n"
 	      "  --peer ADDRESS              the client's, for rds\n"
+	      "  --port N                    the server's, of sockets\n"
 	      "back ends:", stderr);
 	for (size_t i = 0; i < sizeof(backends) / sizeof(*backends); i++)
 		fprintf(stderr, " %s", backends[i].name);
@@ -131,6 +132,7 @@ static void parse(struct options *options, int argc, char **argv)
 		{ "count", required_argument, NULL, 'n' },
 		{ "load", required_argument, NULL, 'l' },
 		{ "peer", required_argument, NULL, 'p' },
+		{ "port", required_argument, NULL, 'o' },
 		{},
 	};
 	int found;
@@ -155,6 +157,9 @@ static void parse(struct options *options, int argc, char **argv)
 		case 'p':
 			options->peer = optarg;
 			break;
+		case 'o':
+			options->port = (unsigned int)number(optarg, 1, UINT16_MAX - MAX_CHANNELS);
+			break;
 		default:
 			explain();
 		}
@@ -174,7 +179,7 @@ int main(int argc, char **argv)
 		{ "truth-server", truth_server }, { "truth-client", truth_client },
 	};
 	struct options options = {
-		.channels = 1, .depth = 1, .bytes = 64, .kind = MESSAGE, .answered = true,
+		.channels = 1, .depth = 1, .bytes = 64, .port = 7700, .kind = MESSAGE, .answered = true,
 	};
 	const struct backend *backend;
 

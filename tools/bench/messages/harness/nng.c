@@ -25,7 +25,7 @@ static const char *url(const struct options *options)
 {
 	static char text[64];
 
-	snprintf(text, sizeof(text), "tcp://%s:%u", options->address, PORT);
+	snprintf(text, sizeof(text), "tcp://%s:%u", options->address, options->port);
 	return text;
 }
 

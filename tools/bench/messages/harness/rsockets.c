@@ -20,7 +20,7 @@ static int new_socket(void)
 
 static int listen_rsocket(const struct options *options)
 {
-	struct sockaddr_in address = address_of(options->address, PORT);
+	struct sockaddr_in address = address_of(options->address, options->port);
 	int listener = new_socket();
 
 	if (rbind(listener, (struct sockaddr *)&address, sizeof(address)))
@@ -43,7 +43,7 @@ static int accept_rsocket(const struct options *options, int listener, unsigned 
 
 static int connect_rsocket(const struct options *options, unsigned int channel)
 {
-	struct sockaddr_in address = address_of(options->address, PORT);
+	struct sockaddr_in address = address_of(options->address, options->port);
 	int fd = new_socket();
 
 	(void)channel;

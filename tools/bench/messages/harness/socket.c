@@ -84,7 +84,7 @@ static int without_delay(int fd)
 
 static int connect_stream(const struct options *options, int protocol)
 {
-	struct sockaddr_in address = address_of(options->address, PORT);
+	struct sockaddr_in address = address_of(options->address, options->port);
 	int fd = new_socket(protocol);
 
 	if (connect(fd, (struct sockaddr *)&address, sizeof(address)))
@@ -94,7 +94,7 @@ static int connect_stream(const struct options *options, int protocol)
 
 static int listen_for_streams(const struct options *options, int protocol)
 {
-	struct sockaddr_in address = address_of(options->address, PORT);
+	struct sockaddr_in address = address_of(options->address, options->port);
 	int listener = new_socket(protocol);
 
 	if (bind(listener, (struct sockaddr *)&address, sizeof(address)))
@@ -138,9 +138,9 @@ static int listen_smc(const struct options *options)
 }
 
 /* Each channel has a port of its own on either side, and neither side waits for the other. */
-static int rds(const char *own, const char *peer, unsigned int channel)
+static int rds(const char *own, const char *peer, unsigned int port)
 {
-	struct sockaddr_in from = address_of(own, PORT + channel), to = address_of(peer, PORT + channel);
+	struct sockaddr_in from = address_of(own, port), to = address_of(peer, port);
 	int fd = socket(AF_RDS, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 
 	if (fd < 0)
@@ -157,7 +157,7 @@ static int rds_fds[MAX_CHANNELS];
 static int listen_rds(const struct options *options)
 {
 	for (unsigned int channel = 0; channel < options->channels; channel++)
-		rds_fds[channel] = rds(options->address, options->peer, channel);
+		rds_fds[channel] = rds(options->address, options->peer, options->port + channel);
 	return -1;
 }
 
@@ -170,7 +170,7 @@ static int accept_rds(const struct options *options, int listener, unsigned int 
 
 static int connect_rds(const struct options *options, unsigned int channel)
 {
-	return rds(options->peer, options->address, channel);
+	return rds(options->peer, options->address, options->port + channel);
 }
 
 /* Closing a socket drops what is not acknowledged. */

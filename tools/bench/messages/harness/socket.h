@@ -9,8 +9,6 @@
 
 #include "files.h"
 
-#define PORT	7700
-
 /* Before each message. */
 struct header {
 	uint32_t length;
