@@ -8,6 +8,9 @@
 use core::fmt;
 use core::ops::DerefMut;
 
+/// The most places of a ring: [`Ring::push`] has a bit for each change, the new one included.
+pub const MOST: usize = 127;
+
 /// The last changes, as many as the table `S` has places.
 #[derive(Clone, Debug)]
 pub struct Ring<S> {
@@ -20,7 +23,7 @@ pub struct Ring<S> {
 pub type Alike<T> = fn(&T, &T) -> bool;
 
 impl<T: 'static, S: DerefMut<Target = [Option<T>]>> Ring<S> {
-    /// Creates a ring without changes. All places must be empty.
+    /// Creates a ring without changes. All places must be empty, and there may be at most [`MOST`].
     pub const fn new(places: S) -> Self {
         Self { places, len: 0 }
     }
@@ -94,29 +97,64 @@ impl<T: 'static, S: DerefMut<Target = [Option<T>]>> Ring<S> {
     }
 
     /// Returns which change makes room, for a new one if there is one.
+    ///
+    /// It is called under locks. Each division compares the oldest change of a class with those that are in no class yet,
+    /// so that no two changes are compared twice, and few are where there are few classes.
     fn gives_way(&self, new: Option<&T>, alike: &[Alike<T>]) -> usize {
-        let all = || self.places.iter().flatten().chain(new).enumerate();
-        let Some((mut at, mut oldest)) = all().next() else {
-            return 0;
-        };
-        // They are the oldest change of the class that was selected.
-        for (level, same) in alike.iter().enumerate() {
-            let coarser = alike.get(..level).unwrap_or_default();
-            let of_class = oldest;
-            let is_in = |change: &T| coarser.iter().all(|same| same(of_class, change));
-            let mut most = 0;
-            for (begin, change) in all().filter(|(_, change)| is_in(change)) {
-                // For the oldest change of a class, these are all of it.
-                let later = all().skip(begin).map(|(_, later)| later);
-                let count = later
-                    .filter(|later| same(change, later) && is_in(later))
-                    .count();
-                if count > most {
-                    (most, at, oldest) = (count, begin, change);
+        let changes = || self.places.iter().flatten().chain(new).enumerate();
+        let nth = |n: usize| self.places.get(n).and_then(Option::as_ref).or(new);
+        let mut selected = changes().fold(Places::NONE, |all, (n, _)| all.with(n));
+        for same in alike {
+            let (mut rest, mut largest) = (selected, Places::NONE);
+            // A class of what is left cannot be larger than that.
+            while rest.len() > largest.len() {
+                let Some((first, oldest)) = rest.first().and_then(|n| Some((n, nth(n)?))) else {
+                    break;
+                };
+                let others = changes().filter(|(n, change)| rest.has(*n) && same(oldest, change));
+                let class = others.fold(Places::NONE.with(first), |class, (n, _)| class.with(n));
+                rest = rest.without(class);
+                // Of those with equally many, the one with the oldest change came first.
+                if class.len() > largest.len() {
+                    largest = class;
                 }
             }
+            selected = largest;
         }
-        at
+        selected.first().unwrap_or(0)
+    }
+}
+
+/// Some changes of a ring, by their places.
+#[derive(Clone, Copy)]
+struct Places(u128);
+
+impl Places {
+    const NONE: Self = Self(0);
+
+    fn bit(n: usize) -> u128 {
+        u32::try_from(n).map_or(0, |n| 1u128.checked_shl(n).unwrap_or(0))
+    }
+
+    fn with(self, n: usize) -> Self {
+        Self(self.0 | Self::bit(n))
+    }
+
+    fn without(self, others: Self) -> Self {
+        Self(self.0 & !others.0)
+    }
+
+    fn has(self, n: usize) -> bool {
+        self.0 & Self::bit(n) != 0
+    }
+
+    fn len(self) -> u32 {
+        self.0.count_ones()
+    }
+
+    fn first(self) -> Option<usize> {
+        let first = (self.0 != 0).then(|| self.0.trailing_zeros())?;
+        usize::try_from(first).ok()
     }
 }
 

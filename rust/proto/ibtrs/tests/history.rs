@@ -2,6 +2,7 @@
 
 //! The last changes of something.
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
 
 use ibtrs_proto::history::{Alike, DiskChange, Numbers, Ring, TOGETHER_MS};
@@ -86,6 +87,49 @@ fn names_that_vary_have_no_more_than_one() {
     let found = all(&last);
     let of_kind = |kind| found.iter().filter(|change| change.0 == kind).count();
     assert_eq!([0, 1].map(of_kind), [4, 12]);
+}
+
+thread_local! {
+    static COMPARED: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Compares as [`BY_KIND`] does, and counts.
+const COUNTED: Alike<Change> = |a, b| {
+    COMPARED.set(COMPARED.get() + 1);
+    a.0 == b.0
+};
+const COUNTED_SOURCE: Alike<Change> = |a, b| {
+    COMPARED.set(COMPARED.get() + 1);
+    a.1 == b.1
+};
+
+/// A ring is under a lock meanwhile, of some with interrupts off.
+#[test]
+fn few_changes_are_compared() {
+    const PLACES: u8 = 64;
+    let classes = [COUNTED, COUNTED_SOURCE];
+    let most = |kinds: u8, sources: u8| {
+        let mut last = ring(usize::from(PLACES));
+        let changes = (0..4 * u32::from(PLACES)).map(|n| {
+            let byte = n.to_le_bytes()[0];
+            (byte % kinds, byte / kinds % sources, n)
+        });
+        let compared = changes.map(|change| {
+            COMPARED.set(0);
+            last.push(change, &classes);
+            COMPARED.get()
+        });
+        compared.max().unwrap_or(0)
+    };
+    let places = usize::from(PLACES) + 1;
+    // Few kinds: each change by a change of each kind, and those of the largest one by their sources.
+    assert!(most(1, 1) <= 2 * places, "{}", most(1, 1));
+    assert!(most(4, 1) <= 5 * places, "{}", most(4, 1));
+    // All differ: no two are compared twice.
+    for (kinds, sources) in [(PLACES, 1), (1, PLACES), (8, 8)] {
+        let found = most(kinds, sources);
+        assert!(found <= places * (places + 1) / 2 + places, "{found}");
+    }
 }
 
 fn numbers(of: &[u32]) -> Numbers {
