@@ -26,7 +26,12 @@ use ibtrs_proto::{
 };
 use kernel::{
     fmt,
+    new_spinlock_irq,
     prelude::*,
+    sync::{
+        Arc,
+        SpinLockIrq, //
+    },
     time::{
         ClockSource,
         RealTime, //
@@ -153,12 +158,6 @@ impl Entries {
         history::record(&mut self.ring, event, now_ms, self.by);
     }
 
-    /// No memory, so nothing is recorded.
-    const fn none(by: &'static Classes) -> Self {
-        let ring = Ring::new(KVVec::new());
-        Self { ring, by }
-    }
-
     fn is_empty(&self) -> bool {
         self.ring.latest().next().is_none()
     }
@@ -202,6 +201,63 @@ impl OfPortals {
     }
 }
 
+/// The events of a session, which they outlive for a while: the session owns tables and work items, and is freed.
+#[pin_data]
+pub(crate) struct OfSession {
+    of: Of,
+    is_authenticated: bool,
+    #[pin]
+    channels: SpinLockIrq<OfChannels>,
+}
+
+impl OfSession {
+    /// No events.
+    ///
+    /// # Errors
+    ///
+    /// [`ENOMEM`]
+    pub(crate) fn new(of: Of, is_authenticated: bool) -> Result<Arc<Self>> {
+        let channels = OfChannels::new()?;
+        Arc::pin_init(
+            pin_init!(Self {
+                of,
+                is_authenticated,
+                channels <- new_spinlock_irq!(channels, "OfSession::channels"),
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    /// Of which side, and of which session.
+    pub(crate) fn of(&self) -> &Of {
+        &self.of
+    }
+
+    /// Whether the other machine has proved that it has a key.
+    pub(crate) fn is_authenticated(&self) -> bool {
+        self.is_authenticated
+    }
+
+    /// Something has happened to a channel.
+    ///
+    /// # Context
+    ///
+    /// *any*
+    pub(crate) fn record(&self, what: What, portal: Name, channel: u32, cause: Cause) {
+        self.channels.lock().record(what, portal, channel, cause);
+    }
+
+    /// Whether there was no event.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.channels.lock().is_empty()
+    }
+
+    /// Copies the entries, as far as there is room: channels first, then refusals, the latest first.
+    pub(crate) fn copy(&self, to: &mut KVVec<Entry>) {
+        self.channels.lock().copy(to);
+    }
+}
+
 /// The events of the channels of a session.
 pub(crate) struct OfChannels {
     channels: Entries,
@@ -213,31 +269,14 @@ impl OfChannels {
     pub(crate) const MAX: usize = CHANNELS + REFUSALS;
 
     /// No events.
-    ///
-    /// # Errors
-    ///
-    /// [`ENOMEM`]
-    pub(crate) fn new() -> Result<Self> {
+    fn new() -> Result<Self> {
         Ok(Self {
             channels: Entries::new(CHANNELS, &CHANNELS_BY)?,
             refusals: Entries::new(REFUSALS, &REFUSALS_BY)?,
         })
     }
 
-    /// None, and none is recorded.
-    pub(crate) const fn none() -> Self {
-        Self {
-            channels: Entries::none(&CHANNELS_BY),
-            refusals: Entries::none(&REFUSALS_BY),
-        }
-    }
-
-    /// Something has happened to a channel.
-    ///
-    /// # Context
-    ///
-    /// *any*
-    pub(crate) fn record(&mut self, what: What, portal: Name, channel: u32, cause: Cause) {
+    fn record(&mut self, what: What, portal: Name, channel: u32, cause: Cause) {
         let entries = match what {
             What::Refused => &mut self.refusals,
             _ => &mut self.channels,
@@ -245,18 +284,12 @@ impl OfChannels {
         entries.record(what, portal, channel, cause);
     }
 
-    /// Whether there was any event.
-    pub(crate) fn is_empty(&self) -> bool {
+    fn is_empty(&self) -> bool {
         self.channels.is_empty() && self.refusals.is_empty()
     }
 
-    /// The entries: channels first, then refusals, the latest first.
-    pub(crate) fn all(&self) -> impl Iterator<Item = &Entry> {
-        Iterator::chain(self.channels.ring.latest(), self.refusals.ring.latest())
-    }
-
-    /// Copies the entries, as far as there is room.
-    pub(crate) fn copy(&self, to: &mut KVVec<Entry>) {
-        copy(self.all(), to);
+    fn copy(&self, to: &mut KVVec<Entry>) {
+        let (channels, refusals) = (&self.channels.ring, &self.refusals.ring);
+        copy(Iterator::chain(channels.latest(), refusals.latest()), to);
     }
 }

@@ -49,8 +49,8 @@
 //!
 //! # Lock order
 //!
-//! `Context::events`, `ChannelFile::reading`, `Host::open`, `Handlers::portals`; `Peers::list`; `Peers::ended`; `Session::state`, under which no other
-//! session is locked; then `Portals::bound`, `Portals::history`, `Portal::offers`, `Access::rules`, `Account::used`, `Limits::used`,
+//! `Context::events`, `ChannelFile::reading`, `Host::open`, `Handlers::portals`; `Peers::list`; `Peers::histories`; `Session::state`, under which no other
+//! session is locked; then `OfSession::channels`, `Portals::bound`, `Portals::history`, `Portal::offers`, `Access::rules`, `Account::used`, `Limits::used`,
 //! `LogLimits::proved`, `LogLimits::others`, `Local::state` and the locks of message connections
 //! ([`ibtrs_core::messages`]), one at a time, and of protection domains, and the locks of wait queues and work items. `Local::changing` comes
 //! before `Session::state`. All but `events`, `reading`, `open`, `portals` and `changing` are spinlocks that may be taken in any

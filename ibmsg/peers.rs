@@ -34,10 +34,7 @@ use kx::{
 };
 
 use crate::{
-    history::{
-        self,
-        OfChannels, //
-    },
+    history::OfSession,
     session::{
         Shared,
         Side, //
@@ -70,11 +67,10 @@ impl Entry {
     }
 }
 
-/// The events of a session that has ended. The session itself is freed: it owns tables and work items.
-struct Ended {
-    of: history::Of,
-    is_authenticated: bool,
-    events: OfChannels,
+/// The events of a session.
+struct History {
+    of: Arc<OfSession>,
+    has_ended: bool,
 }
 
 /// All sessions with other machines.
@@ -85,9 +81,9 @@ pub(crate) struct Peers {
     taken: Name,
     #[pin]
     list: SpinLockIrq<KVec<Entry>>,
-    /// Sessions that have ended, the latest last. There is room for [`MAX_ENDED`].
+    /// Of all sessions, and of the last ones that have ended, in the order in which they did.
     #[pin]
-    ended: SpinLockIrq<KVec<Ended>>,
+    histories: SpinLockIrq<KVec<History>>,
     #[pin]
     reaper: DelayedWork<Self>,
 }
@@ -137,13 +133,12 @@ impl Peers {
     /// [`ENOMEM`]
     pub(crate) fn new(shared: Shared, taken: Name) -> Result<Arc<Self>> {
         let queue = shared.queue.clone();
-        let ended = KVec::with_capacity(MAX_ENDED, GFP_KERNEL)?;
         Arc::pin_init(
             pin_init!(Self {
                 shared,
                 taken,
                 list <- new_spinlock_irq!(KVec::new(), "Peers::list"),
-                ended <- new_spinlock_irq!(ended, "Peers::ended"),
+                histories <- new_spinlock_irq!(KVec::new(), "Peers::histories"),
                 reaper <- kx::new_delayed_work!(queue, "Peers::reaper"),
             }),
             GFP_KERNEL,
@@ -189,7 +184,7 @@ impl Peers {
         }
     }
 
-    /// The sides of all sessions with other machines.
+    /// The events of all sessions with other machines, and of the last ones that have ended.
     ///
     /// # Context
     ///
@@ -198,27 +193,20 @@ impl Peers {
     /// # Errors
     ///
     /// [`ENOMEM`]
-    pub(crate) fn all(&self) -> Result<KVVec<Side>> {
-        self.sides(|_| true)
-    }
-
-    /// The events of the last sessions that have ended.
-    ///
-    /// # Context
-    ///
-    /// *may sleep*
-    ///
-    /// # Errors
-    ///
-    /// [`ENOMEM`]
-    pub(crate) fn ended_events(&self) -> Result<KVVec<(history::Of, history::Entry)>> {
-        let mut events = KVVec::with_capacity(MAX_ENDED * OfChannels::MAX, GFP_KERNEL)?;
-        for ended in self.ended.lock().iter() {
-            for entry in ended.events.all() {
-                events.push_within_capacity((ended.of, *entry))?;
+    pub(crate) fn histories(&self) -> Result<KVVec<Arc<OfSession>>> {
+        let mut found = KVVec::new();
+        loop {
+            let histories = self.histories.lock();
+            if histories.len() <= found.capacity() {
+                for history in histories.iter() {
+                    found.push_within_capacity(history.of.clone())?;
+                }
+                return Ok(found);
             }
+            let places = histories.len();
+            drop(histories);
+            found.reserve(places, GFP_KERNEL)?;
         }
-        Ok(events)
     }
 
     /// Ends a session, which is not in the list any more. Its events are kept for a while.
@@ -228,33 +216,42 @@ impl Peers {
     /// *may sleep*
     fn end(&self, side: Side) {
         side.close();
-        let end = Ended {
-            of: (side.word(), side.name()),
-            is_authenticated: side.is_authenticated(),
-            events: side.take_events(),
-        };
-        if end.events.is_empty() {
-            return;
+        let is_empty = side.history().is_empty();
+        let mut histories = self.histories.lock();
+        let is_it = |history: &History| Arc::ptr_eq(&history.of, side.history());
+        let own = histories.iter().position(is_it);
+        let mut not_kept = own.and_then(|at| histories.remove(at).ok());
+        if let Some(own) = not_kept.take_if(|_| !is_empty) {
+            // The place that it had is free.
+            let ended = History {
+                has_ended: true,
+                ..own
+            };
+            let pushed = histories.push_within_capacity(ended);
+            not_kept = match pushed {
+                Ok(()) => Self::least_wanted(&histories).and_then(|at| histories.remove(at).ok()),
+                Err(error) => Some(error.0),
+            };
         }
-        let mut ended = self.ended.lock();
-        let first = match ended.len() < MAX_ENDED {
-            true => None,
-            false => Self::least_wanted(&ended, &end).and_then(|at| ended.remove(at).ok()),
-        };
-        let not_kept = match ended.len() < MAX_ENDED {
-            true => ended.push_within_capacity(end).err().map(|error| error.0),
-            false => Some(end),
-        };
         // Not under the lock.
-        drop(ended);
-        drop((first, not_kept));
+        drop(histories);
+        drop(not_kept);
     }
 
-    /// Which ended session gives way to another one: the oldest whose client had no key; or else the oldest of all, unless
-    /// the other one had no key either.
-    fn least_wanted(ended: &[Ended], by: &Ended) -> Option<usize> {
-        let without_key = ended.iter().position(|end| !end.is_authenticated);
-        without_key.or_else(|| by.is_authenticated.then_some(0))
+    /// Of too many sessions that have ended, whose events are not kept: the first one whose client had no key; or else the
+    /// first of all.
+    fn least_wanted(histories: &[History]) -> Option<usize> {
+        let all = histories.iter().enumerate();
+        let ended = all.filter(|(_, history)| history.has_ended);
+        if ended.clone().count() <= MAX_ENDED {
+            return None;
+        }
+        let without_key = ended
+            .clone()
+            .find(|(_, history)| !history.of.is_authenticated());
+        without_key
+            .or_else(|| ended.clone().next())
+            .map(|(at, _)| at)
     }
 
     /// Ends channels of clients to a portal that they may not use any more.
@@ -285,8 +282,8 @@ impl Peers {
         for entry in all {
             entry.side.close();
         }
-        let ended = take(&mut *self.ended.lock());
-        drop(ended);
+        let histories = take(&mut *self.histories.lock());
+        drop(histories);
     }
 
     /// Takes a session out of the list.
@@ -336,6 +333,10 @@ impl Peers {
             false => access::Peer::Unauthenticated,
         };
         let side = Side::new(role, name, proved, &self.shared)?;
+        let history = History {
+            of: side.history().clone(),
+            has_ended: false,
+        };
         let entry = Entry {
             role,
             side: side.clone(),
@@ -343,7 +344,13 @@ impl Peers {
             attached: 1,
             left_at: 0,
         };
-        self.list.lock().push(entry, GFP_ATOMIC | __GFP_NOWARN)?;
+        let flags = GFP_ATOMIC | __GFP_NOWARN;
+        self.histories.lock().push(history, flags)?;
+        let pushed = self.list.lock().push(entry, flags);
+        if let Err(error) = pushed {
+            self.end(side);
+            return Err(error.into());
+        }
         Ok(side)
     }
 
@@ -479,6 +486,7 @@ mod tests {
     use super::*;
     use crate::{
         access::Access,
+        history::OfChannels,
         limits::Limits,
         portal::Portals,
         session::LogLimits, //
@@ -549,20 +557,44 @@ mod tests {
         }
         let of = ("client", Name::new(b"web1")?);
         let is_kept = || -> Result<bool> {
-            let events = peers.ended_events()?;
-            Ok(events.len() == MAX_ENDED && events.iter().all(|(kept, _)| *kept == of))
+            let kept = peers.histories()?;
+            Ok(kept.len() == MAX_ENDED
+                && kept.iter().all(|kept| *kept.of() == of && !kept.is_empty()))
         };
-        assert!(is_kept()? && peers.all()?.is_empty());
+        assert!(is_kept()? && peers.list.lock().is_empty());
         // A client without a key takes the place of none that had one.
         let other = peers.attach(&stranger)?;
         other.seems_used();
         peers.over(&other);
         assert!(is_kept()?);
         let side = peers.attach(&peer)?;
-        assert_eq!(peers.all()?.len(), 1);
+        assert_eq!(peers.list.lock().len(), 1);
         peers.over(&side);
         peers.close();
-        assert!(peers.ended_events()?.is_empty());
+        assert!(peers.histories()?.is_empty());
+        Ok(())
+    }
+
+    #[test]
+    fn a_session_that_ends_during_a_reading_is_read_once() -> Result {
+        let peers = peers()?;
+        let peer = peer(Role::Client, 0, true);
+        let entries = |of: &OfSession| -> Result<usize> {
+            let mut entries = KVVec::with_capacity(OfChannels::MAX, GFP_KERNEL)?;
+            of.copy(&mut entries);
+            Ok(entries.len())
+        };
+        let side = peers.attach(&peer)?;
+        side.seems_used();
+        // A reading begins, the session ends, and the reading goes on; and one that begins now.
+        let before = peers.histories()?;
+        peers.over(&side);
+        let after = peers.histories()?;
+        for histories in [&before, &after] {
+            assert_eq!(histories.len(), 1);
+            assert_eq!(entries(&histories[0])?, 1);
+        }
+        peers.close();
         Ok(())
     }
 

@@ -99,10 +99,7 @@ use crate::{
         earlier,
         Chan, //
     },
-    history::{
-        Entry,
-        OfChannels, //
-    },
+    history::OfSession,
     limits::Limits,
     link::{
         Connection,
@@ -222,7 +219,6 @@ pub(crate) struct State {
     garbage: Garbage,
     /// Of the server.
     refusals: Refusals,
-    history: OfChannels,
     /// The other machine takes message connections, as far as is known.
     is_supported: bool,
     /// The session is about to be closed on purpose: no channels are opened.
@@ -257,6 +253,7 @@ pub(crate) struct Session {
     access: Arc<Access>,
     log_limits: Arc<LogLimits>,
     limits: Arc<Limits>,
+    history: Arc<OfSession>,
     #[pin]
     state: SpinLockIrq<State>,
     #[pin]
@@ -334,6 +331,15 @@ impl PartialEq for Side {
     }
 }
 
+/// The word for a side.
+fn word(peer: Peer, role: Role) -> &'static str {
+    match (peer, role) {
+        (Peer::Local, _) => "local",
+        (_, Role::Client) => "client",
+        (_, Role::Server) => "server",
+    }
+}
+
 impl Side {
     /// A side without connections.
     ///
@@ -372,11 +378,12 @@ impl Side {
             newest: 0,
             garbage: Garbage::new(),
             refusals: Refusals::new(peer),
-            history: OfChannels::new()?,
             is_supported: true,
             is_closing: false,
             is_over: false,
         };
+        let of = (word(peer, role), name);
+        let history = OfSession::new(of, peer != Peer::Unauthenticated)?;
         let (for_more, for_feed) = (queue.clone(), queue.clone());
         let for_memory = queue.clone();
         Ok(Self(Arc::pin_init(
@@ -388,6 +395,7 @@ impl Side {
                 access,
                 log_limits,
                 limits,
+                history,
                 state <- new_spinlock_irq!(state, "Session::state"),
                 timer <- kx::new_delayed_work!(queue, "Session::timer"),
                 more <- kx::new_delayed_work!(for_more, "Session::more"),
@@ -421,7 +429,7 @@ impl Side {
 
     /// Whether the other machine has proved that it has a key of that name, or is this one.
     pub(crate) fn is_authenticated(&self) -> bool {
-        self.0.peer != Peer::Unauthenticated
+        self.0.history.is_authenticated()
     }
 
     /// Whether there is a channel that was accepted: a program has it, or has written messages that are still
@@ -466,14 +474,9 @@ impl Side {
         });
     }
 
-    /// Copies what has happened to its channels, as far as there is room.
-    pub(crate) fn events(&self, to: &mut KVVec<Entry>) {
-        self.0.state.lock().history.copy(to);
-    }
-
-    /// Takes what has happened to its channels. The session has ended, and nothing more is recorded.
-    pub(crate) fn take_events(&self) -> OfChannels {
-        core::mem::replace(&mut self.0.state.lock().history, OfChannels::none())
+    /// What has happened to its channels.
+    pub(crate) fn history(&self) -> &Arc<OfSession> {
+        &self.0.history
     }
 
     /// Whether its events are recorded: of channels inside this machine, the side with portals records them.
@@ -490,21 +493,11 @@ impl Side {
     /// Records an event.
     #[cfg(IBTRS_KUNIT)]
     pub(crate) fn seems_used(&self) {
-        let mut state = self.0.state.lock();
         let (what, cause) = (
             ibmsg_proto::history::What::Opened,
             crate::history::Cause::None,
         );
-        state.history.record(what, self.0.name, 1, cause);
-    }
-
-    /// The word for this side.
-    pub(crate) fn word(&self) -> &'static str {
-        match (self.0.peer, self.0.role) {
-            (Peer::Local, _) => "local",
-            (_, Role::Client) => "client",
-            (_, Role::Server) => "server",
-        }
+        self.0.history.record(what, self.0.name, 1, cause);
     }
 
     /// Calls a function under the lock. What is not needed any more is dropped afterwards.
@@ -548,7 +541,7 @@ impl Side {
         }
         chan.late().move_to(&mut state.garbage.unwanted);
         if let Some((what, cause)) = chan.take_happened().filter(|_| self.is_recorded()) {
-            state.history.record(what, chan.portal, id, cause);
+            self.0.history.record(what, chan.portal, id, cause);
         }
         if chan.is_done() {
             let was_timed = chan.is_timed;

@@ -2,13 +2,15 @@
 
 //! What an operator reads from the device: the last events of portals and channels, a line for each entry.
 //!
-//! The text is made in portions as there may be many sessions: portals and sessions that have ended, then each session.
+//! The text is made in portions as there may be many sessions: portals, then each session, of which the last ones that have
+//! ended are some.
 
 use core::mem::take;
 use kernel::{
     fmt,
     prelude::*,
-    str::CString, //
+    str::CString,
+    sync::Arc, //
 };
 use kx::file::IovIterDest;
 
@@ -17,22 +19,22 @@ use crate::{
         Entry,
         Of,
         OfChannels,
-        OfPortals, //
+        OfPortals,
+        OfSession, //
     },
-    hub::Hub,
-    session::Side, //
+    hub::Hub, //
 };
 
 /// How far the program has read.
 pub(super) enum Events {
     /// Nothing.
     Unread,
-    /// It has what comes before this text, of which it has `done` bytes. Then come the events of these sides, the last
+    /// It has what comes before this text, of which it has `done` bytes. Then come the events of these sessions, the last
     /// one first.
     Within {
         text: KVVec<u8>,
         done: usize,
-        sides: KVVec<Side>,
+        sessions: KVVec<Arc<OfSession>>,
     },
 }
 
@@ -86,23 +88,30 @@ impl Events {
     fn proceed(&mut self, hub: &Hub) -> Result<bool> {
         match self {
             Self::Unread => {
-                let mut sides = hub.peers.all()?;
-                sides.push(hub.local_portals.clone(), GFP_KERNEL)?;
-                let mut text = of_portals(hub)?;
-                of_ended(hub, &mut text)?;
-                let done = 0;
-                *self = Self::Within { text, done, sides };
+                // All of them at once: one that ends meanwhile is among them, once.
+                let mut sessions = hub.peers.histories()?;
+                sessions.push(hub.local_portals.history().clone(), GFP_KERNEL)?;
+                let (text, done) = (of_portals(hub)?, 0);
+                *self = Self::Within {
+                    text,
+                    done,
+                    sessions,
+                };
                 Ok(true)
             }
-            Self::Within { text, done, sides } => {
-                let Some(side) = sides.last() else {
+            Self::Within {
+                text,
+                done,
+                sessions,
+            } => {
+                let Some(session) = sessions.last() else {
                     // Its memory is not needed any more.
                     drop(take(text));
                     return Ok(false);
                 };
-                *text = of_side(side)?;
+                *text = of_session(session)?;
                 *done = 0;
-                drop(sides.pop());
+                drop(sessions.pop());
                 Ok(true)
             }
         }
@@ -119,20 +128,12 @@ fn of_portals(hub: &Hub) -> Result<KVVec<u8>> {
     Ok(text)
 }
 
-fn of_ended(hub: &Hub, text: &mut KVVec<u8>) -> Result {
-    for (of, entry) in &hub.peers.ended_events()? {
-        line(text, entry, Some(of))?;
-    }
-    Ok(())
-}
-
-fn of_side(side: &Side) -> Result<KVVec<u8>> {
+fn of_session(session: &OfSession) -> Result<KVVec<u8>> {
     let mut entries = KVVec::with_capacity(OfChannels::MAX, GFP_KERNEL)?;
-    side.events(&mut entries);
-    let of = (side.word(), side.name());
+    session.copy(&mut entries);
     let mut text = KVVec::new();
     for entry in &entries {
-        line(&mut text, entry, Some(&of))?;
+        line(&mut text, entry, Some(session.of()))?;
     }
     Ok(text)
 }

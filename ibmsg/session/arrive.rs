@@ -443,7 +443,7 @@ impl Side {
             self.count_refusal(&portal, why);
             state.refusals.note(&self.0.log_limits, portal, why, now);
             let (id, cause) = (open.channel, why.cause());
-            state.history.record(What::Refused, portal, id, cause);
+            self.0.history.record(What::Refused, portal, id, cause);
         }
         Ok(())
     }

@@ -5,6 +5,8 @@
 use super::*;
 use crate::history::{
     Cause,
+    Entry,
+    OfChannels,
     OfPortals, //
 };
 use ibmsg_proto::history::What;
@@ -13,7 +15,7 @@ use kernel::str::CString;
 /// What has happened, how often, and why: channels first, then refusals, the latest first.
 fn events(side: &Side) -> Result<KVVec<(What, u32, Cause)>> {
     let mut entries = KVVec::with_capacity(OfChannels::MAX, GFP_KERNEL)?;
-    side.events(&mut entries);
+    side.history().copy(&mut entries);
     let mut events = KVVec::new();
     for entry in &entries {
         let told = (entry.event.what, entry.count, entry.event.cause);
