@@ -64,6 +64,10 @@ class Results:
     def unit(self, job: str) -> str:
         return next(figure.unit for figure in self.figures if figure.job == job)
 
+    def put(self, figure: Figure) -> None:
+        """In the place of one of the same target and job."""
+        self.figures = [other for other in self.figures if other.key != figure.key] + [figure]
+
     def save(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         new = path.with_suffix(".new")

@@ -98,7 +98,7 @@ def times(guests: dict, target: Target, load: Load, scope: Scope) -> None:
     count = scope.count(load)
     ns = target.run(guests["server"], guests["client"], load, count)
     figure = Figure(target.name, load.name, round(load.value(count, ns), 2), load.unit)
-    scope.results.figures.append(figure)
+    scope.results.put(figure)
     print(f"{target.name:18} {load.name:28} {figure.value:12,.1f} {load.unit}", flush=True)
 
 

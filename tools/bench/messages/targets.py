@@ -169,6 +169,8 @@ BY_NAME = {target.name: target for target in TARGETS}
 
 
 def possible(modules: str, only: str = "") -> list[Target]:
-    """Those that a kernel with these modules (its modules.order) can have, and whose name is asked for."""
-    there = {Path(line).stem for line in modules.split()}
-    return [target for target in TARGETS if only in target.name and (not target.needs or target.needs in there)]
+    """Those that a kernel with these modules (its modules.order) can have, and whose name is asked for: by a part of it, or
+    by whole names between bars."""
+    there, names = {Path(line).stem for line in modules.split()}, only.split("|")
+    return [target for target in TARGETS if (target.name in names if "|" in only else only in target.name)
+            and (not target.needs or target.needs in there)]

@@ -48,6 +48,7 @@ def test_a_kernel_without_a_transport_measures_the_others():
     names = {target.name for target in targets.possible("kernel/net/smc/smc.o kernel/a/b.o")}
     assert {"SMC-R", "TCP", "ibmsg", "floor, process"} <= names and "RDS" not in names
     assert [target.name for target in targets.possible("net/rds/rds_rdma.ko", "RDS")] == ["RDS"]
+    assert [target.name for target in targets.possible("", "ibmsg|TCP|RDS")] == ["TCP", "ibmsg"]
 
 
 def made(ours: float) -> Results:
