@@ -25,7 +25,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--report", type=Path, required=True, help="the folder for figures and tables")
     parser.add_argument("--modules", type=Path, help="the folder of the modules to measure, if not this checkout's")
     parser.add_argument("--commit", help="the commit that they were built from")
-    parser.add_argument("--add", action="store_true", help="to the figures of these modules that the folder has")
+    parser.add_argument("--add", action="store_true", help="only what is missing in the folder's figures of these modules")
     parser.add_argument("--truth", metavar="N|hour", help="instead, the truth table, with links that are cut "
                         "N times for 1, 5 and 25 s, or, for ours alone, until there were 10,000,000 requests")
     parser.add_argument("--smoke", action="store_true", help="few messages: whether it works at all")

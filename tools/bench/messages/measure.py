@@ -93,6 +93,14 @@ class Scope:
     def chosen(self, of: list[Load], target: Target) -> list[Load]:
         return [load for load in of if self.only in load.name and target.can(load)]
 
+    def has(self, target: Target, load: Load, is_apart: bool) -> bool:
+        """Whether it was measured before."""
+        counted = self.results.counts.get(target.name, {})
+        if is_apart:
+            return all(f"{load.name}, {side}" in counted for side in tracing.SIDES)
+        has_figure = self.results.value(target.name, load.name) is not None
+        return has_figure and (load not in loads.COUNTED or load.name in counted)
+
 
 def times(guests: dict, target: Target, load: Load, scope: Scope) -> None:
     count = scope.count(load)
@@ -109,14 +117,22 @@ def counts(guests: dict, traced: list[Traced], target: Target, load: Load, scope
         keep(scope.results, target.name, label, found)
 
 
-def group(targets: list[Target], lab: Lab, scope: Scope, of: list[Load],
+def missing(targets: list[Target], scope: Scope, of: list[Load], is_apart: bool) -> list[tuple[Target, Load]]:
+    """What the targets can do, and was not measured."""
+    return [(target, load) for target in targets for load in scope.chosen(of, target) if not scope.has(target, load, is_apart)]
+
+
+def group(todo: list[tuple[Target, Load]], lab: Lab, scope: Scope,
           do: Callable[[dict, list[Traced], Target, Load], None]) -> list[Exception]:
-    """Calls do(guests, traced, target, load) for all that the targets of a group can do; returns what went wrong."""
+    """Calls do(guests, traced, target, load) for targets of a group and their loads; returns what went wrong."""
     failed: list[Exception] = []
+    if not todo:
+        return failed
+    first, _ = todo[0]
     try:
         with lab() as (guests, found):
-            traced = _ready(guests, targets[0], found)
-            for target, load in [(target, load) for target in targets for load in scope.chosen(of, target)]:
+            traced = _ready(guests, first, found)
+            for target, load in todo:
                 try:
                     do(guests, traced, target, load)
                     scope.results.save(scope.file)
@@ -124,7 +140,7 @@ def group(targets: list[Target], lab: Lab, scope: Scope, of: list[Load],
                     print(f"*** {target.name}, {load.name}: {error}", flush=True)
                     failed.append(error)
     except FAILURES as error:
-        print(f"*** {targets[0].group}: {error}", flush=True)
+        print(f"*** {first.group}: {error}", flush=True)
         failed.append(error)
     return failed
 
@@ -136,7 +152,7 @@ def together(flavour: str, folder: Path, targets: list[Target], scope: Scope) ->
         if load in loads.COUNTED:
             counts(guests, traced, target, load, scope)
 
-    return group(targets, partial(_alone, flavour, folder), scope, loads.LOADS, do)
+    return group(missing(targets, scope, loads.LOADS, False), partial(_alone, flavour, folder), scope, do)
 
 
 def apart(flavour: str, folder: Path, targets: list[Target], scope: Scope) -> list[Exception]:
@@ -144,4 +160,4 @@ def apart(flavour: str, folder: Path, targets: list[Target], scope: Scope) -> li
     def do(guests: dict, traced: list[Traced], target: Target, load: Load) -> None:
         counts(guests, traced, target, load, scope)
 
-    return group(targets, partial(_apart, flavour, folder), scope, loads.COUNTED, do)
+    return group(missing(targets, scope, loads.COUNTED, True), partial(_apart, flavour, folder), scope, do)

@@ -36,6 +36,19 @@ def test_a_target_has_the_loads_that_it_can(tmp_path):
     assert scope.count(loads.MANY[0]) >= 32
 
 
+def test_what_was_measured_is_not_measured_again(tmp_path):
+    run, ours = made(50), targets.BY_NAME["ibmsg"]
+    scope = measure.Scope("call of 64 B", 1, run, tmp_path)
+    assert measure.missing([ours], scope, loads.COUNTED, True) == []
+    # It has a time, but no counts of one guest.
+    assert measure.missing([ours], scope, loads.LOADS, False) == [(ours, loads.CALL)]
+    run.counts[ours.name][loads.CALL.name] = {}
+    assert measure.missing([ours], scope, loads.LOADS, False) == []
+    again = measure.Scope("call of", 1, run, tmp_path)
+    assert [load for _, load in measure.missing([ours], again, loads.LOADS, False)] == [
+        load for load in loads.CALLS if load != loads.CALL]
+
+
 def test_a_group_shares_a_guest():
     groups = measure.groups(targets.TARGETS)
     assert sum(map(len, groups)) == len(targets.TARGETS)
