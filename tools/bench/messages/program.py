@@ -2,6 +2,7 @@
 """Builds harness/, and has it in guests."""
 
 import hashlib
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -21,7 +22,8 @@ def build() -> Path:
     target = paths.cache() / "messages" / hashlib.sha256(content).hexdigest()[:12] / "messages"
     if not target.exists():
         target.parent.mkdir(parents=True, exist_ok=True)
-        new = target.with_suffix(".new")
+        # Others may do the same now.
+        new = target.with_suffix(f".{os.getpid()}")
         subprocess.run(["gcc", "-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-pthread", "-I", HEADER, "-o", new, *sources,
                         "-luring", "-lrdmacm", "-libverbs", "-lzmq", "-lnng"], check=True)
         new.rename(target)

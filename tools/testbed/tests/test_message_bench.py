@@ -145,6 +145,19 @@ def test_the_program_notes_what_becomes_of_requests(port):
     assert said["answers"] == found.sent - found.in_doubt and found.longest_ms >= 100
 
 
+@pytest.mark.parametrize("backend", ("zeromq", "nng"))
+def test_the_program_notes_what_becomes_of_requests_over_libraries(backend, port):
+    server = run("truth-server", backend, port, "--bytes", "100")
+    assert server.stdout.readline() == "ready\n"
+    client = run("truth-client", backend, port, "--bytes", "100", "--depth", "8")
+    time.sleep(0.5)
+    client.terminate()
+    said = json.loads(client.communicate(timeout=60)[0])
+    server.terminate()
+    found = truth.judge(said, json.loads(server.communicate(timeout=60)[0]))
+    assert found.is_kept and not found.errors and not found.in_doubt and found.sent > 100
+
+
 def sends_300(words: list[str]) -> None:
     """The program sends that many messages, and both sides end well."""
     server = run("server", *words)

@@ -54,7 +54,13 @@ static int connect_rsocket(const struct options *options, unsigned int channel)
 
 static ssize_t receive(int fd, void *data, size_t size)
 {
-	return rrecv(fd, data, size, 0);
+	ssize_t got;
+
+	/* A signal only says that no more is to be sent. */
+	do {
+		got = rrecv(fd, data, size, 0);
+	} while (got < 0 && errno == EINTR);
+	return got;
 }
 
 static ssize_t send_to(int fd, const void *data, size_t size)

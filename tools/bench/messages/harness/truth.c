@@ -290,9 +290,26 @@ static void print_notes(void)
 	printf("}\n");
 }
 
+/*
+ * Of a library, whose threads and devices a process loses when it forks: the one that serves also listens, and takes one
+ * connection after the other.
+ */
+static void serve_by_library(const struct transport *transport, const struct options *options)
+{
+	int listener = transport->listen(options);
+
+	ready();
+	for (;;) {
+		int fd = transport->accept(options, listener, 0);
+
+		server.connection++;
+		serve(transport, options, fd, false);
+	}
+}
+
 void truth_server(const struct backend *backend, const struct options *options)
 {
-	int listener = backend->transport->listen(options);
+	int listener = backend->transport->io ? 0 : backend->transport->listen(options);
 
 	server.engine = backend->server ? backend->server : backend->engine;
 	server.seen = new_set();
@@ -301,6 +318,16 @@ void truth_server(const struct backend *backend, const struct options *options)
 		die("mmap");
 	on_signal(SIGTERM, on_end, 0);
 	on_signal(SIGCHLD, SIG_IGN, 0);
+	if (backend->transport->io) {
+		if (!fork()) {
+			prctl(PR_SET_PDEATHSIG, SIGKILL);
+			serve_by_library(backend->transport, options);
+		}
+		while (!is_to_end)
+			pause();
+		print_notes();
+		return;
+	}
 	ready();
 	/* One that has given up before it was accepted is no error. */
 	setjmp(broken);

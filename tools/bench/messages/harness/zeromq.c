@@ -61,9 +61,13 @@ static int connect_zeromq(const struct options *options, unsigned int channel)
 
 static ssize_t receive(int fd, void *data, size_t size)
 {
-	int got = zmq_recv(pair, data, size, 0);
+	int got;
 
 	(void)fd;
+	/* A signal only says that no more is to be sent. */
+	do {
+		got = zmq_recv(pair, data, size, 0);
+	} while (got < 0 && errno == EINTR);
 	if (got > (int)size)
 		fail("a message of %d bytes", got);
 	return got;
