@@ -25,6 +25,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--report", type=Path, required=True, help="the folder for figures and tables")
     parser.add_argument("--modules", type=Path, help="the folder of the modules to measure, if not this checkout's")
     parser.add_argument("--commit", help="the commit that they were built from")
+    parser.add_argument("--where", choices=("together", "apart"), help="in one guest only, or in two")
     parser.add_argument("--add", action="store_true", help="only what is missing in the folder's figures of these modules")
     parser.add_argument("--truth", metavar="N|hour", help="instead, the truth table, with links that are cut "
                         "N times for 1, 5 and 25 s, or, for ours alone, until there were 10,000,000 requests")
@@ -52,17 +53,19 @@ def _measure(options) -> list[Exception]:
     scope = measure.Scope(options.loads, 0.1 if options.smoke else 1, run, options.report / FIGURES)
     failed: list[Exception] = []
     with of_disks.modules(options.kernel, options.modules or kernel.our_modules) as folder:
-        for where, possible in ((measure.together, [target for target in chosen if target.together]),
-                                (measure.apart, [target for target in chosen if target.apart])):
-            for group in measure.groups(possible):
-                failed += where(options.kernel, folder, group, scope)
+        for name, where, possible in (("together", measure.together, [target for target in chosen if target.together]),
+                                      ("apart", measure.apart, [target for target in chosen if target.apart])):
+            if options.where in (name, None):
+                for group in measure.groups(possible):
+                    failed += where(options.kernel, folder, group, scope)
     tables.write(run, options.report)
     return failed if run.figures or run.counts else [AssertionError("nothing was measured")]
 
 
 def main() -> int:
     options = _parser().parse_args()
-    failed = (truth.measure(options.truth, options.kernel, options.only, options.report) if options.truth
+    failed = (truth.measure(options.truth, options.kernel, options.only, options.report, options.modules, options.commit,
+                            options.add) if options.truth
               else _measure(options))
     if failed:
         print("error: not everything was measured, or is as it was promised", file=sys.stderr)

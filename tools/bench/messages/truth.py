@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from bench import tables
@@ -80,6 +80,7 @@ class Truth:
     delivered_in_doubt: int
     longest_ms: int
     error: str = ""
+    cuts: int = 0
 
     @property
     def is_kept(self) -> bool:
@@ -156,9 +157,11 @@ def run(pair: Pair, row: Row, cuts: Iterable[float], messages: int = 0) -> Truth
     time.sleep(PAUSE)
     packets = devices.RXE.counted(pair.client)["packets"] - before
     assert not isinstance(target, (targets.Ours, targets.OverRdma)) or packets > 100, f"{packets} packets have gone over RDMA"
+    made = 0
     for number, seconds in enumerate(cuts):
         if not client.running:
             break
+        made += 1
         _cut_once(pair, row, target, client, 1 + number % row.links, seconds)
         time.sleep(PAUSE)
     assert server.running and (client.running or messages), client.text + server.text
@@ -166,16 +169,16 @@ def run(pair: Pair, row: Row, cuts: Iterable[float], messages: int = 0) -> Truth
         pair.client.run("pkill -TERM -x -o messages")
     told = json.loads(client.wait(END))
     pair.server.run("pkill -TERM -x -o messages")
-    return judge(told, json.loads(server.wait(60).splitlines()[-1]))
+    return replace(judge(told, json.loads(server.wait(60).splitlines()[-1])), cuts=made)
 
 
 def table(found: dict[str, Truth]) -> str:
-    columns = ["sent", "lost", "doubled", "out of order", "delivered after their error", "errors that the program saw",
-               "requests in doubt", "of them delivered", "longest silence, s"]
+    columns = ["cuts", "sent", "lost", "doubled", "out of order", "delivered after their error", "errors that the program saw",
+               "requests in doubt", "longest silence, s"]
     return tables.table("", columns, [
-        (name, [f"{truth.sent:,}", *map(str, (truth.lost, truth.doubled, truth.out_of_order, truth.after_error)),
-                f"{truth.errors} ({truth.error})" if truth.errors else "0", str(truth.in_doubt),
-                str(truth.delivered_in_doubt), f"{truth.longest_ms / 1000:.1f}"])
+        (name, [str(truth.cuts), f"{truth.sent:,}", *map(str, (truth.lost, truth.doubled, truth.out_of_order, truth.after_error)),
+                f"{truth.errors} ({truth.error})" if truth.errors else "0",
+                f"{truth.in_doubt} ({truth.delivered_in_doubt} delivered)" if truth.in_doubt else "0", f"{truth.longest_ms / 1000:.1f}"])
         for name, truth in found.items()])
 
 
@@ -183,17 +186,25 @@ def _cuts(kind: str) -> list[int]:
     return [seconds for seconds in CUTS for _ in range(int(kind))]
 
 
-def measure(kind: str, flavour: str, only: str, folder: Path) -> list[Exception]:
-    """Leaves the table in a folder; returns what went wrong, which includes a promise that was not kept."""
+def load(file: Path) -> dict[str, Truth]:
+    """The rows that were measured; none without a file."""
+    return {name: Truth(**row) for name, row in json.loads(file.read_text()).items()} if file.exists() else {}
+
+
+def measure(kind: str, flavour: str, only: str, folder: Path, modules: Path | None = None, of: str = "",
+            add: bool = False) -> list[Exception]:
+    """Leaves the table in a folder, to whose rows it adds others if it is to; returns what went wrong, which includes a
+    promise that was not kept."""
     kernel = paths.kernel(flavour)
-    found: dict[str, Truth] = {}
+    file = folder / f"truth-{kind}.json"
+    found = load(file) if add else {}
     failed: list[Exception] = []
     possible = targets.possible((kernel.build / "modules.order").read_text())
     for row in [row for row in ROWS if only in row.name and targets.BY_NAME[row.target] in possible]:
-        if kind == HOUR and row.target != "ibmsg":
+        if row.name in found or kind == HOUR and row.target != "ibmsg":
             continue
         try:
-            with Pair(flavour, links=row.links, our_modules=kernel.our_modules) as pair:
+            with Pair(flavour, links=row.links, our_modules=modules or kernel.our_modules) as pair:
                 found[row.name] = (run(pair, row, itertools.cycle(CUTS), MANY) if kind == HOUR
                                    else run(pair, row, _cuts(kind)))
         except FAILURES as error:
@@ -204,5 +215,6 @@ def measure(kind: str, flavour: str, only: str, folder: Path) -> list[Exception]
         if row.target == "ibmsg" and (not found[row.name].is_kept or found[row.name].errors and row.links > 1):
             failed.append(AssertionError(f"{row.name}: {found[row.name]}"))
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / f"truth-{kind}.md").write_text(f"Modules of {commit()}, kernel {kernel.build.name}.\n\n{table(found)}\n")
+        file.write_text(json.dumps({name: asdict(truth) for name, truth in found.items()}, indent=1) + "\n")
+        file.with_suffix(".md").write_text(f"Modules of {of or commit()}, kernel {kernel.build.name}.\n\n{table(found)}\n")
     return failed

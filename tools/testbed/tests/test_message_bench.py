@@ -6,10 +6,11 @@ import json
 import socket
 import subprocess
 import time
+from dataclasses import replace
 
 import pytest
 
-from bench.messages import goals, loads, measure, program, tables, targets, truth
+from bench.messages import goals, loads, measure, page, program, tables, targets, truth
 from bench.results import Figure, Results
 
 
@@ -120,8 +121,8 @@ def test_what_is_lost_is_what_nobody_told_of():
     whole = truth.judge({**client, "in_doubt": [[10, 15], [98, 99]]}, server)
     assert whole.is_kept and whole.lost == 0 and not truth.judge(client, {**server, "missing": [], "highest": 100,
                                                                             "doubled": 1}).is_kept
-    text = truth.table({"TCP": found})
-    assert "| TCP | 100 | 3 | 0 | 0 | 0 | 1 (gone) | 5 | 2 | 0.0 |" in text
+    text = truth.table({"TCP": replace(found, cuts=9)})
+    assert "| TCP | 9 | 100 | 3 | 0 | 0 | 0 | 1 (gone) | 5 (2 delivered) | 0.0 |" in text
 
 
 def test_rows_are_about_targets():
@@ -193,3 +194,18 @@ def test_the_program_over_libraries(load, depth, size, backend, port):
     sends_300(words)
     refused = run("server", backend, port, "--channels", "2")
     assert "one channel only" in refused.communicate(timeout=60)[1] and refused.returncode == 1
+
+
+def test_the_page_has_figures_where_it_says():
+    text = page.PAGE.read_text()
+    names = [found[2] for found in page.BLOCK.finditer(text)]
+    assert sorted(names) == sorted([*page.BLOCKS, "truth"]) and text.count("<!-- end -->") == len(names)
+    rows = {"TCP": truth.Truth(100, 3, 0, 0, 0, 1, 5, 2, 5, "gone", 9)}
+    run = page.merged([made(50), made(20)])
+    assert run.value("ibmsg", loads.CALL.name) == 50
+    found = page.filled(text, run, rows)
+    assert "| TCP | 9 | 100 | 3 |" in found and "| at most 1.25 | 1.25 | yes |" in found
+    # What is between blocks stays.
+    assert page.BLOCK.sub("", found) == page.BLOCK.sub("", text)
+    with pytest.raises(ValueError, match="modules of"):
+        page.merged([made(50), replace(made(50), commit="d")])
