@@ -135,7 +135,7 @@ help:
 	@echo '  make kunit                  the suites inside the modules'
 	@echo '  make fuzz-host              random bytes against decoders, parsers, state machines'
 	@echo '  make mutants                looks which changes of rust/proto no test finds; hours'
-	@echo '  make fuzz                   hostile peers, ten minutes of them'
+	@echo '  make fuzz                   hostile peers, ten minutes of them, and as long programs against /dev/ibmsg'
 	@echo '  make test-kcsan             races, on a kernel that watches for them'
 	@echo '  make test-modversions       versions of symbols, on a kernel that checks them'
 	@echo '  make test-deb               installs and purges the packages in a fresh Debian 13'

@@ -70,12 +70,14 @@ kunit:
 check-arm64:
 	@scripts/check-arm64.sh
 
-# Ten minutes: a stranger and a host against the server, a server against the client.
+# Ten minutes: a stranger and a host against the server, a server against the client; and as long: programs against
+# /dev/ibmsg of one machine, whose link stays or is lost, and of two.
 # IBTRS_SEED=... makes the same changes again.
 fuzz:
-	@scripts/setup.sh $(if $(IBTRS_CHECKED),debug,fast)
+	@scripts/setup.sh debug $(if $(IBTRS_CHECKED),,fast)
 	@IBTRS_FUZZ_SECONDS=$${IBTRS_FUZZ_SECONDS:-200} scripts/pytest.sh -s -k test_fuzz \
-		tools/testbed/scenarios/test_hostile_client.py tools/testbed/scenarios/test_hostile_server.py
+		tools/testbed/scenarios/test_hostile_client.py tools/testbed/scenarios/test_hostile_server.py \
+		tools/testbed/scenarios/test_message_fuzz.py
 
 # ONLY= for targets with this in their name; FIGURES= for where they are left; DEVICE=card for what an I/O takes
 # over the card of tools/card, without figures.

@@ -153,9 +153,3 @@ def test_the_command_shows_what_channels_carry(solo):
     solo.run("pkill -f '[m]essages.py'")
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("lossy", (False, True), ids=("", "lossy"))
-def test_any_input(solo, lossy):
-    load(solo, lossy)
-    assert int(case(solo, "fuzz", 60)) > 1000
-    solo.run("busybox rmmod ibmsg")
