@@ -592,13 +592,14 @@ impl Chan {
     /// What `poll` says.
     pub(crate) fn poll(&mut self) -> Ready {
         let has_notice = self.inbox.has_notice();
-        let is_readable = has_notice || self.inbox.has_message() || self.end.is_some();
+        let end = self.end_to_tell();
+        let is_readable = has_notice || self.inbox.has_message() || end.is_some();
         let is_writable = self.is_writable();
         self.wants_room |= !is_writable;
         Ready::IN.when(is_readable)
             | Ready::PRI.when(has_notice)
             | Ready::OUT.when(is_writable)
-            | Ready::HUP.when(self.end.is_some())
+            | Ready::HUP.when(end.is_some())
     }
 
     /// Whether a message of the greatest length can be written, or writing would fail at once.
@@ -616,12 +617,14 @@ impl Chan {
 
     /// Whether the program does not read what it is told.
     fn has_many_notices(&self) -> bool {
-        self.inbox.notices() >= self.terms.limits.messages as usize
+        // Bodies have a limit of their own, and their receipts may take long.
+        let notices = self.inbox.notices().saturating_sub(self.lent());
+        notices >= self.terms.limits.messages as usize
     }
 
     /// The next thing that the program can read, if it has room for it.
     pub(crate) fn take(&mut self, room: usize) -> Take {
-        match (self.inbox.take(room, &mut self.answer), self.end) {
+        match (self.inbox.take(room, &mut self.answer), self.end_to_tell()) {
             (Take::Nothing, None) => Take::Nothing,
             (Take::Nothing, Some(End { is_told: true, .. })) => Take::End,
             (Take::Nothing, Some(end)) => {
@@ -639,7 +642,7 @@ impl Chan {
     pub(crate) fn next_len(&self) -> usize {
         // CAST: Lossless.
         let answer = self.answer.len() as usize;
-        match (self.inbox.next_len(answer), self.end) {
+        match (self.inbox.next_len(answer), self.end_to_tell()) {
             (Some(len), _) => len,
             (None, Some(End { is_told: false, .. })) if self.cut_off().is_some() => HEADER_LEN,
             (None, Some(End { is_told: false, .. })) => HEADER_LEN + answer,
@@ -993,7 +996,10 @@ impl Chan {
     fn tell_sent(&mut self, sent: &Sent, outcome: Outcome, cause: Cause) {
         match &sent.put {
             Some(put) => self.tell_put(sent, put, outcome, cause),
-            None => self.tell(sent.about, outcome, cause),
+            None => {
+                self.tell(sent.about, outcome, cause);
+                self.end_body(sent, outcome, cause);
+            }
         }
     }
 

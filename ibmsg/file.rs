@@ -44,6 +44,7 @@ const MAP: u32 = 0xB908;
 const UNMAP: u32 = 0xB909;
 const PUT: u32 = 0xB90A;
 const GET: u32 = 0xB90B;
+const RELEASE: u32 = 0xB90C;
 const SUBSCRIBE: u32 = 0xB910;
 const UNSUBSCRIBE: u32 = 0xB911;
 const LOG: u32 = 0xB912;
@@ -72,11 +73,14 @@ const TUNE_LEN: usize = 24;
 const MAP_HANDLE: usize = 32;
 const MAP_LEN: usize = 40;
 const UNMAP_LEN: usize = 16;
+const RELEASE_LEN: usize = 16;
 const COPY_LEN: usize = 48;
 
 /// What the other program may do with memory that is published.
 const MEM_GET: u32 = 1;
 const MEM_PUT: u32 = 2;
+/// Nothing, until it is the body of a message.
+const MEM_BODY: u32 = 4;
 
 /// The longest message that can be written.
 const MAX_MESSAGE: usize = ibmsg_proto::limits::MAX_MESSAGE as usize;

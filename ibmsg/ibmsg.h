@@ -48,7 +48,8 @@ enum ibmsg_kind {
 	IBMSG_REPLY	= 3,
 	/*
 	 * In only: what has become of a message that you have written, whose tag this has.  status is 0
-	 * once the other side's kernel has queued the message for its program.
+	 * once the other side's kernel has queued the message for its program.  With IBMSG_F_BODY, it is
+	 * about the body of the message: see struct ibmsg_body.
 	 */
 	IBMSG_RECEIPT	= 4,
 	/* In only: something has happened to the channel. */
@@ -63,6 +64,7 @@ enum ibmsg_kind {
 #define IBMSG_F_RECEIPT		0x01	/* out, MSG and REPLY: a RECEIPT shall tell when it is queued, or why not */
 #define IBMSG_F_NOWAIT		0x02	/* out: EAGAIN in place of waiting for room */
 #define IBMSG_F_MORE		0x04	/* out: may wait for others, to travel with them; see struct ibmsg_tune */
+#define IBMSG_F_BODY		0x08	/* MSG and REQUEST, both ways: begins with struct ibmsg_body.  In, RECEIPT: of a body */
 #define IBMSG_F_AUTHENTICATED	0x40	/* in, OFFER: the other machine has proved a key of the session's name */
 #define IBMSG_F_KERNEL		0x80	/* in, REPLY: from the kernel, not from the other program */
 
@@ -134,12 +136,13 @@ struct ibmsg_opts {
 	__u32 send_msgs;	/* messages of this program that are not acknowledged: up to 4096 */
 	__u32 send_bytes;	/* bytes of those; each message costs 64 more */
 	__u32 timeout_ms;	/* of messages that name no time; 0: none */
-	__u32 events;		/* events that this program wants: IBMSG_WANT_* */
+	__u32 events;		/* what this program wants to be told of: IBMSG_WANT_* */
 };
 
 #define IBMSG_WANT_PATHS	0x01	/* PATH_LOST and PATH_BACK */
 #define IBMSG_WANT_DRAIN	0x02	/* DRAINING */
 #define IBMSG_WANT_KEY		0x04	/* KEY_REVOKED */
+#define IBMSG_WANT_BODIES	0x08	/* messages with IBMSG_F_BODY; without it, the other program cannot send any */
 
 /*
  * The structures of ioctls begin with their size, so that later versions can have more fields: a kernel
@@ -311,6 +314,7 @@ struct ibmsg_map {
 
 #define IBMSG_MEM_GET		0x01
 #define IBMSG_MEM_PUT		0x02
+#define IBMSG_MEM_BODY		0x04	/* alone: the memory becomes the body of a message, struct ibmsg_body */
 
 /*
  * On a channel: takes a handle back.  Returns when the memory cannot be reached any more; operations of the other program
@@ -319,6 +323,37 @@ struct ibmsg_map {
 struct ibmsg_unmap {
 	__u32 size;
 	__u32 flags;		/* IBMSG_F_NOWAIT: EBUSY if that takes longer; it goes on then */
+	__u64 handle;
+};
+
+/*
+ * With IBMSG_F_BODY, the content of a message begins with this: the body of the message stays in the memory of the program
+ * that sends it, and the other program gets what it wants of it, by IBMSG_IOC_GET, until it lets go of the body, by
+ * IBMSG_IOC_RELEASE.
+ *
+ * The program that sends it publishes the body with IBMSG_MEM_BODY, as that of one message; EOPNOTSUPP: the other program
+ * takes no messages with a body (IBMSG_WANT_BODIES).  The fields are those of struct ibmsg_map.  write fails with ESTALE if
+ * the handle is not valid, with EACCES if it is not that of a body, or of another message, with ERANGE if the other fields
+ * are not the same.
+ *
+ * A RECEIPT with IBMSG_F_BODY follows once the memory cannot be reached any more, so that it may be changed and unmapped.
+ * status is 0 if the other program has let go of it; ECANCELED, ETIMEDOUT, ECONNABORTED: the message was not delivered, or
+ * perhaps not, as in its own receipt; ESTALE: IBMSG_IOC_UNMAP, IBMSG_IOC_SHUTDOWN, or the program that has published it has
+ * ended; ECONNRESET: the channel has ended before the other program has let go.
+ */
+struct ibmsg_body {
+	__u64 handle;
+	__u64 offset;		/* where it begins */
+	__u64 len;		/* bytes */
+};
+
+/*
+ * On a channel: this program needs the body of a message no more.  ESTALE: it has no such body; EAGAIN: no room to tell the
+ * other kernel, and IBMSG_F_NOWAIT or O_NONBLOCK; EPIPE: the channel is closed, and with it all bodies.
+ */
+struct ibmsg_release {
+	__u32 size;
+	__u32 flags;		/* IBMSG_F_NOWAIT */
 	__u64 handle;
 };
 
@@ -396,6 +431,7 @@ enum ibmsg_state {
 #define IBMSG_IOC_UNMAP		_IO(IBMSG_IOC, 9)	/* struct ibmsg_unmap */
 #define IBMSG_IOC_PUT		_IO(IBMSG_IOC, 10)	/* struct ibmsg_copy */
 #define IBMSG_IOC_GET		_IO(IBMSG_IOC, 11)	/* struct ibmsg_copy */
+#define IBMSG_IOC_RELEASE	_IO(IBMSG_IOC, 12)	/* struct ibmsg_release */
 #define IBMSG_IOC_SUBSCRIBE	_IO(IBMSG_IOC, 16)	/* struct ibmsg_subscribe */
 #define IBMSG_IOC_UNSUBSCRIBE	_IO(IBMSG_IOC, 17)	/* struct ibmsg_unsubscribe */
 #define IBMSG_IOC_LOG		_IO(IBMSG_IOC, 18)	/* struct ibmsg_log */

@@ -8,6 +8,7 @@
 //! | Module | Contents |
 //! |---|---|
 //! | [`exports`] | what is published, and how that ends |
+//! | [`bodies`] | what of it is the body of a message, and the bodies of the peer |
 //! | [`grants`] | what the peer asks for: keys, pushes |
 //! | [`asker`] | keys of the peer's memory, GETs |
 //! | [`put`] | a PUT, which stands in the queue of messages |
@@ -22,6 +23,7 @@
 //! the last of these has gone, in whatever order that is.
 
 mod asker;
+mod bodies;
 mod exports;
 mod grants;
 mod job;
@@ -41,9 +43,11 @@ use ibmsg_proto::{
     channel::Conn,
     memory::{
         Granted,
+        Held,
         Keys,
         MemoryTerms,
-        Refusal, //
+        Refusal,
+        MAX_BODIES, //
     },
     wire::MemoryRecord, //
 };
@@ -138,6 +142,8 @@ const _: () = {
         + list::<MemoryRecord>(MAX_RECORDS.next_power_of_two());
     // CAST: A small constant.
     assert!(most <= CHARGE as usize);
+    // The peer never has more bodies than it may.
+    assert!(MAX_EXPORTS <= MAX_BODIES);
 };
 
 /// The terms of this side. The numbers are in range.
@@ -227,6 +233,9 @@ pub(crate) struct Memory {
     /// The number of the last record GET.
     request: u32,
     exports: KVec<Slot>,
+    /// How many of them are bodies, and the peer's bodies that the program has.
+    lent: usize,
+    held: Held<MAX_BODIES>,
     granted: Granted<PLACES>,
     places: [Place; PLACES],
     pushes: KVec<Push>,
@@ -297,6 +306,8 @@ impl Memory {
             number: 0,
             request: 0,
             exports: KVec::with_capacity(MAX_EXPORTS, flags)?,
+            lent: 0,
+            held: Held::new(),
             // CAST: A small number.
             granted: Granted::new(KEYS as u16),
             places: [const { Place::Free }; PLACES],

@@ -19,6 +19,7 @@ pub(crate) use header::{
     Header,
     Kind,
     F_AUTHENTICATED,
+    F_BODY,
     F_KERNEL,
     F_MORE,
     F_NOWAIT,

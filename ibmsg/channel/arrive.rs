@@ -115,6 +115,9 @@ impl Chan {
         {
             return self.asked(kind, message, now);
         }
+        if header.body {
+            self.takes_bodies()?;
+        }
         let incoming = incoming.filter(|incoming| self.inbox.reserve(&incoming.body).is_ok());
         let Some(mut incoming) = incoming else {
             return self.has_no_memory(header, now);
@@ -161,6 +164,10 @@ impl Chan {
     ) -> Result<(), Fault> {
         let header = &message.hdr;
         incoming.tag = header.tag;
+        if header.body {
+            self.body_arrived(&incoming.body)?;
+            incoming.has_body = true;
+        }
         match header.kind {
             WireKind::OneWay => {}
             WireKind::Request => {

@@ -41,7 +41,7 @@ pub(crate) enum Caller {
     Task(Arc<WaitQueue>),
     /// A command of io_uring, unless it is being completed, or is still to be attached.
     Command(Option<Command>),
-    /// Nobody any more.
+    /// Nobody, or nobody any more.
     Nobody,
 }
 

@@ -22,6 +22,7 @@ use crate::types::{
     Event,
     Header,
     Kind,
+    F_BODY,
     F_KERNEL,
     HEADER_LEN, //
 };
@@ -38,6 +39,8 @@ pub(crate) struct Incoming {
     pub(crate) body: Body,
     /// A reply to a call that has ended without it.
     pub(crate) is_late: bool,
+    /// Its content begins with `struct ibmsg_body`.
+    pub(crate) has_body: bool,
     /// Where its record is in the frame, and the one after it.
     pub(crate) at: usize,
     pub(crate) next: Option<KBox<Incoming>>,
@@ -68,6 +71,7 @@ impl Incoming {
                 false => Body::piece(content, flags)?,
             },
             is_late: false,
+            has_body: false,
             at,
             next: None,
         };
@@ -76,6 +80,7 @@ impl Incoming {
 
     fn header(&self) -> Header {
         Header {
+            flags: if self.has_body { F_BODY } else { 0 },
             event: self.event,
             len: self.body.len(),
             id: self.id,
@@ -287,8 +292,8 @@ impl Inbox {
 
     /// What is missing for another message, and for another notice.
     pub(crate) fn lack(&self) -> (Option<Lack>, Option<Lack>) {
-        // One more for what is put back.
-        let notices = self.notices.lack(self.owed + 2);
+        // One more for what is put back, and two for a message that has a body.
+        let notices = self.notices.lack(self.owed + 3);
         (self.messages.lack(2), notices)
     }
 
@@ -361,16 +366,16 @@ impl Inbox {
         self.has_late().then(|| self.messages.pop_front()).flatten()
     }
 
-    /// Makes room for another notice that may come.
+    /// Makes room for some more notices that may come, at most two.
     ///
     /// # Errors
     ///
     /// [`ENOMEM`] if there is none before [`Inbox::extend`].
-    pub(crate) fn owes_more(&mut self) -> Result {
-        if self.lack().1.is_some() {
+    pub(crate) fn owes_more(&mut self, count: usize) -> Result {
+        if count > 0 && self.notices.lack(self.owed + count + 1).is_some() {
             return Err(ENOMEM);
         }
-        self.owed += 1;
+        self.owed += count;
         Ok(())
     }
 

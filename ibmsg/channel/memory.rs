@@ -6,6 +6,8 @@ use core::mem::MaybeUninit;
 use ibmsg_proto::{
     channel::Conn,
     memory::{
+        BodyError,
+        BodyRef,
         Handle,
         MemoryTerms,
         Range,
@@ -40,6 +42,10 @@ use kx::{
 };
 
 use super::{
+    inbox::{
+        self,
+        Notice, //
+    },
     out::{
         Reserved,
         Sent, //
@@ -47,6 +53,7 @@ use super::{
     serve::Put,
     Begun,
     Chan,
+    End,
     Fault, //
 };
 use crate::{
@@ -58,7 +65,9 @@ use crate::{
     },
     types::{
         now,
-        Body, //
+        Body,
+        Kind,
+        F_BODY, //
     }, //
 };
 
@@ -97,6 +106,162 @@ impl Chan {
         }
         let terms = self.memory_terms().ok_or(EOPNOTSUPP)?;
         Ok(self.memory.is_none().then_some(terms))
+    }
+
+    /// Whether the peer's program takes messages with a body.
+    ///
+    /// # Errors
+    ///
+    /// As [`Chan::may_have_memory`]; [`EOPNOTSUPP`] also if it does not.
+    pub(crate) fn may_lend(&self) -> Result {
+        self.may_have_memory()?;
+        let takes = self.memory_terms().is_some_and(|terms| terms.bodies());
+        takes.then_some(()).ok_or(EOPNOTSUPP)
+    }
+
+    /// The body that a message is to have.
+    ///
+    /// # Errors
+    ///
+    /// As [`Memory::may_lend`]; [`EINVAL`]: the message does not say where it is.
+    pub(super) fn body_to_lend(&mut self, content: &Body) -> Result<BodyRef> {
+        let body = content.body_ref().ok_or(EINVAL)?;
+        let memory = self.memory.as_mut().ok_or(ESTALE)?;
+        memory.may_lend(&body)?;
+        Ok(body)
+    }
+
+    /// A message with a body was queued.
+    pub(super) fn lend(&mut self, body: &BodyRef, tag: u64) {
+        if let Some(memory) = &mut self.memory {
+            memory.lend(body, tag);
+        }
+    }
+
+    /// A message was not delivered, or perhaps not: its body ends, if it has one.
+    pub(super) fn end_body(&mut self, sent: &Sent, outcome: Outcome, cause: Cause) {
+        let Some(errno) = outcome.errno(cause) else {
+            return;
+        };
+        if let (Some(body), Some(memory)) = (sent.lends(), &mut self.memory) {
+            memory.body_ends(body.handle, errno, outcome != Outcome::NotDelivered);
+        }
+    }
+
+    /// How many bodies have no receipt, or are with the peer.
+    pub(super) fn lent(&self) -> usize {
+        self.memory.as_ref().map_or(0, |memory| memory.lent())
+    }
+
+    /// Tells the program that bodies have ended.
+    fn tell_bodies(&mut self) {
+        while let Some(receipt) = self.memory.as_mut().and_then(|it| it.next_receipt()) {
+            self.inbox.owes_less();
+            if self.has_program {
+                let errno = receipt.end.errno();
+                self.inbox.tell(Notice {
+                    kind: Kind::Receipt,
+                    flags: F_BODY,
+                    tag: receipt.tag,
+                    status: errno.map_or(0, inbox::status),
+                });
+                // The end of the channel may have waited for it.
+                self.wake.wake(Ready::IN | Ready::PRI | Ready::HUP);
+            }
+        }
+    }
+
+    /// The end of the channel, unless the program has receipts of bodies to come.
+    pub(super) fn end_to_tell(&self) -> Option<End> {
+        let owes = |memory: &KBox<Memory>| memory.owes_receipts();
+        self.end.filter(|_| !self.memory.as_ref().is_some_and(owes))
+    }
+
+    /// Makes room for the peer's bodies, one of which has arrived.
+    pub(super) fn takes_bodies(&mut self) -> Result<(), Fault> {
+        let ours = self.proto.rx.window().memory();
+        let terms = self
+            .memory_terms()
+            .filter(|_| ours.is_some_and(|ours| ours.bodies()));
+        let terms = terms.ok_or(Fault::Protocol("messages with a body were not agreed upon"))?;
+        if self.memory.is_none() {
+            let flags = GFP_ATOMIC | __GFP_NOWARN;
+            self.memory = Some(Memory::new(self.proto.id(), terms, flags)?);
+        }
+        Ok(())
+    }
+
+    /// A message with a body is queued for the program.
+    pub(super) fn body_arrived(&mut self, content: &Body) -> Result<(), Fault> {
+        let body = content
+            .body_ref()
+            .ok_or(Fault::Protocol("message with an impossible body"))?;
+        let memory = self.memory.as_mut().ok_or(Fault::NoMemory)?;
+        let arrived = memory.body_arrived(body.handle);
+        arrived.map_err(|e| Fault::Protocol(e.as_str()))
+    }
+
+    /// Whether the program has a body of the peer.
+    pub(crate) fn holds(&self, handle: Handle) -> bool {
+        let memory = self.memory.as_ref();
+        memory.is_some_and(|memory| memory.holds(handle))
+    }
+
+    /// The program lets go of a body: queues RELEASE in a place that was reserved.
+    ///
+    /// # Errors
+    ///
+    /// [`ESTALE`]: it does not have that; [`EPIPE`] if nothing can be written any more.
+    pub(crate) fn let_go(
+        &mut self,
+        reserved: Reserved,
+        handle: Handle,
+        place: KBox<MaybeUninit<Sent>>,
+    ) -> Result {
+        if !self.holds(handle) {
+            self.cancel(reserved);
+            return Err(ESTALE);
+        }
+        self.commit(reserved, Body::new(), place)?;
+        self.out.add_release(handle);
+        if let Some(memory) = &mut self.memory {
+            memory.let_go(handle);
+        }
+        Ok(())
+    }
+
+    /// Adds the note that a body was let go of, whose turn it is. None if the frame has no room.
+    pub(super) fn put_release(
+        &mut self,
+        (at, handle): (usize, Handle),
+        frame: &mut FrameWriter<'_>,
+    ) -> Option<Put> {
+        if frame.room() < NOTE_LEN {
+            return None;
+        }
+        // CAST: A small constant.
+        if !self.deficit.spend(NOTE_LEN as u32) {
+            return Some(Put::NoQuantum);
+        }
+        let Some(sent) = self.out.get_mut(at) else {
+            return Some(Put::Nothing);
+        };
+        let is_new = sent.item.number().is_none();
+        let Next::Message(number) = self.proto.tx.next(&mut sent.item) else {
+            return Some(Put::Nothing);
+        };
+        self.counts.sent += u64::from(is_new);
+        let note = Note {
+            channel: self.proto.id(),
+            number,
+            kind: NoteKind::Release,
+            ack: self.proto.rx.announce(),
+            handle,
+            len: 0,
+        };
+        let note = MemoryRecord::Note(note);
+        frame.record(|out| note.encode(out))?;
+        Some(Put::Record)
     }
 
     /// Publishes pages of the program, which count in the accounts of the channel: as whole pages, however little of them
@@ -204,16 +369,24 @@ impl Chan {
         }
     }
 
-    /// NOTE has arrived: what the peer has put is in place.
+    /// NOTE has arrived: what the peer has put is in place, or it has let go of a body.
     fn note(&mut self, note: &Note) -> Result<(), Fault> {
-        if note.kind != NoteKind::Placed {
-            return Err(Fault::Protocol("bodies were not agreed upon"));
-        }
         self.proto.check_open()?;
-        if self.proto.rx.note(note.number)? == Arrival::Skipped {
+        let is_new = self.proto.rx.note(note.number)? == Arrival::Skipped;
+        if is_new {
             self.inbox.drop_pieces();
         }
-        self.acknowledged(&note.ack)
+        self.acknowledged(&note.ack)?;
+        match note.kind {
+            NoteKind::Release if is_new => self.body_is_released(note.handle),
+            _ => Ok(()),
+        }
+    }
+
+    fn body_is_released(&mut self, handle: Handle) -> Result<(), Fault> {
+        let memory = self.memory.as_mut();
+        let released = memory.map_or(Err(BodyError::Unknown), |it| it.body_is_released(handle));
+        released.map_err(|e| Fault::Protocol(e.as_str()))
     }
 
     /// A work request has completed.
@@ -239,12 +412,16 @@ impl Chan {
         let Some(memory) = &mut self.memory else {
             return (None, None);
         };
+        if self.is_shut || is_over {
+            memory.bodies_end(is_over);
+        }
         let advanced = memory.advance(conn, is_ending, is_over, now);
         let on = memory.on();
         if advanced.has_freed {
             // Tasks in UNMAP, which needs no memory to wait with.
             self.wake.wake(Ready::PRI);
         }
+        self.tell_bodies();
         (
             on.filter(|_| advanced.is_stuck),
             on.filter(|_| advanced.needs_room),

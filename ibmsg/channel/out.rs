@@ -4,6 +4,10 @@
 
 use ibmsg_proto::{
     gather::Batch,
+    memory::{
+        BodyRef,
+        Handle, //
+    },
     send::{
         Item,
         Sender, //
@@ -22,7 +26,8 @@ use crate::{
     memory::PutOp,
     types::{
         Body,
-        Kind, //
+        Kind,
+        F_BODY, //
     }, //
 };
 
@@ -62,9 +67,21 @@ pub(crate) struct Sent {
     pub(crate) body: Body,
     /// A PUT, of which this is the note.
     pub(crate) put: Option<KBox<PutOp>>,
+    /// A body of the peer, of which this is the note that it was let go of.
+    pub(crate) release: Option<Handle>,
     /// The next message that is not needed any more, and the first one of another channel.
     pub(crate) next: Option<KBox<Sent>>,
     pub(crate) others: Option<KBox<Sent>>,
+}
+
+impl Sent {
+    /// The body of the message.
+    pub(crate) fn lends(&self) -> Option<BodyRef> {
+        match self.about.flags & F_BODY {
+            0 => None,
+            _ => self.body.body_ref(),
+        }
+    }
 }
 
 /// The queue: first the messages that have numbers, in the order of those.
@@ -158,10 +175,21 @@ impl Out {
 
     /// Makes the last message, which was just queued, the note of a PUT.
     pub(crate) fn add_put(&mut self, put: KBox<PutOp>) {
-        let last = self.queue.len().wrapping_sub(1);
-        if let Some(sent) = self.get_mut(last) {
+        if let Some(sent) = self.last_mut() {
             sent.put = Some(put);
         }
+    }
+
+    /// Makes the last message, which was just queued, the note that a body was let go of.
+    pub(crate) fn add_release(&mut self, handle: Handle) {
+        if let Some(sent) = self.last_mut() {
+            sent.release = Some(handle);
+        }
+    }
+
+    fn last_mut(&mut self) -> Option<&mut Sent> {
+        let last = self.queue.len().wrapping_sub(1);
+        self.get_mut(last)
     }
 
     /// The PUT with a number.

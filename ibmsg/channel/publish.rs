@@ -343,6 +343,7 @@ impl Chan {
             deadline: None,
             body,
             put: None,
+            release: None,
             next: None,
             others: None,
         };

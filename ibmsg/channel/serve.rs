@@ -34,6 +34,7 @@ use super::{
 };
 use crate::types::{
     Kind,
+    F_BODY,
     F_RECEIPT, //
 };
 
@@ -204,6 +205,9 @@ impl Chan {
         if sent.put.is_some() && !sent.item.is_expired() {
             return self.put_put(at, on, frame);
         }
+        if let Some(handle) = sent.release.filter(|_| !sent.item.is_expired()) {
+            return self.put_release((at, handle), frame);
+        }
         let total = sent.item.len();
         let left = total.saturating_sub(offset);
         let room = frame.room().checked_sub(MESSAGE_HDR_LEN)?;
@@ -233,6 +237,10 @@ impl Chan {
                             // The slot of a call may be free.
                             self.has_freed = true;
                         }
+                        let memory = self.memory.as_mut();
+                        if let (Some(body), Some(memory)) = (sent.lends(), memory) {
+                            memory.body_is_skipped(body.handle);
+                        }
                         let skip = Skip {
                             channel,
                             number,
@@ -257,6 +265,7 @@ impl Chan {
                 (_, None) => WireKind::OneWay,
             },
             prompt: sent.about.flags & F_RECEIPT != 0,
+            body: sent.about.flags & F_BODY != 0,
             ack: self.proto.rx.announce(),
             total,
             offset,

@@ -20,6 +20,7 @@ use crate::types::{
     Body,
     Header,
     Kind,
+    F_BODY,
     F_MORE,
     F_RECEIPT, //
 };
@@ -35,7 +36,7 @@ impl Chan {
     ///
     /// - [`EAGAIN`] if there is no room, or the channel is not open yet,
     /// - [`EMSGSIZE`] if the peer does not take messages of that length,
-    /// - [`EOPNOTSUPP`] for a request if it does not answer any,
+    /// - [`EOPNOTSUPP`] for a request if it does not answer any, and for a body if it does not take any,
     /// - [`ENOENT`] for a reply to no request,
     /// - [`EPIPE`] if nothing can be written any more,
     /// - [`ENOMEM`] if there is no memory before [`Chan::extend`].
@@ -61,12 +62,17 @@ impl Chan {
         if self.begun != Begun::Open {
             return Err(EAGAIN);
         }
+        if header.flags & F_BODY != 0 {
+            self.may_lend()?;
+        }
         if header.kind == Kind::Reply && !self.calls.is_unanswered(header.id) {
             return Err(ENOENT);
         }
         let timeout_ms = match (header.timeout_ms, header.kind) {
             // A call that was executed has an answer.
             (_, Kind::Reply) => 0,
+            // Nobody is told of a note.
+            _ if matches!(caller, Caller::Nobody) => 0,
             (0, _) => self.terms.timeout_ms,
             (timeout_ms, _) => timeout_ms,
         };
@@ -114,11 +120,12 @@ impl Chan {
     /// Makes room for a message and for what its program may be told, and makes its call.
     fn prepare(&mut self, reserved: &mut Reserved, caller: Caller, may_tell: bool) -> Result {
         self.out.reserve()?;
-        if may_tell {
-            if let Err(e) = self.inbox.owes_more() {
-                self.out.unreserve();
-                return Err(e);
-            }
+        // The receipt of a body is another one.
+        let has_body = reserved.about.flags & F_BODY != 0;
+        let owed = usize::from(may_tell) + usize::from(has_body);
+        if let Err(e) = self.inbox.owes_more(owed) {
+            self.out.unreserve();
+            return Err(e);
         }
         if reserved.about.kind == Kind::Request {
             let most = self.most_calls();
@@ -126,9 +133,8 @@ impl Chan {
             match self.calls.make(most, tag, times, caller) {
                 Ok(id) => reserved.about.id = id,
                 Err(e) => {
-                    if may_tell {
-                        self.inbox.owes_less();
-                    }
+                    self.owes_no_more(may_tell);
+                    self.owes_no_more(has_body);
                     self.out.unreserve();
                     return Err(e);
                 }
@@ -136,6 +142,13 @@ impl Chan {
         }
         reserved.about.may_tell = may_tell;
         Ok(())
+    }
+
+    /// A notice that might have come does not.
+    fn owes_no_more(&mut self, was_owed: bool) {
+        if was_owed {
+            self.inbox.owes_less();
+        }
     }
 
     /// Gives up a place.
@@ -149,9 +162,8 @@ impl Chan {
         if about.kind == Kind::Request {
             self.calls.unmake(about.id);
         }
-        if about.may_tell {
-            self.inbox.owes_less();
-        }
+        self.owes_no_more(about.may_tell);
+        self.owes_no_more(about.flags & F_BODY != 0);
         self.proto.tx.release(reserved.item);
         self.has_freed = true;
         self.tell_writable();
@@ -161,7 +173,8 @@ impl Chan {
     ///
     /// # Errors
     ///
-    /// [`EPIPE`] and [`ENOENT`] as for [`Chan::reserve`]; [`ECANCELED`] for a request whose answer nobody wants.
+    /// [`EPIPE`] and [`ENOENT`] as for [`Chan::reserve`]; [`ECANCELED`] for a request whose answer nobody wants; for a
+    /// body, as [`Memory::may_lend`](crate::memory::Memory::may_lend), and [`EINVAL`].
     pub(crate) fn commit(
         &mut self,
         reserved: Reserved,
@@ -173,6 +186,16 @@ impl Chan {
             return Err(EPIPE);
         }
         let about = reserved.about;
+        let lent = match about.flags & F_BODY {
+            0 => None,
+            _ => match self.body_to_lend(&body) {
+                Ok(lent) => Some(lent),
+                Err(e) => {
+                    self.cancel(reserved);
+                    return Err(e);
+                }
+            },
+        };
         if about.kind == Kind::Reply && !self.calls.answer(about.id, reserved.since) {
             self.cancel(reserved);
             return Err(ENOENT);
@@ -194,6 +217,7 @@ impl Chan {
             deadline: reserved.deadline,
             body,
             put: None,
+            release: None,
             next: None,
             others: None,
         };
@@ -209,6 +233,9 @@ impl Chan {
                 deadline: sent.deadline,
             });
             return Err(ENOMEM);
+        }
+        if let Some(lent) = lent {
+            self.lend(&lent, about.tag);
         }
         if !self.is_writable() {
             // The next one might wait for room.

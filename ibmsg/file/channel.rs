@@ -51,6 +51,7 @@ use super::{
     INFO,
     MAP,
     PUT,
+    RELEASE,
     SHUTDOWN,
     SUBSCRIBE,
     TUNE,
@@ -395,6 +396,7 @@ impl FileOps for ChannelFile {
             }
             MAP => self.map(arg),
             UNMAP => self.unmap(arg),
+            RELEASE => self.release(arg, may_wait(file)),
             PUT | GET => self.copy_memory(file, cmd, arg),
             INFO => self.info(arg),
             SHUTDOWN => {

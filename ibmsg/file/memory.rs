@@ -41,9 +41,11 @@ use super::{
     COPY_LEN,
     MAP_HANDLE,
     MAP_LEN,
+    MEM_BODY,
     MEM_GET,
     MEM_PUT,
     PUT,
+    RELEASE_LEN,
     UNMAP_LEN, //
 };
 use crate::{
@@ -156,7 +158,7 @@ impl ChannelFile {
     pub(super) fn map(&self, address: usize) -> Result<usize> {
         let arg = Arg::<MAP_LEN>::read(address)?;
         let mut fields = arg.fields();
-        let flags = fields.flags(MEM_GET | MEM_PUT)?;
+        let flags = fields.flags(MEM_GET | MEM_PUT | MEM_BODY)?;
         let (address, len, offset) = (fields.address()?, fields.u64()?, fields.u64()?);
         let range = Range::new(offset, len).ok_or(EINVAL)?;
         let rights = Rights {
@@ -165,10 +167,15 @@ impl ChannelFile {
         };
         // A piece of the range then has no more pages than a region.
         let is_aligned = (address as u64).wrapping_sub(offset) % PAGE_SIZE as u64 == 0;
-        if flags == 0 || !is_aligned {
+        // Until it is that, the other program has no use for a body.
+        let is_body = flags & MEM_BODY != 0;
+        if flags == 0 || !is_aligned || (is_body && flags != MEM_BODY) {
             return Err(EINVAL);
         }
         let its = &self.its;
+        if is_body {
+            its.side.may_lend(its.channel)?;
+        }
         its.side.prepare_memory(its.channel)?;
         let purpose = match rights.write {
             true => Purpose::Written,
@@ -210,6 +217,25 @@ impl ChannelFile {
         // It goes on after a signal, and is not to be done once more.
         let waited = waiters.wait(None, is_free).map_err(|_| EINTR);
         waited.map(|()| 0)
+    }
+
+    /// Lets go of the body of a message.
+    pub(super) fn release(&self, address: usize, may_wait: bool) -> Result<usize> {
+        let arg = Arg::<RELEASE_LEN>::read(address)?;
+        let mut fields = arg.fields();
+        let flags = fields.flags(u32::from(F_NOWAIT))?;
+        let handle = handle(&mut fields)?;
+        let its = &self.its;
+        if !its.side.holds(its.channel, handle) {
+            return Err(ESTALE);
+        }
+        let place = KBox::new_uninit(GFP_KERNEL_ACCOUNT)?;
+        let header = Header::new(Kind::Msg);
+        let may_wait = may_wait && flags == 0;
+        // It has no outcome and no time: the other program waits for it.
+        let reserved = self.reserve(&header, may_wait, || Caller::Nobody)?;
+        let released = its.side.let_go(its.channel, reserved, handle, place);
+        released.map(|()| 0)
     }
 
     /// Copies memory to that of the other program, or with `GET` the other way, and waits for that.

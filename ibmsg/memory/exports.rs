@@ -7,6 +7,7 @@ use ibmsg_proto::{
         export::Unmapping,
         Export,
         Handle,
+        Loan,
         Range,
         Rights,
         Unmap, //
@@ -56,9 +57,16 @@ pub(super) struct Slot {
     pub(super) is_told: bool,
     /// For keys, pushes, and invalidations, when the handle is revoked.
     pub(super) patience: Patience,
+    /// The memory is, or was, the body of a message.
+    pub(super) loan: Option<Loan>,
 }
 
 impl Slot {
+    /// Whether something else can be published here. The peer names what it lets go of by the handle.
+    fn is_free(&self) -> bool {
+        self.pages.is_none() && self.loan.is_none()
+    }
+
     /// Whether REVOKE is to be sent.
     pub(super) fn is_to_tell(&self) -> bool {
         !self.is_told && self.export.is_revoked() && self.export.unmapping() == Unmapping::Tell
@@ -82,7 +90,7 @@ impl Memory {
         rights: Rights,
         (pages, counted): (Arc<UserPages>, Option<Published>),
     ) -> Result<Handle> {
-        let free = self.exports.iter().position(|slot| slot.pages.is_none());
+        let free = self.exports.iter().position(Slot::is_free);
         let at = match free {
             Some(at) => at,
             None => {
@@ -97,6 +105,7 @@ impl Memory {
                     counted: None,
                     is_told: false,
                     patience: Patience::new(),
+                    loan: None,
                 };
                 self.exports
                     .push_within_capacity(slot)
@@ -114,12 +123,23 @@ impl Memory {
         Ok(handle)
     }
 
+    /// The owner of a handle takes it back: as [`Memory::unmap`].
+    ///
+    /// # Errors
+    ///
+    /// [`ESTALE`]: the handle is not valid.
+    pub(crate) fn take_back(&mut self, handle: Handle) -> Result {
+        self.unmap(handle)?;
+        self.body_is_taken_back(handle);
+        Ok(())
+    }
+
     /// Begins to take a handle back. [`Memory::advance`] goes on with it.
     ///
     /// # Errors
     ///
     /// [`ESTALE`]: the handle is not valid.
-    pub(crate) fn unmap(&mut self, handle: Handle) -> Result {
+    pub(super) fn unmap(&mut self, handle: Handle) -> Result {
         let slot = self.slot_of(handle);
         let slot = slot.filter(|slot| slot.export.live(handle).is_ok());
         let slot = slot.ok_or(ESTALE)?;
@@ -136,6 +156,7 @@ impl Memory {
         {
             slot.export.revoke(Unmap::Now);
             self.refuse_askers(handle);
+            self.body_is_taken_back(handle);
         }
     }
 
@@ -183,13 +204,13 @@ impl Memory {
             if is_ending || is_over {
                 self.refuse_askers(handle);
             }
-            has_freed |= self.take_back(at, device, course);
+            has_freed |= self.go_on_with(at, device, course);
         }
         has_freed
     }
 
     /// Goes on with one slot, which is revoked. Returns whether its pages were given back.
-    fn take_back(&mut self, at: usize, device: Option<&dyn Device>, course: &mut Course) -> bool {
+    fn go_on_with(&mut self, at: usize, device: Option<&dyn Device>, course: &mut Course) -> bool {
         let Some(slot) = self.exports.get_mut(at) else {
             return false;
         };
@@ -214,6 +235,9 @@ impl Memory {
         let is_free = slot.export.free();
         if is_free {
             (slot.pages, slot.range, slot.counted) = (None, None, None);
+            if let Some(loan) = &mut slot.loan {
+                loan.freed();
+            }
         }
         is_free
     }

@@ -7,6 +7,8 @@
 use super::*;
 use ibmsg_proto::{
     memory::{
+        BodyError,
+        BodyRef,
         Handle,
         Range,
         Refusal,
@@ -145,6 +147,24 @@ mod cases {
             assert_eq!(all.last(), Some(&ask(99)?));
         }
         assert!(memory.is_quiet() && !memory.needs_fence());
+        Ok(())
+    }
+
+    #[test]
+    fn bodies_that_are_not_there() -> Result {
+        let mut memory = memory()?;
+        let body = BodyRef {
+            handle: handle(3)?,
+            range: Range::new(0, 8).ok_or(EINVAL)?,
+        };
+        assert_eq!(memory.may_lend(&body), Err(ESTALE));
+        memory.lend(&body, 7);
+        memory.body_ends(body.handle, ibtrs_proto::Errno::ECANCELED, false);
+        memory.body_is_skipped(body.handle);
+        memory.bodies_end(true);
+        assert!(memory.next_receipt().is_none() && !memory.owes_receipts());
+        let released = memory.body_is_released(body.handle);
+        assert_eq!(released, Err(BodyError::Unknown));
         Ok(())
     }
 

@@ -74,6 +74,8 @@ impl ChannelOptions {
                 paths: self.wants_paths,
                 drain: self.wants_drain,
                 key: self.wants_key,
+                // A module has no memory on its channels.
+                bodies: false,
             },
         )
     }

@@ -493,7 +493,7 @@ impl Side {
             from,
             open.moves,
             &open.window,
-            terms.window.with_memory(self.memory_terms()),
+            terms.window.with_memory(self.memory_terms_for(&terms)),
             terms.limits,
             FIRST,
         );

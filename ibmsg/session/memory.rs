@@ -51,7 +51,10 @@ use crate::{
         PutOp,
         Waits, //
     },
-    types::now, //
+    types::{
+        now,
+        Terms, //
+    }, //
 };
 
 /// Channels among which one is chosen to return a key.
@@ -83,6 +86,11 @@ impl Side {
             ibmsg_proto::access::Peer::Local => None,
             _ => memory::TERMS,
         }
+    }
+
+    /// The same for a channel of this end's terms.
+    pub(super) fn memory_terms_for(&self, terms: &Terms) -> Option<MemoryTerms> {
+        Some(self.memory_terms()?.with_bodies(terms.wants.bodies))
     }
 
     /// Makes the place for the memory of a channel.
@@ -135,10 +143,41 @@ impl Side {
     pub(crate) fn unmap(&self, id: u32, handle: Handle) -> Result<Arc<WaitQueue>> {
         let result = self.change(id, |chan| {
             let memory = chan.memory.as_mut().ok_or(ESTALE)?;
-            memory.unmap(handle)?;
+            memory.take_back(handle)?;
             Ok(chan.waiters().clone())
         });
         result.ok_or(ESTALE)?
+    }
+
+    /// Whether the other program takes messages with a body.
+    ///
+    /// # Errors
+    ///
+    /// As [`Chan::may_lend`].
+    pub(crate) fn may_lend(&self, id: u32) -> Result {
+        self.with(id, |chan| chan.may_lend()).ok_or(EPIPE)?
+    }
+
+    /// Whether the program has a body of the other one.
+    pub(crate) fn holds(&self, id: u32, handle: Handle) -> bool {
+        let holds = self.with(id, |chan| chan.holds(handle));
+        holds.unwrap_or(false)
+    }
+
+    /// The program lets go of a body, in a place that was reserved.
+    ///
+    /// # Errors
+    ///
+    /// As [`Chan::let_go`].
+    pub(crate) fn let_go(
+        &self,
+        id: u32,
+        reserved: Reserved,
+        handle: Handle,
+        place: KBox<MaybeUninit<Sent>>,
+    ) -> Result {
+        let result = self.change(id, |chan| chan.let_go(reserved, handle, place));
+        result.ok_or(EPIPE)?
     }
 
     /// Whether the pages of a handle are free.

@@ -128,7 +128,7 @@ impl Side {
         // Without a connection, the channel begins on none, and moves to the first one that comes.
         let nowhere = Conn { epoch: 0, cid: 0 };
         let on = conn.unwrap_or(nowhere);
-        let window = terms.window.with_memory(self.memory_terms());
+        let window = terms.window.with_memory(self.memory_terms_for(&terms));
         let mut proto = Channel::opening(id, on, window, terms.limits, FIRST);
         if conn.is_none() {
             proto.lost(nowhere);

@@ -55,6 +55,7 @@ macro_rules! ensure {
     };
 }
 
+mod bodies;
 mod gather;
 mod history;
 mod publish;
@@ -138,6 +139,7 @@ fn terms() -> Result<Terms> {
             paths: false,
             drain: true,
             key: true,
+            bodies: false,
         },
     })
 }
@@ -1108,6 +1110,16 @@ mod suite {
     #[test]
     fn what_is_wrong_of_publishing_is_refused() -> Result {
         super::publish::refuses(&Queue::new(Options::unbound(), fmt!("ibmsg-test"))?)
+    }
+
+    #[test]
+    fn bodies_are_taken_and_let_go_of() -> Result {
+        super::bodies::taken(&Queue::new(Options::unbound(), fmt!("ibmsg-test"))?)
+    }
+
+    #[test]
+    fn what_is_wrong_of_bodies_is_refused() -> Result {
+        super::bodies::refused(&Queue::new(Options::unbound(), fmt!("ibmsg-test"))?)
     }
 
     #[test]

@@ -3,6 +3,10 @@
 //! The content of a message.
 
 use core::mem::take;
+use ibmsg_proto::memory::{
+    BodyRef,
+    BODY_LEN, //
+};
 use kernel::{
     alloc::Flags,
     prelude::*,
@@ -331,6 +335,13 @@ impl Body {
         };
         let blocks = of.blocks.as_slice().iter().map(|block| block.as_slice());
         Iterator::chain(short.into_iter(), blocks)
+    }
+
+    /// Where the body of the message is, by its content; none if that cannot be.
+    pub(crate) fn body_ref(&self) -> Option<BodyRef> {
+        let mut bytes = [0; BODY_LEN];
+        let is_whole = self.copy_out(0, &mut bytes);
+        BodyRef::read(&bytes).ok().filter(|_| is_whole)
     }
 
     /// Copies bytes, the first of which is at `offset`. Returns whether there are as many as `out` takes.

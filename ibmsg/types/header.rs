@@ -2,6 +2,7 @@
 
 //! The header of messages: `struct ibmsg_msg`.
 
+use ibmsg_proto::memory::BODY_LEN;
 use kernel::prelude::*;
 
 use super::Bytes;
@@ -15,6 +16,8 @@ pub(crate) const F_RECEIPT: u8 = 0x01;
 pub(crate) const F_NOWAIT: u8 = 0x02;
 /// The message may wait for others, to share their frame.
 pub(crate) const F_MORE: u8 = 0x04;
+/// The content begins with `struct ibmsg_body`. Of a receipt: it is that of the body.
+pub(crate) const F_BODY: u8 = 0x08;
 /// The kernel has made this reply.
 pub(crate) const F_KERNEL: u8 = 0x80;
 /// Of an offer: the other machine has proved that it has a key of the session's name.
@@ -124,8 +127,9 @@ impl Header {
         };
         let known = match kind {
             // A reply tells more.
-            Kind::Request => F_NOWAIT | F_MORE,
-            _ => F_NOWAIT | F_RECEIPT | F_MORE,
+            Kind::Request => F_NOWAIT | F_MORE | F_BODY,
+            Kind::Reply => F_NOWAIT | F_RECEIPT | F_MORE,
+            _ => F_NOWAIT | F_RECEIPT | F_MORE | F_BODY,
         };
         let is_reply = kind == Kind::Reply;
         // A reply has no time: there is none that could take its place.
@@ -133,6 +137,9 @@ impl Header {
             true => timeout_ms == 0,
             false => id == 0 && status == 0,
         };
+        if flags & F_BODY != 0 && len < BODY_LEN {
+            return Err(EINVAL);
+        }
         // CAST: Lossless.
         if flags & !known != 0 || event != 0 || said as usize != len || !is_plain || status > 4095 {
             return Err(EINVAL);
@@ -218,5 +225,23 @@ mod tests {
         assert!(written(|bytes| (bytes[0], bytes[27]) = (3, 0x80)).is_err());
         assert!(written(|bytes| (bytes[0], bytes[28]) = (3, 1)).is_err());
         assert!(written(|bytes| (bytes[0], bytes[28]) = (2, 1)).is_ok());
+    }
+
+    #[test]
+    fn may_have_a_body() {
+        let written = |kind, len| {
+            let header = Header {
+                flags: F_BODY,
+                // CAST: A small number.
+                len: len as u32,
+                ..Header::new(kind)
+            };
+            Header::written(&header.bytes(), len).map(|header| header.flags)
+        };
+        for kind in [Kind::Msg, Kind::Request] {
+            assert_eq!(written(kind, BODY_LEN), Ok(F_BODY));
+            assert_eq!(written(kind, BODY_LEN - 1), Err(EINVAL));
+        }
+        assert_eq!(written(Kind::Reply, BODY_LEN), Err(EINVAL));
     }
 }

@@ -39,6 +39,8 @@ const WANT_PATHS: u32 = 1;
 const WANT_DRAIN: u32 = 2;
 /// The event of a key that is of no use any more is wanted.
 const WANT_KEY: u32 = 4;
+/// Messages with a body are wanted.
+const WANT_BODIES: u32 = 8;
 
 /// What a program has said about one end of a channel.
 #[derive(Clone, Copy)]
@@ -49,11 +51,11 @@ pub(crate) struct Terms {
     pub(crate) limits: SendLimits,
     /// How long its messages may take, in milliseconds; 0: as long as they like.
     pub(crate) timeout_ms: u32,
-    /// The events that it wants.
+    /// What it wants to be told of.
     pub(crate) wants: Wants,
 }
 
-/// Events that are not told unless they are wanted.
+/// What a program is not told of unless it wants that.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Wants {
     /// A path is lost, and there is one again.
@@ -62,6 +64,8 @@ pub(crate) struct Wants {
     pub(crate) drain: bool,
     /// The key of the session is of no use any more.
     pub(crate) key: bool,
+    /// Messages with a body.
+    pub(crate) bodies: bool,
 }
 
 impl Terms {
@@ -75,11 +79,12 @@ impl Terms {
         for place in &mut said {
             *place = fields.u32()?;
         }
-        let events = fields.flags(WANT_PATHS | WANT_DRAIN | WANT_KEY)?;
+        let events = fields.flags(WANT_PATHS | WANT_DRAIN | WANT_KEY | WANT_BODIES)?;
         let wants = Wants {
             paths: events & WANT_PATHS != 0,
             drain: events & WANT_DRAIN != 0,
             key: events & WANT_KEY != 0,
+            bodies: events & WANT_BODIES != 0,
         };
         let mut terms = Self::new(said, wants)?;
         let publishing = PublishTerms::new(SUBSCRIPTIONS);
@@ -128,7 +133,8 @@ impl Terms {
             self.timeout_ms,
             wants(self.wants.paths, WANT_PATHS)
                 | wants(self.wants.drain, WANT_DRAIN)
-                | wants(self.wants.key, WANT_KEY),
+                | wants(self.wants.key, WANT_KEY)
+                | wants(self.wants.bodies, WANT_BODIES),
         ]
     }
 

@@ -22,7 +22,7 @@ import traceback
 import messages
 from messages import GET, MAP, PUT, UNMAP
 
-MEM_GET, MEM_PUT = 1, 2
+MEM_GET, MEM_PUT, MEM_BODY = 1, 2, 4
 PAGE = mmap.PAGESIZE
 PIECE = 2 << 20
 
@@ -372,7 +372,7 @@ def refusals(session: str, name: str) -> None:
     with messages.fails(errno.EINVAL):
         map_memory(fd, where, PAGE, flags=0)
     with messages.fails(errno.EINVAL):
-        map_memory(fd, where, PAGE, flags=4)
+        map_memory(fd, where, PAGE, flags=8)
     with messages.fails(errno.EINVAL):
         map_memory(fd, where, 0)
     with messages.fails(errno.EINVAL):
@@ -548,7 +548,7 @@ GUARD = b"\xa5" * PAGE
 def prey(name: str) -> None:
     """Publishes memory on each channel to a portal, and gets and puts as the other program says; ends if anything is
     damaged, or fails in another way than it may."""
-    portal = messages.bind(name, flags=messages.UNAUTHENTICATED)
+    portal = messages.bind(name, flags=messages.UNAUTHENTICATED, options=messages.opts(events=messages.WANT_BODIES))
     print("bound", flush=True)
     while True:
         for offer in messages.read(portal):
@@ -572,6 +572,7 @@ def or_die(what, *args) -> None:
 
 def is_hunted(fd: int) -> None:
     area, put_only, get_only = mmap.mmap(-1, PAGE + PREY + PAGE), mmap.mmap(-1, PAGE), mmap.mmap(-1, PAGE)
+    lent = mmap.mmap(-1, PAGE)
     area[:PAGE] = area[-PAGE:] = GUARD
 
     def says(*numbers: int) -> None:
@@ -597,6 +598,14 @@ def is_hunted(fd: int) -> None:
         time.sleep(1)
         assert buffer[:PAGE] == buffer[-PAGE:] == GUARD and buffer[PAGE:-PAGE] == before, "a buffer is damaged"
 
+    def lends() -> None:
+        handle = map_memory(fd, at(lent), PAGE, flags=MEM_BODY)
+        messages.write(fd, struct.pack("=3Q", handle, 0, PAGE), flags=messages.F_BODY, tag=5)
+
+    def lends_or_says() -> None:
+        if error := outcome(lends):
+            says(5, error)
+
     threads = []
 
     def runs(*args) -> None:
@@ -609,8 +618,13 @@ def is_hunted(fd: int) -> None:
     is_open = True
     while is_open:
         for message in messages.read(fd):
+            if message.kind == messages.RECEIPT and message.status == 0:
+                says(message.tag, 0)
             if message.kind != messages.MSG:
                 is_open = is_open and message.event != messages.CLOSED
+                continue
+            if message.flags & messages.F_BODY:
+                # It is kept.
                 continue
             if len(message.body) % 8 or len(message.body) < 16:
                 continue
@@ -619,6 +633,8 @@ def is_hunted(fd: int) -> None:
                 runs(lambda handle=numbers[0]: says(1, outcome(lambda: unmap(fd, handle))))
             elif what in (2, 3) and len(numbers) == 3:
                 runs(copies, what, *numbers)
+            elif what == 5:
+                lends_or_says()
             elif what == 4:
                 says(4, int.from_bytes(area[numbers[0]:numbers[0] + 8], "little"))
     # The number of the file is theirs until they have what the end of the channel tells them.
@@ -627,7 +643,7 @@ def is_hunted(fd: int) -> None:
     os.close(fd)
     time.sleep(1)
     assert area[:PAGE] == area[-PAGE:] == GUARD, "memory beside what was published is damaged"
-    assert bytes(get_only) == bytes(PAGE), "memory for GET only is damaged"
+    assert bytes(get_only) == bytes(lent) == bytes(PAGE), "memory for GET only is damaged"
 
 
 # --- a device that does not see memory as it is ---

@@ -5,7 +5,7 @@ from pathlib import Path
 
 # Frames after which the link between the programs is lost.
 LOSSY = 40
-PROGRAMS = ("messages", "message_fuzz", "message_gather", "message_memory", "message_publish")
+PROGRAMS = ("messages", "message_bodies", "message_fuzz", "message_gather", "message_memory", "message_publish")
 
 
 def load(guest, lossy: bool = False, parameters: str = "") -> None:

@@ -318,6 +318,7 @@ fn inject(world: &World, side: usize, number: Seq, tag: u64, what: &Publication)
         number,
         kind: WireKind::Publish(fields.kind),
         prompt: false,
+        body: false,
         ack: ack.ok_or(ENOENT)?,
         // CAST: Small.
         total: content.len() as u32,

@@ -21,10 +21,11 @@ int main(void)
 	return 0;
 }}
 """
-STRUCTS = ("msg", "offer", "opts", "bind", "connect", "accept", "info", "call", "map", "unmap", "copy", "tune", "subscribe", "unsubscribe", "log")
+STRUCTS = ("msg", "offer", "opts", "bind", "connect", "accept", "info", "call", "map", "unmap", "body", "release", "copy", "tune", "subscribe",
+           "unsubscribe", "log")
 NUMBERS = ("IBMSG_IOC_BIND", "IBMSG_IOC_CONNECT", "IBMSG_IOC_ACCEPT", "IBMSG_IOC_INFO", "IBMSG_IOC_SHUTDOWN",
            "IBMSG_IOC_CALL", "IBMSG_IOC_FLUSH", "IBMSG_IOC_TUNE",
-           "IBMSG_IOC_MAP", "IBMSG_IOC_UNMAP", "IBMSG_IOC_PUT", "IBMSG_IOC_GET", "IBMSG_IOC_SUBSCRIBE", "IBMSG_IOC_UNSUBSCRIBE", "IBMSG_IOC_LOG")
+           "IBMSG_IOC_MAP", "IBMSG_IOC_UNMAP", "IBMSG_IOC_PUT", "IBMSG_IOC_GET", "IBMSG_IOC_RELEASE", "IBMSG_IOC_SUBSCRIBE", "IBMSG_IOC_UNSUBSCRIBE", "IBMSG_IOC_LOG")
 
 
 def values(folder, expressions: list[str]) -> list[int]:
@@ -38,13 +39,13 @@ def values(folder, expressions: list[str]) -> list[int]:
 def test_structures_have_the_sizes_that_the_module_takes(tmp_path):
     sizes = dict(zip(STRUCTS, values(tmp_path, [f"sizeof(struct ibmsg_{name})" for name in STRUCTS]), strict=True))
     assert sizes == {"msg": 32, "offer": 72, "opts": 32, "bind": 112, "connect": 440, "accept": 280, "info": 248, "call": 48,
-                     "map": 40, "unmap": 16, "copy": 48, "tune": 24, "subscribe": 40, "unsubscribe": 16, "log": 72}
+                     "map": 40, "unmap": 16, "body": 24, "release": 16, "copy": 48, "tune": 24, "subscribe": 40, "unsubscribe": 16, "log": 72}
     assert sizes["info"] == messages.INFO_FIELDS.size and sizes["msg"] == messages.HEADER.size
     source = (TOP / "ibmsg/file.rs").read_text() + (TOP / "ibmsg/file/publish.rs").read_text()
     numbers = dict(re.findall(r"^const (\w+): usize = (\d+);", source, re.M))
     assert [int(numbers[f"{name.upper()}_LEN"]) for name in (
-        "bind", "info", "call", "map", "unmap", "copy", "tune", "subscribe", "unsubscribe", "log")] == [
-        sizes["bind"], sizes["info"], sizes["call"], sizes["map"], sizes["unmap"], sizes["copy"],
+        "bind", "info", "call", "map", "unmap", "release", "copy", "tune", "subscribe", "unsubscribe", "log")] == [
+        sizes["bind"], sizes["info"], sizes["call"], sizes["map"], sizes["unmap"], sizes["release"], sizes["copy"],
         sizes["tune"], sizes["subscribe"], sizes["unsubscribe"], sizes["log"]]
     places = ("connect, status", "connect, data", "call, reply_len", "call, status", "map, handle")
     offsets = values(tmp_path, [f"offsetof(struct ibmsg_{place})" for place in places])
@@ -57,7 +58,7 @@ def test_numbers_are_those_of_the_module(tmp_path):
     assert used == values(tmp_path, list(NUMBERS)) == [messages.BIND, messages.CONNECT, messages.ACCEPT, messages.INFO,
                                                        messages.SHUTDOWN, messages.CALL, messages.FLUSH,
                                                        messages.TUNE, messages.MAP, messages.UNMAP, messages.PUT,
-                                                       messages.GET, messages.SUBSCRIBE, messages.UNSUBSCRIBE,
+                                                       messages.GET, messages.RELEASE, messages.SUBSCRIBE, messages.UNSUBSCRIBE,
                                                        messages.LOG]
 
 

@@ -5,6 +5,7 @@
 //! | step of the owner | call |
 //! |---|---|
 //! | publish | [`Export::publish`] |
+//! | a message has it as its body | [`Export::lend`] |
 //! | ASK | [`Export::check`], [`super::Granted::grant`], then [`Export::granted`] |
 //! | GET | [`Export::check`], then [`Export::push_begins`], and [`Export::push_ended`] at its completion |
 //! | UNMAP, death of the owner | [`Export::revoke`] |
@@ -108,6 +109,20 @@ impl Export {
             (State::Live, Some(range)) if handle == self.handle => Ok(range),
             _ => Err(Refusal::Stale),
         }
+    }
+
+    /// A message has the memory as its body, which the peer may read from now on. Returns the range.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal::Access`] for memory that was published with rights, or is the body of a message already.
+    pub fn lend(&mut self, handle: Handle) -> Result<Range, Refusal> {
+        let range = self.live(handle)?;
+        if self.rights != Rights::default() {
+            return Err(Refusal::Access);
+        }
+        self.rights.read = true;
+        Ok(range)
     }
 
     /// Whether the peer may use `part`.

@@ -35,7 +35,7 @@ pub mod put;
 pub mod range;
 pub mod terms;
 
-pub use bodies::Bodies;
+pub use bodies::{BodyEnd, BodyError, BodyRef, Held, Loan, BODY_LEN, MAX_BODIES};
 pub use export::{Export, Unmap};
 pub use get::{Get, GetStep, Reading};
 pub use granted::{GrantError, Granted};

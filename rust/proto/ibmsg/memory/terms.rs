@@ -11,6 +11,7 @@ pub struct MemoryTerms {
     keys: u16,
     pushes: u16,
     reads: bool,
+    bodies: bool,
 }
 
 impl MemoryTerms {
@@ -24,6 +25,7 @@ impl MemoryTerms {
                 keys,
                 pushes,
                 reads: false,
+                bodies: false,
             }),
         }
     }
@@ -36,6 +38,16 @@ impl MemoryTerms {
     /// Whether the side knows what KEY says about RDMA READ ([`super::Key::readable`]).
     pub const fn reads(&self) -> bool {
         self.reads
+    }
+
+    /// The same terms of a side that takes messages with a body, or does not.
+    pub const fn with_bodies(self, bodies: bool) -> Self {
+        Self { bodies, ..self }
+    }
+
+    /// Whether the side takes messages with a [body](super::BodyRef).
+    pub const fn bodies(&self) -> bool {
+        self.bodies
     }
 
     /// Keys: 1 to [`MAX_KEYS`].

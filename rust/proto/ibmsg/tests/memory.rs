@@ -5,8 +5,9 @@
 use ibmsg_proto::limits::FIRST;
 use ibmsg_proto::memory::export::Unmapping;
 use ibmsg_proto::memory::{
-    range, Bodies, Export, GetStep, GrantError, Granted, Handle, Key, Keys, MemoryTerms, OpOutcome,
-    Put, PutStep, Range, Reading, Refusal, Rights, Unmap, Want, MAX_KEYS, MAX_WORK, PIECE,
+    range, BodyEnd, BodyError, BodyRef, Export, GetStep, GrantError, Granted, Handle, Held, Key,
+    Keys, Loan, MemoryTerms, OpOutcome, Put, PutStep, Range, Reading, Refusal, Rights, Unmap, Want,
+    MAX_KEYS, MAX_WORK, PIECE,
 };
 use ibmsg_proto::receive::Receiver;
 use ibmsg_proto::send::{Next, SendLimits, Sender};
@@ -70,15 +71,24 @@ fn records_are_those_of_the_page() {
     let note = Note {
         channel: 7,
         number: Seq::new(0x14),
-        kind: NoteKind::Body,
+        kind: NoteKind::Placed,
         ack,
         handle,
         len: 0x0102,
     };
     golden(
         MemoryRecord::Note(note),
-        "0e000100 30000000 07000000 14000000 01020304 00020304 05060708 090a0b0c
+        "0e000000 30000000 07000000 14000000 01020304 00020304 05060708 090a0b0c
          01020304 05060708 02010000 00000000",
+    );
+    golden(
+        MemoryRecord::Note(Note {
+            kind: NoteKind::Release,
+            len: 0,
+            ..note
+        }),
+        "0e000100 30000000 07000000 14000000 01020304 00020304 05060708 090a0b0c
+         01020304 05060708 00000000 00000000",
     );
     let (channel, piece) = (7, 0x0102);
     golden(
@@ -688,12 +698,202 @@ fn reads_take_turns_and_end_all_the_same() {
     assert!(keys.is_empty());
 }
 
+fn body() -> BodyRef {
+    BodyRef {
+        handle: handle(),
+        range: Range::new(0x0102, 0x0010_0000).unwrap(),
+    }
+}
+
 #[test]
-fn a_body_belongs_to_the_next_message() {
-    let mut bodies = Bodies::default();
-    assert_eq!(bodies.message(), None);
-    bodies.note(handle(), 9).unwrap();
-    assert!(bodies.note(handle(), 9).is_err());
-    assert_eq!(bodies.message(), Some((handle(), 9)));
-    assert_eq!(bodies.skipped(), None);
+fn a_message_says_where_its_body_is() {
+    let ack = Ack {
+        next: Seq::new(0x0403_0201),
+        taken: Seq::new(0x0403_0200),
+        msg_limit: Seq::new(0x0807_0605),
+        byte_limit: Seq::new(0x0C0B_0A09),
+    };
+    let hdr = MessageHdr {
+        channel: 7,
+        number: Seq::new(0x14),
+        kind: Kind::OneWay,
+        prompt: false,
+        body: true,
+        ack,
+        total: 27,
+        offset: 0,
+        id: 0,
+        tag: 0x1817_1615_1413_1211,
+        status: 0,
+    };
+    let mut content = body().bytes().to_vec();
+    content.extend(b"abc");
+    let encoded = |hdr: MessageHdr| {
+        let mut bytes = hdr.encode(content.len() as u32).to_vec();
+        bytes.extend(&content);
+        bytes
+    };
+    let want = hex(
+        "01020000 5b000000 07000000 14000000 01020304 00020304 05060708 090a0b0c
+         1b000000 00000000 00000000 00000000 11121314 15161718 00000000 00000000
+         01020304 05060708 02010000 00000000 00001000 00000000 616263",
+    );
+    assert_eq!(encoded(hdr), want);
+    let Some(Ok(Record::Message(read))) = Records::of(&want).with_memory().next() else {
+        panic!();
+    };
+    assert_eq!((read.hdr, read.content), (hdr, &content[..]));
+    assert_eq!(
+        BodyRef::read(read.content.first_chunk().unwrap()),
+        Ok(body())
+    );
+    // Without memory there is no such flag, and not all kinds have a body.
+    let plain = Records::of(&want).next();
+    assert_eq!(plain, Some(Err(WireError::Flags { ty: 1, flags: 2 })));
+    let read = |hdr| {
+        let bytes = encoded(hdr);
+        Records::of(&bytes).with_memory().next().unwrap().map(drop)
+    };
+    let kind = |kind| MessageHdr { kind, ..hdr };
+    assert_eq!(read(kind(Kind::Request)), Ok(()));
+    assert_eq!(read(kind(Kind::Reply)), Err(WireError::Body));
+    content.truncate(23);
+    let short = MessageHdr { total: 23, ..hdr };
+    let mut bytes = short.encode(23).to_vec();
+    bytes.extend(&content);
+    let read = Records::of(&bytes).with_memory().next();
+    assert_eq!(read, Some(Err(WireError::Body)));
+}
+
+#[test]
+fn a_body_that_lies_is_refused() {
+    let with = |at: usize, value: u64| {
+        let mut bytes = body().bytes();
+        bytes[at..at + 8].copy_from_slice(&value.to_le_bytes());
+        BodyRef::read(&bytes)
+    };
+    assert_eq!(with(0, 5), Err(WireError::Handle(5)));
+    assert_eq!(with(16, 0), Err(WireError::Memory));
+    assert_eq!(with(8, u64::MAX), Err(WireError::Memory));
+    assert!(with(16, 1 << 62).is_ok());
+}
+
+#[test]
+fn the_terms_say_whether_there_are_bodies() {
+    let plain = Window::new(0x1000, 0x2_0000, 0x1_0000, 0x0102).unwrap();
+    let terms = MemoryTerms::new(0x0201, 0x03);
+    let terms = terms.map(|terms| terms.with_reads(true).with_bodies(true));
+    let open = Open {
+        channel: 7,
+        moves: Seq::new(2),
+        window: plain.with_memory(terms),
+        portal: PortalName::new(b"kv").unwrap(),
+        data: b"xyz",
+    };
+    let mut bytes = [0; 64];
+    let len = open.encode(&mut bytes).unwrap();
+    assert_eq!(&bytes[32..40], hex("02 0d 0102 0300 0000"));
+    let read = Records::of(&bytes[..len]).next();
+    assert_eq!(read, Some(Ok(Record::Open(open))));
+}
+
+#[test]
+fn memory_is_the_body_of_one_message() {
+    let mut export = Export::new(1);
+    let range = Range::new(0, 64).unwrap();
+    let handle = export.publish(range, Rights::default()).unwrap();
+    // The peer may guess the handle, and gets nothing.
+    assert_eq!(export.check(handle, &range, RO), Err(Refusal::Access));
+    assert_eq!(export.key(handle, 0), Err(Refusal::Access));
+    assert_eq!(export.lend(handle), Ok(range));
+    assert_eq!(export.lend(handle), Err(Refusal::Access));
+    assert_eq!(export.check(handle, &range, RO), Ok(()));
+    assert_eq!(export.check(handle, &range, RW), Err(Refusal::Access));
+    export.revoke(Unmap::Gently);
+    assert_eq!(export.lend(handle), Err(Refusal::Stale));
+    assert!(export.free());
+    let handle = export.publish(range, RO).unwrap();
+    assert_eq!(export.lend(handle), Err(Refusal::Access));
+}
+
+/// The handle of slot 1 with that generation.
+fn nth(generation: u64) -> Handle {
+    Handle::from_wire(generation << 16 | 1).unwrap()
+}
+
+#[test]
+fn a_receipt_comes_when_the_memory_is_free() {
+    let mut loan = Loan::new(7);
+    loan.released().unwrap();
+    assert_eq!(loan.receipt(), None);
+    loan.freed();
+    assert!(loan.owes_receipt() && !loan.is_done());
+    let receipt = loan.receipt().unwrap();
+    assert_eq!((receipt.tag, receipt.end), (7, BodyEnd::Released));
+    assert_eq!(receipt.end.errno(), None);
+    // Once.
+    assert_eq!(loan.receipt(), None);
+    assert!(loan.is_done() && !loan.owes_receipt());
+    assert_eq!(loan.released(), Err(BodyError::Unknown));
+}
+
+#[test]
+fn a_body_that_is_taken_back_has_its_place_until_it_is_released() {
+    let mut loan = Loan::new(1);
+    loan.ends(BodyEnd::TakenBack);
+    // The first reason counts.
+    loan.ends(BodyEnd::Closed);
+    loan.freed();
+    let receipt = loan.receipt().unwrap();
+    assert_eq!(receipt.end.errno(), Some(ibtrs_proto::Errno::ESTALE));
+    assert!(!loan.is_done());
+    loan.released().unwrap();
+    assert!(loan.is_done());
+    assert_eq!(loan.released(), Err(BodyError::Unknown));
+    assert_eq!(loan.receipt(), None);
+}
+
+#[test]
+fn a_body_that_was_not_sent_is_not_released() {
+    let mut loan = Loan::new(1);
+    loan.ends(BodyEnd::Message(ibtrs_proto::Errno::ECANCELED));
+    loan.not_sent();
+    assert_eq!(loan.released(), Err(BodyError::Unknown));
+    assert!(loan.owes_receipt());
+    loan.freed();
+    let receipt = loan.receipt().unwrap();
+    assert_eq!(receipt.end.errno(), Some(ibtrs_proto::Errno::ECANCELED));
+    assert!(loan.is_done());
+}
+
+#[test]
+fn the_end_of_the_channel_ends_each_body() {
+    let ended = |ends: fn(&mut Loan)| {
+        let mut loan = Loan::new(1);
+        ends(&mut loan);
+        loan.over();
+        loan.freed();
+        let errno = loan.receipt().unwrap().end.errno();
+        assert!(loan.is_done());
+        errno
+    };
+    let lost = ibtrs_proto::Errno::ECONNABORTED;
+    assert_eq!(ended(|loan| loan.released().unwrap()), None);
+    assert_eq!(
+        ended(|loan| loan.ends(BodyEnd::Message(ibtrs_proto::Errno::ECONNABORTED))),
+        Some(lost)
+    );
+    assert_eq!(ended(|_| {}), Some(ibtrs_proto::Errno::ECONNRESET));
+}
+
+#[test]
+fn a_program_lets_go_of_what_it_holds() {
+    let mut held = Held::<2>::default();
+    assert!(!held.release(nth(1)));
+    held.arrived(nth(1)).unwrap();
+    assert_eq!(held.arrived(nth(1)), Err(BodyError::Twice));
+    held.arrived(nth(2)).unwrap();
+    assert_eq!(held.arrived(nth(3)), Err(BodyError::TooMany));
+    assert!(held.holds(nth(2)) && held.release(nth(2)) && !held.release(nth(2)));
+    held.arrived(nth(3)).unwrap();
 }

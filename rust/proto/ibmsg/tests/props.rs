@@ -63,7 +63,7 @@ proptest! {
         let total = offset + content.len() as u32 + more;
         prop_assume!(total == 0 || !content.is_empty());
         let hdr = MessageHdr {
-            channel, number: Seq::new(number), prompt, ack, total, offset, id, tag, status,
+            channel, number: Seq::new(number), prompt, body: false, ack, total, offset, id, tag, status,
             kind: [Kind::OneWay, Kind::Request, Kind::Reply][kind],
         };
         let message = Message { hdr, content: &content };

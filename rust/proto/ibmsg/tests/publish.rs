@@ -42,6 +42,7 @@ fn header(of: &PublicationFields, total: u32) -> MessageHdr {
         number: Seq::new(0x14),
         kind: Kind::Publish(of.kind),
         prompt: false,
+        body: false,
         ack: Ack {
             next: Seq::new(0x0403_0201),
             taken: Seq::new(0x0403_0200),

@@ -105,6 +105,7 @@ fn message() {
         number: Seq::new(0xFFFF_FF02),
         kind: Kind::Reply,
         prompt: true,
+        body: false,
         ack: ack(),
         total: 0x0102,
         offset: 0xFF,

@@ -74,6 +74,8 @@ pub enum WireError {
     Handle(u64),
     /// A range of memory that is empty or wraps around, or rights that do not exist.
     Memory,
+    /// A message with a body that is too short to say where that is, or of a kind that has none.
+    Body,
     /// A message of this kind of publishing whose content is not that of the kind.
     Publication(u8),
 }
@@ -103,6 +105,7 @@ impl WireError {
             Self::Taken => "acknowledgement of a message taken before it arrived",
             Self::Handle(_) => "handle of memory that no kernel makes",
             Self::Memory => "empty or impossible range of memory",
+            Self::Body => "message with a body does not say where that is",
             Self::Publication(_) => "message of publishing with a wrong content",
         }
     }

@@ -65,7 +65,7 @@ impl<'a> Record<'a> {
             return Err(WireError::Channel(head.channel));
         }
         Ok(match head.ty {
-            TYPE_MESSAGE => Self::Message(Message::decode(head, body, known.publishing)?),
+            TYPE_MESSAGE => Self::Message(Message::decode(head, body, known)?),
             TYPE_SKIP => Self::Skip(Skip::decode(head, body)?),
             TYPE_ACK => Self::Ack(AckRecord::decode(head, body)?),
             TYPE_OPEN => Self::Open(Open::decode(head, body)?),
@@ -85,9 +85,9 @@ impl<'a> Record<'a> {
 
 /// What the receiving kernel knows beside messages.
 #[derive(Clone, Copy, Debug)]
-struct Known {
-    memory: bool,
-    publishing: bool,
+pub(crate) struct Known {
+    pub(crate) memory: bool,
+    pub(crate) publishing: bool,
 }
 
 const NOTHING: Known = Known {

@@ -29,9 +29,7 @@ const OK: u16 = 0;
 pub enum NoteKind {
     /// Everything that the sender wrote to memory before it, by the same connection, is in its place.
     Placed,
-    /// The next message has a body: the memory with this handle.
-    Body,
-    /// The receiver of a body has let go of it.
+    /// The receiver of a message has let go of its body.
     Release,
 }
 
@@ -39,8 +37,7 @@ impl NoteKind {
     const fn to_wire(self) -> u16 {
         match self {
             Self::Placed => 0,
-            Self::Body => 1,
-            Self::Release => 2,
+            Self::Release => 1,
         }
     }
 }
@@ -56,9 +53,9 @@ pub struct Note {
     pub kind: NoteKind,
     /// The state of the sender's own receiver.
     pub ack: Ack,
-    /// The memory: of the receiver (`Placed`, `Release`) or of the sender (`Body`).
+    /// The memory, of the receiver of the note.
     pub handle: Handle,
-    /// Bytes that were written, or of the body.
+    /// `Placed`: bytes that were written; otherwise 0.
     pub len: u64,
 }
 
@@ -238,8 +235,7 @@ impl Note {
         let [low, _] = head.detail.to_le_bytes();
         let kind = match head.detail {
             0 => NoteKind::Placed,
-            1 => NoteKind::Body,
-            2 => NoteKind::Release,
+            1 => NoteKind::Release,
             _ => return Err(WireError::Kind(low)),
         };
         Ok(Self {

@@ -4,8 +4,10 @@
 
 use ibtrs_proto::bytes::{Reader, Writer};
 
+use super::frame::Known;
 use super::*;
 use crate::limits::{MAX_MESSAGE, MIN_PIECE};
+use crate::memory::BODY_LEN;
 
 /// Bytes of MESSAGE before the content.
 pub const MESSAGE_HDR_LEN: usize = 64;
@@ -14,6 +16,8 @@ pub const SKIP_LEN: usize = 40;
 
 /// The sender waits for the acknowledgement, so it should not wait for company.
 const PROMPT: u8 = 1;
+/// The content begins with a [`BodyRef`](crate::memory::BodyRef).
+const BODY: u8 = 2;
 
 /// What a message is for the program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -38,6 +42,11 @@ impl Kind {
         }
     }
 
+    /// Whether messages of this kind may have a body.
+    const fn may_have_body(self) -> bool {
+        matches!(self, Self::OneWay | Self::Request)
+    }
+
     const fn from_wire(kind: u8, publishing: bool) -> Option<Self> {
         match (kind, PublishKind::from_wire(kind)) {
             (0, _) => Some(Self::OneWay),
@@ -60,6 +69,9 @@ pub struct MessageHdr {
     pub kind: Kind,
     /// The receiver is to acknowledge at once.
     pub prompt: bool,
+    /// The content begins with a [`BodyRef`](crate::memory::BodyRef): of one-way messages and requests; only from
+    /// [`Records::with_memory`].
+    pub body: bool,
     /// The state of the sender's own receiver.
     pub ack: Ack,
     /// Bytes of the whole message: at most [`MAX_MESSAGE`].
@@ -79,7 +91,8 @@ impl MessageHdr {
     pub fn encode(&self, len: u32) -> [u8; MESSAGE_HDR_LEN] {
         ibtrs_proto::bytes::message(|w| {
             let mut head = Head::new(TYPE_MESSAGE, self.channel, self.number);
-            head.flags = if self.prompt { PROMPT } else { 0 };
+            let flag = |has: bool, flag: u8| if has { flag } else { 0 };
+            head.flags = flag(self.prompt, PROMPT) | flag(self.body, BODY);
             head.detail = u16::from(self.kind.to_wire());
             // Lossless: u32 to usize.
             head.write(w, MESSAGE_HDR_LEN.saturating_add(len as usize));
@@ -118,15 +131,16 @@ impl<'a> Message<'a> {
         w.finish()
     }
 
-    pub(crate) fn decode(head: &Head, body: &'a [u8], publishing: bool) -> Result<Self, WireError> {
-        head.flags_within(PROMPT)?;
+    pub(crate) fn decode(head: &Head, body: &'a [u8], known: Known) -> Result<Self, WireError> {
+        head.flags_within(if known.memory { PROMPT | BODY } else { PROMPT })?;
         let [kind, _] = head.detail.to_le_bytes();
         let mut r = Reader::new(body);
         let hdr = MessageHdr {
             channel: head.channel,
             number: Seq::new(head.number),
-            kind: Kind::from_wire(kind, publishing).ok_or(WireError::Kind(kind))?,
+            kind: Kind::from_wire(kind, known.publishing).ok_or(WireError::Kind(kind))?,
             prompt: head.flags & PROMPT != 0,
+            body: head.flags & BODY != 0,
             ack: Ack::read(head, &mut r)?,
             total: r.u32().ok_or(head.short())?,
             offset: r.u32().ok_or(head.short())?,
@@ -148,6 +162,11 @@ impl<'a> Message<'a> {
                 len,
                 total: hdr.total,
             });
+        }
+        // CAST: A small constant.
+        let may_have_body = hdr.total >= BODY_LEN as u32 && hdr.kind.may_have_body();
+        if hdr.body && !may_have_body {
+            return Err(WireError::Body);
         }
         match hdr.kind {
             Kind::Publish(of) if !Publication::fits(of, &hdr, content.len()) => {

@@ -67,6 +67,8 @@ const MEMORY: u8 = 1;
 const PUBLISH: u8 = 2;
 /// A side with memory that knows the flag of KEY about RDMA READ.
 const READS: u8 = 4;
+/// A side with memory that takes messages with a body.
+const BODIES: u8 = 8;
 
 /// Seven bytes that a peer without both ignores, and sends as zeroes.
 fn write_features(window: &Window, w: &mut Writer<'_>) {
@@ -74,7 +76,8 @@ fn write_features(window: &Window, w: &mut Writer<'_>) {
     let flag = |has: bool, flag: u8| if has { flag } else { 0 };
     w.u8(flag(memory.is_some(), MEMORY)
         | flag(publish.is_some(), PUBLISH)
-        | flag(memory.is_some_and(|memory| memory.reads()), READS));
+        | flag(memory.is_some_and(|memory| memory.reads()), READS)
+        | flag(memory.is_some_and(|memory| memory.bodies()), BODIES));
     w.u16(memory.map_or(0, |memory| memory.keys()));
     w.u16(memory.map_or(0, |memory| memory.pushes()));
     w.u16(publish.map_or(0, |publish| publish.subscriptions()));
@@ -85,7 +88,10 @@ fn read_features(head: &Head, window: Window, r: &mut Reader<'_>) -> Result<Wind
     let mut field = || r.u16().ok_or(head.short());
     let (keys, pushes, subscriptions) = (field()?, field()?, field()?);
     let (memory, publish) = (
-        MemoryTerms::new(keys, pushes).map(|terms| terms.with_reads(features & READS != 0)),
+        MemoryTerms::new(keys, pushes).map(|terms| {
+            let has = |flag| features & flag != 0;
+            terms.with_reads(has(READS)).with_bodies(has(BODIES))
+        }),
         PublishTerms::new(subscriptions),
     );
     if features & MEMORY != 0 && memory.is_none() {

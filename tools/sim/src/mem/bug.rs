@@ -39,6 +39,14 @@ pub enum Bug {
     NoRights,
     /// The receiver of a body lets go of it twice.
     ReleaseTwice,
+    /// The receipt of a body comes while its memory is still in reach.
+    EarlyReceipt,
+    /// The slot of a body is used again before the receiver has let go.
+    ReuseLent,
+    /// A body is unmapped when its message is delivered.
+    UnmapOnDelivery,
+    /// A body whose message was never sent keeps its slot.
+    ForgottenBody,
     /// The asker does not keep to the number of keys.
     TooManyKeys,
     /// A channel leaves a connection that works while a GET or PUT is under way.
@@ -53,7 +61,7 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 22] = [
+    pub const ALL: [Bug; 26] = [
         Bug::NoServerFence,
         Bug::NoClientFence,
         Bug::FreeBeforeInvalid,
@@ -71,6 +79,10 @@ impl Bug {
         Bug::ForgottenKeys,
         Bug::NoRights,
         Bug::ReleaseTwice,
+        Bug::EarlyReceipt,
+        Bug::ReuseLent,
+        Bug::UnmapOnDelivery,
+        Bug::ForgottenBody,
         Bug::TooManyKeys,
         Bug::HastyRelocation,
         Bug::DeathSparesIdle,

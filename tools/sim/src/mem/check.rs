@@ -39,8 +39,10 @@ pub enum Violation {
     Access,
     /// The peer has more keys than the terms allow.
     Keys,
-    /// A receipt came twice, or for nothing.
+    /// The receipt of a body did not come, or too early.
     Receipt,
+    /// The receiver of a body could not get it.
+    BodyGone(usize),
     /// A kernel takes the other one for broken.
     Protocol(&'static str),
     /// Nothing happens any more, and an operation has not ended.
@@ -81,6 +83,8 @@ pub struct Operation {
     pub delivered: bool,
     /// Its program has died.
     pub orphan: bool,
+    /// Its time was over: its program may not know what has become of it.
+    pub timed: bool,
 }
 
 /// A published range of the model.
@@ -184,7 +188,7 @@ impl Log {
                 op.cells.iter().any(Option::is_some),
             ),
         };
-        let (sort, side) = (op.sort, op.side);
+        let (sort, side, timed) = (op.sort, op.side, op.timed);
         if outcome == OpOutcome::Done && sort == Sort::Put {
             self.last[side] = self.last[side].max(Some(id));
         }
@@ -194,7 +198,7 @@ impl Log {
         match outcome {
             OpOutcome::Done if !all => self.fail(Violation::NotThere(id)),
             OpOutcome::NotDone if any && sort == Sort::Put => self.fail(Violation::NotNothing(id)),
-            OpOutcome::Unknown if !self.excused => self.fail(Violation::Uncertain(id)),
+            OpOutcome::Unknown if !self.excused && !timed => self.fail(Violation::Uncertain(id)),
             OpOutcome::Done if sort == Sort::Get => {
                 let op = &self.ops[id];
                 // Each cell was current at some time of the operation.

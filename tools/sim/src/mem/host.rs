@@ -6,7 +6,10 @@ use std::collections::VecDeque;
 
 use ibmsg_proto::channel::{Channel, Conn, Move, PeerCloses, Resumed, Resumes};
 use ibmsg_proto::limits::FIRST;
-use ibmsg_proto::memory::{Bodies, Export, Get, Granted, Handle, Keys, MemoryTerms, Put, Unmap};
+use ibmsg_proto::memory::{
+    BodyEnd, BodyRef, Export, Get, Granted, Handle, Held, Keys, Loan, MemoryTerms, Put, Unmap,
+    BODY_LEN,
+};
 use ibmsg_proto::outcome::Cause;
 use ibmsg_proto::receive::{Arrival, Due};
 use ibmsg_proto::send::{Item, SendLimits};
@@ -28,12 +31,12 @@ pub(super) const CHANNEL: u32 = 7;
 /// What stands in the queue of a channel.
 #[derive(Debug)]
 pub enum What {
-    /// A message: its operation.
-    Message(usize),
+    /// A message: its operation, and its body.
+    Message(usize, Option<BodyRef>),
     /// A PUT: its operation.
     Put(usize, Put),
-    /// A note of a body.
-    Note(NoteKind, Handle),
+    /// The note that a body was let go of.
+    Release(Handle),
 }
 
 /// An entry of the queue.
@@ -71,8 +74,11 @@ pub struct Host {
     pub keys: Keys<8>,
     pub control: VecDeque<MemoryRecord>,
     pub returns: Vec<Handle>,
-    pub bodies: Bodies,
-    pub lent: Vec<Handle>,
+    /// The body that each slot is.
+    pub loans: [Option<Loan>; SLOTS],
+    pub held: Held<SLOTS>,
+    /// Operations that get a body.
+    pub readings: Vec<(usize, Handle)>,
     pub to_release: VecDeque<Handle>,
     pub next_id: u32,
     /// CLOSED is to be sent by this connection.
@@ -83,7 +89,7 @@ pub struct Host {
 
 impl Host {
     pub(super) fn pair(sch: &Schedule, bug: Option<Bug>) -> [Self; 2] {
-        let terms = MemoryTerms::new(sch.keys, 2);
+        let terms = MemoryTerms::new(sch.keys, 2).map(|terms| terms.with_bodies(true));
         let window = Window::new(6, 4096, 100, 0).expect("terms");
         let window = window.with_memory(terms);
         let limits = SendLimits {
@@ -119,13 +125,30 @@ impl Host {
             keys: Keys::new(limit),
             control: VecDeque::new(),
             returns: Vec::new(),
-            bodies: Bodies::default(),
-            lent: Vec::new(),
+            loans: [None; SLOTS],
+            held: Held::new(),
+            readings: Vec::new(),
             to_release: VecDeque::new(),
             next_id: 0,
             owes_closed: None,
             fencing: None,
         })
+    }
+}
+
+impl Host {
+    /// The body with a handle, which this side has lent.
+    pub(super) fn loan_of(&mut self, handle: Handle) -> Option<&mut Loan> {
+        let slot = usize::from(handle.slot());
+        let is_it = self.exports.get(slot)?.handle() == handle;
+        self.loans.get_mut(slot)?.as_mut().filter(|_| is_it)
+    }
+
+    /// It is known why all bodies end.
+    pub(super) fn end_loans(&mut self, end: BodyEnd) {
+        for loan in self.loans.iter_mut().flatten() {
+            loan.ends(end);
+        }
     }
 }
 
@@ -146,30 +169,40 @@ impl World<'_> {
         self.frame(side, epoch, |out| record.encode(out));
     }
 
-    pub(super) fn send_skip(&mut self, side: usize, epoch: u32, number: Seq) {
+    pub(super) fn send_skip(&mut self, side: usize, epoch: u32, number: Seq, total: u32) {
         let skip = ibmsg_proto::wire::Skip {
             channel: CHANNEL,
             number,
             ack: self.hosts[side].ch.rx.announce(),
-            total: 0,
+            total,
         };
         self.frame(side, epoch, |out| skip.encode(out));
     }
 
-    pub(super) fn send_message(&mut self, side: usize, epoch: u32, number: Seq, op: usize) {
+    pub(super) fn send_message(
+        &mut self,
+        side: usize,
+        epoch: u32,
+        number: Seq,
+        op: usize,
+        body: Option<BodyRef>,
+    ) {
+        let content = body.map(|body| body.bytes());
+        let content = content.as_ref().map_or(&[][..], |bytes| bytes);
         let hdr = MessageHdr {
             channel: CHANNEL,
             number,
             kind: Kind::OneWay,
             prompt: true,
+            body: body.is_some(),
             ack: self.hosts[side].ch.rx.announce(),
-            total: 0,
+            total: content.len() as u32,
             offset: 0,
             id: 0,
             tag: op as u64,
             status: 0,
         };
-        let message = Message { hdr, content: &[] };
+        let message = Message { hdr, content };
         self.frame(side, epoch, |out| message.encode(out));
     }
 
@@ -410,23 +443,27 @@ impl World<'_> {
         }
         let host = &mut self.hosts[side];
         match rec {
-            Record::Message(Message { hdr, .. }) => {
+            Record::Message(Message { hdr, content }) => {
                 host.ch.check_open().map_err(|e| e.as_str())?;
                 host.ch.tx.acknowledged(&hdr.ack).map_err(|e| e.as_str())?;
-                let arrival = host.ch.rx.message(hdr.number, 0, 0, 0, hdr.prompt);
+                let len = hdr.total;
+                let arrival = host.ch.rx.message(hdr.number, len, 0, len, hdr.prompt);
                 if arrival.map_err(|e| e.as_str())? == Arrival::Queue {
-                    host.ch.rx.took(0, None);
-                    let body = host.bodies.message();
+                    host.ch.rx.took(len, None);
                     self.log.delivered(hdr.tag as usize);
-                    if let Some((handle, _)) = body {
-                        self.release(side, handle);
+                    let body = content.first_chunk::<BODY_LEN>().filter(|_| hdr.body);
+                    if let Some(body) = body.map(BodyRef::read) {
+                        self.body_arrives(side, &body.map_err(|e| e.as_str())?)?;
                     }
                 }
             }
             Record::Skip(skip) => {
                 host.ch.check_open().map_err(|e| e.as_str())?;
                 host.ch.tx.acknowledged(&skip.ack).map_err(|e| e.as_str())?;
-                host.ch.rx.skip(skip.number, 0).map_err(|e| e.as_str())?;
+                host.ch
+                    .rx
+                    .skip(skip.number, skip.total)
+                    .map_err(|e| e.as_str())?;
             }
             Record::Ack(ack) => {
                 host.ch.check_open().map_err(|e| e.as_str())?;
@@ -470,20 +507,14 @@ impl World<'_> {
         }
         match note.kind {
             NoteKind::Placed => {}
-            NoteKind::Body => {
-                let joined = host.bodies.note(note.handle, note.len);
-                joined.map_err(|e| e.as_str())?;
+            NoteKind::Release => {
+                let slot = usize::from(note.handle.slot());
+                let loan = host.loan_of(note.handle);
+                let unknown = ibmsg_proto::memory::BodyError::Unknown;
+                let released = loan.ok_or(unknown).and_then(Loan::released);
+                released.map_err(|e| e.as_str())?;
+                self.unmap(side, slot, Unmap::Gently);
             }
-            NoteKind::Release => match host.lent.iter().position(|h| *h == note.handle) {
-                Some(at) => {
-                    host.lent.remove(at);
-                    self.seen.receipts += 1;
-                    self.unmap(side, usize::from(note.handle.slot()), Unmap::Gently);
-                }
-                // A channel that ends gives no receipts.
-                None if host.ending.is_some() => {}
-                None => self.log.fail(Violation::Receipt),
-            },
         }
         Ok(())
     }

@@ -4,8 +4,8 @@
 
 use ibmsg_proto::memory::export::Unmapping;
 use ibmsg_proto::memory::{
-    Export, Get, GetStep, Handle, Key, KeysError, OpOutcome, Put, PutStep, Range, Reading, Rights,
-    Unmap,
+    BodyEnd, BodyRef, Export, Get, GetStep, Handle, Key, KeysError, Loan, OpOutcome, Put, PutStep,
+    Range, Reading, Rights, Unmap, BODY_LEN,
 };
 use ibmsg_proto::outcome::{Cause, Outcome};
 use ibmsg_proto::send::{Next, Progress};
@@ -26,6 +26,14 @@ const READ: Rights = Rights {
     read: true,
     write: false,
 };
+
+const fn of_message(outcome: Outcome) -> OpOutcome {
+    match outcome {
+        Outcome::Delivered => OpOutcome::Done,
+        Outcome::NotDelivered => OpOutcome::NotDone,
+        Outcome::Unknown => OpOutcome::Unknown,
+    }
+}
 
 fn cells(range: &Range) -> u64 {
     range.len() / CELL
@@ -49,7 +57,11 @@ impl World<'_> {
             }
             schedule::What::Unmap(slot, now) => {
                 let how = if now { Unmap::Now } else { Unmap::Gently };
-                self.unmap(side, usize::from(slot), how);
+                let slot = usize::from(slot);
+                if let Some(loan) = &mut self.hosts[side].loans[slot] {
+                    loan.ends(BodyEnd::TakenBack);
+                }
+                self.unmap(side, slot, how);
             }
             schedule::What::Put(slot, first, cells, stale) => {
                 let handle = self.pick(1 - side, usize::from(slot), stale);
@@ -67,16 +79,10 @@ impl World<'_> {
             }
             schedule::What::Send => {
                 let op = self.begin(side, Sort::Message, 0);
-                self.queue(side, What::Message(op));
+                self.queue(side, What::Message(op, None));
             }
-            schedule::What::Body => {
-                if let Some(handle) = self.map(side, SLOTS - 1, 1, 4, READ) {
-                    let op = self.begin(side, Sort::Message, 0);
-                    self.hosts[side].lent.push(handle);
-                    self.queue(side, What::Note(NoteKind::Body, handle));
-                    self.queue(side, What::Message(op));
-                }
-            }
+            schedule::What::Body => self.send_body(side),
+            schedule::What::Late => self.late_body(side),
             schedule::What::Die => self.die(side),
         }
     }
@@ -90,13 +96,137 @@ impl World<'_> {
             cells: vec![None; usize::from(cells)],
             delivered: false,
             orphan: false,
+            timed: false,
         });
         self.log.ops.len() - 1
     }
 
-    fn queue(&mut self, side: usize, what: What) {
+    /// Sends a message with a body.
+    fn send_body(&mut self, side: usize) {
+        let slot = SLOTS - 1;
+        let Some(handle) = self.map(side, slot, 1, 4, Rights::default()) else {
+            return;
+        };
+        let op = self.begin(side, Sort::Message, 0);
         let host = &mut self.hosts[side];
-        match host.ch.tx.queue(0) {
+        let range = host.exports[slot]
+            .lend(handle)
+            .expect("memory without rights");
+        let mem = host.mem_of[slot];
+        host.mems[mem].rights = READ;
+        host.loans[slot] = Some(Loan::new(op as u64));
+        self.queue(side, What::Message(op, Some(BodyRef { handle, range })));
+    }
+
+    /// A message with a body has arrived: the program gets that, and lets go of it then.
+    pub(super) fn body_arrives(&mut self, side: usize, body: &BodyRef) -> Result<(), &'static str> {
+        let host = &mut self.hosts[side];
+        host.held.arrived(body.handle).map_err(|e| e.as_str())?;
+        if self.is(Bug::UnmapOnDelivery) {
+            self.unmap(1 - side, usize::from(body.handle.slot()), Unmap::Gently);
+        }
+        if self.hosts[side].dead {
+            return Ok(());
+        }
+        let op = self.begin(side, Sort::Get, cells(&body.range) as u8);
+        let get = Get::new(body.handle, body.range);
+        let host = &mut self.hosts[side];
+        host.gets.push((op, get, 0));
+        host.readings.push((op, body.handle));
+        Ok(())
+    }
+
+    /// The program has got a body, or cannot, and lets go of it.
+    fn body_is_read(&mut self, side: usize, op: usize, outcome: OpOutcome) {
+        let mut readings = self.hosts[side].readings.iter();
+        let Some(at) = readings.position(|(reading, _)| *reading == op) else {
+            return;
+        };
+        let (_, handle) = self.hosts[side].readings.remove(at);
+        // It is the receiver's as long as nothing has happened to the loan.
+        let ops = self.log.ops.len() as u64;
+        let loan = self.hosts[1 - side].loan_of(handle).copied();
+        let is_lent = loan.is_some_and(|loan| (0..ops).any(|op| loan == Loan::new(op)));
+        if outcome != OpOutcome::Done && is_lent && !self.log.excused {
+            self.log.fail(Violation::BodyGone(op));
+        }
+        self.release(side, handle);
+    }
+
+    /// The time of the last message with a body is over.
+    fn late_body(&mut self, side: usize) {
+        let host = &mut self.hosts[side];
+        let mut queue = host.queue.iter_mut().enumerate().rev();
+        let late = queue.find_map(|(at, out)| match out.what {
+            What::Message(op, Some(body)) => {
+                Some((at, op, body, host.ch.tx.expire(&mut out.item)?))
+            }
+            _ => None,
+        });
+        let Some((at, op, body, outcome)) = late else {
+            return;
+        };
+        host.queue[at].told = true;
+        let is_unsent = host.queue[at].item.number().is_none();
+        if is_unsent {
+            if let Some(out) = host.queue.remove(at) {
+                host.ch.tx.release(out.item);
+            }
+        }
+        self.log.ops[op].timed = true;
+        self.message_ends(side, op, body, outcome);
+    }
+
+    /// A message with a body was not delivered, or perhaps not.
+    fn message_ends(&mut self, side: usize, op: usize, body: BodyRef, outcome: Outcome) {
+        self.tell(op, of_message(outcome));
+        let keeps = self.is(Bug::ForgottenBody);
+        let Some(errno) = outcome.errno(Cause::Timeout) else {
+            return;
+        };
+        if let Some(loan) = self.hosts[side].loan_of(body.handle) {
+            loan.ends(BodyEnd::Message(errno));
+            if outcome == Outcome::NotDelivered && !keeps {
+                loan.not_sent();
+            }
+            self.unmap(side, usize::from(body.handle.slot()), Unmap::Gently);
+        }
+    }
+
+    /// Receipts of bodies, and slots that may be used again.
+    fn give_receipts(&mut self, side: usize) {
+        for slot in 0..SLOTS {
+            let host = &mut self.hosts[side];
+            let is_over = host.ch.is_over() || host.ch.peer_has_ended();
+            let mem = host.mem_of[slot];
+            let Some(loan) = &mut host.loans[slot] else {
+                continue;
+            };
+            if is_over {
+                loan.over();
+            }
+            if self.bug == Some(Bug::EarlyReceipt) {
+                loan.freed();
+            }
+            if loan.receipt().is_some() {
+                self.seen.receipts += 1;
+                if !host.mems[mem].freed {
+                    self.log.fail(Violation::Receipt);
+                }
+            }
+            if loan.is_done() {
+                host.loans[slot] = None;
+            }
+        }
+    }
+
+    fn queue(&mut self, side: usize, what: What) {
+        let len = match what {
+            What::Message(_, Some(_)) => BODY_LEN as u32,
+            _ => 0,
+        };
+        let host = &mut self.hosts[side];
+        match host.ch.tx.queue(len) {
             Ok(item) => host.queue.push_back(super::host::Out {
                 item,
                 what,
@@ -104,7 +234,11 @@ impl World<'_> {
                 told: false,
             }),
             Err(_) => {
-                if let What::Message(op) | What::Put(op, _) = what {
+                if let What::Message(_, Some(body)) = what {
+                    self.hosts[side].loans[usize::from(body.handle.slot())] = None;
+                    self.unmap(side, usize::from(body.handle.slot()), Unmap::Gently);
+                }
+                if let What::Message(op, _) | What::Put(op, _) = what {
                     self.log.told(op, OpOutcome::NotDone);
                 }
             }
@@ -121,8 +255,13 @@ impl World<'_> {
     ) -> Option<Handle> {
         let start = u64::from(first) * CELL;
         let range = Range::new(start, u64::from(n) * CELL)?;
+        let reuses = self.is(Bug::ReuseLent);
         let host = &mut self.hosts[side];
+        if host.loans[slot].is_some() && !reuses {
+            return None;
+        }
         let handle = host.exports[slot].publish(range, rights)?;
+        host.loans[slot] = None;
         host.mem_of[slot] = host.mems.len();
         host.revoke_told[slot] = false;
         host.slots.push(slot);
@@ -165,6 +304,7 @@ impl World<'_> {
     fn die(&mut self, side: usize) {
         self.log.excused = true;
         self.hosts[side].dead = true;
+        self.hosts[side].end_loans(BodyEnd::TakenBack);
         for slot in 0..SLOTS {
             let is_idle = self.hosts[side].granted.is_empty();
             if !(is_idle && self.is(Bug::DeathSparesIdle)) {
@@ -192,14 +332,16 @@ impl World<'_> {
             self.unmap(side, slot, Unmap::Now);
         }
         self.reads_excused = reads_excused;
-        self.hosts[side].lent.clear();
     }
 
-    pub(super) fn release(&mut self, side: usize, handle: Handle) {
-        self.hosts[side].to_release.push_back(handle);
+    fn release(&mut self, side: usize, handle: Handle) {
+        if self.hosts[side].held.release(handle) {
+            self.hosts[side].to_release.push_back(handle);
+        }
         if self.is(Bug::ReleaseTwice) {
             self.hosts[side].to_release.push_back(handle);
         }
+        self.after(1, Ev::Pump);
     }
 
     /// Does all that can be done now.
@@ -208,6 +350,7 @@ impl World<'_> {
             return;
         }
         self.unmap_all(side);
+        self.give_receipts(side);
         self.retire(side);
         if self.hosts[side].ending.is_some() {
             self.end_operations(side);
@@ -223,7 +366,7 @@ impl World<'_> {
         }
         if !self.hosts[side].dead {
             while let Some(handle) = self.hosts[side].to_release.pop_front() {
-                self.queue(side, What::Note(NoteKind::Release, handle));
+                self.queue(side, What::Release(handle));
             }
         }
         self.answer_asks(side, epoch);
@@ -289,6 +432,9 @@ impl World<'_> {
     fn give_back(&mut self, side: usize, slot: usize) {
         let mem = self.hosts[side].mem_of[slot];
         self.hosts[side].mems[mem].freed = true;
+        if let Some(loan) = &mut self.hosts[side].loans[slot] {
+            loan.freed();
+        }
     }
 
     fn post_invalidation(&mut self, side: usize, at: usize) {
@@ -542,6 +688,10 @@ impl World<'_> {
     }
 
     fn tell(&mut self, op: usize, outcome: OpOutcome) {
+        let side = self.log.ops[op].side;
+        if self.log.ops[op].sort == Sort::Get {
+            self.body_is_read(side, op, outcome);
+        }
         let told_before = self.is(Bug::CompletionIsDone) && self.log.ops[op].told.is_some();
         if self.log.ops[op].orphan || told_before {
             return;
@@ -573,7 +723,7 @@ impl World<'_> {
                 return;
             };
             host.ch.tx.release(out.item);
-            if let (What::Message(op) | What::Put(op, _), false) = (out.what, out.told) {
+            if let (What::Message(op, _) | What::Put(op, _), false) = (out.what, out.told) {
                 self.tell(op, OpOutcome::Done);
             }
         }
@@ -597,20 +747,15 @@ impl World<'_> {
                         self.tell(op, outcome);
                     }
                 }
-                What::Message(op) => {
-                    let op = *op;
-                    if let Some(outcome) = tx.end(&mut out.item, cause) {
-                        self.tell(
-                            op,
-                            match outcome {
-                                Outcome::Delivered => OpOutcome::Done,
-                                Outcome::NotDelivered => OpOutcome::NotDone,
-                                Outcome::Unknown => OpOutcome::Unknown,
-                            },
-                        );
+                What::Message(op, body) => {
+                    let (op, body) = (*op, *body);
+                    match (tx.end(&mut out.item, cause), body) {
+                        (Some(outcome), Some(body)) => self.message_ends(side, op, body, outcome),
+                        (Some(outcome), None) => self.tell(op, of_message(outcome)),
+                        (None, _) => {}
                     }
                 }
-                What::Note(..) => {}
+                What::Release(_) => {}
             }
         }
         self.hosts[side].queue = rest;
@@ -717,8 +862,8 @@ impl World<'_> {
         };
         let (kind, handle) = match &out.what {
             What::Put(_, put) => (NoteKind::Placed, put.handle()),
-            What::Note(kind, handle) => (*kind, *handle),
-            What::Message(_) => return None,
+            What::Release(handle) => (NoteKind::Release, *handle),
+            What::Message(..) => return None,
         };
         Some(MemoryRecord::Note(Note {
             channel: CHANNEL,
@@ -733,19 +878,27 @@ impl World<'_> {
     fn send_numbered(&mut self, side: usize, epoch: u32, at: usize) -> bool {
         let host = &mut self.hosts[side];
         let out = &mut host.queue[at];
-        if let What::Message(op) = out.what {
+        if out.item.is_expired() {
+            let total = out.item.len();
+            let body = match out.what {
+                What::Message(_, body) => body,
+                _ => None,
+            };
             return match host.ch.tx.next(&mut out.item) {
-                Next::Message(number) => {
-                    self.send_message(side, epoch, number, op);
+                Next::Skip(number) => {
+                    if let Some(loan) = body.and_then(|body| host.loan_of(body.handle)) {
+                        loan.not_sent();
+                    }
+                    self.send_skip(side, epoch, number, total);
                     true
                 }
                 _ => false,
             };
         }
-        if out.item.is_expired() {
+        if let What::Message(op, body) = out.what {
             return match host.ch.tx.next(&mut out.item) {
-                Next::Skip(number) => {
-                    self.send_skip(side, epoch, number);
+                Next::Message(number) => {
+                    self.send_message(side, epoch, number, op, body);
                     true
                 }
                 _ => false,
@@ -803,12 +956,14 @@ impl World<'_> {
         while n < self.hosts[side].gets.len() {
             let host = &mut self.hosts[side];
             let asked = host.gets.iter().filter(|g| g.1.is_requested()).count();
-            let id = (asked < 2).then_some(host.next_id);
+            // What has ended begins nothing new.
+            let is_ending = host.ending.is_some();
+            let id = (asked < 2 && !is_ending).then_some(host.next_id);
             let (op, get, _) = &mut host.gets[n];
             let op = *op;
             let handle = get.handle();
             // Once the channel closes, the peer invalidates keys without asking.
-            let reading = match self.sch.reads[side] && !host.dead {
+            let reading = match self.sch.reads[side] && !host.dead && !is_ending {
                 true => Reading::Now,
                 false => Reading::No,
             };
@@ -898,8 +1053,9 @@ impl World<'_> {
     pub(super) fn landing_closed(&mut self, side: usize, op: usize) {
         let ends = self.hosts[side].ending.is_some();
         if let Some((_, get, _)) = self.hosts[side].gets.iter_mut().find(|g| g.0 == op) {
+            // READs of it may be under way.
             if ends {
-                get.lost();
+                get.abandoned();
             } else {
                 get.invalidated();
             }

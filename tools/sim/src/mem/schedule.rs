@@ -28,6 +28,8 @@ pub enum What {
     Send,
     /// Sends a message with a body.
     Body,
+    /// The time of the last message with a body is over.
+    Late,
     /// Dies: its memory goes, its channel closes.
     Die,
 }
@@ -151,11 +153,12 @@ fn what(r: &mut Rng) -> What {
     // Mostly inside of what the peer may have published.
     let (first, cells) = (r.below(9) as u8, r.between(1, 6) as u8);
     let stale = r.below(8) == 0;
-    match r.below(16) {
+    match r.below(18) {
         0..=4 => What::Put(slot, first, cells, stale),
         5..=7 => What::Get(slot, first, cells, stale),
         8..=10 => What::Send,
-        11 => What::Body,
+        11 | 16 => What::Body,
+        17 => What::Late,
         12 | 13 => What::Unmap(slot, r.below(3) == 0),
         _ => map(r, slot),
     }

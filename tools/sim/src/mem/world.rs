@@ -5,7 +5,7 @@
 use ibmsg_proto::outcome::Cause;
 
 use super::bug::Bug;
-use super::check::{Log, Sort, Violation};
+use super::check::{Log, Violation};
 use super::fabric::{Asked, Attempt, Pkt, Qp, Wr};
 use super::host::Host;
 use super::schedule::{Kind, Schedule, CLIENT, SERVER};
@@ -279,15 +279,12 @@ impl<'s> World<'s> {
             if host.dead && host.mems.iter().any(|m| !m.freed) {
                 self.log.fail(Violation::Undead);
             }
-            let waits = !host.lent.is_empty() && !self.log.excused;
-            if waits
-                && self
-                    .log
-                    .ops
-                    .iter()
-                    .all(|op| op.sort != Sort::Message || op.told.is_some())
-            {
+            let mut loans = host.loans.iter().flatten();
+            if loans.any(|loan| loan.owes_receipt()) {
                 self.log.fail(Violation::Receipt);
+            }
+            if host.loans.iter().any(Option::is_some) && !self.log.excused {
+                self.log.fail(Violation::Leak);
             }
         }
     }

@@ -255,6 +255,7 @@ impl World<'_> {
             number,
             kind,
             prompt: sent.id % 4 == 0,
+            body: false,
             ack: end.ch.rx.announce(),
             total,
             offset,

@@ -188,6 +188,7 @@ impl World<'_> {
             number,
             kind: Kind::Publish(fields.kind),
             prompt: false,
+            body: false,
             ack: end.ch.rx.announce(),
             total: content.len() as u32,
             offset: 0,

@@ -15,13 +15,18 @@ from .table import attack, comes_in, named
 
 NOTE, ASK, KEY, RETURN, REVOKE, GET, GOT = range(14, 21)
 ALL = 1
+# The kind of a note.
+RELEASE = 1
 PIECE, PAGE = 2 << 20, 4096
 # What the program of the server publishes: `prey` of message_memory.py.
 OFFSET, SIZE = PAGE, PIECE + PAGE
 # Of the terms of the server's kernel.
 KEYS, PUSHES = 16, 4
+# In OPEN: we have memory, and take messages with a body. In MESSAGE: it has one.
+MEMORY, BODIES = 1, 8
+BODY = 2
 # What the program can be told to do.
-UNMAP, PULL, PUSH, LOOK = range(1, 5)
+UNMAP, PULL, PUSH, LOOK, LEND = range(1, 6)
 LAST = (1 << 64) - 1
 
 
@@ -59,7 +64,7 @@ class Hunter(Talk):
         self.said = self.following = 0
         self.set_up()
         self.put(live(1))
-        window = struct.pack("<3IHHBBHH2x", 64, 1 << 20, 4000, 4, 0, len(name), 1, KEYS, PUSHES)
+        window = struct.pack("<3IHHBBHH2x", 64, 1 << 20, 4000, 4, 0, len(name), MEMORY | BODIES, KEYS, PUSHES)
         self.put(record(OPEN, window + name, 1))
         self.get(ACCEPT)
         self.both, self.written, self.readable = self.hears()
@@ -97,10 +102,28 @@ class Hunter(Talk):
 
     def tell(self, *numbers: int) -> None:
         """Has the program do something."""
-        content = struct.pack(f"<{len(numbers)}Q", *numbers)
+        self.put(self.message(struct.pack(f"<{len(numbers)}Q", *numbers)))
+
+    def message(self, content: bytes, flags: int = 0, kind: int = 0) -> bytes:
         fields = struct.pack("<2IQQH6x", len(content), 0, 0, 0, 0)
-        self.put(record(MESSAGE, self.ack() + fields + content, 1, START + self.said & 0xFFFFFFFF))
+        said = START + self.said & 0xFFFFFFFF
         self.said += 1
+        return record(MESSAGE, self.ack() + fields + content, 1, said, flags, detail=kind)
+
+    def with_body(self, handle: int, offset: int = 0, length: int = 8, **how) -> bytes:
+        return self.message(struct.pack("<3Q", handle, offset, length), BODY, **how)
+
+    def note(self, kind: int, handle: int) -> bytes:
+        said = START + self.said & 0xFFFFFFFF
+        self.said += 1
+        return record(NOTE, self.ack() + struct.pack("<2Q", handle, 0), 1, said, detail=kind)
+
+    def lent(self) -> int:
+        """Has the program send a message with a body: the handle of that."""
+        self.tell(LEND)
+        handle, offset, length = self.hears()
+        assert (offset, length) == (0, PAGE), (offset, length)
+        return handle
 
     def key(self, handle: int, piece: int = 0) -> tuple[int, int]:
         """The key of a piece, and its address."""
@@ -234,16 +257,72 @@ for name, what in (
     ("GET whose address wraps", lambda party: (pull(party.both, addr=LAST, length=2),)),
     ("more GETs than agreed", lambda party: tuple(pull(party.both, number=number) for number in range(PUSHES + 1))),
     ("RETURN of a key that was not given", lambda party: (back(party.both, 1),)),
-    ("NOTE with a body that was not agreed upon",
-     lambda party: (record(NOTE, party.ack() + struct.pack("<2Q", party.both, 8), 1, START, detail=1),)),
-    ("NOTE of an unknown kind",
-     lambda party: (record(NOTE, party.ack() + struct.pack("<2Q", party.both, 8), 1, START, detail=3),)),
+    ("release of memory that is no body", lambda party: (party.note(RELEASE, party.both),)),
+    ("release of a slot that there is not", lambda party: (party.note(RELEASE, NOBODY | 0xFFFF),)),
+    ("release of a body twice", lambda party: [party.note(RELEASE, handle) for handle in [party.lent()] * 2]),
+    ("release of the next generation of a body", lambda party: (party.note(RELEASE, party.lent() + (1 << 16)),)),
+    ("a body with handle 0", lambda party: (party.with_body(0),)),
+    ("a body of generation 0", lambda party: (party.with_body(5),)),
+    ("a body without a byte", lambda party: (party.with_body(NOBODY, length=0),)),
+    ("a body whose range wraps", lambda party: (party.with_body(NOBODY, LAST, 2),)),
+    ("a body of a reply", lambda party: (party.with_body(NOBODY, kind=2),)),
+    ("a body that is not described", lambda party: (party.message(bytes(23), BODY),)),
+    ("a body that is sent twice", lambda party: (party.with_body(NOBODY), party.with_body(NOBODY))),
+    ("NOTE of an unknown kind", lambda party: (party.note(3, party.both),)),
     ("NOTE after a gap",
      lambda party: (record(NOTE, party.ack() + struct.pack("<2Q", party.both, 8), 1, START + 5 & 0xFFFFFFFF),)),
 ):
     ends(name, what)
 ends("a key asked for twice", lambda party: (ask(party.both),), before=has_key)
 ends("a key returned twice", lambda party: (back(party.both, 0), back(party.both, 0)), before=has_key)
+
+
+def with_bodies(party: Hunter) -> None:
+    """As many bodies as there may be."""
+    for number in range(64):
+        party.put(party.with_body(NOBODY + (number << 16)))
+        party.goes_on()
+
+
+ends("more bodies than there may be", lambda party: (party.with_body(NOBODY + (64 << 16)),), before=with_bodies)
+
+
+@named("on memory: a body is for GET, until it is released")
+def _() -> None:
+    with Hunter().opened() as party:
+        handle = party.lent()
+        assert party.pulled(handle, 0, PAGE) == 0
+        assert party.pulled(handle, 0, PAGE + 1) == errno.ERANGE
+        rkey, _ = party.key(handle)
+        party.put(party.note(RELEASE, handle))
+        assert struct.unpack("<Q", party.get(REVOKE))[0] == handle and rkey
+        assert party.refusal(handle) == errno.ESTALE
+        party.put(back(handle))
+        # What the program is told: it has its memory again.
+        assert party.hears() == (LEND, 0)
+        assert party.pulled(handle, 0, 8) == errno.ESTALE
+        party.goes_on()
+
+
+@named("on memory: a WRITE to a body")
+def _() -> None:
+    with Hunter().opened() as party:
+        rkey, addr = party.key(party.lent())
+        party.fails(party.conn.pair.write(b"readonly", addr, rkey))
+        party.wait_closed()
+    survives()
+
+
+@named("on memory: bodies that are never released")
+def _() -> None:
+    with Hunter().opened() as party:
+        # Three of the 64 ranges are published already.
+        for _ in range(61):
+            party.lent()
+        party.tell(LEND)
+        assert party.hears() == (LEND, errno.ENOBUFS)
+        party.goes_on()
+    survives()
 
 
 @named("on memory: a flood of requests whose answers are not taken")
