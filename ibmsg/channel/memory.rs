@@ -143,8 +143,9 @@ impl Chan {
         let Some(errno) = outcome.errno(cause) else {
             return;
         };
+        let may_have = self.proto.tx.may_have(&sent.item, outcome);
         if let (Some(body), Some(memory)) = (sent.lends(), &mut self.memory) {
-            memory.body_ends(body.handle, errno, outcome != Outcome::NotDelivered);
+            memory.body_ends(body.handle, errno, may_have);
         }
     }
 

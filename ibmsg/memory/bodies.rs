@@ -54,13 +54,14 @@ impl Memory {
         slot.loan.as_mut().filter(|_| is_it)
     }
 
-    /// A message with a body was not delivered, or perhaps not. `is_sent`: the peer may have it.
-    pub(crate) fn body_ends(&mut self, handle: Handle, why: Errno, is_sent: bool) {
+    /// A message with a body was not delivered, or perhaps not. `may_have`: the peer's kernel has it, or may get it, and may
+    /// let go of the body.
+    pub(crate) fn body_ends(&mut self, handle: Handle, why: Errno, may_have: bool) {
         let Some(loan) = self.loan_of(handle) else {
             return;
         };
         loan.ends(BodyEnd::Message(why));
-        if !is_sent {
+        if !may_have {
             loan.not_sent();
         }
         let _ = self.unmap(handle);

@@ -433,6 +433,12 @@ impl Sender {
         }
     }
 
+    /// Whether the peer's kernel has a message with this outcome, or may get it. What is queued there is `NotDelivered` when
+    /// the peer's program closes its end without having taken it; until then, that program may look at it.
+    pub fn may_have(&self, item: &Item, outcome: Outcome) -> bool {
+        outcome != Outcome::NotDelivered || self.progress(item) != Progress::Pending
+    }
+
     /// All messages before this one were taken by the peer's program.
     pub const fn taken(&self) -> Seq {
         self.taken

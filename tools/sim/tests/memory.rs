@@ -13,7 +13,7 @@ fn memory_keeps_its_promises() {
         let s = &o.seen;
         [
             s.writes, s.reads, s.late, s.refused, s.moves, s.repeated, s.torn, s.unknown, s.undone,
-            s.freed, s.receipts, s.fenced, s.replaced,
+            s.freed, s.receipts, s.early, s.untaken, s.fenced, s.replaced,
         ]
     });
 }

@@ -282,3 +282,31 @@ fn outcomes_at_the_end() {
         [Delivered, Unknown, Unknown, NotDelivered]
     );
 }
+
+/// The program may have looked at it, and the kernel may have more to say about it.
+#[test]
+fn the_peer_has_what_it_has_queued_whatever_becomes_of_it() {
+    let mut tx = sender(3, 1000);
+    let mut items: Vec<_> = (0..4).map(|_| tx.queue(0).unwrap()).collect();
+    for (n, item) in items.iter_mut().enumerate().take(3) {
+        assert_eq!(tx.next(item), Next::Message(at(n as u32)));
+    }
+    // The last word of a peer that has taken the first one, and queued the second one.
+    tx.stopped(&ack(2, 1, 3, 1000)).unwrap();
+    let mut ends = items.iter_mut().map(|item| {
+        let outcome = tx.end(item, Cause::Closed).unwrap();
+        (outcome, tx.may_have(item, outcome))
+    });
+    assert_eq!(ends.next(), Some((Outcome::Delivered, true)));
+    assert_eq!(ends.next(), Some((Outcome::NotDelivered, true)));
+    assert_eq!(ends.next(), Some((Outcome::NotDelivered, false)));
+    assert_eq!(ends.next(), Some((Outcome::NotDelivered, false)));
+    // One that is late may be on its way, unless it was never sent.
+    let mut tx = sender(1, 1000);
+    let (mut sent, mut unsent) = (tx.queue(0).unwrap(), tx.queue(0).unwrap());
+    assert_eq!(tx.next(&mut sent), Next::Message(at(0)));
+    for (item, may_have) in [(&mut sent, true), (&mut unsent, false)] {
+        let outcome = tx.expire(item).unwrap();
+        assert_eq!(tx.may_have(item, outcome), may_have);
+    }
+}

@@ -47,6 +47,8 @@ pub enum Bug {
     UnmapOnDelivery,
     /// A body whose message was never sent keeps its slot.
     ForgottenBody,
+    /// A body of a message that is queued there and that the peer's program has not taken counts as one that it never had.
+    QueuedIsUnsent,
     /// The asker does not keep to the number of keys.
     TooManyKeys,
     /// A channel leaves a connection that works while a GET or PUT is under way.
@@ -61,7 +63,7 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 26] = [
+    pub const ALL: [Bug; 27] = [
         Bug::NoServerFence,
         Bug::NoClientFence,
         Bug::FreeBeforeInvalid,
@@ -83,6 +85,7 @@ impl Bug {
         Bug::ReuseLent,
         Bug::UnmapOnDelivery,
         Bug::ForgottenBody,
+        Bug::QueuedIsUnsent,
         Bug::TooManyKeys,
         Bug::HastyRelocation,
         Bug::DeathSparesIdle,

@@ -23,7 +23,7 @@ use ibmsg_proto::Seq;
 use super::bug::Bug;
 use super::check::{Mem, Violation};
 use super::fabric::{Pkt, Qp};
-use super::schedule::{Schedule, CLIENT, SERVER, SLOTS};
+use super::schedule::{Haste, Schedule, CLIENT, SERVER, SLOTS};
 use super::world::{Ev, World};
 
 pub(super) const CHANNEL: u32 = 7;
@@ -80,6 +80,8 @@ pub struct Host {
     /// Operations that get a body.
     pub readings: Vec<(usize, Handle)>,
     pub to_release: VecDeque<Handle>,
+    /// The message that the program has seen, and takes later: its number, and its length.
+    pub untaken: Option<(Seq, u32)>,
     pub next_id: u32,
     /// CLOSED is to be sent by this connection.
     pub owes_closed: Option<u32>,
@@ -129,6 +131,7 @@ impl Host {
             held: Held::new(),
             readings: Vec::new(),
             to_release: VecDeque::new(),
+            untaken: None,
             next_id: 0,
             owes_closed: None,
             fencing: None,
@@ -449,11 +452,17 @@ impl World<'_> {
                 let len = hdr.total;
                 let arrival = host.ch.rx.message(hdr.number, len, 0, len, hdr.prompt);
                 if arrival.map_err(|e| e.as_str())? == Arrival::Queue {
-                    host.ch.rx.took(len, None);
+                    let hastes = self.sch.haste[side] != Haste::No;
+                    if hdr.body && hastes && host.untaken.is_none() && !host.dead {
+                        host.untaken = Some((hdr.number, len));
+                    } else {
+                        host.ch.rx.took(len, host.untaken.map(|(number, _)| number));
+                    }
                     self.log.delivered(hdr.tag as usize);
                     let body = content.first_chunk::<BODY_LEN>().filter(|_| hdr.body);
                     if let Some(body) = body.map(BodyRef::read) {
-                        self.body_arrives(side, &body.map_err(|e| e.as_str())?)?;
+                        let body = body.map_err(|e| e.as_str())?;
+                        self.body_arrives(side, hdr.number, &body)?;
                     }
                 }
             }

@@ -10,13 +10,15 @@ use ibmsg_proto::memory::{
 use ibmsg_proto::outcome::{Cause, Outcome};
 use ibmsg_proto::send::{Next, Progress};
 use ibmsg_proto::wire::{Ask, Got, KeyRecord, MemoryRecord, Note, NoteKind, Return, Revoke};
+use ibmsg_proto::Seq;
 
 use super::bug::Bug;
 use super::check::{Mem, Operation, Sort, Violation};
 use super::fabric::{Pkt, Qp, Region, Wr};
 use super::host::{What, CHANNEL};
-use super::schedule::{self, CELL, SLOTS};
+use super::schedule::{self, Haste, CELL, SLOTS};
 use super::world::{Ev, World};
+use crate::schedule::MS;
 
 const BOTH: Rights = Rights {
     read: true,
@@ -118,8 +120,13 @@ impl World<'_> {
         self.queue(side, What::Message(op, Some(BodyRef { handle, range })));
     }
 
-    /// A message with a body has arrived: the program gets that, and lets go of it then.
-    pub(super) fn body_arrives(&mut self, side: usize, body: &BodyRef) -> Result<(), &'static str> {
+    /// The message with a number, which has a body, has arrived: the program gets that, and lets go of it then.
+    pub(super) fn body_arrives(
+        &mut self,
+        side: usize,
+        number: Seq,
+        body: &BodyRef,
+    ) -> Result<(), &'static str> {
         let host = &mut self.hosts[side];
         host.held.arrived(body.handle).map_err(|e| e.as_str())?;
         if self.is(Bug::UnmapOnDelivery) {
@@ -128,12 +135,43 @@ impl World<'_> {
         if self.hosts[side].dead {
             return Ok(());
         }
+        if matches!(self.hosts[side].untaken, Some((untaken, _)) if untaken == number) {
+            self.lets_go_early(side, body.handle);
+            return Ok(());
+        }
         let op = self.begin(side, Sort::Get, cells(&body.range) as u8);
         let get = Get::new(body.handle, body.range);
         let host = &mut self.hosts[side];
         host.gets.push((op, get, 0));
         host.readings.push((op, body.handle));
         Ok(())
+    }
+
+    /// The program lets go of a body of which it has not taken the message, which it takes later, or never.
+    fn lets_go_early(&mut self, side: usize, handle: Handle) {
+        self.seen.early += 1;
+        self.release(side, handle);
+        let lag = 10 + self.chance(10 * MS);
+        self.after(lag, Ev::Take(side));
+        if self.sch.haste[side] == Haste::Dies {
+            // What it has let go of before is still told.
+            self.queue_releases(side);
+            self.die(side);
+        }
+    }
+
+    /// The program takes the message that it has seen before.
+    pub(super) fn take_late(&mut self, side: usize) {
+        let host = &mut self.hosts[side];
+        if let Some((_, len)) = host.untaken.take() {
+            host.ch.rx.took(len, None);
+        }
+    }
+
+    fn queue_releases(&mut self, side: usize) {
+        while let Some(handle) = self.hosts[side].to_release.pop_front() {
+            self.queue(side, What::Release(handle));
+        }
     }
 
     /// The program has got a body, or cannot, and lets go of it.
@@ -167,6 +205,7 @@ impl World<'_> {
             return;
         };
         host.queue[at].told = true;
+        let may_have = host.ch.tx.may_have(&host.queue[at].item, outcome);
         let is_unsent = host.queue[at].item.number().is_none();
         if is_unsent {
             if let Some(out) = host.queue.remove(at) {
@@ -174,11 +213,22 @@ impl World<'_> {
             }
         }
         self.log.ops[op].timed = true;
-        self.message_ends(side, op, body, outcome);
+        self.message_ends(side, (op, body), outcome, may_have);
     }
 
-    /// A message with a body was not delivered, or perhaps not.
-    fn message_ends(&mut self, side: usize, op: usize, body: BodyRef, outcome: Outcome) {
+    /// A message with a body was not delivered, or perhaps not. `may_have`: the peer may let go of the body.
+    fn message_ends(
+        &mut self,
+        side: usize,
+        (op, body): (usize, BodyRef),
+        outcome: Outcome,
+        may_have: bool,
+    ) {
+        let may_have = match self.is(Bug::QueuedIsUnsent) {
+            true => outcome != Outcome::NotDelivered,
+            false => may_have,
+        };
+        self.seen.untaken += u32::from(may_have && outcome == Outcome::NotDelivered);
         self.tell(op, of_message(outcome));
         let keeps = self.is(Bug::ForgottenBody);
         let Some(errno) = outcome.errno(Cause::Timeout) else {
@@ -186,7 +236,7 @@ impl World<'_> {
         };
         if let Some(loan) = self.hosts[side].loan_of(body.handle) {
             loan.ends(BodyEnd::Message(errno));
-            if outcome == Outcome::NotDelivered && !keeps {
+            if !may_have && !keeps {
                 loan.not_sent();
             }
             self.unmap(side, usize::from(body.handle.slot()), Unmap::Gently);
@@ -351,10 +401,11 @@ impl World<'_> {
         }
         self.unmap_all(side);
         self.give_receipts(side);
-        self.retire(side);
+        // What is only queued there was not taken if the peer has closed.
         if self.hosts[side].ending.is_some() {
             self.end_operations(side);
         }
+        self.retire(side);
         self.send_close(side);
         self.send_closed(side);
         let Some(on) = self.hosts[side].ch.conn() else {
@@ -365,9 +416,7 @@ impl World<'_> {
             return;
         }
         if !self.hosts[side].dead {
-            while let Some(handle) = self.hosts[side].to_release.pop_front() {
-                self.queue(side, What::Release(handle));
-            }
+            self.queue_releases(side);
         }
         self.answer_asks(side, epoch);
         for n in (0..self.hosts[side].returns.len()).rev() {
@@ -749,9 +798,13 @@ impl World<'_> {
                 }
                 What::Message(op, body) => {
                     let (op, body) = (*op, *body);
-                    match (tx.end(&mut out.item, cause), body) {
-                        (Some(outcome), Some(body)) => self.message_ends(side, op, body, outcome),
-                        (Some(outcome), None) => self.tell(op, of_message(outcome)),
+                    let outcome = tx.end(&mut out.item, cause);
+                    let may_have = outcome.map(|outcome| tx.may_have(&out.item, outcome));
+                    match (outcome.zip(may_have), body) {
+                        (Some((outcome, may_have)), Some(body)) => {
+                            self.message_ends(side, (op, body), outcome, may_have);
+                        }
+                        (Some((outcome, _)), None) => self.tell(op, of_message(outcome)),
                         (None, _) => {}
                     }
                 }

@@ -34,6 +34,17 @@ pub enum What {
     Die,
 }
 
+/// A program that lets go of a body before it has taken the message: it has seen its content, and takes it later.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Haste {
+    /// It does not.
+    No,
+    /// It does so.
+    Releases,
+    /// It dies then, and never takes the message.
+    Dies,
+}
+
 /// A program's step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Action {
@@ -86,6 +97,8 @@ pub struct Schedule {
     pub reads: [bool; 2],
     /// Keys of each side that the peer may have.
     pub keys: u16,
+    /// Programs that let go of bodies early.
+    pub haste: [Haste; 2],
     /// What programs do.
     pub ops: Vec<Action>,
     /// The faults.
@@ -106,6 +119,7 @@ impl Schedule {
             drain: [200, 200, 5 * MS][r.below(3) as usize],
             reads: [[true; 2], [false; 2], [true, false], [false, true]][r.below(4) as usize],
             keys: [1, 2, 4][r.below(3) as usize],
+            haste: [Haste::No; 2],
             ops: Vec::new(),
             faults: Vec::new(),
         };
@@ -139,6 +153,13 @@ impl Schedule {
             s.faults.push(Fault { at, kind });
         }
         s.faults.sort_by_key(|fault| fault.at);
+        for haste in &mut s.haste {
+            *haste = match r.below(8) {
+                0..=4 => Haste::No,
+                5 | 6 => Haste::Releases,
+                _ => Haste::Dies,
+            };
+        }
         s
     }
 }

@@ -35,6 +35,8 @@ pub enum Ev {
     Answer(usize, u32, Asked),
     /// The buffer of a GET is mapped for this attempt.
     Mapped(usize, u32, usize),
+    /// The program of a side takes the message that it has seen.
+    Take(usize),
     /// The client tries to connect a path.
     Connect(usize),
     /// An attempt is complete.
@@ -70,6 +72,10 @@ pub struct Seen {
     pub freed: u32,
     /// Receipts of bodies.
     pub receipts: u32,
+    /// Bodies that were released before their message was taken.
+    pub early: u32,
+    /// Bodies of messages that were queued there and never taken.
+    pub untaken: u32,
     /// Entries of RESUME that waited for the fence.
     pub fenced: u32,
     /// Keys that were returned to make room.
@@ -219,6 +225,7 @@ impl<'s> World<'s> {
                     self.landing_mapped(side, op);
                 }
             }
+            Ev::Take(side) => self.take_late(side),
             Ev::Connect(path) => self.connect(path),
             Ev::Accepted(epoch) => self.accepted(epoch),
             Ev::Pump => {}

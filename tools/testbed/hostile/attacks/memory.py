@@ -304,6 +304,29 @@ def _() -> None:
         party.goes_on()
 
 
+@named("on memory: a body is released after the end of its message, which was queued and not taken")
+def _() -> None:
+    with Hunter().opened() as party:
+        handle = party.lent()
+        # As an honest kernel does whose program has seen the message, and closes its end: RELEASE waits for a credit.
+        seen = state(party.following, party.following - 1, 64 + party.following, 1 << 20)
+        party.put(record(CLOSE, seen + bytes(8), 1))
+        party.put(party.note(RELEASE, handle))
+        party.put(record(CLOSE, seen + bytes(8), 1, START + party.said & 0xFFFFFFFF, 1))
+        party.get(CLOSED)
+    survives()
+
+
+@named("on memory: a body is released twice after the end of its message")
+def _() -> None:
+    with Hunter().opened() as party:
+        handle = party.lent()
+        party.put(record(CLOSE, state(party.following, party.following - 1, 64 + party.following, 1 << 20) + bytes(8), 1))
+        party.put(party.note(RELEASE, handle), party.note(RELEASE, handle))
+        party.wait_closed()
+    survives()
+
+
 @named("on memory: a WRITE to a body")
 def _() -> None:
     with Hunter().opened() as party:
