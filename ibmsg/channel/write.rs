@@ -82,7 +82,9 @@ impl Chan {
             true => matches!(caller, Caller::Reader),
             false => header.flags & F_RECEIPT != 0 || deadline.is_some(),
         };
-        if may_tell && self.has_many_notices() {
+        // The program is told of each body, whatever it asks for.
+        let owes = may_tell || header.flags & F_BODY != 0;
+        if owes && self.has_many_notices() {
             return Err(EAGAIN);
         }
         let item = self
