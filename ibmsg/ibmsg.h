@@ -318,7 +318,7 @@ struct ibmsg_map {
 
 /*
  * On a channel: takes a handle back.  Returns when the memory cannot be reached any more; operations of the other program
- * that are under way end first.
+ * that are under way end first.  It also waits for memory that is being taken back already.  ESTALE: it is out of reach.
  */
 struct ibmsg_unmap {
 	__u32 size;

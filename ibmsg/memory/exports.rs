@@ -67,6 +67,11 @@ impl Slot {
         self.pages.is_none() && self.loan.is_none()
     }
 
+    /// Whether there is something to take back: pages, or a body whose receipt the program does not have.
+    fn is_to_take_back(&self) -> bool {
+        self.pages.is_some() || self.loan.as_ref().is_some_and(Loan::owes_receipt)
+    }
+
     /// Whether REVOKE is to be sent.
     pub(super) fn is_to_tell(&self) -> bool {
         !self.is_told && self.export.is_revoked() && self.export.unmapping() == Unmapping::Tell
@@ -90,6 +95,17 @@ impl Memory {
         rights: Rights,
         (pages, counted): (Arc<UserPages>, Option<Published>),
     ) -> Result<Handle> {
+        let (slot, handle) = self.publish_range(range, rights)?;
+        (slot.pages, slot.counted) = (Some(pages), counted);
+        Ok(handle)
+    }
+
+    /// The same, but for the pages.
+    pub(super) fn publish_range(
+        &mut self,
+        range: Range,
+        rights: Rights,
+    ) -> Result<(&mut Slot, Handle)> {
         let free = self.exports.iter().position(Slot::is_free);
         let at = match free {
             Some(at) => at,
@@ -118,18 +134,22 @@ impl Memory {
         let handle = slot.export.publish_as(range, rights, number);
         let handle = handle.ok_or(ENOBUFS)?;
         slot.range = Some(range);
-        (slot.pages, slot.counted) = (Some(pages), counted);
         (slot.is_told, slot.patience) = (false, Patience::new());
-        Ok(handle)
+        Ok((slot, handle))
     }
 
-    /// The owner of a handle takes it back: as [`Memory::unmap`].
+    /// The owner of a handle takes it back. The handle may be revoked already, by another task, the release or the end of a
+    /// body, or the end of the channel; the peer may still reach the pages then, and the owner waits for them.
     ///
     /// # Errors
     ///
-    /// [`ESTALE`]: the handle is not valid.
+    /// [`ESTALE`]: no memory has this handle any more.
     pub(crate) fn take_back(&mut self, handle: Handle) -> Result {
-        self.unmap(handle)?;
+        let slot = self.slot_of(handle);
+        let is_its = |slot: &&mut Slot| slot.export.handle() == handle && slot.is_to_take_back();
+        let slot = slot.filter(is_its).ok_or(ESTALE)?;
+        slot.export.revoke(Unmap::Gently);
+        self.refuse_askers(handle);
         self.body_is_taken_back(handle);
         Ok(())
     }

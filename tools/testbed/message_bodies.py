@@ -255,6 +255,70 @@ def strict_lender(session: str, name: str) -> None:
     print("done", flush=True)
 
 
+def deaf_lender(session: str, name: str) -> None:
+    """Reads no receipts: the kernel keeps as many as messages, and then takes no more bodies."""
+    sends = 8
+    fd, areas, is_full = messages.connect(name, session=session, options=messages.opts(send_msgs=sends)), [], False
+    while not is_full:
+        tag = len(areas) + 1
+        assert tag <= 4 * MOST, "there is no end of receipts that are not read"
+        areas.append(mmap.mmap(-1, PAGE))
+        areas[-1][:] = pattern(tag, PAGE)
+        handle, end = map_memory(fd, at(areas[-1]), PAGE, flags=MEM_BODY), time.monotonic() + 3
+        while True:
+            try:
+                messages.write(fd, PLACE.pack(handle, 0, PAGE), flags=F_BODY | F_NOWAIT, tag=tag)
+                break
+            except BlockingIOError:
+                # The queue may be full, too, but not for long.
+                is_full = time.monotonic() > end
+                if is_full:
+                    break
+                time.sleep(0.02)
+    unmap(fd, handle)
+    count = len(areas) - 1
+    print(f"number={count}", flush=True)
+    assert sends <= count <= sends + MOST, count
+    assert not messages.poll(fd) & messages.select.POLLOUT
+    # Other messages owe nothing.
+    messages.write(fd, LAST)
+    assert sorted(receipt(fd) for _ in range(count)) == [(tag, 0, F_BODY) for tag in range(1, count + 1)]
+    areas[0][:] = pattern(count + 1, PAGE)
+    lend(fd, areas[0], 0, PAGE, tag=count + 1)
+    messages.write(fd, LAST)
+    assert receipt(fd) == (count + 1, 0, F_BODY)
+    until(lambda: pinned() == 0)
+    messages.write(fd)
+    assert messages.wait_one(fd).event == messages.CLOSED
+
+
+def closer(name: str) -> None:
+    """Gets a body, and closes its end; what it has written before must wait for the other program."""
+    fd = accepted(name)
+    handle, offset, length = place_of(messages.wait_one(fd))
+    assert get(fd, handle, offset, length) == pattern(1, length)
+    for _ in range(6):
+        messages.write(fd, b"more")
+    fcntl.ioctl(fd, messages.SHUTDOWN)
+    assert messages.wait_one(fd).event == messages.CLOSED
+    print("done", flush=True)
+
+
+def late_unmapper(session: str, name: str) -> None:
+    """Takes a body back that is out of reach already, as the other program takes no more, but has not been released."""
+    fd, memory = messages.connect(name, session=session, options=messages.opts(recv_msgs=4)), mmap.mmap(-1, PAGE)
+    memory[:] = pattern(1, PAGE)
+    handle = lend(fd, memory, 0, PAGE, tag=1)
+    until(lambda: messages.info(fd)["state"] == 3 and pinned() == 0)
+    unmap(fd, handle)
+    assert receipt(fd) == (1, errno.ESTALE, F_BODY)
+    with messages.fails(errno.ESTALE):
+        unmap(fd, handle)
+    assert [messages.wait_one(fd).body for _ in range(6)] == [b"more"] * 6
+    assert messages.wait_one(fd).event == messages.CLOSED
+    print("done", flush=True)
+
+
 def keeper(name: str) -> None:
     """Takes messages with bodies, and gets those for as long as it can; lets go of nothing."""
     fd, places, count = accepted(name), [], 0

@@ -64,6 +64,21 @@ def test_what_is_refused_and_how_bodies_end(pair, session):
 
 
 @pytest.mark.fast
+def test_a_program_that_reads_no_receipts_sends_no_more_bodies(pair, session):
+    server = start(pair.server, "borrower", "kv")
+    bound(pair.server)
+    text = finish(start(pair.client, "deaf_lender", "demo", "kv"), server)
+    assert number("heard", text) == number("number", text) + 1
+
+
+@pytest.mark.fast
+def test_a_body_is_taken_back_after_the_other_program_has_closed(pair, session):
+    server = start(pair.server, "closer", "kv")
+    bound(pair.server)
+    assert finish(start(pair.client, "late_unmapper", "demo", "kv"), server).count("done") == 2
+
+
+@pytest.mark.fast
 @pytest.mark.parametrize("how", ("kill", "exec", "close", "shutdown"))
 def test_the_sender_ends_while_its_bodies_are_got(pair, session, how):
     server = start(pair.server, "keeper", "kv")
