@@ -341,6 +341,15 @@ impl Memory {
         Ok(KBox::new(this, flags)?)
     }
 
+    /// The channel, and the terms of its peer, which were not known when the place was made. It was not used before.
+    pub(crate) fn agreed(&mut self, channel: u32, peer: MemoryTerms) {
+        self.channel = channel;
+        // CAST: A small number.
+        self.keys = Keys::new(peer.keys().min(KEYS as u16));
+        self.peer_knows_reads = peer.reads();
+        self.most_gets = usize::from(peer.pushes()).min(MAX_GETS);
+    }
+
     /// The connection that something of the channel belongs to.
     pub(crate) fn on(&self) -> Option<Conn> {
         self.on

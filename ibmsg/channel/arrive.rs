@@ -116,7 +116,11 @@ impl Chan {
             return self.asked(kind, message, now);
         }
         if header.body {
-            self.takes_bodies()?;
+            match self.takes_bodies() {
+                // It is this channel that waits, not the connection.
+                Err(Fault::NoMemory) => return self.has_no_memory(header, now),
+                result => result?,
+            }
         }
         let incoming = incoming.filter(|incoming| self.inbox.reserve(&incoming.body).is_ok());
         let Some(mut incoming) = incoming else {
@@ -232,6 +236,7 @@ impl Chan {
         let opens = self.proto.accepted(conn, accept.moves, &accept.window)?;
         if self.proto.takes_from(conn) && is_new {
             self.peer = Some(accept.window);
+            self.memory_is_agreed();
         }
         if opens {
             self.happens(What::Opened, history::Cause::None);

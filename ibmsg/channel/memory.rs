@@ -178,18 +178,36 @@ impl Chan {
         self.end.filter(|_| !self.memory.as_ref().is_some_and(owes))
     }
 
-    /// Makes room for the peer's bodies, one of which has arrived.
-    pub(super) fn takes_bodies(&mut self) -> Result<(), Fault> {
+    /// The peer's terms, if it may send messages with a body.
+    fn terms_of_bodies(&self) -> Option<MemoryTerms> {
         let ours = self.proto.rx.window().memory();
-        let terms = self
-            .memory_terms()
-            .filter(|_| ours.is_some_and(|ours| ours.bodies()));
-        let terms = terms.ok_or(Fault::Protocol("messages with a body were not agreed upon"))?;
-        if self.memory.is_none() {
-            let flags = GFP_ATOMIC | __GFP_NOWARN;
-            self.memory = Some(Memory::new(self.proto.id(), terms, flags)?);
+        self.memory_terms()
+            .filter(|_| ours.is_some_and(|ours| ours.bodies()))
+    }
+
+    /// The same, if the place for bodies is still missing: it is made before the channel is open.
+    pub(crate) fn lacks_place_of_bodies(&self) -> Option<MemoryTerms> {
+        self.terms_of_bodies().filter(|_| self.memory.is_none())
+    }
+
+    /// The peer's terms are known now, on which the place for memory depends.
+    pub(super) fn memory_is_agreed(&mut self) {
+        let (id, terms) = (self.proto.id(), self.memory_terms());
+        if let (Some(memory), Some(terms)) = (&mut self.memory, terms) {
+            memory.agreed(id, terms);
         }
-        Ok(())
+    }
+
+    /// Checks that a body, which has arrived, can be taken.
+    pub(super) fn takes_bodies(&self) -> Result<(), Fault> {
+        if self.terms_of_bodies().is_none() {
+            return Err(Fault::Protocol("messages with a body were not agreed upon"));
+        }
+        // What arrives after the end of this side is dropped.
+        match self.memory.is_some() || self.is_shut {
+            true => Ok(()),
+            false => Err(Fault::NoMemory),
+        }
     }
 
     /// A message with a body is queued for the program.

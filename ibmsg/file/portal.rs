@@ -103,8 +103,10 @@ impl PortalFile {
             return Err(EINVAL);
         }
         let (from, channel, wake) = self.portal.find(offer).ok_or(ENOENT)?;
-        // What may fail comes first: the slots for requests, and the file, for a channel that is not its own yet.
+        // What may fail comes first: the slots for requests, the place for bodies, and the file, for a channel that is not
+        // its own yet.
         let slots = Calls::slots(self.portal.terms.window.calls())?;
+        from.prepare_bodies(channel)?;
         let object = ChannelFile::offered(from, channel, wake)?;
         let file = NewFile::new(c"[ibmsg-channel]", object.clone(), flags & NONBLOCK != 0)?;
         // Of two tasks that accept, one gets it.

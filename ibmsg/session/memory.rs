@@ -111,6 +111,40 @@ impl Side {
         Ok(())
     }
 
+    /// Makes the place for the memory of a channel that is to be accepted, if its program takes messages with a body: the
+    /// first one may arrive where the kernel has no memory.
+    ///
+    /// # Context
+    ///
+    /// *may sleep*
+    ///
+    /// # Errors
+    ///
+    /// [`ENOMEM`]
+    pub(crate) fn prepare_bodies(&self, id: u32) -> Result {
+        let missing = self.with(id, |chan| chan.lacks_place_of_bodies());
+        if let Some(terms) = missing.flatten() {
+            let mut place = Some(Memory::new(id, terms, GFP_KERNEL_ACCOUNT)?);
+            let _ = self.with(id, |chan| chan.add_memory(&mut place));
+        }
+        Ok(())
+    }
+
+    /// The same for a channel that is to be opened: its number, and the peer's terms, follow.
+    ///
+    /// # Context
+    ///
+    /// *may sleep*
+    ///
+    /// # Errors
+    ///
+    /// [`ENOMEM`]
+    pub(super) fn place_for_bodies(&self, terms: &Terms) -> Result<Option<KBox<Memory>>> {
+        let ours = self.memory_terms().filter(|_| terms.wants.bodies);
+        ours.map(|ours| Memory::new(0, ours, GFP_KERNEL_ACCOUNT))
+            .transpose()
+    }
+
     fn with_memory<R>(&self, id: u32, f: impl FnOnce(&mut Memory) -> Result<R>) -> Result<R> {
         let result = self.change(id, |chan| {
             chan.may_have_memory()?;

@@ -114,6 +114,7 @@ impl Side {
         let seat = Seat::new(GFP_KERNEL_ACCOUNT)?;
         let place = KVec::with_capacity(MAX_DATA, GFP_KERNEL_ACCOUNT)?;
         let slots = Calls::slots(terms.window.calls())?;
+        let bodies = self.place_for_bodies(&terms)?;
         let garbage;
         let mut state = self.0.state.lock();
         if state.is_over || state.is_closing {
@@ -136,6 +137,7 @@ impl Side {
         let mut chan = Chan::new(proto, portal, terms, wake.clone(), Some(charge));
         chan.open(data, place, tells, conn.is_some());
         chan.serve_calls(slots);
+        chan.memory = bodies;
         Self::insert(&mut state, seat, chan);
         state.last = id;
         self.done(&mut state, id);

@@ -1118,6 +1118,11 @@ mod suite {
     }
 
     #[test]
+    fn a_body_without_memory_stalls_no_connection() -> Result {
+        super::bodies::dropped(&Queue::new(Options::unbound(), fmt!("ibmsg-test"))?)
+    }
+
+    #[test]
     fn what_is_wrong_of_bodies_is_refused() -> Result {
         super::bodies::refused(&Queue::new(Options::unbound(), fmt!("ibmsg-test"))?)
     }

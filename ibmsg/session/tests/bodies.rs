@@ -31,6 +31,13 @@ type Portal = Arc<crate::portal::Portal<Side>>;
 
 /// A world with a channel, whose server's program takes bodies, or does not.
 fn world(queue: &Arc<Queue>, takes_bodies: bool) -> Result<(World, Portal)> {
+    let (world, portal) = without_place(queue, takes_bodies)?;
+    world.sides[1].prepare_bodies(1)?;
+    Ok((world, portal))
+}
+
+/// The same without a place for them.
+fn without_place(queue: &Arc<Queue>, takes_bodies: bool) -> Result<(World, Portal)> {
     let mut world = World::new(0, queue)?;
     let (name, uid) = (Name::new(b"kv")?, 0);
     let charge = world.sides[0].0.limits.charge_portal(uid, 0)?;
@@ -154,6 +161,20 @@ pub(super) fn taken(queue: &Arc<Queue>) -> Result {
     ensure!(releases(&world) == 1 && world.sides[1].holds(1, handle(2)?));
     // The place of one that was let go of is free.
     ensure!(arrives(&world, 3, &body(1)?)?);
+    end(world, &portal)
+}
+
+/// A channel that has no memory for a body waits for it; its connection does not.
+pub(super) fn dropped(queue: &Arc<Queue>) -> Result {
+    let (world, portal) = without_place(queue, true)?;
+    ensure!(arrives(&world, 0, &body(0)?)?);
+    ensure!(!world.sides[1].holds(1, handle(0)?));
+    world.sides[1].prepare_bodies(1)?;
+    // The client is to send it again, as when there is memory for messages.
+    let asked = world.sides[1].change(1, |chan| chan.proto.rx.ask_again());
+    ensure!(asked.is_some());
+    ensure!(arrives(&world, 0, &body(0)?)?);
+    ensure!(world.sides[1].holds(1, handle(0)?));
     end(world, &portal)
 }
 
