@@ -339,7 +339,8 @@ struct ibmsg_unmap {
  * A RECEIPT with IBMSG_F_BODY follows once the memory cannot be reached any more, so that it may be changed and unmapped.
  * status is 0 if the other program has let go of it; ECANCELED, ETIMEDOUT, ECONNABORTED: the message was not delivered, or
  * perhaps not, as in its own receipt; ESTALE: IBMSG_IOC_UNMAP, IBMSG_IOC_SHUTDOWN, or the program that has published it has
- * ended; ECONNRESET: the channel has ended before the other program has let go.
+ * ended; ECONNRESET: the channel has ended, or the operator has closed it, before the other program has let go.  A program
+ * that does not read its receipts cannot send more bodies: EAGAIN, or write waits.
  */
 struct ibmsg_body {
 	__u64 handle;
@@ -389,7 +390,7 @@ struct ibmsg_info {
 	__u32 recv_queued;	/* messages of the other program that wait for this one */
 	__u32 send_queued;	/* messages of this program that the other side has not acknowledged */
 	__u32 moves;		/* how often the channel has lost its connection and has got another one */
-	__u64 sent_msgs;	/* messages that were sent, each once */
+	__u64 sent_msgs;	/* messages that were sent, each once; IBMSG_IOC_PUT and IBMSG_IOC_RELEASE count as such */
 	__u64 sent_bytes;	/* their content */
 	__u64 queued_msgs;	/* those of them that were queued for the other program */
 	__u64 taken_msgs;	/* those that it has taken, as far as is known */

@@ -6,6 +6,7 @@ use core::mem::MaybeUninit;
 use ibmsg_proto::{
     channel::Conn,
     memory::{
+        BodyEnd,
         BodyError,
         BodyRef,
         Handle,
@@ -432,7 +433,12 @@ impl Chan {
             return (None, None);
         };
         if self.is_shut || is_over {
-            memory.bodies_end(is_over);
+            // What the operator has closed, the program has not taken back.
+            let why = match self.own_reason {
+                0 => BodyEnd::TakenBack,
+                _ => BodyEnd::Closed,
+            };
+            memory.bodies_end(is_over, why);
         }
         let advanced = memory.advance(conn, is_ending, is_over, now);
         let on = memory.on();

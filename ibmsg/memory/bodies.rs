@@ -65,6 +65,8 @@ impl Memory {
             loan.not_sent();
         }
         let _ = self.unmap(handle);
+        // Nothing else may happen on the channel by which that would be looked at.
+        self.due = Some(0);
     }
 
     /// SKIP takes the place of a message with a body.
@@ -94,8 +96,8 @@ impl Memory {
         Ok(())
     }
 
-    /// All bodies end, as this end is closed, or if `is_over`, as nothing of the peer follows.
-    pub(crate) fn bodies_end(&mut self, is_over: bool) {
+    /// All bodies end: this end was closed for the reason `why`, or if `is_over`, nothing of the peer follows.
+    pub(crate) fn bodies_end(&mut self, is_over: bool, why: BodyEnd) {
         if self.lent == 0 {
             return;
         }
@@ -106,7 +108,7 @@ impl Memory {
         {
             match is_over {
                 true => loan.over(),
-                false => loan.ends(BodyEnd::TakenBack),
+                false => loan.ends(why),
             }
         }
     }

@@ -7,6 +7,7 @@
 use super::*;
 use ibmsg_proto::{
     memory::{
+        BodyEnd,
         BodyError,
         BodyRef,
         Handle,
@@ -87,6 +88,22 @@ fn handle(number: u64) -> Result<Handle> {
     Handle::from_wire((number + 1) << 16).ok_or(EINVAL)
 }
 
+/// Memory that is the body of a message, but for its pages.
+fn lent(memory: &mut Memory) -> Result<Handle> {
+    let range = Range::new(0, 8).ok_or(EINVAL)?;
+    let (_, handle) = memory.publish_range(range, Rights::default())?;
+    memory.lend(&BodyRef { handle, range }, 7);
+    Ok(handle)
+}
+
+/// What the program is told of such a body, once its memory is free.
+fn told(memory: &mut Memory, handle: Handle) -> Result<BodyEnd> {
+    let slot = memory.slot_of(handle).ok_or(ENOENT)?;
+    slot.loan.as_mut().ok_or(ENOENT)?.freed();
+    let receipt = memory.next_receipt().ok_or(ENOENT)?;
+    Ok(receipt.end)
+}
+
 fn arrives(memory: &mut Memory, record: MemoryRecord) -> Result<(), Refused> {
     memory.arrived(ON, &record, &Full(0), 0)
 }
@@ -161,10 +178,62 @@ mod cases {
         memory.lend(&body, 7);
         memory.body_ends(body.handle, ibtrs_proto::Errno::ECANCELED, false);
         memory.body_is_skipped(body.handle);
-        memory.bodies_end(true);
+        memory.bodies_end(true, BodyEnd::TakenBack);
         assert!(memory.next_receipt().is_none() && !memory.owes_receipts());
         let released = memory.body_is_released(body.handle);
         assert_eq!(released, Err(BodyError::Unknown));
+        Ok(())
+    }
+
+    #[test]
+    fn a_body_that_the_peer_has_may_be_released_after_its_message_has_ended() -> Result {
+        let mut memory = memory()?;
+        let (queued, unsent) = (lent(&mut memory)?, lent(&mut memory)?);
+        memory.body_ends(queued, ibtrs_proto::Errno::ECANCELED, true);
+        // Nothing else may happen by which it would be looked at.
+        assert_eq!(memory.due(), Some(0));
+        memory.body_ends(unsent, ibtrs_proto::Errno::ECANCELED, false);
+        assert_eq!(memory.body_is_released(queued), Ok(()));
+        for handle in [queued, unsent] {
+            assert_eq!(memory.body_is_released(handle), Err(BodyError::Unknown));
+        }
+        // The first reason counts.
+        assert_eq!(
+            told(&mut memory, queued)?,
+            BodyEnd::Message(ibtrs_proto::Errno::ECANCELED)
+        );
+        Ok(())
+    }
+
+    #[test]
+    fn a_body_is_taken_back_until_its_owner_has_the_receipt() -> Result {
+        let mut memory = memory()?;
+        let handle = lent(&mut memory)?;
+        // It is revoked then, and perhaps still in reach.
+        assert_eq!(memory.body_is_released(handle), Ok(()));
+        assert_eq!(memory.take_back(handle), Ok(()));
+        assert_eq!(memory.take_back(handle), Ok(()));
+        assert_eq!(told(&mut memory, handle)?, BodyEnd::Released);
+        assert_eq!(memory.take_back(handle), Err(ESTALE));
+        Ok(())
+    }
+
+    #[test]
+    fn what_is_closed_in_the_place_of_the_program_was_not_taken_back() -> Result {
+        let mut memory = memory()?;
+        let handle = lent(&mut memory)?;
+        memory.bodies_end(false, BodyEnd::Closed);
+        assert_eq!(told(&mut memory, handle)?, BodyEnd::Closed);
+        Ok(())
+    }
+
+    #[test]
+    fn a_place_that_was_made_before_the_peer_was_known() -> Result {
+        let mut memory = memory()?;
+        let peer = MemoryTerms::new(1, 2).ok_or(EINVAL)?;
+        memory.agreed(CHANNEL + 1, peer);
+        assert_eq!((memory.channel, memory.most_gets), (CHANNEL + 1, 2));
+        assert!(!memory.peer_knows_reads);
         Ok(())
     }
 
