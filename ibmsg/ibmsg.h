@@ -328,7 +328,7 @@ struct ibmsg_unmap {
 
 /*
  * With IBMSG_F_BODY, the content of a message begins with this: the body of the message stays in the memory of the program
- * that sends it, and the other program gets what it wants of it, by IBMSG_IOC_GET, until it lets go of the body, by
+ * that sends it, and the other program gets what it wants of it, by IBMSG_IOC_GET, until it releases the body, by
  * IBMSG_IOC_RELEASE.
  *
  * The program that sends it publishes the body with IBMSG_MEM_BODY, as that of one message; EOPNOTSUPP: the other program
@@ -337,10 +337,10 @@ struct ibmsg_unmap {
  * are not the same.
  *
  * A RECEIPT with IBMSG_F_BODY follows once the memory cannot be reached any more, so that it may be changed and unmapped.
- * status is 0 if the other program has let go of it; ECANCELED, ETIMEDOUT, ECONNABORTED: the message was not delivered, or
+ * status is 0 if the other program has released it; ECANCELED, ETIMEDOUT, ECONNABORTED: the message was not delivered, or
  * perhaps not, as in its own receipt; ESTALE: IBMSG_IOC_UNMAP, IBMSG_IOC_SHUTDOWN, or the program that has published it has
- * ended; ECONNRESET: the channel has ended, or the operator has closed it, before the other program has let go.  A program
- * that does not read its receipts cannot send more bodies: EAGAIN, or write waits.
+ * ended; ECONNRESET: the channel has ended, or the operator has closed it, before the other program has released the
+ * body.  A program that does not read its receipts cannot send more bodies: EAGAIN, or write waits.
  */
 struct ibmsg_body {
 	__u64 handle;

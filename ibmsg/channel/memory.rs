@@ -227,12 +227,12 @@ impl Chan {
         memory.is_some_and(|memory| memory.holds(handle))
     }
 
-    /// The program lets go of a body: queues RELEASE in a place that was reserved.
+    /// The program releases a body: queues RELEASE in a place that was reserved.
     ///
     /// # Errors
     ///
     /// [`ESTALE`]: it does not have that; [`EPIPE`] if nothing can be written any more.
-    pub(crate) fn let_go(
+    pub(crate) fn release_body(
         &mut self,
         reserved: Reserved,
         handle: Handle,
@@ -245,12 +245,12 @@ impl Chan {
         self.commit(reserved, Body::new(), place)?;
         self.out.add_release(handle);
         if let Some(memory) = &mut self.memory {
-            memory.let_go(handle);
+            memory.release_body(handle);
         }
         Ok(())
     }
 
-    /// Adds the note that a body was let go of, whose turn it is. None if the frame has no room.
+    /// Adds the note that a body was released, whose turn it is. None if the frame has no room.
     pub(super) fn put_release(
         &mut self,
         (at, handle): (usize, Handle),
@@ -389,7 +389,7 @@ impl Chan {
         }
     }
 
-    /// NOTE has arrived: what the peer has put is in place, or it has let go of a body.
+    /// NOTE has arrived: what the peer has put is in place, or it has released a body.
     fn note(&mut self, note: &Note) -> Result<(), Fault> {
         self.proto.check_open()?;
         let is_new = self.proto.rx.note(note.number)? == Arrival::Skipped;

@@ -67,7 +67,7 @@ pub(crate) struct Sent {
     pub(crate) body: Body,
     /// A PUT, of which this is the note.
     pub(crate) put: Option<KBox<PutOp>>,
-    /// A body of the peer, of which this is the note that it was let go of.
+    /// A body of the peer, of which this is the note that it was released.
     pub(crate) release: Option<Handle>,
     /// The next message that is not needed any more, and the first one of another channel.
     pub(crate) next: Option<KBox<Sent>>,
@@ -180,7 +180,7 @@ impl Out {
         }
     }
 
-    /// Makes the last message, which was just queued, the note that a body was let go of.
+    /// Makes the last message, which was just queued, the note that a body was released.
     pub(crate) fn add_release(&mut self, handle: Handle) {
         if let Some(sent) = self.last_mut() {
             sent.release = Some(handle);

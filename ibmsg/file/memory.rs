@@ -219,7 +219,7 @@ impl ChannelFile {
         waited.map(|()| 0)
     }
 
-    /// Lets go of the body of a message.
+    /// Releases the body of a message.
     pub(super) fn release(&self, address: usize, may_wait: bool) -> Result<usize> {
         let arg = Arg::<RELEASE_LEN>::read(address)?;
         let mut fields = arg.fields();
@@ -234,7 +234,7 @@ impl ChannelFile {
         let may_wait = may_wait && flags == 0;
         // It has no outcome and no time: the other program waits for it.
         let reserved = self.reserve(&header, may_wait, || Caller::Nobody)?;
-        let released = its.side.let_go(its.channel, reserved, handle, place);
+        let released = its.side.release_body(its.channel, reserved, handle, place);
         released.map(|()| 0)
     }
 

@@ -55,7 +55,7 @@ impl Memory {
     }
 
     /// A message with a body was not delivered, or perhaps not. `may_have`: the peer's kernel has it, or may get it, and may
-    /// let go of the body.
+    /// release the body.
     pub(crate) fn body_ends(&mut self, handle: Handle, why: Errno, may_have: bool) {
         let Some(loan) = self.loan_of(handle) else {
             return;
@@ -83,7 +83,7 @@ impl Memory {
         }
     }
 
-    /// The peer has let go of a body.
+    /// The peer has released a body.
     ///
     /// # Errors
     ///
@@ -157,8 +157,8 @@ impl Memory {
         self.held.holds(handle)
     }
 
-    /// The program lets go of a body of the peer.
-    pub(crate) fn let_go(&mut self, handle: Handle) {
+    /// The program releases a body of the peer.
+    pub(crate) fn release_body(&mut self, handle: Handle) {
         let _ = self.held.release(handle);
     }
 }

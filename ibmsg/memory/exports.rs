@@ -62,7 +62,7 @@ pub(super) struct Slot {
 }
 
 impl Slot {
-    /// Whether something else can be published here. The peer names what it lets go of by the handle.
+    /// Whether something else can be published here. The peer names what it releases by the handle.
     fn is_free(&self) -> bool {
         self.pages.is_none() && self.loan.is_none()
     }

@@ -198,19 +198,19 @@ impl Side {
         holds.unwrap_or(false)
     }
 
-    /// The program lets go of a body, in a place that was reserved.
+    /// The program releases a body, in a place that was reserved.
     ///
     /// # Errors
     ///
-    /// As [`Chan::let_go`].
-    pub(crate) fn let_go(
+    /// As [`Chan::release_body`].
+    pub(crate) fn release_body(
         &self,
         id: u32,
         reserved: Reserved,
         handle: Handle,
         place: KBox<MaybeUninit<Sent>>,
     ) -> Result {
-        let result = self.change(id, |chan| chan.let_go(reserved, handle, place));
+        let result = self.change(id, |chan| chan.release_body(reserved, handle, place));
         result.ok_or(EPIPE)?
     }
 

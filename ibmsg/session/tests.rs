@@ -1113,7 +1113,7 @@ mod suite {
     }
 
     #[test]
-    fn bodies_are_taken_and_let_go_of() -> Result {
+    fn bodies_are_taken_and_released() -> Result {
         super::bodies::taken(&Queue::new(Options::unbound(), fmt!("ibmsg-test"))?)
     }
 

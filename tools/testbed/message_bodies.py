@@ -92,8 +92,8 @@ def lender(session: str, name: str, seconds="5", depth="8") -> None:
     assert messages.wait_one(fd).event == messages.CLOSED
 
 
-def let_go(fd: int, messages_held: list, keep: int) -> None:
-    """Gets all of bodies, or a part of them, and lets go of them, in any order; some are kept for later."""
+def release_some(fd: int, messages_held: list, keep: int) -> None:
+    """Gets all of bodies, or a part of them, and releases them, in any order; some are kept for later."""
     while len(messages_held) > keep:
         held = messages_held.pop(random.randrange(len(messages_held)))
         handle, offset, length = place_of(held)
@@ -115,12 +115,12 @@ def borrower(name: str) -> None:
         if not message.body:
             break
         if message.body == LAST:
-            let_go(fd, later, 0)
+            release_some(fd, later, 0)
             continue
         heard += 1
         assert message.tag == heard, (message, heard)
         later.append(message)
-        let_go(fd, later, choose.randrange(4))
+        release_some(fd, later, choose.randrange(4))
     print(f"heard={heard} moves={messages.info(fd)['moves']}", flush=True)
 
 
@@ -150,7 +150,7 @@ def strict_borrower(name: str) -> None:
         with messages.fails(errno.ESTALE):
             release(fd, wrong)
     release(fd, handle, F_NOWAIT)
-    # One that is taken back: it has its place until it is let go of.
+    # One that is taken back: it has its place until it is released.
     handle, offset, length = place_of(messages.wait_one(fd))
     assert get(fd, handle, offset, length) == pattern(6, length)
     tell(fd, 6)
@@ -171,7 +171,7 @@ def strict_borrower(name: str) -> None:
         message = messages.wait_one(fd)
         assert message.tag == tag, message
         release(fd, place_of(message)[0])
-    # The end, with one that is not let go of, and one that was not taken.
+    # The end, with one that is not released, and one that was not taken.
     place_of(messages.wait_one(fd))
     tell(fd, 1)
     while messages.info(fd)["recv_queued"] == 0:
@@ -320,7 +320,7 @@ def late_unmapper(session: str, name: str) -> None:
 
 
 def keeper(name: str) -> None:
-    """Takes messages with bodies, and gets those for as long as it can; lets go of nothing."""
+    """Takes messages with bodies, and gets those for as long as it can; releases nothing."""
     fd, places, count = accepted(name), [], 0
     while len(places) < 4:
         places.append(place_of(messages.wait_one(fd)))

@@ -106,7 +106,7 @@ fn arrives(world: &World, nth: u32, content: &[u8]) -> Result<bool> {
     Ok(has_any)
 }
 
-fn let_go(world: &World, handle: Handle) -> Result {
+fn release_body(world: &World, handle: Handle) -> Result {
     let reserve = |side: &Side| {
         let header = Header::new(Kind::Msg);
         side.reserve_message(1, &header, Caller::Nobody)
@@ -119,7 +119,7 @@ fn let_go(world: &World, handle: Handle) -> Result {
         reserved => reserved?,
     };
     let place = KBox::new_uninit(GFP_KERNEL)?;
-    world.sides[1].let_go(1, reserved, handle, place)
+    world.sides[1].release_body(1, reserved, handle, place)
 }
 
 /// How many notes RELEASE wait for the client.
@@ -139,7 +139,7 @@ fn releases(world: &World) -> usize {
     count
 }
 
-/// Bodies are taken, and let go of once each.
+/// Bodies are taken, and released once each.
 pub(super) fn taken(queue: &Arc<Queue>) -> Result {
     let (world, portal) = world(queue, true)?;
     for nth in 0..3 {
@@ -154,12 +154,12 @@ pub(super) fn taken(queue: &Arc<Queue>) -> Result {
         ensure!(world.sides[1].holds(1, handle(u64::from(nth))?));
     }
     releases(&world);
-    ensure!(let_go(&world, handle(1)?).is_ok());
-    ensure!(let_go(&world, handle(1)?) == Err(ESTALE));
-    ensure!(let_go(&world, handle(7)?) == Err(ESTALE));
+    ensure!(release_body(&world, handle(1)?).is_ok());
+    ensure!(release_body(&world, handle(1)?) == Err(ESTALE));
+    ensure!(release_body(&world, handle(7)?) == Err(ESTALE));
     world.flush();
     ensure!(releases(&world) == 1 && world.sides[1].holds(1, handle(2)?));
-    // The place of one that was let go of is free.
+    // The place of one that was released is free.
     ensure!(arrives(&world, 3, &body(1)?)?);
     end(world, &portal)
 }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Messages whose body stays in the memory of the program that sends them, until the other one lets go of it."""
+"""Messages whose body stays in the memory of the program that sends them, until the other one releases it."""
 
 import re
 import time
@@ -31,7 +31,7 @@ def number(name: str, text: str) -> int:
 
 
 @pytest.mark.fast
-def test_bodies_are_got_and_let_go_of(pair, session):
+def test_bodies_are_got_and_released(pair, session):
     server = start(pair.server, "borrower", "kv")
     bound(pair.server)
     text = finish(start(pair.client, "lender", "demo", "kv", 5), server)
@@ -41,7 +41,7 @@ def test_bodies_are_got_and_let_go_of(pair, session):
 
 @pytest.mark.fast
 def test_bodies_are_whole_when_paths_are_lost(pair, session):
-    """Each has one receipt, when it was let go of, and not before."""
+    """Each has one receipt, when it was released, and not before."""
     server = start(pair.server, "borrower", "kv")
     bound(pair.server)
     client = start(pair.client, "lender", "demo", "kv", 25)

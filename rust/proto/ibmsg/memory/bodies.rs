@@ -3,15 +3,15 @@
 //! Bodies: a message travels without its body, which its receiver gets from the memory of the sender.
 //!
 //! The content of the message begins with a [`BodyRef`], which says where that is. The sender's kernel keeps a [`Loan`] for
-//! each body until its program has the receipt and the receiver has let go of it: until then, the handle's slot is not
-//! used again. The receiver's kernel has it in [`Held`] from the arrival of the message until its program lets go of it.
+//! each body until its program has the receipt and the receiver has released it: until then, the handle's slot is not
+//! used again. The receiver's kernel has it in [`Held`] from the arrival of the message until its program releases it.
 //!
 //! | step | sender | receiver |
 //! |---|---|---|
 //! | the message is written | [`super::Export::lend`], [`Loan::new`] | |
 //! | it arrives | | [`Held::arrived`] |
 //! | its time is over, or nobody takes it | [`Loan::ends`]; [`Loan::not_sent`] once that is certain | |
-//! | the program lets go | | [`Held::release`], then NOTE RELEASE in the queue |
+//! | the program releases it | | [`Held::release`], then NOTE RELEASE in the queue |
 //! | RELEASE arrives | [`Loan::released`], and the memory is unmapped, gently | |
 //! | the memory is out of reach | [`Loan::freed`], then [`Loan::receipt`] | |
 //! | the peer has sent its last record | [`Loan::over`] | |
@@ -67,7 +67,7 @@ impl BodyRef {
 /// What the peer must not do. The receiver fails the path that the record came by.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BodyError {
-    /// It lets go of what it does not have, or of it twice.
+    /// It releases a body that it does not have, or releases one twice.
     Unknown,
     /// It sends a body that it has sent before.
     Twice,
@@ -89,13 +89,13 @@ impl BodyError {
 /// Why a body has ended, for the program that has lent it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BodyEnd {
-    /// The peer's program has let go of it.
+    /// The peer's program has released it.
     Released,
     /// Its message was not delivered, or perhaps not: the errno of that.
     Message(Errno),
     /// Its owner has taken it back: by UNMAP, by closing its end of the channel, or by its death.
     TakenBack,
-    /// The channel has ended after the message was delivered, and before the peer's program has let go.
+    /// The channel has ended after the message was delivered, and before the peer's program has released it.
     Closed,
 }
 
@@ -123,11 +123,11 @@ pub struct Receipt {
 /// A body that a side has lent.
 ///
 /// The receipt comes when the memory is out of reach and it is known why. A body whose owner has taken it back, or whose
-/// message is late, keeps its place until the peer has let go of it too, so the peer never has more than there are places.
+/// message is late, keeps its place until the peer has released it too, so the peer never has more than there are places.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Loan {
     tag: u64,
-    /// The peer may have it, and let go of it.
+    /// The peer may have it, and release it.
     is_out: bool,
     end: Option<BodyEnd>,
     /// Nothing reaches the memory any more.
@@ -157,7 +157,7 @@ impl Loan {
         self.is_out = false;
     }
 
-    /// The peer has let go of the body. The caller unmaps its memory, gently.
+    /// The peer has released the body. The caller unmaps its memory, gently.
     ///
     /// # Errors
     ///
@@ -171,7 +171,7 @@ impl Loan {
         Ok(())
     }
 
-    /// The peer has sent its last record: it lets go of nothing more.
+    /// The peer has sent its last record: it releases nothing more.
     pub fn over(&mut self) {
         self.is_out = false;
         self.ends(BodyEnd::Closed);
@@ -194,13 +194,14 @@ impl Loan {
         !self.is_told
     }
 
-    /// Whether the program has its receipt, and the peer has let go.
+    /// Whether the program has its receipt, and the peer has released it.
     pub const fn is_done(&self) -> bool {
         self.is_told && !self.is_out
     }
 }
 
-/// The bodies of the peer that a side holds, at most `N`: their messages have arrived, and its program has not let go.
+/// The bodies of the peer that a side holds, at most `N`: their messages have arrived, and its program has not released
+/// them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Held<const N: usize> {
     /// As on the wire; 0 is no handle.
@@ -239,7 +240,7 @@ impl<const N: usize> Held<N> {
         self.handles.contains(&handle.to_wire())
     }
 
-    /// The program lets go of a body. Returns whether it had that; RELEASE is queued then.
+    /// The program releases a body. Returns whether it had that; RELEASE is queued then.
     pub fn release(&mut self, handle: Handle) -> bool {
         let place = self.place(handle.to_wire());
         place.is_some_and(|place| core::mem::take(place) != Self::NONE)

@@ -29,7 +29,7 @@ const OK: u16 = 0;
 pub enum NoteKind {
     /// Everything that the sender wrote to memory before it, by the same connection, is in its place.
     Placed,
-    /// The receiver of a message has let go of its body.
+    /// The receiver of a message has released its body.
     Release,
 }
 

@@ -37,11 +37,11 @@ pub enum Bug {
     ForgottenKeys,
     /// Every key allows writing, and neither side checks.
     NoRights,
-    /// The receiver of a body lets go of it twice.
+    /// The receiver of a body releases it twice.
     ReleaseTwice,
     /// The receipt of a body comes while its memory is still in reach.
     EarlyReceipt,
-    /// The slot of a body is used again before the receiver has let go.
+    /// The slot of a body is used again before the receiver has released it.
     ReuseLent,
     /// A body is unmapped when its message is delivered.
     UnmapOnDelivery,

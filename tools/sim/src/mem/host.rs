@@ -35,7 +35,7 @@ pub enum What {
     Message(usize, Option<BodyRef>),
     /// A PUT: its operation.
     Put(usize, Put),
-    /// The note that a body was let go of.
+    /// The note that a body was released.
     Release(Handle),
 }
 

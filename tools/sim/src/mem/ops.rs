@@ -120,7 +120,7 @@ impl World<'_> {
         self.queue(side, What::Message(op, Some(BodyRef { handle, range })));
     }
 
-    /// The message with a number, which has a body, has arrived: the program gets that, and lets go of it then.
+    /// The message with a number, which has a body, has arrived: the program gets that, and releases it then.
     pub(super) fn body_arrives(
         &mut self,
         side: usize,
@@ -147,14 +147,14 @@ impl World<'_> {
         Ok(())
     }
 
-    /// The program lets go of a body of which it has not taken the message, which it takes later, or never.
+    /// The program releases a body of which it has not taken the message, which it takes later, or never.
     fn lets_go_early(&mut self, side: usize, handle: Handle) {
         self.seen.early += 1;
         self.release(side, handle);
         let lag = 10 + self.chance(10 * MS);
         self.after(lag, Ev::Take(side));
         if self.sch.haste[side] == Haste::Dies {
-            // What it has let go of before is still told.
+            // What it has released before is still told.
             self.queue_releases(side);
             self.die(side);
         }
@@ -174,7 +174,7 @@ impl World<'_> {
         }
     }
 
-    /// The program has got a body, or cannot, and lets go of it.
+    /// The program has got a body, or cannot, and releases it.
     fn body_is_read(&mut self, side: usize, op: usize, outcome: OpOutcome) {
         let mut readings = self.hosts[side].readings.iter();
         let Some(at) = readings.position(|(reading, _)| *reading == op) else {
@@ -216,7 +216,7 @@ impl World<'_> {
         self.message_ends(side, (op, body), outcome, may_have);
     }
 
-    /// A message with a body was not delivered, or perhaps not. `may_have`: the peer may let go of the body.
+    /// A message with a body was not delivered, or perhaps not. `may_have`: the peer may release the body.
     fn message_ends(
         &mut self,
         side: usize,

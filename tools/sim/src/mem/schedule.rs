@@ -34,7 +34,7 @@ pub enum What {
     Die,
 }
 
-/// A program that lets go of a body before it has taken the message: it has seen its content, and takes it later.
+/// A program that releases a body before it has taken the message: it has seen its content, and takes it later.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Haste {
     /// It does not.
@@ -97,7 +97,7 @@ pub struct Schedule {
     pub reads: [bool; 2],
     /// Keys of each side that the peer may have.
     pub keys: u16,
-    /// Programs that let go of bodies early.
+    /// Programs that release bodies early.
     pub haste: [Haste; 2],
     /// What programs do.
     pub ops: Vec<Action>,
