@@ -49,11 +49,11 @@
 //!
 //! # Lock order
 //!
-//! `Context::events`, `ChannelFile::reading`, `Host::open`, `Handlers::portals`; `Peers::list`; `Peers::histories`; `Session::state`, under which no other
+//! `Context::events`, `ChannelFile::reading`, `Host::open`, `Handlers::portals`, `Peers::histories`; `Peers::list`; `Session::state`, under which no other
 //! session is locked; then `OfSession::channels`, `Portals::bound`, `Portals::history`, `Portal::offers`, `Access::rules`, `Account::used`, `Limits::used`,
 //! `LogLimits::proved`, `LogLimits::others`, `Local::state` and the locks of message connections
 //! ([`ibtrs_core::messages`]), one at a time, and of protection domains, and the locks of wait queues and work items. `Local::changing` comes
-//! before `Session::state`. All but `events`, `reading`, `open`, `portals` and `changing` are spinlocks that may be taken in any
+//! before `Session::state`. All but `events`, `reading`, `open`, `portals`, `histories` and `changing` are spinlocks that may be taken in any
 //! context.
 
 #![deny(unsafe_code)]

@@ -18,10 +18,12 @@ use ibtrs_core::messages::{
     Upper, //
 };
 use kernel::{
+    new_mutex,
     new_spinlock_irq,
     prelude::*,
     sync::{
         Arc,
+        Mutex,
         SpinLockIrq, //
     }, //
 };
@@ -83,7 +85,7 @@ pub(crate) struct Peers {
     list: SpinLockIrq<KVec<Entry>>,
     /// Of all sessions, and of the last ones that have ended, in the order in which they did.
     #[pin]
-    histories: SpinLockIrq<KVec<History>>,
+    histories: Mutex<KVec<History>>,
     #[pin]
     reaper: DelayedWork<Self>,
 }
@@ -138,7 +140,7 @@ impl Peers {
                 shared,
                 taken,
                 list <- new_spinlock_irq!(KVec::new(), "Peers::list"),
-                histories <- new_spinlock_irq!(KVec::new(), "Peers::histories"),
+                histories <- new_mutex!(KVec::new(), "Peers::histories"),
                 reaper <- kx::new_delayed_work!(queue, "Peers::reaper"),
             }),
             GFP_KERNEL,
@@ -344,9 +346,8 @@ impl Peers {
             attached: 1,
             left_at: 0,
         };
-        let flags = GFP_ATOMIC | __GFP_NOWARN;
-        self.histories.lock().push(history, flags)?;
-        let pushed = self.list.lock().push(entry, flags);
+        self.histories.lock().push(history, GFP_KERNEL)?;
+        let pushed = self.list.lock().push(entry, GFP_ATOMIC | __GFP_NOWARN);
         if let Err(error) = pushed {
             self.end(side);
             return Err(error.into());
