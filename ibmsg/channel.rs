@@ -910,7 +910,7 @@ impl Chan {
     pub(crate) fn due_ticket(&mut self) -> Option<KBox<Ticket>> {
         // A program's channel has none.
         self.ticket.as_ref()?;
-        let has_end = self.end.is_some_and(|end| !end.is_told);
+        let has_end = self.end_to_tell().is_some_and(|end| !end.is_told);
         let is_due =
             self.tells_room || has_end || self.inbox.has_notice() || self.inbox.has_message();
         is_due.then(|| self.ticket.take()).flatten()

@@ -44,7 +44,10 @@ use crate::{
         Reader,
         Seen, //
     },
-    session::Side,
+    session::{
+        End,
+        Side, //
+    },
     types::{
         Arg,
         Header,
@@ -106,7 +109,12 @@ impl PortalFile {
         // What may fail comes first: the slots for requests, the place for bodies, and the file, for a channel that is not
         // its own yet.
         let slots = Calls::slots(self.portal.terms.window.calls())?;
-        from.prepare_bodies(channel)?;
+        let end = End {
+            side: from.clone(),
+            id: channel,
+            wake: wake.clone(),
+        };
+        end.prepare_bodies()?;
         let object = ChannelFile::offered(from, channel, wake)?;
         let file = NewFile::new(c"[ibmsg-channel]", object.clone(), flags & NONBLOCK != 0)?;
         // Of two tasks that accept, one gets it.

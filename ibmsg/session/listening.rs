@@ -24,6 +24,7 @@ use crate::{
         Taken,
         Ticket, //
     },
+    memory::Memory,
     portal::Offer,
     types::{
         now,
@@ -90,6 +91,26 @@ impl End {
     pub(crate) fn new_stock(&self) -> Result<Stock> {
         let most = self.with(|chan| chan.most_calls()).ok_or(ENOENT)?;
         Stock::new(most)
+    }
+
+    /// Makes the place for the memory of a channel that is to be accepted, if its program accepts messages with a body:
+    /// the first one may arrive where the kernel cannot allocate.
+    ///
+    /// # Context
+    ///
+    /// *may sleep*
+    ///
+    /// # Errors
+    ///
+    /// [`ENOMEM`]
+    pub(crate) fn prepare_bodies(&self) -> Result {
+        let missing = self.with(|chan| chan.lacks_place_of_bodies());
+        if let Some(terms) = missing.flatten() {
+            let mut place = Some(Memory::new(self.id, terms, GFP_KERNEL_ACCOUNT)?);
+            // If it was withdrawn, a channel that has its number has terms of its own.
+            let _ = self.with(|chan| chan.add_memory(&mut place));
+        }
+        Ok(())
     }
 
     /// The owner of the portal accepts the channel. Returns whether it still can. `slots` is for requests,

@@ -111,25 +111,6 @@ impl Side {
         Ok(())
     }
 
-    /// Makes the place for the memory of a channel that is to be accepted, if its program takes messages with a body: the
-    /// first one may arrive where the kernel has no memory.
-    ///
-    /// # Context
-    ///
-    /// *may sleep*
-    ///
-    /// # Errors
-    ///
-    /// [`ENOMEM`]
-    pub(crate) fn prepare_bodies(&self, id: u32) -> Result {
-        let missing = self.with(id, |chan| chan.lacks_place_of_bodies());
-        if let Some(terms) = missing.flatten() {
-            let mut place = Some(Memory::new(id, terms, GFP_KERNEL_ACCOUNT)?);
-            let _ = self.with(id, |chan| chan.add_memory(&mut place));
-        }
-        Ok(())
-    }
-
     /// The same for a channel that is to be opened: its number, and the peer's terms, follow.
     ///
     /// # Context

@@ -126,14 +126,23 @@ impl Upper for Side {
     }
 
     fn lost(&self, id: Conn) {
-        self.locked(|state| {
+        let is_over = self.locked(|state| {
             state.begun.retain(|epoch| *epoch != id.epoch);
             self.is_drained_now(state, id);
             if state.conns.iter().any(|conn| conn.id == id) {
                 self.forget(state, id);
             }
             self.step(state, now());
+            state.is_over
         });
+        if is_over {
+            // No work item looks at channels any more, and memory that this connection reached can be released.
+            self.each_chan(|state, id| {
+                Self::settle_memory(state, id);
+                self.attend(state, id, now());
+                Some(())
+            });
+        }
     }
 }
 

@@ -1123,6 +1123,11 @@ mod suite {
     }
 
     #[test]
+    fn the_place_for_bodies_is_of_the_channel_that_was_offered() -> Result {
+        super::bodies::renumbered(&Queue::new(Options::unbound(), fmt!("ibmsg-test"))?)
+    }
+
+    #[test]
     fn what_is_wrong_of_bodies_is_refused() -> Result {
         super::bodies::refused(&Queue::new(Options::unbound(), fmt!("ibmsg-test"))?)
     }

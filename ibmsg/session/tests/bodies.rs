@@ -32,8 +32,23 @@ type Portal = Arc<crate::portal::Portal<Side>>;
 /// A world with a channel, whose server's program takes bodies, or does not.
 fn world(queue: &Arc<Queue>, takes_bodies: bool) -> Result<(World, Portal)> {
     let (world, portal) = without_place(queue, takes_bodies)?;
-    world.sides[1].prepare_bodies(1)?;
+    prepare_bodies(&world)?;
     Ok((world, portal))
+}
+
+/// As [`crate::file`] does when a program accepts the channel that side `of` has.
+fn prepare_bodies_of(world: &World, of: usize) -> Result {
+    let wake = world.sides[of].with(1, |chan| chan.waiters().clone());
+    let end = listening::End {
+        side: world.sides[1].clone(),
+        id: 1,
+        wake: wake.ok_or(ENOENT)?,
+    };
+    end.prepare_bodies()
+}
+
+fn prepare_bodies(world: &World) -> Result {
+    prepare_bodies_of(world, 1)
 }
 
 /// The same without a place for them.
@@ -169,12 +184,27 @@ pub(super) fn dropped(queue: &Arc<Queue>) -> Result {
     let (world, portal) = without_place(queue, true)?;
     ensure!(arrives(&world, 0, &body(0)?)?);
     ensure!(!world.sides[1].holds(1, handle(0)?));
-    world.sides[1].prepare_bodies(1)?;
+    prepare_bodies(&world)?;
     // The client is to send it again, as when there is memory for messages.
     let asked = world.sides[1].change(1, |chan| chan.proto.rx.ask_again());
     ensure!(asked.is_some());
     ensure!(arrives(&world, 0, &body(0)?)?);
     ensure!(world.sides[1].holds(1, handle(0)?));
+    end(world, &portal)
+}
+
+/// The place is made for the channel that was offered, not for another one that has its number by then: that has terms of
+/// its own.
+pub(super) fn renumbered(queue: &Arc<Queue>) -> Result {
+    let (world, portal) = without_place(queue, true)?;
+    let lacks = || {
+        let lacks = |chan: &mut Chan| chan.lacks_place_of_bodies().is_some();
+        world.sides[1].with(1, lacks) == Some(true)
+    };
+    prepare_bodies_of(&world, 0)?;
+    ensure!(lacks());
+    prepare_bodies(&world)?;
+    ensure!(!lacks());
     end(world, &portal)
 }
 
