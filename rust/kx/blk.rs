@@ -5,15 +5,15 @@
 //! # Providing a disk
 //!
 //! These types replace [`kernel::block::mq`], which cannot be extended from outside, and keep its
-//! names where possible; each file says how it differs. A driver takes these steps:
+//! names where possible; each file says how it differs. To provide a disk, a driver:
 //!
 //! 1. Implement [`Operations`]: the type of the per-request data, the size of the scatterlist,
 //!    `queue_rq`, and optional operations.
 //! 2. Create a [`TagSet`], which allocates the requests. Several disks may share it.
 //! 3. Create a [`DiskOwner`] when the module is loaded. Dropping it on unload waits until the last
 //!    disk is freed.
-//! 4. Add a [`GenDisk`] with its [`Limits`]. From then on, the block layer calls `queue_rq` with
-//!    owned [`Request`]s, and the driver ends each of them with [`Request::end`].
+//! 4. Add a [`GenDisk`] with its [`Limits`]. The block layer then calls `queue_rq` with owned
+//!    [`Request`]s, and the driver ends each of them with [`Request::end`].
 //! 5. Remove the disk: call [`GenDisk::begin_removal`], then drop the disk.
 //!
 //! | Rust | C |

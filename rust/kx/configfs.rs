@@ -11,17 +11,17 @@
 //!
 //! configfs keeps a [`Directory`] until the last reference to its directory is put, which may be
 //! some time after `rmdir`: a task that creates a link holds a reference while it looks up the
-//! target. So configfs may still call [`Directory::link`] after [`Directory::removed`]. It does not
-//! call the functions of files then, as `rmdir` waits for them. While a directory exists that a
-//! user has created, configfs holds references to the module, so the module cannot be unloaded.
+//! target. configfs may therefore still call [`Directory::link`] after [`Directory::removed`]. It
+//! no longer calls the functions of files, as `rmdir` waits for them. While a directory exists that
+//! a user has created, configfs holds references to the module, so the module cannot be unloaded.
 //!
 //! Only `symlink(2)` uses a directory without a reference to the module. In `configfs_symlink()`,
 //! root's task takes a reference to the directory of the link and releases the lock of its inode.
 //! It then looks up the target, which takes as long as a disk or a file server needs, takes a
-//! reference to the target, and only then calls [`Directory::link`]. Meanwhile the directory can be
-//! removed and the module unloaded. So a [`Subsystem`] counts itself and its directories ([`Tree`])
-//! until the last reference to each is put, and dropping it waits for that. After that, nothing in
-//! the kernel refers to the module:
+//! reference to the target, and only then calls [`Directory::link`]. The directory can be removed
+//! and the module unloaded during the look-up. A [`Subsystem`] therefore counts itself and its
+//! directories ([`Tree`]) until the last reference to each is put, and dropping it waits for the
+//! count to become zero. Then nothing in the kernel refers to the module:
 //!
 //! - configfs takes a reference to a directory only while the directory is in its tree, or while it
 //!   already holds one. When the subsystem is unregistered, all its directories are out of the
@@ -34,8 +34,8 @@
 //! - A link keeps no reference to its target, but while the link exists, `rmdir` removes neither
 //!   the target nor the directories that the target was created with. Targets are of the same tree
 //!   as the link. While users can still remove the link, either the directory of the link keeps the
-//!   module loaded, or the subsystem has not been unregistered. The drivers of other trees decide
-//!   about links that lead here, and accept only targets of their own types.
+//!   module loaded, or the subsystem has not been unregistered. Links from other trees into this
+//!   one are up to the drivers of those trees, which accept only targets of their own types.
 //! - [`folder`] or [`subsystem`] handle the put of the last reference. They belong to the module
 //!   with this crate, whose unloading waits for their last instructions
 //!   ([`LastTails`](crate::module::LastTails)).
@@ -51,9 +51,9 @@
 //! | [`Directory::make`] | the inode of the parent, the subsystem's mutex |
 //! | [`Directory::removed`] | the inodes of the parent and the directory, the subsystem's mutex |
 //! | [`Directory::link`], [`Directory::unlink`] | the inode of the directory |
-//! | functions of files | the semaphore of the directory and those that came with it, for reading |
+//! | functions of files | the semaphore of the directory and of its default groups, for reading |
 //!
-//! So none of these functions may wait for another one, or take the inode of one of these
+//! Therefore none of these functions may wait for another one, or lock the inode of one of these
 //! directories, as a look-up of a path below configfs does.
 //!
 //! # Examples

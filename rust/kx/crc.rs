@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! CRC-32C from the kernel's library, which uses instructions of the processor if it has any for
-//! that.
+//! CRC-32C from the kernel's library, which uses the processor's CRC instructions if there are any.
 //!
 //! # Examples
 //!

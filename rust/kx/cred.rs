@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The user of the current task, and what it may do.
+//! The credentials of the current task.
 //!
-//! Ids of users and groups are those outside of all user namespaces.
+//! User and group ids are those of the initial user namespace.
 //!
 //! # Examples
 //!
@@ -26,7 +26,7 @@ use kernel::prelude::*;
 ///
 /// Of a task.
 pub fn current_uid() -> u32 {
-    // SAFETY: A task may always look at its own credentials.
+    // SAFETY: A task may always read its own credentials.
     unsafe { ibtrs_bindings::kx_current_uid() }
 }
 
@@ -50,14 +50,14 @@ pub fn is_in_egroup(gid: u32) -> bool {
     unsafe { ibtrs_bindings::kx_in_egroup(gid) }
 }
 
-/// Returns whether the current task has `CAP_NET_ADMIN` outside of all user namespaces. A security module may
-/// log that the task was refused, so this is asked only if nothing else admits the task.
+/// Returns whether the current task has `CAP_NET_ADMIN` in the initial user namespace. A security module may
+/// log a denial, so call this only if no other rule permits the task.
 ///
 /// # Context
 ///
 /// Of a task; *may sleep*.
 pub fn is_net_admin() -> bool {
     // CAST: A small constant.
-    // SAFETY: Any task may ask what it may do.
+    // SAFETY: Any task may query its own capabilities.
     unsafe { kernel::bindings::capable(kernel::bindings::CAP_NET_ADMIN as c_int) }
 }

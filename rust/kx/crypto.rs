@@ -64,8 +64,8 @@ pub fn hmac_sha256(key: &[u8], parts: &[&[u8]]) -> [u8; HMAC_SHA256_LEN] {
 ///
 /// # Context
 ///
-/// *may sleep*: the computation is too long for contexts that others wait for. Uses up to 2 KiB of
-/// stack; the kernel's library erases most of what depends on the secret there.
+/// *may sleep*: the computation takes too long for atomic context. Uses up to 2 KiB of stack; the
+/// kernel's library erases most of what depends on the secret there.
 pub fn x25519_public(secret: &[u8; X25519_LEN]) -> Option<[u8; X25519_LEN]> {
     kernel::task::might_sleep();
     let mut public = [0; X25519_LEN];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Double-ended queue that allocates only when it is told to.
+//! A double-ended queue that allocates only in explicit calls.
 //!
 //! # Examples
 //!
@@ -27,9 +27,9 @@ const CHUNK: usize = 32;
 /// Chunks that an empty queue keeps: as many as one value needs.
 const KEPT: usize = 2;
 
-/// Memory with which a queue can grow where nothing may be allocated ([`Deque::extend`]).
+/// Preallocated memory with which a queue can grow in atomic context ([`Deque::extend`]).
 pub struct Spare<T> {
-    /// New chunks, and places for those that the queue has.
+    /// New chunks, with capacity for the existing chunks of the queue.
     chunks: KVec<KVec<Option<T>>>,
 }
 
@@ -41,11 +41,11 @@ impl<T> Spare<T> {
         }
     }
 
-    /// What a queue lacks.
+    /// Allocates the memory that a queue lacks, see [`Deque::lack`].
     ///
     /// # Context
     ///
-    /// As `flags` says.
+    /// Any in which `flags` allow an allocation.
     ///
     /// # Errors
     ///
@@ -59,10 +59,10 @@ impl<T> Spare<T> {
     }
 }
 
-/// What a queue lacks for more values.
+/// The memory that a queue lacks for more values.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Lack {
-    /// Chunks that it lacks, and those that there will be at most.
+    /// The number of chunks to allocate, and the capacity for the list of all chunks.
     more: usize,
     whole: usize,
 }
@@ -78,8 +78,8 @@ fn chunk<T>(flags: Flags) -> Result<KVec<Option<T>>> {
 /// A queue of values that may be taken from any place.
 ///
 /// Only [`Deque::reserve`] and [`Spare::new`] allocate, so the other methods may be called under a spinlock, and
-/// nothing that was reserved for is refused later. The values are in chunks, so that a long queue needs
-/// no large allocation; those of large values are boxed by the caller.
+/// a push into reserved space never fails. The values are in chunks, so that a long queue needs no large
+/// allocation; the caller should box large values.
 pub struct Deque<T> {
     /// Chunks of the same length; entries outside of the queue are empty.
     chunks: KVec<KVec<Option<T>>>,
@@ -110,11 +110,11 @@ impl<T> Deque<T> {
         self.len == 0
     }
 
-    /// Makes room for `more` values behind those in the queue.
+    /// Allocates space for `more` values behind those in the queue.
     ///
     /// # Context
     ///
-    /// As `flags` says.
+    /// Any in which `flags` allow an allocation.
     ///
     /// # Errors
     ///
@@ -135,7 +135,8 @@ impl<T> Deque<T> {
         places.div_ceil(CHUNK)
     }
 
-    /// What is missing for `more` values behind those in the queue; none if there is room.
+    /// Returns what [`Spare::new`] must allocate for `more` values behind those in the queue;
+    /// `None` if there is space.
     pub fn lack(&self, more: usize) -> Option<Lack> {
         let (chunks, have) = (self.chunks_for(more), self.chunks.len());
         let more = chunks.checked_sub(have).filter(|more| *more > 0)?;
@@ -146,7 +147,8 @@ impl<T> Deque<T> {
         })
     }
 
-    /// Grows by memory that was allocated before. What is left in `room` is not needed.
+    /// Grows by preallocated memory. If the queue has outgrown `room` in the meantime, it remains
+    /// unchanged. Memory left in `room` can be freed.
     pub fn extend(&mut self, room: &mut Spare<T>) {
         self.reuse();
         let new = room.chunks.len();
@@ -275,7 +277,7 @@ impl<T> Deque<T> {
         (0..self.len).filter_map(|index| self.get(index))
     }
 
-    /// Removes and returns the value at a place; those behind it move up.
+    /// Removes and returns the value at `index`; the following values move up.
     pub fn remove(&mut self, index: usize) -> Option<T> {
         let mut value = None;
         let mut at = self.len;
@@ -288,7 +290,7 @@ impl<T> Deque<T> {
         value
     }
 
-    /// Passes each value to `keep`, in their order; those that it returns stay in the queue.
+    /// Passes each value to `keep`, in order; values that it returns stay in the queue.
     pub fn retain(&mut self, mut keep: impl FnMut(T) -> Option<T>) {
         let mut kept = 0;
         for at in 0..self.len {
@@ -296,7 +298,8 @@ impl<T> Deque<T> {
             let Some(value) = value.and_then(&mut keep) else {
                 continue;
             };
-            // This entry is empty: it is the one above, or one before whose value has gone.
+            // This entry is empty: it is the one above, or an earlier one whose value was moved or
+            // removed.
             if let Some(entry) = self.entry_mut(kept) {
                 *entry = Some(value);
             }
@@ -357,7 +360,7 @@ mod tests {
         for value in 0..1000 {
             if let Some(lack) = deque.lack(1) {
                 let mut room = Spare::new(lack, GFP_KERNEL)?;
-                // Another one that comes too late changes nothing, or gives more.
+                // A second, late extension changes nothing, or adds capacity.
                 let mut other = Spare::new(lack, GFP_KERNEL)?;
                 deque.extend(&mut room);
                 assert!(deque.lack(1).is_none());
@@ -406,7 +409,7 @@ mod tests {
         deque.retain(|_| None);
         assert!(deque.is_empty() && deque.pop_front().is_none());
         assert_eq!((deque.push_back(1), deque.front()), (Ok(()), Some(&1)));
-        // There is room for what it was asked for, although chunks go round.
+        // The reserved capacity remains while chunks are reused.
         let mut deque = Deque::new();
         deque.reserve(50, GFP_KERNEL)?;
         for value in 0..50 {

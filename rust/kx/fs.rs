@@ -54,9 +54,9 @@ impl Drop for InitFs {
     }
 }
 
-/// Reads once from the beginning of a file, at a path that is looked up as for the first process.
-/// Returns the number of bytes read. That is less than the file has if the file is longer than
-/// `buf`, or if its file system returns fewer bytes at a time.
+/// Reads once from the beginning of a file, whose path is looked up from the root of the first
+/// process. Returns the number of bytes read, which is less than the length of the file if the file
+/// is longer than `buf`, or if its file system returns fewer bytes at a time.
 ///
 /// # Context
 ///

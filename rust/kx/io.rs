@@ -65,7 +65,7 @@ pub unsafe trait Io: Send + Sized + 'static {
     /// Gives up the I/O as a raw pointer, which owns the I/O until [`Self::from_raw`].
     fn into_raw(self) -> NonNull<c_void>;
 
-    /// Takes back the I/O.
+    /// Reclaims the I/O.
     ///
     /// # Safety
     ///
@@ -81,7 +81,7 @@ pub unsafe trait Io: Send + Sized + 'static {
     ///
     /// # Safety
     ///
-    /// `raw` must come from [`Self::into_raw`], and must not have been taken back.
+    /// `raw` must come from [`Self::into_raw`], and must not have been reclaimed.
     unsafe fn sg(raw: NonNull<c_void>) -> Option<NonNull<SgTable>>;
 
     /// Copies the first `len` bytes of the I/O's memory to `block` (`out`), or from there, without
@@ -94,13 +94,14 @@ pub unsafe trait Io: Send + Sized + 'static {
     /// # Safety
     ///
     /// As for [`Self::sg`], and nobody else may be using the table. `block` must be valid for `len`
-    /// bytes, to which there is no reference. Others may read and write both sides meanwhile.
+    /// bytes, to which there is no reference. Other threads and devices may access both sides
+    /// concurrently.
     unsafe fn copy(_raw: NonNull<c_void>, _block: *mut u8, _len: usize, _out: bool) -> bool {
         false
     }
 
-    /// Returns whether anybody still waits for the I/O. If not, the transport should end the I/O
-    /// rather than keep it for later.
+    /// Returns whether the result of the I/O is still wanted. If not, the transport should end the
+    /// I/O rather than keep it for later.
     ///
     /// # Context
     ///
@@ -139,8 +140,8 @@ pub unsafe trait Io: Send + Sized + 'static {
     /// As for [`Self::sg`], and nobody may use the I/O's memory any more.
     unsafe fn end_early(_raw: NonNull<c_void>, _error: Error) {}
 
-    /// Notes the number that came with the answer to the I/O, if there was one, and the `path` that
-    /// the answer came over, as the transport numbers it; [`Self::done`] follows.
+    /// Records the trailer of the answer to the I/O, if it has one, and the number of the
+    /// transport's path over which the answer arrived; [`Self::done`] follows.
     ///
     /// # Context
     ///
@@ -148,8 +149,8 @@ pub unsafe trait Io: Send + Sized + 'static {
     ///
     /// # Safety
     ///
-    /// `raw` must come from [`Self::into_raw`], must not have been taken back, and nobody else may
-    /// use it meanwhile.
+    /// `raw` must come from [`Self::into_raw`], must not have been reclaimed, and must not be used
+    /// concurrently.
     unsafe fn note_answer(_raw: NonNull<c_void>, _trailer: Option<u32>, _path: u32) {}
 
     /// Ends the I/O.
@@ -166,7 +167,7 @@ pub unsafe trait Io: Send + Sized + 'static {
 ///
 /// # Invariants
 ///
-/// `raw` comes from [`Io::into_raw`] of the type that `vtable` is for, and was not taken back.
+/// `raw` comes from [`Io::into_raw`] of the type that `vtable` is for, and has not been reclaimed.
 #[must_use = "an I/O that is dropped ends in an error"]
 pub struct IoHandle {
     raw: NonNull<c_void>,
@@ -231,7 +232,7 @@ impl IoHandle {
     /// *any*.
     #[inline]
     pub fn sg(&mut self) -> Option<&mut SgTable> {
-        // SAFETY: `raw` was not taken back, by the type invariant.
+        // SAFETY: By the type invariant, `raw` has not been reclaimed.
         let table = unsafe { (self.vtable.sg)(self.raw) };
         // SAFETY: By the contract of `Io` the table is reachable only through `raw`, and `self`,
         // which owns `raw`, is borrowed exclusively as long as the reference exists.
@@ -269,8 +270,8 @@ impl IoHandle {
     #[inline]
     fn copy(&mut self, block: &PageBlock, at: usize, len: usize, out: bool) -> Result {
         let place = block.range(at, len)?;
-        // SAFETY: `raw` was not taken back, by the type invariant, and `self`, which owns it, is
-        // borrowed exclusively, so nobody uses the table. `range` has checked that the bytes are
+        // SAFETY: By the type invariant, `raw` has not been reclaimed, and `self`, which owns it,
+        // is borrowed exclusively, so nobody uses the table. `range` has checked that the bytes are
         // in the block, and there is no reference to the contents of a block.
         if unsafe { (self.vtable.copy)(self.raw, place, len, out) } {
             return Ok(());
@@ -287,15 +288,15 @@ impl IoHandle {
         }
     }
 
-    /// Returns whether anybody still waits for the I/O. If not, the transport should end the I/O
-    /// rather than keep it for later.
+    /// Returns whether the result of the I/O is still wanted. If not, the transport should end the
+    /// I/O rather than keep it for later.
     ///
     /// # Context
     ///
     /// *any*.
     #[inline]
     pub fn is_wanted(&self) -> bool {
-        // SAFETY: `raw` was not taken back, by the type invariant.
+        // SAFETY: By the type invariant, `raw` has not been reclaimed.
         unsafe { (self.vtable.is_wanted)(self.raw) }
     }
 
@@ -306,7 +307,7 @@ impl IoHandle {
     ///
     /// *any*.
     pub fn is_cancelled(&self) -> bool {
-        // SAFETY: `raw` was not taken back, by the type invariant.
+        // SAFETY: By the type invariant, `raw` has not been reclaimed.
         unsafe { (self.vtable.is_cancelled)(self.raw) }
     }
 
@@ -318,19 +319,19 @@ impl IoHandle {
     ///
     /// *any*, without locks that users of the I/O take.
     pub fn end_early(&mut self, error: Error) {
-        // SAFETY: `raw` was not taken back, by the type invariant. The memory is reached only
+        // SAFETY: By the type invariant, `raw` has not been reclaimed. The memory is reached only
         // through `self`, which is borrowed exclusively, and a device's mapping of it owns `self`.
         unsafe { (self.vtable.end_early)(self.raw, error) }
     }
 
-    /// Notes what came with the answer to the I/O, see [`Io::note_answer`].
+    /// Records the trailer and the path of the answer to the I/O, see [`Io::note_answer`].
     ///
     /// # Context
     ///
     /// *any*.
     #[inline]
     pub fn note_answer(&mut self, trailer: Option<u32>, path: u32) {
-        // SAFETY: `raw` was not taken back, by the type invariant, and `self` is borrowed
+        // SAFETY: By the type invariant, `raw` has not been reclaimed, and `self` is borrowed
         // exclusively.
         unsafe { (self.vtable.note_answer)(self.raw, trailer, path) }
     }
@@ -358,16 +359,16 @@ impl IoHandle {
     #[inline]
     pub fn done(self, result: Result) {
         let this = ManuallyDrop::new(self);
-        // SAFETY: `raw` was not taken back, by the type invariant. It is not used again, as `this`
-        // is neither used nor dropped.
+        // SAFETY: By the type invariant, `raw` has not been reclaimed. It is not used again, as
+        // `this` is neither used nor dropped.
         unsafe { (this.vtable.done)(this.raw, result) };
     }
 }
 
 impl Drop for IoHandle {
     fn drop(&mut self) {
-        // SAFETY: `raw` was not taken back, by the type invariant, and `self` is not used after its
-        // drop.
+        // SAFETY: By the type invariant, `raw` has not been reclaimed, and `self` is not used after
+        // its drop.
         unsafe { (self.vtable.done)(self.raw, Err(EIO)) };
     }
 }
@@ -393,7 +394,7 @@ struct SyncInner {
     /// Zero, a negative errno, or `PENDING`.
     result: Atomic<i32>,
     handed_out: Atomic<i32>,
-    /// Nobody waits any more.
+    /// The I/O is no longer wanted.
     is_left: AtomicFlag,
     buf: KVec<u8>,
     sg: UnsafeCell<SgList<1>>,
@@ -426,7 +427,7 @@ impl SyncIo {
             // table holds one.
             unsafe { sg.as_table().set_buf(ptr, len)? };
         }
-        // INVARIANT: The table describes the buffer, and no handle was given out yet.
+        // INVARIANT: The table describes the buffer, and there is no handle yet.
         let inner = Arc::pin_init(
             pin_init!(SyncInner {
                 ended <- Completion::new(),
@@ -447,7 +448,7 @@ impl SyncIo {
     ///
     /// `EBUSY` if the handle was taken before.
     pub fn handle(&self) -> Result<IoHandle> {
-        // ORDERING: The flag picks the one thread that gets the table; it publishes nothing.
+        // ORDERING: The flag only selects the one thread that gets the table; it publishes nothing.
         if self.0.handed_out.xchg(1, Full) != 0 {
             return Err(EBUSY);
         }
@@ -463,14 +464,13 @@ impl SyncIo {
     /// # Errors
     ///
     /// `ETIMEDOUT` after `timeout_ms`, `ERESTARTSYS` after a signal; the I/O continues in both
-    /// cases. Otherwise the error with which the I/O ended.
+    /// cases. All other errors are the result of the I/O.
     pub fn wait_interruptible_timeout(&self, timeout_ms: Msecs) -> Result {
         self.0.ended.wait_interruptible_timeout(timeout_ms)?;
         self.result()
     }
 
-    /// Notes that nobody waits for the I/O any more. The transport may have sent it, but does not send
-    /// it again.
+    /// Marks the I/O as no longer wanted. The transport may have sent it, but does not send it again.
     ///
     /// # Context
     ///
@@ -480,7 +480,7 @@ impl SyncIo {
         self.0.is_left.store(true, Relaxed);
     }
 
-    /// Returns whether the I/O has ended. Its result alone does not tell: a peer may answer with
+    /// Returns whether the I/O has ended. The result alone is ambiguous: a peer may answer with
     /// `EINPROGRESS`.
     ///
     /// # Context
@@ -537,8 +537,8 @@ unsafe impl Io for SyncRef {
     }
 
     unsafe fn sg(raw: NonNull<c_void>) -> Option<NonNull<SgTable>> {
-        // SAFETY: By this function's contract `raw` comes from `into_raw` and was not taken back,
-        // so it owns a reference.
+        // SAFETY: By this function's contract `raw` comes from `into_raw` and has not been
+        // reclaimed, so it owns a reference.
         let inner = unsafe { raw.cast::<SyncInner>().as_ref() };
         if inner.buf.is_empty() {
             return None;
@@ -549,8 +549,8 @@ unsafe impl Io for SyncRef {
     }
 
     unsafe fn is_wanted(raw: NonNull<c_void>) -> bool {
-        // SAFETY: By this function's contract `raw` comes from `into_raw` and was not taken back,
-        // so it owns a reference.
+        // SAFETY: By this function's contract `raw` comes from `into_raw` and has not been
+        // reclaimed, so it owns a reference.
         let inner = unsafe { raw.cast::<SyncInner>().as_ref() };
         !inner.is_left.load(Relaxed)
     }
@@ -587,7 +587,7 @@ mod tests {
         Ok(())
     }
 
-    /// A peer may answer with that.
+    /// A peer may answer with `EINPROGRESS`.
     #[test]
     fn in_progress_ends_it_as_well() -> Result {
         let io = SyncIo::new(0)?;
@@ -648,7 +648,7 @@ mod tests {
         Ok(())
     }
 
-    /// The waiter is gone before the transport ends the I/O.
+    /// The waiter has dropped the I/O before the transport ends it.
     #[test]
     fn waiter_gone() -> Result {
         let io = SyncIo::new(100)?;

@@ -113,7 +113,7 @@ impl Keyring {
     ///
     /// # Errors
     ///
-    /// [`ENOMEM`]; those of security modules.
+    /// [`ENOMEM`]; errors of security modules.
     pub fn new(name: &CStr) -> Result<Self> {
         let check = Some(note_key as unsafe extern "C" fn(_, _, _, _) -> _);
         // SAFETY: The callee copies the name, a C string. The kernel calls `note_key`, which accepts
@@ -138,7 +138,7 @@ impl Keyring {
     }
 
     /// Returns whether a key was ever linked to this keyring, or to another one of this module, even
-    /// if it has gone since.
+    /// if it was removed since.
     ///
     /// # Context
     ///
@@ -154,7 +154,7 @@ impl Keyring {
         // The new value takes over the reference that the callee returns.
         let key = unsafe { Key::from_raw(ibtrs_bindings::kx_keyring_search(ring, text)) };
         key.map_err(|error| match error {
-            // The keyring has no such key, and the kernel does not ask user space for one.
+            // The keyring has no such key, and the kernel does not request one from user space.
             EAGAIN => ENOKEY,
             error => error,
         })

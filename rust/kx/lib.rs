@@ -2,20 +2,21 @@
 
 //! Safe abstractions over kernel facilities that the [`kernel`] crate lacks.
 //!
-//! This crate knows nothing of RDMA or of the transport that uses it. A driver that uses it needs
+//! This crate is independent of RDMA and of the transport that uses it. A driver that uses it needs
 //! no `unsafe`. Each part exists because the kernel crate of Linux 7.3 lacks something, and can go
 //! once the kernel crate has it. The parts marked with \* could move there as they are.
 //!
-//! | Part | Purpose | What the kernel crate would have to grow |
+//! | Part | Purpose | What the kernel crate would need |
 //! |---|---|---|
 //! | [`blk`] (disks) | multi-queue disks with per-request data | in `block::mq`: access to the fields of a request, errors at its end, per-request data of the driver, scatterlists, requeueing, several maps of hardware queues, polling, timeouts, quiesce and freeze, limits and features, opening and removal of a disk, attribute groups, uevents |
-//! | [`blk`] (bios) | I/O to block devices of others | opening and claiming block devices, their limits, bios, plugs |
+//! | [`blk`] (bios) | I/O to block devices of other drivers | opening and claiming block devices, their limits, bios,
+//! plugs |
 //! | [`configfs`] | directories that users make, files, links | in `configfs`: links, default groups, groups whose data is dropped with the last reference, files without an implementation each |
 //! | [`crc`] \* | CRC-32C | `crc32c` |
 //! | [`cred`] \* | the user of a task | `from_kuid` for the first user namespace |
 //! | [`crypto`] \* | authentication codes | `hmac_sha256_*` |
 //! | [`deque`] \* | double-ended queue | a `VecDeque` |
-//! | [`file`] \* | devices and files without a name, with `poll` | in `miscdevice`: `poll`; `anon_inode_getfile`; a table of operations for other files; wait queues that `poll` uses and whose end waits for nothing |
+//! | [`file`] \* | devices and files without a name, with `poll` | in `miscdevice`: `poll`; `anon_inode_getfile`; a table of operations for other files; wait queues for `poll` that are dropped without waiting |
 //! | [`fs`] \* | reading files of procfs and sysfs | `filp_open`, `kernel_read`, and lookups from the root of the first process |
 //! | [`io`] | an I/O of any origin, passed to a transport with its type erased | nothing: a concept of this tree |
 //! | [`keyring`] \* | keys that users load and only the kernel reads | `struct key`, `keyring_alloc`, `keyring_search` |
@@ -33,7 +34,7 @@
 //! | [`sysfs`] | directories, attributes and links, classes of devices | kobjects, attributes and their removal by themselves, `class_create`, uevents |
 //! | [`trace`] | trace events of a module | `tracepoint` looks up symbols in the kernel crate's bindings only |
 //! | [`user`] \* | pages of programs that stay where they are, and the end of an address space | `pin_user_pages_fast`, `struct mmu_notifier` |
-//! | [`work`] | work queues, and work that can be cancelled | queues of one's own; cancelling, flushing, changing delays; works of objects with a per-CPU count |
+//! | [`work`] | work queues, and work that can be cancelled | private queues; cancelling, flushing, changing delays; works of objects with a per-CPU count |
 //!
 //! In the `# Context` sections, *any* means that the function may be called even in hard
 //! interrupts; *may sleep* means that it needs process context, without spinlocks and RCU read
@@ -44,15 +45,15 @@
 //! Each registration with the kernel has an owner, and ends when the owner is dropped: disks and
 //! [`blk::DiskOwner`], tag sets, tables of bios, work items and queues, classes, devices,
 //! directories, links, subsystems of configfs, [`file::Device`], [`reboot::RebootNotifier`], and
-//! [`sync::PercpuOwner`]. Each drop waits for the
-//! calls that may still come. A work item that owns an `Arc` owns what it is in: it ends when it has
+//! [`sync::PercpuOwner`]. Each drop waits for calls that may still be running or pending. A work
+//! item that owns an `Arc` owns the object that embeds it: the reference is released after it has
 //! run, so a module flushes its queue before it is unloaded.
 //!
-//! The kernel may call the driver's code as long as an owner exists. So a module that passes an
-//! owner to [`core::mem::forget`], leaks it or keeps it in a `static` must not be unloaded; while
-//! it stays loaded, there is no memory error. No type can enforce that, as forgetting is safe in
-//! Rust. The rule is: the module's own value drops every owner, or waits for the object that drops
-//! it.
+//! The kernel may call the driver's code as long as an owner exists. Therefore a module that passes
+//! an owner to [`core::mem::forget`], leaks it or keeps it in a `static` must not be unloaded;
+//! while it stays loaded, there is no memory error. No type can enforce that, as forgetting is safe
+//! in Rust. The rule is: the module's own value drops every owner, or waits for the object that
+//! drops it.
 
 pub mod blk;
 pub mod configfs;

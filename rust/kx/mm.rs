@@ -52,8 +52,8 @@ pub fn total_bytes() -> u64 {
 /// Makes allocations of the current task behave as with `GFP_NOIO`, while this value lives.
 ///
 /// For code that must make progress before the system can write out pages, such as connecting to
-/// storage. Overlapping guards must be dropped in the reverse order of their creation. Otherwise
-/// the restriction may end early or remain.
+/// storage. Overlapping guards must be dropped in the reverse order of their creation, or the
+/// restriction may end early or remain.
 ///
 /// # Context
 ///
@@ -142,7 +142,7 @@ impl Drop for Reserve {
 ///
 /// # Context
 ///
-/// That of `take`, without locks held, and outside of [`NoIo`].
+/// The context that `take` requires, without locks held, and outside of [`NoIo`].
 ///
 /// # Examples
 ///

@@ -57,8 +57,8 @@ impl Net {
             return ARef::from(Self::init());
         }
         // CAST: `Net` is transparent.
-        // SAFETY: The task holds a reference to its namespace during this call. The result takes a
-        // reference of its own.
+        // SAFETY: The task holds a reference to its namespace during this call. The result takes
+        // another reference.
         ARef::from(unsafe { &*net.cast::<Self>() })
     }
 

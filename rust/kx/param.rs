@@ -158,7 +158,7 @@ impl Param for BoolParam {
 /// The number of times that a user may give one parameter.
 const MOST: usize = 4;
 
-/// A value of which the one set last holds.
+/// A value that may be set several times; the last one applies.
 ///
 /// modprobe joins the options of its files with those of its command line, so a parameter that is in
 /// both is set twice.

@@ -146,7 +146,7 @@ impl SgTable {
     ///
     /// # Errors
     ///
-    /// `ENOSPC` if the table has no entries at all.
+    /// `ENOSPC` if the table has no entries.
     ///
     /// # Safety
     ///
@@ -198,8 +198,8 @@ impl SgTable {
     ///
     /// # Safety
     ///
-    /// The memory that the table describes must be allocated, and nobody may have a reference to
-    /// it. Others may read and write it meanwhile, such as tasks that map a page.
+    /// The memory that the table describes must be allocated, and there must be no reference to it.
+    /// It may be read and written concurrently, for instance by tasks that map a page.
     #[inline]
     pub(crate) unsafe fn copy_from(&mut self, from: &PageBlock, at: usize, len: usize) -> Result {
         // SAFETY: By this function's contract.
@@ -230,9 +230,9 @@ impl SgTable {
     #[inline]
     unsafe fn copy(&mut self, block: &PageBlock, at: usize, len: usize, out: bool) -> Result {
         let place = block.range(at, len)?;
-        // SAFETY: The table has that many entries, and their memory is allocated by this function's
-        // contract. `range` has checked that the bytes are in the block. Nobody has a reference to the memory of
-        // either side; others may read and write both meanwhile, for which the C callee allows.
+        // SAFETY: The table has that many entries, and their memory is allocated by this function's contract.
+        // `range` has checked that the bytes are in the block. There is no reference to the memory of either
+        // side. Both may be read and written concurrently, which the C callee tolerates.
         let copied = unsafe {
             ibtrs_bindings::kx_sg_copy(self.as_mut_ptr().cast(), self.nents, place.cast(), len, out)
         };
@@ -242,7 +242,7 @@ impl SgTable {
         }
     }
 
-    /// Continues a CRC-32C with all that the table describes, see
+    /// Continues a CRC-32C over the memory that the table describes, see
     /// [`crc32c`](crate::crc::crc32c).
     ///
     /// # Safety
@@ -253,8 +253,8 @@ impl SgTable {
             return crc;
         }
         // SAFETY: The table has that many entries. The callee, in C, only reads the memory that
-        // they describe, which is allocated by this function's contract, and allows for others
-        // that write meanwhile.
+        // they describe, which is allocated by this function's contract, and tolerates concurrent
+        // writes.
         unsafe { ibtrs_bindings::kx_sg_crc32c(crc, self.as_mut_ptr().cast(), self.nents) }
     }
 

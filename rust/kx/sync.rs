@@ -9,7 +9,8 @@
 //! | [`TakeCell`] | handing one value from one context to another, without a lock |
 //! | [`RcuPtr`] | publishing a value that readers reach without a lock |
 //!
-//! [`atomic`] and [`SetOnce`] do the same as those of the kernel crate, with fewer calls.
+//! [`atomic`] and [`SetOnce`] do the same as their counterparts in the kernel crate, with fewer
+//! calls.
 
 pub mod atomic;
 mod completion;

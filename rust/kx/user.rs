@@ -3,8 +3,8 @@
 //! Memory of programs that devices use.
 //!
 //! [`UserPages`] pins pages of the calling program until nobody needs them any more, which may be after the
-//! program has ended. Its [`Owner`] is told when the address space ends, in `exit` or `execve`: from then on no
-//! device should reach the pages, although they are not given back before the last reference to them is dropped.
+//! program has ended. Its [`Owner`] is notified when the address space is torn down, by `exit` or `execve`. No
+//! device should access the pages after that, although they stay pinned until the last reference is dropped.
 //!
 //! # Examples
 //!
@@ -58,10 +58,10 @@ use crate::{
     }, //
 };
 
-/// Pages that are unpinned before other work of the machine gets its turn.
+/// Pages that are unpinned between two calls of `cond_resched`.
 const UNPINNED: usize = 1024;
 
-/// What a device does with pinned memory.
+/// How a device accesses pinned memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Purpose {
     /// It reads once, soon. The memory may be that of a file.
@@ -72,12 +72,13 @@ pub enum Purpose {
     Written,
 }
 
-/// Who is told that a program's memory ends.
+/// The owner of pinned memory, which is notified when the program's address space is torn down.
 pub trait Owner: Send + Sync {
-    /// Takes a reference to the module of this code, which stays loaded until the pages are given back.
+    /// Takes a reference to the module of this code, which stays loaded until the pages are unpinned.
     fn module(&self) -> Option<ModuleRef>;
 
-    /// The address space ends, or the pages were unpinned. May be called more than once.
+    /// The address space is being torn down, or the pages were unpinned. May be called more than
+    /// once.
     ///
     /// # Context
     ///
@@ -103,12 +104,12 @@ unsafe impl Send for Mm {}
 // SAFETY: As above.
 unsafe impl Sync for Mm {}
 
-/// What is left of pinned memory when nobody uses it any more: it is given back in process context.
+/// Pinned pages, which are unpinned in process context after the last user has dropped them.
 ///
 /// # Invariants
 ///
-/// - `mm` has a reference, and counts `count` pages of `pages` as pinned.
-/// - All of `pages` are pinned once; if `writes`, to write there.
+/// - This value owns a reference to `mm`, which counts `count` pages as pinned.
+/// - All of `pages` are pinned once, for writing if `writes` is set.
 /// - `notifier` is registered for `mm` if `is_watched` is set.
 #[pin_data(PinnedDrop)]
 struct Pinned {
@@ -118,7 +119,7 @@ struct Pinned {
     release: workqueue::Work<Self>,
     is_watched: SetOnce<()>,
     owner: Option<Arc<dyn Owner>>,
-    // Dropped after what is of that module.
+    // Dropped after `owner`, whose code is in the module.
     module: Option<ModuleRef>,
     pages: KVVec<Page>,
     count: usize,
@@ -205,7 +206,7 @@ impl PinnedDrop for Pinned {
 ///
 /// # Context
 ///
-/// It may be dropped in any context. Its pages are given back soon afterwards.
+/// It may be dropped in any context. A work item then unpins the pages.
 pub struct UserPages {
     /// Taken when this is dropped.
     pinned: ManuallyDrop<Arc<Pinned>>,
@@ -217,7 +218,7 @@ pub struct UserPages {
 impl UserPages {
     /// Pages that are pinned at a time.
     const PORTION: usize = 64;
-    /// The most pages.
+    /// Maximum number of pages of one [`UserPages`].
     const MOST: usize = 1 << 22;
 
     /// Pins `len` bytes of the calling program from `address` on, for `purpose`.
@@ -230,7 +231,7 @@ impl UserPages {
     ///
     /// - [`EINVAL`]: no bytes, or too many,
     /// - [`ENOMEM`]: the program may not lock so much memory (`RLIMIT_MEMLOCK`), or there is none,
-    /// - [`EFAULT`]: the program has no such memory, or may not do that with it,
+    /// - [`EFAULT`]: the memory is not mapped, or not with the permissions for `purpose`,
     /// - [`EOPNOTSUPP`]: it is neither anonymous nor shared memory.
     pub fn pin(
         address: usize,
@@ -245,11 +246,13 @@ impl UserPages {
             return Err(EINVAL);
         }
         let pages = KVVec::with_capacity(count, GFP_KERNEL_ACCOUNT)?;
-        // SAFETY: The helper looks at the current task only, and returns null if that has no memory.
+        // SAFETY: The helper only accesses the current task, and returns null if the task has no
+        // address space.
         let charge = || unsafe { ours::kx_charge_pinned(count) };
         let mut mm = charge();
         if mm.is_null() {
-            // What the program does not use any more may still count: one work item unmaps it, and has another one unpin it.
+            // Memory that the program no longer uses may still be counted: one work item unmaps it, and queues another that
+            // unpins it.
             flush_later();
             flush_later();
             mm = charge();
@@ -279,7 +282,7 @@ impl UserPages {
         let pinned = match kernel::sync::UniqueArc::pin_init(pinned, GFP_KERNEL_ACCOUNT) {
             Ok(pinned) => pinned,
             Err(e) => {
-                // SAFETY: They were just counted, and nothing has the reference.
+                // SAFETY: The pages were just counted, and the reference has no other owner.
                 unsafe { ours::kx_uncharge_pinned(mm, count) };
                 return Err(e);
             }
@@ -288,7 +291,7 @@ impl UserPages {
         if is_watched {
             // SAFETY: The notifier is initialised and stays where it is until it is unregistered, before it is
             // dropped. The address space is that of the current program: nothing here lasts longer than its system
-            // call. No lock of it is held.
+            // call. None of its locks are held.
             to_result(unsafe { ours::mmu_notifier_register(pinned.notifier.get(), mm) })?;
             // INVARIANT: It was just registered.
             pinned.is_watched.populate(());
@@ -359,13 +362,13 @@ impl UserPages {
         self.len
     }
 
-    /// Bytes of the pages that are pinned, which may be many more.
+    /// Bytes in all pinned pages, which may be many more than [`Self::len`].
     pub fn pinned_len(&self) -> usize {
         self.pinned.count * PAGE_SIZE
     }
 
-    /// The pieces of contiguous memory that are `len` bytes from `at` on, each of at most `most` bytes, or of a page: the
-    /// first page, where the piece begins in it, and its length. Each but the last one ends with a page.
+    /// Returns the contiguous pieces of the `len` bytes from `at` on, each of at most `most` bytes or one page, whichever
+    /// is larger. Each but the last ends at a page boundary.
     ///
     /// # Errors
     ///
@@ -412,8 +415,8 @@ pub struct Spans<'a> {
     most: usize,
 }
 
-/// Bytes that a piece may have which begins at `offset` in its first page, so that it has at most `most` bytes, or those of
-/// that page, and ends with a page.
+/// The maximum length of a piece that begins at `offset` in its first page: at most `most` bytes, or the rest of that page
+/// if it is longer, and ending at a page boundary.
 const fn span_limit(offset: usize, most: usize) -> usize {
     let end = offset.saturating_add(most) / PAGE_SIZE * PAGE_SIZE;
     let end = if end == 0 { PAGE_SIZE } else { end };

@@ -79,7 +79,7 @@ pub use queue::{
     QueueDestroyer, //
 };
 
-/// Lets another task run if one wants this processor: for loops that may be long.
+/// Yields the processor if another task is to run on it; for long loops.
 ///
 /// # Context
 ///
@@ -222,7 +222,7 @@ mod tests {
         Ok(())
     }
 
-    /// The work item holds the last reference to it, and to its queue.
+    /// An object whose work item holds the last reference to it and to its queue.
     #[pin_data]
     struct Alone {
         #[pin]

@@ -106,28 +106,29 @@ impl UniqueId {
 /// # Invariants
 ///
 /// `file` is a file that `bdev_file_open_by_dev` returned, and this value owns a reference to it;
-/// `bdev` is its device. Until the file is closed it has a reference to the `struct device` in
-/// `bdev` (`blkdev_get_no_open()`), whose release function is the one that drops the disk. So the
-/// device, its disk, the queue of the disk and `part0`, the device of the whole disk, are live.
-/// Their pointers to each other were set before anyone could open the device, and do not change.
+/// `bdev` is its device. Until it is closed, the file holds a reference to the `struct device` in
+/// `bdev` (`blkdev_get_no_open()`), and only the release function of that device drops the disk.
+/// Therefore the device, its disk, the queue of the disk and `part0`, the device of the whole disk,
+/// are live. Their pointers to each other were set before anyone could open the device, and do not
+/// change.
 pub struct BlockDevice {
     bdev: NonNull<bindings::block_device>,
     file: NonNull<bindings::file>,
     blocking: Blocking,
 }
 
-/// What is known of whether the driver sleeps when it receives a request.
+/// Caches whether the driver may sleep in `queue_rq`.
 ///
-/// The driver decides that for a tag set, when it allocates that: the flag of the tag set never
-/// changes. But a queue that is frozen does not tell it, and a queue may get its tag set late: a device
-/// of device-mapper is there before its table. So the answer is kept with the address of the tag set
-/// that it is about, which is null if the driver has none. A tag set is freed after its disk, which
-/// takes no request any more then, so another one with its address has no say.
+/// The answer is a flag of the tag set (`BLK_MQ_F_BLOCKING`), which never changes. It cannot be read
+/// while the queue is frozen, and a queue may get its tag set late: a device-mapper device exists
+/// before its table is loaded. The answer is therefore cached together with the address of the tag set,
+/// which is null if the driver has none. A tag set is freed only after its disk, so a new tag set at
+/// the same address never belongs to a disk that still accepts requests.
 struct Blocking(Atomic<usize>);
 
 impl Blocking {
-    /// The driver does not sleep. Tag sets are aligned, so this bit of their address, and the next one,
-    /// are free. Without both, nothing is known.
+    /// The driver does not sleep. Tag sets are aligned, so the two low bits of their addresses are
+    /// free. If neither is set, the answer is unknown.
     const NEVER: usize = 1;
     /// The driver may sleep.
     const MAY: usize = 2;
@@ -136,10 +137,10 @@ impl Blocking {
         Self(Atomic::new(0))
     }
 
-    /// Returns whether the driver may sleep, if that is known for the tag set at `address`.
+    /// Returns whether the driver may sleep, if the answer is cached for the tag set at `address`.
     #[inline]
     fn get(&self, address: usize) -> Option<bool> {
-        // ORDERING: The word says all that there is to say.
+        // ORDERING: The word is self-contained; no other data is published with it.
         match self.0.load(Relaxed) ^ address {
             Self::NEVER => Some(false),
             Self::MAY => Some(true),
@@ -147,7 +148,7 @@ impl Blocking {
         }
     }
 
-    /// Notes the answer of the tag set at `address`.
+    /// Caches the answer for the tag set at `address`.
     fn set(&self, address: usize, may_block: bool) {
         let answer = if may_block { Self::MAY } else { Self::NEVER };
         self.0.store(address | answer, Relaxed);
@@ -158,8 +159,8 @@ const _: () = assert!(align_of::<bindings::blk_mq_tag_set>() > Blocking::NEVER |
 
 // SAFETY: An open device has no thread affinity.
 unsafe impl Send for BlockDevice {}
-// SAFETY: The methods only read fields that the block layer lets any opener read, or call functions
-// that several threads may call at a time.
+// SAFETY: The methods only read fields that any opener may read, or call functions that may be
+// called concurrently.
 unsafe impl Sync for BlockDevice {}
 
 impl BlockDevice {
@@ -176,8 +177,8 @@ impl BlockDevice {
     ///
     /// - `EXDEV` for a `..` that leads out of the root, and for a link with an absolute path,
     ///   unless the root is `/`.
-    /// - `ENOENT` and others of a path look-up, `ELOOP` for a link of procfs, `EAGAIN` if names
-    ///   changed during each of many look-ups.
+    /// - `ENOENT` and other errors of a path look-up, `ELOOP` for a link of procfs, `EAGAIN` if
+    ///   names changed during each of many look-ups.
     /// - `ENOTBLK` if the file is not a block device, `EACCES` if its file system does not allow
     ///   any, `ENODEV` if its number is zero.
     pub fn find(root: &CStr, path: &CStr) -> Result<u32> {
@@ -233,7 +234,7 @@ impl BlockDevice {
     ///
     /// # Errors
     ///
-    /// Errors of [`Self::open`], and those of the scan.
+    /// Errors of [`Self::open`] and of the scan.
     pub(super) fn open_to_scan(dev: u32) -> Result<Self> {
         Self::open_as(dev, ours::BLK_OPEN_READ | ours::BLK_OPEN_STRICT_SCAN, None)
     }
@@ -285,8 +286,8 @@ impl BlockDevice {
         unsafe { ours::bdev_nr_sectors(self.as_raw()) }
     }
 
-    /// Returns whether the device takes I/O without waiting at present; `throttled` tells whether
-    /// writeback throttling may apply to it.
+    /// Returns whether submitting an I/O to the device currently cannot block; `throttled` says
+    /// whether writeback throttling may apply to the I/O.
     #[inline]
     pub(super) fn waits_for_nothing(&self, throttled: bool) -> bool {
         let limits = self.raw_limits();
@@ -297,24 +298,23 @@ impl BlockDevice {
             && !(throttled && self.has_policies())
     }
 
-    /// Returns whether the driver may sleep when it receives a request now, or whether it does not tell
-    /// now.
+    /// Returns whether the driver may sleep in `queue_rq`; true if the answer is not available now.
     #[inline]
     fn may_block(&self) -> bool {
         // SAFETY: The device is open by the type invariant, so its queue is live. The pointer is only
-        // compared, and read once, as the queue may get its tag set now.
+        // compared, and read once, as the queue may get its tag set concurrently.
         let set = unsafe { (&raw const (*(*self.as_raw()).bd_queue).tag_set).read_volatile() };
         self.blocking.get(set.addr()).unwrap_or_else(|| self.ask())
     }
 
-    /// Asks whether the driver may sleep, and keeps the answer.
+    /// Queries whether the driver may sleep, and caches the answer.
     #[cold]
     fn ask(&self) -> bool {
         let mut set = core::ptr::null();
         // SAFETY: The device is open by the type invariant, so its queue is live. `set` is valid for
         // writes.
         match unsafe { ours::kx_bdev_may_block(self.as_raw(), &mut set) } {
-            // A frozen queue: the next request asks again.
+            // The queue is frozen; the next request retries.
             error if error < 0 => true,
             may_block => {
                 self.blocking.set(set.addr(), may_block != 0);
@@ -326,7 +326,7 @@ impl BlockDevice {
     /// Returns whether the disk has policies for the quality of service, such as writeback throttling.
     fn has_policies(&self) -> bool {
         // SAFETY: The device is open by the type invariant, so its queue is live. The pointer is only
-        // compared, and read once, as policies come and go.
+        // compared, and read once, as policies are added and removed at run time.
         unsafe {
             !(&raw const (*(*self.as_raw()).bd_queue).rq_qos)
                 .read_volatile()
@@ -342,7 +342,7 @@ impl BlockDevice {
     ///
     /// # Errors
     ///
-    /// Those of the device.
+    /// Errors that the device returns.
     pub fn flush(&self) -> Result {
         might_sleep();
         // SAFETY: The device is open by the type invariant.
@@ -420,7 +420,7 @@ impl BlockDevice {
         fs::read_once(&path, buf)
     }
 
-    /// Returns the disk's sequence number, which changes when the disk disappears and comes back,
+    /// Returns the disk's sequence number, which changes when the disk is removed and added again,
     /// or when its medium is changed.
     pub fn diskseq(&self) -> u64 {
         // SAFETY: The device is open by the type invariant, so its disk is live. The number changes
@@ -449,8 +449,8 @@ impl BlockDevice {
     /// Returns the limits and features of the device at present.
     pub fn limits(&self) -> Limits {
         let raw = self.raw_limits();
-        /// Reads a field once, as `READ_ONCE()` does: the driver may change its limits meanwhile.
-        /// Changes are rare, and all readers then get a mix of old and new limits.
+        /// Reads a field once, as `READ_ONCE()` does: the driver may change its limits
+        /// concurrently. Changes are rare, and a reader may then see a mix of old and new limits.
         macro_rules! read {
             ($field:ident) => {
                 // SAFETY: The limits are live, as the device is open by the type invariant. The
@@ -598,8 +598,8 @@ impl Path {
 
     fn block_device_number(&self) -> Result<bindings::dev_t> {
         // SAFETY: By the type invariant a look-up has succeeded, so the dentry is live and has an
-        // inode. The mode is read once, as `chmod(2)` may change its permissions meanwhile; the
-        // file's type in it and its device number do not change.
+        // inode. The mode is read once, as `chmod(2)` may change its permissions concurrently; the
+        // file type in it and its device number do not change.
         let (mode, number) = unsafe {
             let inode = ours::d_backing_inode(self.0.dentry);
             (

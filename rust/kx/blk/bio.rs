@@ -3,8 +3,8 @@
 //! I/O to block devices without allocation.
 //!
 //! A [`BioTable`] has a fixed number of slots. Each holds one I/O: the bio, a segment, and the
-//! user's [`BioOwner`], which names the device and the memory and handles the end of the I/O. The
-//! memory may be in several pieces, and then comes with its segments.
+//! user's [`BioOwner`], which names the device and the memory and handles the end of the I/O.
+//! Memory in several pieces is passed with its segments.
 //!
 //! [`kernel::block`] has no counterpart: its requests come from the block layer, and it submits
 //! none.
@@ -128,8 +128,9 @@ impl<'a> BioBuf<'a> {
 
 /// The owner of an I/O, from [`BioTable::submit`] to its end.
 ///
-/// The table moves the owner to a slot before it asks for the device and the memory, and leaves it
-/// there untouched until the I/O has ended. So both live as long as the I/O.
+/// The table moves the owner into a slot before it calls [`Self::device`] and [`Self::buffer`], and
+/// does not touch it until the I/O has completed. The device and the memory therefore outlive the
+/// I/O.
 pub trait BioOwner: Send + 'static {
     /// Returns the device that the I/O goes to.
     fn device(&self) -> &BlockDevice;
@@ -167,9 +168,9 @@ pub struct BioSpec {
     pub sync: bool,
     /// Writes of zeroes only: the space stays allocated.
     pub nounmap: bool,
-    /// The I/O ends with [`Status::AGAIN`] instead of making the caller of [`BioTable::submit`] wait,
-    /// perhaps after parts of it were executed. It also ends so if it had to be split. For devices
-    /// that [take](BlockDevice::takes_nowait) it.
+    /// The I/O ends with [`Status::AGAIN`] if [`BioTable::submit`] would block, or if the I/O would
+    /// have to be split. Parts of it may have been executed by then. Only for devices that
+    /// [accept](BlockDevice::takes_nowait) the flag.
     pub nowait: bool,
     /// I/O priority (`IOPRIO_PRIO_VALUE`); a priority with an invalid class counts as none.
     pub prio: u16,
@@ -323,8 +324,8 @@ impl<T: BioOwner> Slot<T> {
         buf: BioBuf<'_>,
     ) {
         if let Some((block, offset)) = buf.pieces.in_one(buf.offset, buf.len as usize) {
-            // With a segment of just that length, the block layer need not look whether the bio
-            // has to be split.
+            // With a segment of just that length, the block layer skips the check whether the bio
+            // must be split.
             // SAFETY: By this function's contract, nobody else uses the bio and the segment, and
             // the device stays open.
             unsafe { bindings::bio_init(bio, bdev, self.vec.get(), 1, opf) };
@@ -340,10 +341,9 @@ impl<T: BioOwner> Slot<T> {
         // SAFETY: `bio_init` has initialized the bio, and nobody else uses it before it is
         // submitted.
         let raw = unsafe { &mut *bio };
-        // As `bio_iov_iter_set()` does. The flag says that the segments are not the bio's own:
-        // everybody only reads them, and only as many as have `bi_size` bytes. They have as many,
-        // and `buf` is at their beginning, as `BioBuf::new` has checked. They stay valid as long as
-        // the memory.
+        // As `bio_iov_iter_set()` does. The flag marks the segments as not owned by the bio: they
+        // are only read, and only the first `bi_size` bytes of them. `BioBuf::new` has checked that
+        // they cover `bi_size` bytes and begin with `buf`. They stay valid as long as the memory.
         raw.bi_io_vec = buf.pieces.segments().cast_mut();
         raw.bi_iter.bi_size = buf.len;
         raw.bi_flags |= 1 << bindings::BIO_CLONED;
@@ -386,8 +386,8 @@ type End = unsafe fn(*mut bindings::bio);
 /// Called by the block layer when a bio has ended.
 ///
 /// This function is not generic, so that it is not part of the driver's module. Unloading the
-/// driver may wait for the owner of an I/O. Once the owner is gone, the kernel may free the
-/// driver's code, although [`BioOwner::done`] still has a few instructions to go. The kernel frees
+/// driver may wait for the owner of an I/O. Once the owner is dropped, the kernel may free the
+/// driver's code while [`BioOwner::done`] still has a few instructions to execute. The kernel frees
 /// a module only after an RCU grace period, which cannot end before the read section below. The
 /// instructions after the section belong to the module that the driver depends on, whose unloading
 /// waits for them (see [`LastTails`](crate::module::LastTails)).
@@ -425,7 +425,7 @@ impl BioSpec {
             Op::SecureErase => bindings::req_op_REQ_OP_SECURE_ERASE,
             Op::WriteZeroes => bindings::req_op_REQ_OP_WRITE_ZEROES,
         };
-        // Throttling tells direct writes from writeback by both flags together.
+        // Throttling distinguishes direct writes from writeback by both flags together.
         let direct = self.sync && self.op == Op::Write;
         for (on, flag) in [
             (self.fua, ours::REQ_FUA),
@@ -442,7 +442,8 @@ impl BioSpec {
         Ok(opf)
     }
 
-    /// Returns whether the disk's writeback throttling applies: to what is not a direct write.
+    /// Returns whether the disk's writeback throttling may apply: to flushes, discards, and writes
+    /// other than direct ones.
     #[inline]
     pub(crate) fn may_be_throttled(&self) -> bool {
         match self.op {

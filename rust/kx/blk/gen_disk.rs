@@ -12,9 +12,9 @@
 //!
 //! Differs from `kernel::block::mq::gen_disk` in these respects. A disk keeps its module loaded
 //! while it is open. It can be deleted, marked dead and resized, sends uevents, and scans
-//! partitions when the driver says so; there, dropping it is all that a driver can do. A
-//! structure, [`DiskSpec`], describes it, in the place of a builder. The data of the queue lives
-//! until the disk is freed, also for openers that keep a deleted disk.
+//! partitions when the driver says so; there, dropping it is all that a driver can do. A structure,
+//! [`DiskSpec`], describes it instead of a builder. The data of the queue lives until the disk is
+//! freed, also for openers that keep a deleted disk.
 //!
 //! C header: [`include/linux/blkdev.h`](srctree/include/linux/blkdev.h)
 
@@ -84,9 +84,9 @@ pub enum Usage {
     None,
     /// The disk or one of its partitions is open.
     Open,
-    /// A task opens or closes the disk, which nobody else has open. The block layer does not count the
-    /// last opener any more while it writes back what that has written: usually this happens before, but not
-    /// if two openers close the disk at the same time.
+    /// A task is opening or closing the disk, and no other task has it open. If two openers close the disk
+    /// at the same time, the block layer writes back the data of the last one after it has stopped counting
+    /// it; usually the write-back comes first.
     Changing,
 }
 
@@ -105,7 +105,7 @@ pub struct DiskSpec<'a> {
 /// What a disk owns.
 #[repr(C)]
 struct Owned<D: Operations> {
-    /// First, so that a pointer to it, or to its head, is also one to the whole.
+    /// The first field, so that a pointer to it, or to its head, also points to this struct.
     data: DiskData<D>,
     /// Keeps the tag set. Dropped after the queue data, which may own objects in its requests.
     _tag_set: Arc<TagSet<D>>,
@@ -126,7 +126,7 @@ impl<D: Operations> Owned<D> {
 /// How long [`GenDisk::begin_removal`] waits for a task that opens or closes the disk, in
 /// milliseconds.
 const OPEN_MUTEX_MS: i64 = 5000;
-/// The interval between its looks, in milliseconds.
+/// The interval between attempts to take the open mutex, in milliseconds.
 const OPEN_MUTEX_TRY_MS: i64 = 10;
 
 /// The bit in the state of a disk that keeps `device_add_disk` from reading the partition table.
@@ -167,8 +167,8 @@ impl<D: Operations> GenDisk<D> {
     /// Adds a disk. The disk can be opened at once. [`Self::scan_partitions`] reads the partition
     /// table. Exclusive opens block until then, as a claim on the whole disk would make the scan fail.
     ///
-    /// The disk and its partitions get extended device numbers, as all disks without a major number
-    /// of their own do.
+    /// The disk and its partitions get extended device numbers, as does any disk without its own
+    /// major number.
     ///
     /// # Context
     ///
@@ -203,8 +203,8 @@ impl<D: Operations> GenDisk<D> {
 
         // `Unadded` frees the data on failure, otherwise `free_disk` does.
         let data = KBox::into_raw(data);
-        // SAFETY: The tag set is allocated by its type invariant, and the data keeps it until the
-        // queue is gone.
+        // SAFETY: The tag set is allocated by its type invariant, and the data holds a reference to
+        // it until the queue is freed.
         let disk = from_err_ptr(unsafe {
             bindings::__blk_mq_alloc_disk(
                 set,
@@ -278,7 +278,7 @@ impl<D: Operations> GenDisk<D> {
     /// `EIO` if the table cannot be read; `ENXIO` if the removal of the disk was claimed; `ENOMEM`;
     /// errors of the driver's [`Operations::open`].
     pub fn scan_partitions(&self) -> Result {
-        // ORDERING: The flag picks the one caller that goes on; it publishes nothing.
+        // ORDERING: The flag only selects the one caller that proceeds; it publishes nothing.
         if !self.unscanned.xchg(false, Full) {
             return Ok(());
         }
@@ -548,7 +548,7 @@ impl<D: Operations> GenDisk<D> {
     pub fn delete(&self) {
         // Taking the lock waits for tasks that still act on the old value.
         let events = self.events.lock();
-        // ORDERING: The flag picks the one caller that goes on; it publishes nothing.
+        // ORDERING: The flag only selects the one caller that proceeds; it publishes nothing.
         if self.deleted.xchg(true, Full) {
             return;
         }
@@ -622,7 +622,7 @@ impl<D: Operations> Drop for GenDisk<D> {
 /// Sectors per track and tracks per cylinder, for disks that have no geometry.
 const GEOMETRY: (u8, u8) = (32, 64);
 
-/// Reports a plausible number of cylinders, heads and sectors to programs that still ask for them,
+/// Reports a plausible number of cylinders, heads and sectors to programs that still query them,
 /// such as `hdparm`.
 ///
 /// # Safety
@@ -684,7 +684,7 @@ impl<D: Operations> Drop for Unadded<D> {
         // data. Tasks take no new references, and keep none for longer than one call.
         let last = (0..Self::CHECKS).any(|_| self.has_last_reference());
         // SAFETY: By the type invariant this value owns a reference; null is allowed. If the
-        // reference is the last one, the queue is gone when this returns. As the disk was not
+        // reference is the last one, the queue is freed when this returns. As the disk was not
         // added, this does not free the data.
         unsafe { bindings::put_disk(self.disk) };
         if !last {

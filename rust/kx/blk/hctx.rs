@@ -3,7 +3,7 @@
 //! Hardware queues, and the maps from CPUs to them.
 //!
 //! Differs from [`kernel::block::mq`], whose operations do not receive their hardware queue, and
-//! which has no queues for polled I/O of their own.
+//! which has no separate queues for polled I/O.
 //!
 //! C header: [`include/linux/blk-mq.h`](srctree/include/linux/blk-mq.h)
 

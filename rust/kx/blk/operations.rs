@@ -3,10 +3,10 @@
 //! The operations that a driver of a multi-queue disk implements.
 //!
 //! Differs from `kernel::block::mq::Operations` in these respects. A request belongs to the driver
-//! alone, and returns to the block layer by value, with a status in the place of an errno. Each
-//! request has parts of the driver's own types. There are `timeout`, `open` and `release`, and
-//! `poll` receives the queue. The queue data is borrowed as it is, not by way of `ForeignOwnable`.
-//! [`IoOperations`] lets a transport have requests of a disk whose driver it does not know.
+//! alone, and returns to the block layer by value, with a status instead of an errno. Each request
+//! has parts of the driver's own types. There are `timeout`, `open` and `release`, and `poll`
+//! receives the queue. The queue data is borrowed as it is, not by way of `ForeignOwnable`.
+//! [`IoOperations`] lets a transport handle requests of any driver.
 //!
 //! # Examples
 //!
@@ -204,7 +204,7 @@ pub trait Operations: Sized + 'static {
     }
 }
 
-/// A driver whose requests can be handed out as [`IoHandle`](crate::io::IoHandle)s.
+/// A driver whose requests can be passed on as [`IoHandle`](crate::io::IoHandle)s.
 pub trait IoOperations: Operations {
     /// Returns whether the requests of the disk are still wanted. If not, a transport ends the
     /// requests that it keeps for later.
@@ -227,8 +227,8 @@ pub trait IoOperations: Operations {
         false
     }
 
-    /// Notes what came with the answer to a request, in the driver's part of it, see
-    /// [`Io::note_answer`](crate::io::Io::note_answer). [`Self::io_done`] follows.
+    /// Records the trailer and the path of the answer to a request in the driver's part of the
+    /// request, see [`Io::note_answer`](crate::io::Io::note_answer). [`Self::io_done`] follows.
     ///
     /// # Context
     ///

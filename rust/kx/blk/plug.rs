@@ -36,11 +36,11 @@ use kernel::{
 
 /// Collects the I/O that `f` submits, and passes it to the drivers of the devices in one batch.
 ///
-/// If the thread goes to sleep meanwhile, the I/O collected so far is passed on then. `sleeps` is
-/// called before that happens for the first time. It is also called when the thread may sleep
-/// unnoticed: before requests go to a driver that may sleep (`BLK_MQ_F_BLOCKING`), or when code
-/// called by `f` flushes the plug. If the thread already has a plug, that plug collects the I/O,
-/// and `sleeps` is not called.
+/// If the thread goes to sleep during `f`, the I/O collected so far is passed on. `sleeps` is
+/// called before the first time. It is also called where a sleep might go unnoticed: before
+/// requests go to a driver that may sleep (`BLK_MQ_F_BLOCKING`), or when code called by `f` flushes
+/// the plug. If the thread already has a plug, that plug collects the I/O, and `sleeps` is not
+/// called.
 ///
 /// # Context
 ///
@@ -123,8 +123,8 @@ mod tests {
         Delta, //
     };
 
-    /// Longer than it takes from the start of a timer to the sleep, even on slow machines: a timer that
-    /// has expired by then leaves nothing to sleep for.
+    /// Longer than it takes from the start of a timer to the sleep, even on slow machines: if the timer
+    /// has already expired, the thread does not sleep.
     const LONG: Delta = Delta::from_millis(100);
 
     #[test]

@@ -29,8 +29,8 @@ use kernel::bindings;
 pub struct Quiesced<'a, D: Operations>(&'a GenDisk<D>);
 
 impl<D: Operations> GenDisk<D> {
-    /// Waits for running calls of [`Operations::queue_rq`], and lets no others start until the
-    /// result is dropped.
+    /// Waits for running calls of [`Operations::queue_rq`], and prevents new ones until the result
+    /// is dropped.
     ///
     /// # Context
     ///

@@ -4,8 +4,8 @@
 //!
 //! Contexts: *any*.
 //!
-//! Differs from [`kernel::block::mq`], where a request ends well or not at all (`end_ok`), and the
-//! conversion of an errno is not public.
+//! Differs from [`kernel::block::mq`], where a request can only end with success (`end_ok`), and
+//! the conversion of an errno is not public.
 //!
 //! # Examples
 //!

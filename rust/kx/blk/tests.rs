@@ -152,7 +152,7 @@ impl Operations for NullDriver {
                 return Ok(());
             }
         }
-        // Nothing is left of the last use of the request.
+        // No data is left from the previous use of the request.
         if !rq.table().is_some_and(|table| table.is_empty()) {
             disk.miscounts.fetch_add(1, Relaxed);
         }
@@ -464,7 +464,7 @@ mod suite {
         };
         assert_eq!(nr_maps, if nr_poll_queues > 0 { 3 } else { 1 });
         assert_eq!(all, ordinary + nr_poll_queues);
-        // Those of ordinary I/O, of reads, and of polled I/O.
+        // The maps for ordinary I/O, for reads, and for polled I/O.
         let wanted = [
             (0, ordinary),
             (0, ordinary),
@@ -550,7 +550,7 @@ mod suite {
         BlockDevice::open(BlockDevice::find(c"/dev", name)?, spec)
     }
 
-    /// Runs `func` on a worker; the result is there when the event has happened.
+    /// Runs `func` on a worker; the result is set once `done` is completed.
     fn beside<R: Send + 'static>(
         queue: &work::Queue,
         func: impl FnOnce() -> R + Send + 'static,
@@ -575,7 +575,8 @@ mod suite {
         result: TakeCell<R>,
     }
 
-    /// A new disk can be opened before its partition table is read. Exclusive opens block until then.
+    /// A new disk can be opened before its partition table is read. Exclusive opens block until it
+    /// has been read.
     #[test]
     fn scanned_when_asked() -> Result {
         static HOLDER: Holder = Holder::new();
@@ -711,8 +712,8 @@ mod suite {
         Ok(())
     }
 
-    /// A tag set is shared when its first disk comes, and as long as it has one, so that the block layer never
-    /// freezes the queue of a disk because another one comes or goes.
+    /// A tag set is marked shared from its first disk to its last, so that the block layer never freezes the
+    /// queue of one disk because another is added or removed.
     #[test]
     fn shared_by_one_disk() -> Result {
         let owner = DiskOwner::new()?;
@@ -727,11 +728,11 @@ mod suite {
             disk.ok_or(EINVAL)
         };
         let is_shared = || {
-            // SAFETY: The tag set is allocated; no disk is added or removed meanwhile.
+            // SAFETY: The tag set is allocated; no disk is added or removed concurrently.
             unsafe { (*set.as_raw()).flags & bindings::BLK_MQ_F_TAG_QUEUE_SHARED != 0 }
         };
         drop(add("kxtest1")?);
-        // A disk that comes when all others have gone.
+        // A disk that is added after all others were removed.
         let first = add("kxtest2")?;
         assert!(is_shared());
         let second = add("kxtest3")?;
@@ -868,8 +869,8 @@ mod suite {
         Ok(())
     }
 
-    /// A driver that returns another request than the one it got loses the former, and keeps the
-    /// latter.
+    /// If a driver returns another request than it received, the returned one ends with an error,
+    /// and the driver keeps the received one.
     fn swapped(rig: &Rig, counts: &Counts) -> Result {
         let first = rig.start_kept(1, counts, HOLD)?;
         let second = rig.start_kept(2, counts, SWAP)?;
@@ -977,14 +978,14 @@ mod suite {
         assert_eq!(rig.io(at(BAD_SECTOR - 2)), Err(ENODATA));
         assert_eq!(rig.io(at(CAPACITY)), Err(EIO));
 
-        // Nothing waits, unless writeback throttling makes it; and nothing is split.
+        // No I/O blocks, except by writeback throttling; and none is split.
         let direct = BioSpec {
             sync: true,
             nowait: true,
             ..write
         };
-        // The queue was frozen when the device was opened, and nobody could tell. Now it is known, and
-        // stays so.
+        // The queue was frozen when the device was opened, so the answer was not available. Now it is,
+        // and it stays cached.
         frozen(disk, || assert!(!rig.dev.takes_nowait(&direct)));
         assert!(rig.dev.takes_nowait(&direct) && rig.dev.takes_nowait(&PLAIN));
         frozen(disk, || assert!(rig.dev.takes_nowait(&direct)));

@@ -89,7 +89,7 @@ impl<D: Operations> Vtable<D> {
         const DONTPREP: u32 = 1 << bindings::rqf_flags___RQF_DONTPREP;
         // The timer may still be handling an earlier attempt of a request that is dispatched again.
         // SAFETY: By this function's contract the request passes to the driver, and is live. Only
-        // the timer, on another CPU, changes its flags meanwhile, and it sets another bit.
+        // the timer, on another CPU, changes its flags concurrently, and it sets another bit.
         let flags = unsafe { (&raw const (*rq).rq_flags).read_volatile() };
         if flags & DONTPREP == 0 {
             // SAFETY: As above. Nobody else accesses the flags: the allocation of the request has
@@ -159,8 +159,8 @@ impl<D: Operations> Vtable<D> {
 
     /// # Safety
     ///
-    /// `rq` must be a request of the driver that was in flight, and that is not freed during the call,
-    /// as `bt_iter()` in block/blk-mq-tag.c has a reference to it. Its queue must be in use during the
+    /// `rq` must be a request of the driver that was in flight, and that is not freed during the call:
+    /// `bt_iter()` in block/blk-mq-tag.c holds a reference to it. Its queue must be in use during the
     /// call, as `blk_mq_timeout_work()` ensures.
     unsafe extern "C" fn timeout(rq: *mut bindings::request) -> bindings::blk_eh_timer_return {
         // SAFETY: By this function's contract the request is valid, and its queue is in use; deleting
@@ -211,10 +211,10 @@ impl<D: Operations> Vtable<D> {
         _numa_node: c_int,
     ) -> c_int {
         let private = Request::<D>::private_of(rq);
-        // SAFETY: By this function's contract the request is new, so nobody uses the memory behind
-        // it, which is as `Private::init` needs it: blk_mq_alloc_rqs() and blk_alloc_flush_queue()
-        // allocate it zeroed. `TagSet::raw` has asked for the size of a `Private` there, and `build` has
-        // checked its alignment. It stays there until `exit_request` drops it.
+        // SAFETY: By this function's contract the request is new, so nobody uses the memory behind it,
+        // which meets the contract of `Private::init`: blk_mq_alloc_rqs() and blk_alloc_flush_queue()
+        // allocate it zeroed. `TagSet::raw` has set `cmd_size` to the size of a `Private`, and `build`
+        // has checked its alignment. It stays there until `exit_request` drops it.
         unsafe { Private::init(private) };
         0
     }

@@ -102,8 +102,8 @@ impl<D: Directory> AnyDirectory for D {
 ///
 /// - The group is initialised, and its type has [`ITEM_OPS`], which only types of nodes have.
 /// - Each default group of the group is that of a node, whose first reference this group owns.
-/// - The node is in a box that the references to the group own; [`release`] frees it. So `member`
-///   is counted in its tree as long as there is a reference to the group.
+/// - The node is in a box that the references to the group own; [`release`] frees it. `member` is
+///   therefore counted in its tree as long as there is a reference to the group.
 #[repr(C)]
 pub(super) struct Node {
     group: Opaque<bindings::config_group>,
@@ -121,8 +121,8 @@ impl Node {
     ///
     /// # Safety
     ///
-    /// `item` must be an initialised item, to which somebody holds a reference during `'a` that is put
-    /// with `config_item_put()`.
+    /// `item` must be an initialised item, with a reference that is held during `'a` and put with
+    /// `config_item_put()`.
     unsafe fn of_item<'a>(item: *mut bindings::config_item) -> Option<&'a Self> {
         // SAFETY: By this function's contract the item is initialised; its type does not change.
         let item_type = unsafe { (*item).ci_type };
@@ -265,9 +265,9 @@ impl Folder {
     ///
     /// # Safety
     ///
-    /// `parent` must be an initialised group that configfs does not know yet, and that nobody else
-    /// uses meanwhile. Its default groups must be removed before it is freed, as [`release`] does
-    /// for a node.
+    /// `parent` must be an initialised group that configfs does not know yet, and that no other
+    /// thread uses during the call. Its default groups must be removed before it is freed, as
+    /// [`release`] does for a node.
     pub(super) unsafe fn add_to(self, parent: *mut bindings::config_group, name: &CStr) -> Result {
         self.set_name(name)?;
         // SAFETY: `parent` is as this function's contract says. This group is in no list, as it has

@@ -55,8 +55,8 @@ unsafe impl Sync for Subsystem {}
 /// # Invariants
 ///
 /// `raw` is initialised, and its item has the type of a [`Kind`]. This value is in a box that the
-/// references to the item own; [`release`] frees it. So `member` is counted in its tree as long as
-/// there is a reference to the item.
+/// references to the item own; [`release`] frees it. `member` is therefore counted in its tree as
+/// long as there is a reference to the item.
 #[repr(C)]
 struct Top {
     raw: Opaque<bindings::configfs_subsystem>,
@@ -76,7 +76,7 @@ impl<M: ModuleMetadata> Kind<M> {
     };
 }
 
-/// The operations of the directory, which allow users nothing.
+/// The operations of the directory; users can neither create nor link anything in it.
 struct ItemOps(bindings::configfs_item_operations);
 
 // SAFETY: The value never changes.

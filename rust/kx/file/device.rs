@@ -22,7 +22,7 @@ use super::{
 
 /// The object of a file that is opened by way of a device.
 pub trait DeviceOps: FileOps {
-    /// What the device has for all its files.
+    /// Data that all files of the device share.
     type Data: Send + Sync + 'static;
 
     /// A program opens the device.
@@ -33,7 +33,7 @@ pub trait DeviceOps: FileOps {
     fn open(data: &Self::Data) -> Result<Arc<Self>>;
 }
 
-/// A registered device. Dropping it removes the device; files that are open go on.
+/// A registered device. Dropping it removes the device; open files remain usable.
 ///
 /// # Invariants
 ///
@@ -67,7 +67,7 @@ impl<T: DeviceOps> Device<T> {
     ///
     /// # Errors
     ///
-    /// Those of `misc_register`.
+    /// Errors of `misc_register`.
     pub fn new(name: &'static CStr, mode: u16, data: T::Data) -> impl PinInit<Self, Error> {
         // The data comes first: a program may open the device before registration has returned.
         try_pin_init!(Self {

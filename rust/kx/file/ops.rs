@@ -68,8 +68,8 @@ pub trait FileOps: UringOps + Sized + Send + Sync + 'static {
     /// The tasks that wait for this file.
     fn waiters(&self) -> &WaitQueue;
 
-    /// What may be done with the file now. Whenever more becomes possible, the driver wakes
-    /// [`FileOps::waiters`].
+    /// Returns which operations would not block now. When the file becomes ready for more, the
+    /// driver must wake [`FileOps::waiters`].
     fn poll(&self) -> Ready;
 
     /// Reads; returns the number of bytes.
@@ -90,8 +90,8 @@ pub trait FileOps: UringOps + Sized + Send + Sync + 'static {
         Err(EINVAL)
     }
 
-    /// Does something else. 32-bit programs call this, too, so what `arg` points to must be the same for
-    /// them.
+    /// Handles `ioctl(2)`. 32-bit programs call this, too, so the structure that `arg` points to must
+    /// have the same layout for them.
     ///
     /// # Errors
     ///
@@ -226,10 +226,10 @@ impl<T: FileOps> Vtable<T> {
         // SAFETY: By this function's contract. The caller has a reference to the file.
         let object = unsafe { Self::object(file) };
         // SAFETY: File and table are valid. The queue must be valid as long as the file has an entry in it.
-        // Entries end before the file is released: those of `poll` and io_uring have a reference to the
-        // file, and epoll removes its own before. Until then the file has its object, which nobody can change
-        // otherwise than through a shared reference. So the `&WaitQueue` could be kept for as long, like
-        // `object`, from which it was borrowed: the compiler allows a borrow of any length.
+        // Entries are removed before the file is released: `poll` and io_uring hold a reference to the file
+        // while they have an entry, and epoll removes its entries first. Until then the file owns its object,
+        // which can be changed only through shared references. The `&WaitQueue` could therefore live as long
+        // as `object`, from which it was borrowed: the compiler allows a borrow of any length.
         unsafe { bindings::poll_wait(file, object.waiters().as_raw(), table) };
         // The task is in the queue before the state is read, so a later change wakes it.
         object.poll().bits()

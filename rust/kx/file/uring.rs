@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Commands that a program gives to a file by io_uring (`IORING_OP_URING_CMD`).
+//! Commands that a program submits to a file through io_uring (`IORING_OP_URING_CMD`).
 //!
-//! A command is *issued* once, or twice if it would have had to wait the first time. It fails then, or is
-//! queued: from then on, the owner of its [`Command`] completes it, in any context. The result is made in a
-//! task of the program, which may copy to its memory.
+//! A command is *issued* once, or a second time if the first attempt would have blocked. It then either
+//! fails or is queued. The owner of the [`Command`] completes a queued command, in any context. The result
+//! is computed in a task of the program, so that it can be copied to the program's memory.
 //!
 //! C header: [`include/linux/io_uring/cmd.h`](srctree/include/linux/io_uring/cmd.h)
 
@@ -19,39 +19,40 @@ use kernel::{
     prelude::*, //
 };
 
-/// What a file does with commands; by default, they fail with `EOPNOTSUPP`.
+/// The io_uring commands of a file. By default, all fail with `EOPNOTSUPP`.
 pub trait UringOps: Sized {
-    /// A program gives a command by io_uring.
+    /// Handles a command.
     fn uring_cmd<'a>(&self, issue: Issue<'a, Self>) -> Issued<'a> {
         issue.fail(EOPNOTSUPP)
     }
 
-    /// Makes the result of a command that was queued with `words`, in a task of the program. `is_dying`: it
-    /// has no memory any more to copy to.
+    /// Computes the result of a command that was queued with `words`, in a task of the program. If
+    /// `is_dying` is set, the program's memory is no longer accessible.
     ///
     /// # Errors
     ///
-    /// Are the result as well.
+    /// The error becomes the result of the command.
     fn uring_complete(&self, _words: Words, _is_dying: bool) -> Result<usize> {
         Err(EOPNOTSUPP)
     }
 
-    /// The command that was queued with `words` is to end at once, as its task or its ring goes. Returns it,
-    /// and how it fails, unless it is complete. It may be called more than once, also before [`Issue::queue`]
-    /// returns. A command that is neither returned nor completed keeps its ring, and a task that exits.
+    /// Cancels the command that was queued with `words`, because its task exits or its ring is closed.
+    /// Returns the command and the error with which it fails, unless it is already complete. This may be
+    /// called more than once, even before [`Issue::queue`] returns. A command that is neither returned nor
+    /// completed blocks the release of its ring and the exit of its task.
     fn uring_cancel(&self, _words: Words) -> Option<(Command, Error)> {
         None
     }
 }
 
-/// What a driver keeps in a command.
+/// Data that a driver stores in a command.
 pub type Words = [u64; 2];
 
 // CAST: Bits.
 const NONBLOCK: c_uint = ours::io_uring_cmd_flags_IO_URING_F_NONBLOCK as c_uint;
 const CANCEL: c_uint = ours::io_uring_cmd_flags_IO_URING_F_CANCEL as c_uint;
 
-/// A command that is being issued to a file with objects of type `T`. It is of this call, `'a`, alone.
+/// A command that is being issued to a file with objects of type `T`. `'a` ties it to this call.
 ///
 /// # Invariants
 ///
@@ -63,10 +64,10 @@ pub struct Issue<'a, T> {
     _object: PhantomData<T>,
 }
 
-/// What has become of an issued command: an errno or `-EIOCBQUEUED`. It is of the same call.
+/// The outcome of an issued command, an errno or `-EIOCBQUEUED`. `'a` ties it to the same call.
 pub struct Issued<'a>(c_int, Call<'a>);
 
-/// Of one call: no other lifetime will do.
+/// Ties a value to one call, by an invariant lifetime.
 type Call<'a> = PhantomData<fn(&'a ()) -> &'a ()>;
 
 impl<'a, T: UringOps> Issue<'a, T> {
@@ -78,11 +79,12 @@ impl<'a, T: UringOps> Issue<'a, T> {
 
     /// The field `addr` of the submission queue entry. Each call may return another value.
     pub fn addr(&self) -> u64 {
-        // SAFETY: By the type invariant; a command has its entry as long as it is being issued.
+        // SAFETY: By the type invariant; the submission queue entry is valid while the command is
+        // being issued.
         unsafe { ours::kx_uring_addr(self.cmd.as_ptr()) }
     }
 
-    /// Whether the call may wait. If not, failing with [`EAGAIN`] has the command issued once more, by a
+    /// Whether the call may wait. If not, io_uring reissues a command that fails with [`EAGAIN`] in a
     /// task that may.
     pub const fn may_wait(&self) -> bool {
         self.flags & NONBLOCK == 0
@@ -97,12 +99,12 @@ impl<'a, T: UringOps> Issue<'a, T> {
         flags & bindings::O_NONBLOCK != 0
     }
 
-    /// The command fails.
+    /// Fails the command.
     pub fn fail(self, error: Error) -> Issued<'a> {
         let errno = errno(error);
         if errno == EAGAIN.to_errno() && self.may_wait() {
-            // For a ring with IORING_SETUP_IOPOLL, the core would issue it for ever.
-            // SAFETY: By the type invariant; the flags are those of this call, which returns that it is queued.
+            // With IORING_SETUP_IOPOLL, the core would reissue the command forever.
+            // SAFETY: By the type invariant; the flags are those of this call, which returns `-EIOCBQUEUED`.
             unsafe { ours::kx_uring_done(self.cmd.as_ptr(), errno, self.flags) };
             return Issued(-(bindings::EIOCBQUEUED as c_int), PhantomData);
         }
@@ -115,18 +117,18 @@ impl<'a, T: UringOps> Issue<'a, T> {
     ///
     /// *may sleep*
     pub fn queue(self, words: Words) -> (Issued<'a>, Command) {
-        // SAFETY: By the type invariant; the words are in the command, and nobody else has it yet. CAST: An
-        // array is like its first element.
+        // SAFETY: By the type invariant; the words are in the command, which is not shared yet. CAST: An
+        // array has the address of its first element.
         unsafe {
             ours::kx_uring_words(self.cmd.as_ptr())
                 .cast::<Words>()
                 .write(words);
         }
-        // SAFETY: By the type invariant. From here on, the core may ask to cancel the command.
+        // SAFETY: By the type invariant. From here on, the core may cancel the command.
         unsafe { ours::kx_uring_mark_cancelable(self.cmd.as_ptr(), self.flags) };
         let queued = Issued(-(bindings::EIOCBQUEUED as c_int), PhantomData);
-        // INVARIANT: This value, of which there is one for an `Issue`, completes the command: the call returns
-        // `queued`, as it has no other `Issued`.
+        // INVARIANT: Only this value completes the command: there is one for each `Issue`, and the call
+        // returns `queued`, as there is no other `Issued` for it.
         let command = Command {
             cmd: self.cmd,
             complete: complete::<T>,
@@ -138,9 +140,11 @@ impl<'a, T: UringOps> Issue<'a, T> {
 /// An error as the result of a command.
 fn errno(error: Error) -> c_int {
     match error.to_errno() {
-        // The system call has succeeded long ago.
+        // The system call that submitted the command has already succeeded, so it cannot be
+        // restarted.
         errno if errno == ERESTARTSYS.to_errno() => EINTR.to_errno(),
-        // Of the kernel alone. One of them would say that the command is queued.
+        // Errors that are internal to the kernel. One of them, `-EIOCBQUEUED`, would mean that the
+        // command is queued.
         ..=-512 => EIO.to_errno(),
         errno => errno,
     }
@@ -148,15 +152,15 @@ fn errno(error: Error) -> c_int {
 
 /// A function for task work.
 type TaskWork = unsafe extern "C" fn(ours::io_tw_req, ours::io_tw_token_t);
-/// Where an errno is, behind the words of the driver.
+/// Index of the errno, behind the words of the driver.
 const ERRNO: usize = size_of::<Words>() / size_of::<u64>();
 
-/// A command that is queued, with the duty to complete it. One that is dropped fails with `ECANCELED`.
+/// A queued command. Its owner must complete it; if dropped, the command fails with `ECANCELED`.
 ///
 /// # Invariants
 ///
-/// The command is queued, and only this value completes it. Until then, io_uring keeps it and its file, whose
-/// objects are of the type for which `complete` is.
+/// The command is queued, and only this value completes it. Until then, io_uring keeps the command and its
+/// file, whose object has the type that `complete` was instantiated for.
 pub struct Command {
     cmd: NonNull<bindings::io_uring_cmd>,
     complete: TaskWork,
@@ -166,14 +170,15 @@ pub struct Command {
 unsafe impl Send for Command {}
 
 impl Command {
-    /// Has the driver complete the command by [`UringOps::uring_complete`], in a task of the program.
+    /// Schedules the completion of the command by [`UringOps::uring_complete`], in a task of the
+    /// program.
     ///
     /// # Context
     ///
     /// *any*
     pub fn complete(self) {
         let this = ManuallyDrop::new(self);
-        // SAFETY: By the type invariant, and this value is gone.
+        // SAFETY: By the type invariant, and `this` is not used again.
         unsafe { ours::kx_uring_do_in_task(this.cmd.as_ptr(), Some(this.complete)) };
     }
 
@@ -184,7 +189,8 @@ impl Command {
     /// *any*
     pub fn fail(self, error: Error) {
         let cmd = ManuallyDrop::new(self).cmd.as_ptr();
-        // SAFETY: By the type invariant. Nobody else uses this word, which the helper has room for.
+        // SAFETY: By the type invariant. No other code uses this word, for which the command has
+        // space behind the driver's words.
         let place = unsafe { ours::kx_uring_words(cmd).add(ERRNO) };
         // SAFETY: As above. CAST: An errno, in two's complement.
         unsafe { place.write(errno(error) as u64) };
@@ -214,8 +220,8 @@ unsafe extern "C" fn complete<T: UringOps>(req: ours::io_tw_req, token: ours::io
         Ok(value) => value as i32,
         Err(e) => errno(e),
     };
-    // SAFETY: The owner of the command has left it to this task work. The file, and so this module, stays until
-    // the core has posted the completion, after this function.
+    // SAFETY: The owner of the command has passed it to this task work. The core holds the file, and with it
+    // this module, until it has posted the completion after this function.
     unsafe { ours::kx_uring_done_in_task(cmd, result) };
 }
 
@@ -245,8 +251,8 @@ unsafe fn object<'a, T>(cmd: *mut bindings::io_uring_cmd) -> &'a T {
 ///
 /// The command must be valid, and have been queued.
 unsafe fn words(cmd: *mut bindings::io_uring_cmd) -> Words {
-    // SAFETY: By this function's contract; the words do not change after that. CAST: An array is like its first
-    // element.
+    // SAFETY: By this function's contract; the words do not change once the command is queued. CAST: An array
+    // has the address of its first element.
     unsafe { ours::kx_uring_words(cmd).cast::<Words>().read() }
 }
 
@@ -262,11 +268,12 @@ pub(super) unsafe extern "C" fn uring_cmd<T: UringOps>(
     if flags & CANCEL != 0 {
         // SAFETY: By this function's contract; only queued commands are cancelled.
         let command = object.uring_cancel(unsafe { words(cmd) });
-        // Another command than this one fails like any that is dropped.
+        // If the driver returns another command, that one is dropped and fails.
         let is_it = |(command, _): &(Command, Error)| command.cmd.as_ptr() == cmd;
         if let Some((command, error)) = command.filter(is_it) {
             let cmd = ManuallyDrop::new(command).cmd.as_ptr();
-            // SAFETY: By the type invariant, and that value is gone. The flags are those of this call.
+            // SAFETY: By the type invariant of `command`, which is not used again. The flags are those
+            // of this call.
             unsafe { ours::kx_uring_done(cmd, errno(error), flags) };
         }
         return 0;

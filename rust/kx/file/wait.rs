@@ -43,12 +43,12 @@ macro_rules! new_wait_queue {
     };
 }
 
-/// What may be done with a file without waiting, for `poll`.
+/// The operations on a file that would not block, for `poll`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Ready(u32);
 
 impl Ready {
-    /// Nothing.
+    /// No operation.
     pub const NONE: Self = Self(0);
     /// Reading.
     pub const IN: Self = Self(bindings::POLLIN | bindings::POLLRDNORM);
@@ -64,7 +64,7 @@ impl Ready {
         self.0
     }
 
-    /// This if `condition` holds, otherwise nothing.
+    /// Returns `self` if `condition` holds, otherwise [`Self::NONE`].
     #[must_use]
     pub const fn when(self, condition: bool) -> Self {
         match condition {
@@ -96,7 +96,7 @@ impl BitOr for Ready {
 pub struct WaitQueue {
     #[pin]
     head: Opaque<bindings::wait_queue_head>,
-    /// How often it was woken, for [`WaitQueue::spin`].
+    /// The number of wake-ups, for [`WaitQueue::spin`].
     wakes: Atomic<u32>,
 }
 
@@ -125,8 +125,8 @@ impl WaitQueue {
         self.head.get()
     }
 
-    /// Wakes the tasks that wait for one of `ready`, and those in [`WaitQueue::wait`]. What they wait for
-    /// must have been changed before, under a lock that they take, too.
+    /// Wakes the tasks that poll for one of `ready`, and all tasks in [`WaitQueue::wait`]. The caller
+    /// must first have changed the condition, under a lock that the waiters take, too.
     ///
     /// # Context
     ///
@@ -140,8 +140,9 @@ impl WaitQueue {
         unsafe { bindings::__wake_up(self.head.get(), TASK_NORMAL, 0, key) };
     }
 
-    /// Polls for at most `us` microseconds until `ready` returns a value. Ends if another task is to run on this
-    /// processor, or a signal has come. `ready` is called first, and then each time that the queue is woken.
+    /// Polls for at most `us` microseconds until `ready` returns a value. Stops early if another task is to run
+    /// on this processor, or if a signal is pending. `ready` is called once at the start, and then after each
+    /// wake-up of the queue.
     ///
     /// # Context
     ///
@@ -156,7 +157,7 @@ impl WaitQueue {
                 return Some(value);
             }
             loop {
-                // SAFETY: This looks at flags of the current task.
+                // SAFETY: This only reads flags of the current task.
                 let is_wanted = unsafe { ibtrs_bindings::kx_need_resched() };
                 if is_wanted || current!().signal_pending() || begin.elapsed() >= limit {
                     return None;
@@ -178,8 +179,8 @@ impl WaitQueue {
     ///
     /// # Errors
     ///
-    /// - [`ETIMEDOUT`] if the time is over,
-    /// - [`ERESTARTSYS`] if a signal came first.
+    /// - [`ETIMEDOUT`] if `limit` has expired,
+    /// - [`ERESTARTSYS`] if interrupted by a signal.
     pub fn wait<R>(&self, limit: Option<Msecs>, mut ready: impl FnMut() -> Option<R>) -> Result<R> {
         might_sleep();
         let mut left = match limit {

@@ -51,7 +51,7 @@ pub struct PageBlock {
 unsafe impl Send for PageBlock {}
 
 // SAFETY: No method makes a reference to the contents. All access is through C helpers that copy or
-// clear, and that allow others to read or write meanwhile.
+// clear, and that tolerate concurrent reads and writes.
 unsafe impl Sync for PageBlock {}
 
 impl PageBlock {
@@ -206,8 +206,8 @@ impl PageBlock {
     pub fn copy_out(&self, offset: usize, to: &mut [u8]) -> Result {
         let from = self.range(offset, to.len())?;
         // SAFETY: `range` has checked that the source is inside the block. There is no reference to
-        // the contents of a block, so the slice does not overlap with it. The helper allows others
-        // to write to the source meanwhile.
+        // the contents of a block, so the slice does not overlap with it. The helper tolerates
+        // concurrent writes to the source.
         unsafe {
             ibtrs_bindings::kx_memcpy_shared(to.as_mut_ptr().cast(), from.cast(), to.len());
         }
@@ -270,7 +270,7 @@ impl PageBlock {
     pub fn crc32c(&self, crc: u32, offset: usize, len: usize) -> Result<u32> {
         let from = self.range(offset, len)?;
         // SAFETY: `range` has checked that the range is inside the block. The callee, in C, only
-        // reads it, and allows for others that write meanwhile: any result is a number.
+        // reads it, and tolerates concurrent writes: any result is a valid number.
         Ok(unsafe { ibtrs_bindings::crc32c(crc, from.cast_const().cast(), len) })
     }
 
@@ -287,7 +287,7 @@ impl PageBlock {
     pub fn zero(&self, offset: usize, len: usize) -> Result {
         let to = self.range(offset, len)?;
         // SAFETY: `range` has checked that the range is inside the block, to whose contents there
-        // is no reference. The helper allows others to read or write meanwhile.
+        // is no reference. The helper tolerates concurrent reads and writes.
         unsafe { ibtrs_bindings::kx_memzero_shared(to.cast(), len) };
         Ok(())
     }
@@ -331,7 +331,7 @@ mod tests {
         Ok(())
     }
 
-    /// The block has the pages that were asked for, all of them and no more.
+    /// The block has exactly the requested number of pages.
     #[test]
     fn any_number_of_pages() -> Result {
         for pages in 1..=33 {

@@ -31,15 +31,15 @@ unsafe impl Send for Segment {}
 // SAFETY: Shared references only read a segment.
 unsafe impl Sync for Segment {}
 
-/// Memory in pieces, whose contents may change at any time, as those of a [`PageBlock`].
+/// Memory in pieces, whose contents may change at any time, like a [`PageBlock`].
 ///
-/// The pieces are as large as the machine has them, but no larger than
-/// [`MAX_PIECE_BYTES`](pieces::MAX_PIECE_BYTES): if need be, each is a page. So the allocation never
-/// fails for want of contiguous memory.
+/// The pieces are as large as can be allocated, up to [`MAX_PIECE_BYTES`](pieces::MAX_PIECE_BYTES),
+/// and single pages in the worst case. The allocation therefore never fails for lack of contiguous
+/// memory.
 ///
 /// # Invariants
 ///
-/// - `blocks` are the pieces of `layout`: as many, and each of its size.
+/// - `blocks` has one block for each piece of `layout`, of the size of the piece.
 /// - Each of `segments` describes all of the block with the same number.
 pub struct Pieces {
     blocks: KVVec<PageBlock>,
@@ -86,12 +86,12 @@ impl Pieces {
         Self::fill(layout, GFP_KERNEL, |len| PageBlock::with_len(len, node))
     }
 
-    /// Maximum number of pieces: far more than anything here has. The kernel warns about lists that
-    /// no machine has memory for, instead of just refusing them.
+    /// Maximum number of pieces, far more than any caller needs. For an absurdly long list, the
+    /// allocator would warn instead of just failing.
     const MOST: usize = 1 << 16;
 
-    /// Makes memory with this layout of blocks that `allocate` returns, as long as asked for, which
-    /// are whole pages. Lists are allocated with `flags`.
+    /// Creates memory with this layout from blocks of whole pages that `allocate` returns, each of
+    /// the requested length. Lists are allocated with `flags`.
     fn fill(
         layout: PieceLayout,
         flags: Flags,
@@ -105,7 +105,7 @@ impl Pieces {
         let mut segments = KVVec::with_capacity(count, flags)?;
         for piece in 0..count {
             let block = allocate(layout.bytes_of(piece))?;
-            // For the invariant; both ways to allocate return what was asked for.
+            // For the invariant; both allocators return the requested length.
             if block.len() != layout.bytes_of(piece) {
                 return Err(EINVAL);
             }
@@ -302,7 +302,7 @@ mod tests {
     use super::*;
     use crate::crc::crc32c;
 
-    /// Bytes that differ from those a page further.
+    /// Bytes that differ from those one page further on.
     fn pattern(len: usize) -> Result<KVVec<u8>> {
         let mut bytes = KVVec::with_capacity(len, GFP_KERNEL)?;
         for at in 0..len {

@@ -42,7 +42,7 @@ impl Record {
         for (number, to) in bytes.chunks_exact_mut(size_of::<u64>()).enumerate() {
             let word = self.0.as_ptr().wrapping_add(number);
             // SAFETY: By the type invariant the word is inside a piece, which lives by this function's
-            // contract, and is aligned. The access is volatile, as others may write meanwhile.
+            // contract, and is aligned. The access is volatile, as there may be concurrent writes.
             let word = unsafe { word.read_volatile() };
             to.copy_from_slice(&word.to_ne_bytes());
         }
@@ -95,7 +95,7 @@ mod tests {
             Some(&first[..])
         );
         assert_eq!(second, [0; Record::BYTES]);
-        // Nothing beside it.
+        // The bytes before and after the record are unchanged.
         let mut around = [0u8; 3 * Record::BYTES];
         memory.copy_out(at - Record::BYTES, &mut around)?;
         assert_eq!(around.get(..Record::BYTES), pattern.get(..Record::BYTES));

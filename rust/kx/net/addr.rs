@@ -2,8 +2,8 @@
 
 //! Socket addresses.
 //!
-//! A [`SockAddr`] has the bytes of the C structures. It writes and reads them at offsets that are
-//! compared with those of the C structures at compile time.
+//! A [`SockAddr`] has the layout of the C structures. The offsets of its fields are checked against
+//! them at compile time.
 //!
 //! C headers: [`include/linux/socket.h`](srctree/include/linux/socket.h),
 //! [`include/rdma/ib.h`](srctree/include/rdma/ib.h)

@@ -66,7 +66,7 @@ impl<const N: usize> Counters<N> {
     /// *any*
     pub fn on_cpu(&self, counter: usize, cpu: u32) -> u64 {
         // ORDERING: `reset_at` is read first, with acquire ordering, so that the value cannot
-        // exceed `counted` if a reset happens meanwhile.
+        // exceed `counted` if the counter is reset concurrently.
         let reset_at = self.reset_at.get(counter, cpu);
         self.counted.get(counter, cpu).wrapping_sub(reset_at)
     }

@@ -36,10 +36,10 @@ pub use kernel::sync::atomic::{
     Release, //
 };
 
-/// Whether loads and stores are made here. The processors of x86-64 keep loads in order with all
-/// that follows, and stores with all that comes before, so that acquire and release take no more
-/// than a barrier for the compiler, as in `smp_load_acquire` and `smp_store_release` of C. The
-/// kernel's checker for races (KCSAN) must see the accesses.
+/// Whether loads and stores are inline. x86-64 processors do not reorder a load with later
+/// accesses, or a store with earlier ones, so acquire and release need only a compiler barrier, as
+/// in `smp_load_acquire` and `smp_store_release` of C. The kernel's checker for races (KCSAN) must
+/// see the accesses.
 const HERE: bool = cfg!(all(
     target_arch = "x86_64",
     not(CONFIG_RUST_INLINE_HELPERS),
@@ -113,11 +113,10 @@ impl<T: Access> Atomic<T> {
         if !HERE {
             return T::load(&self.0, order);
         }
-        // SAFETY: The pointer is valid and aligned, as the atomic guarantees, and what is stored
-        // there is a valid `T`. Others may access it meanwhile, but only atomically: a volatile
-        // access of an aligned number or pointer, and `T` is no other type, is one access of the
-        // processor (`READ_ONCE` in C), which the kernel's memory model allows beside its atomic
-        // operations.
+        // SAFETY: The pointer is valid and aligned, as the atomic guarantees, and the stored value
+        // is a valid `T`. Concurrent accesses are atomic. `T` is an integer or a pointer, for which
+        // an aligned volatile access is a single access of the processor (`READ_ONCE` in C); the
+        // kernel's memory model allows it alongside its atomic operations.
         let value = unsafe { self.0.as_ptr().read_volatile() };
         if matches!(O::TYPE, OrderingType::Acquire) {
             barrier();
@@ -153,7 +152,7 @@ impl<T: AtomicType> core::ops::Deref for Atomic<T> {
 mod tests {
     use super::*;
 
-    /// What one kind of access has stored, the other kinds find.
+    /// Each kind of access sees what the others have stored.
     #[test]
     fn all_accesses_agree() {
         let number = Atomic::new(1u32);

@@ -139,7 +139,7 @@ impl Completion {
     /// # Errors
     ///
     /// - [`ETIMEDOUT`] if the event did not happen in time,
-    /// - [`ERESTARTSYS`] if a signal came first.
+    /// - [`ERESTARTSYS`] if interrupted by a signal.
     pub fn wait_interruptible_timeout(&self, ms: Msecs) -> Result {
         might_sleep();
         // SAFETY: By the type invariant this is an initialised completion.

@@ -4,8 +4,8 @@
 //!
 //! An object has one [`PercpuOwner`], and any number of references ([`PercpuArc`]). Taking or
 //! dropping a reference changes a number in the CPU's own cache line. The owner waits until all
-//! references are dropped, and then drops the object itself. So the last reference may be dropped
-//! in any context, and the object's destructor may always sleep.
+//! references are dropped, and then drops the object itself. The last reference may therefore be
+//! dropped in any context, and the object's destructor may always sleep.
 //!
 //! # Examples
 //!
@@ -241,8 +241,9 @@ impl<T> PercpuOwner<T> {
         self.use_count().killed.load(Relaxed)
     }
 
-    /// Kills the object without waiting for references. The result tells when all of them are
-    /// dropped; dropping it waits for them and drops the object.
+    /// Kills the object without waiting for references. [`PercpuEnd::is_over`] of the result
+    /// reports when all of them are dropped; dropping the result waits for them and drops the
+    /// object.
     ///
     /// # Context
     ///
@@ -319,8 +320,8 @@ impl<T> Deref for PercpuEnd<T> {
 }
 
 impl<T> PercpuEnd<T> {
-    /// Returns whether no reference is left, so that dropping this value does not wait. That takes
-    /// an RCU grace period, even if there was no reference when the object was killed.
+    /// Returns whether no reference is left, so that dropping this value does not wait. Even if
+    /// there was no reference when the object was killed, this takes an RCU grace period.
     ///
     /// # Context
     ///
@@ -395,7 +396,7 @@ impl<T> PercpuArc<T> {
         unsafe { &raw const (*inner).data }
     }
 
-    /// Takes back a reference that was given up.
+    /// Reclaims a reference from [`Self::into_raw`].
     ///
     /// # Safety
     ///
@@ -610,7 +611,7 @@ mod tests {
     fn pointers_come_back() -> Result {
         let owner = PercpuOwner::new(7u64)?;
         let ptr = owner.get().into_raw();
-        // SAFETY: The pointer is valid, as its reference was not taken back yet.
+        // SAFETY: The pointer is valid, as its reference was not reclaimed yet.
         assert_eq!(unsafe { *ptr }, 7);
         // SAFETY: The object has the reference that was given up, and the owner's.
         let second = unsafe { PercpuArc::get_raw(ptr) };

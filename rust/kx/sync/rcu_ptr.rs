@@ -10,7 +10,7 @@
 //!
 //! let table = RcuPtr::new(Some(KBox::new([1, 2], GFP_KERNEL)?));
 //! let first = table.read().get().map(|table| table[0]);
-//! // Waits until nobody reads the former table.
+//! // Waits until no task reads the former table.
 //! let former = table.replace(None);
 //! # let _ = (first, former);
 //! # Ok::<(), Error>(())
@@ -44,9 +44,9 @@ use kernel::{
 
 /// An optional boxed value that is replaced as a whole while others read it.
 ///
-/// Readers never wait. A writer gets the former value back after it has waited for the readers of
-/// that value, or waits for them later ([`Retired`]). Writers need no lock for the pointer itself. Writers
-/// that derive the new value from the old one need a lock of their own.
+/// Readers never wait. A writer gets the former value after waiting for its readers, or waits for them
+/// later ([`Retired`]). Writers need no lock for the pointer itself, but must serialize themselves if they
+/// derive the new value from the old one.
 ///
 /// # Context
 ///
@@ -55,12 +55,12 @@ use kernel::{
 /// # Sleeping in a read section
 ///
 /// A [read section](Self::read) must not sleep. Neither this crate nor the kernel crate, whose
-/// `rcu::Guard` has the same rule, can make that an error of the compiler: the section is a state of
-/// the task, and whether a function sleeps is not part of its type. What the compiler checks is that
-/// a section ends in the task that has begun it, and that nothing of the value outlives the section.
-/// The rest is checked at run time:
+/// `rcu::Guard` has the same rule, can enforce that at compile time: the section is a state of the
+/// task, and whether a function sleeps is not part of its type. The compiler does check that a
+/// section ends in the task that has begun it, and that no reference to the value outlives the
+/// section. The rest is checked at run time:
 ///
-/// - A task that calls [`Self::replace`] or [`Retired::wait`] in a section of its own is refused.
+/// - A task that calls [`Self::replace`] or [`Retired::wait`] inside a read section is refused.
 /// - With `CONFIG_PREEMPT_RCU`, which kernels with `CONFIG_PREEMPT_DYNAMIC` have, a grace period
 ///   waits for a section even if it sleeps. The kernel warns, but the value remains valid.
 /// - In any other kernel, the scheduler reports a section that sleeps (`scheduling while atomic`),
@@ -136,9 +136,9 @@ impl<T> RcuPtr<T> {
         let old = self.exchange(value)?;
         rcu::synchronize_rcu();
         // SAFETY: By the contract of `exchange` the pointer comes from a box that the caller owns. Every read
-        // section in which the pointer was loaded is over. That of another task began before the exchange, so
-        // the grace period has waited for it, unless it has slept in a kernel where it must not (see the
-        // type). This task was in no section when the check above ran, and has begun none since.
+        // section in which the pointer was loaded has ended. A section of another task began before the
+        // exchange, so the grace period has waited for it, unless it has slept in a kernel where it must not
+        // (see the type). This task was in no section when the check above ran, and has begun none since.
         Some(unsafe { KBox::from_raw(old.as_ptr()) })
     }
 
@@ -161,7 +161,7 @@ impl<T> RcuPtr<T> {
     }
 
     /// Publishes another value; returns the former one, which comes from a box that the caller owns, but which
-    /// tasks may read until a grace period is over that begins after this call.
+    /// tasks may read until the end of a grace period that begins after this call.
     fn exchange(&self, value: Option<KBox<T>>) -> Option<NonNull<T>> {
         // INVARIANT: This value owns the new box, and the caller owns the old pointer.
         // ORDERING: Pairs with the dependent accesses in `read`.
@@ -186,12 +186,12 @@ fn may_wait() -> bool {
 ///
 /// # Context
 ///
-/// Dropping one *may sleep*, if its readers have to be waited for.
+/// Dropping one *may sleep*, to wait for readers.
 ///
 /// # Invariants
 ///
 /// - `value` comes from [`KBox::into_raw`], and this value owns it.
-/// - Nobody reads `value` when the grace period `grace_period` is over, or now if there is none.
+/// - After the grace period `grace_period`, or already if there is none, no task reads `value`.
 pub struct Retired<T> {
     value: NonNull<T>,
     /// A result of `start_poll_synchronize_rcu()`.
@@ -253,7 +253,7 @@ impl<T> Retired<T> {
         if !may_wait() {
             return false;
         }
-        // Begins after that of the value.
+        // This grace period begins after that of the value.
         rcu::synchronize_rcu();
         true
     }

@@ -197,7 +197,8 @@ impl Node {
 /// and only until the file is removed: that consumes this value. Until then the node is valid, as
 /// sysfs waits for the function before it deletes the directory.
 pub struct StoreCtx<'a, P: Data> {
-    /// No reference, which would have to be valid as long as this value is moved around, and longer.
+    /// Not a reference, which would have to stay valid for the whole lifetime of this value, and
+    /// longer.
     node: NonNull<Node>,
     raw: &'a RawAttr,
     data: P,

@@ -154,7 +154,7 @@ impl ModuleClass {
     ///
     /// # Errors
     ///
-    /// Those of [`Class::new`].
+    /// Errors of [`Class::new`].
     pub fn register(&'static self) -> Result<Registration> {
         let class = Class::new(self.name)?;
         drop(self.class.replace(Some(KBox::new(class, GFP_KERNEL)?)));

@@ -82,8 +82,8 @@ impl<P: Data> Dir<P> {
         // SAFETY: The core was just created, so the pointer is valid.
         let kobj = unsafe { core.as_ref() }.obj.get();
         let added = parent.with_kobject(|parent| {
-            // SAFETY: By the contract of `InSysfs` the parent was added and is not deleted
-            // meanwhile.
+            // SAFETY: By the contract of `InSysfs` the parent was added and is not deleted during
+            // the call.
             if unsafe { has(parent, &name) } {
                 return Err(EEXIST);
             }

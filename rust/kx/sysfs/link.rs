@@ -44,7 +44,7 @@ where
         dir.with_kobject(|dir| {
             target.with_kobject(|target| {
                 // SAFETY: By the contract of `InSysfs` both kobjects were added, and are not
-                // deleted meanwhile. The name is a C string.
+                // deleted during the call. The name is a C string.
                 to_result(unsafe {
                     bindings::sysfs_create_link_nowarn(dir, target, name.as_char_ptr())
                 })
@@ -61,8 +61,8 @@ where
     fn drop(&mut self) {
         // If the directory was removed, the link was removed with it.
         let _ = self.dir.with_kobject(|dir| {
-            // SAFETY: By the contract of `InSysfs` the kobject was added, and is not deleted
-            // meanwhile. The name is a C string.
+            // SAFETY: By the contract of `InSysfs` the kobject was added, and is not deleted during
+            // the call. The name is a C string.
             unsafe { bindings::sysfs_remove_link(dir, self.name.as_char_ptr()) };
             Ok(())
         });

@@ -64,8 +64,8 @@ struct Removal {
 }
 
 /// This function is neither generic nor inlined, so that the name of the lock class has one
-/// address, as lockdep requires. Otherwise every module with a copy of the function would have a
-/// copy of the name.
+/// address, as lockdep requires. A generic or inlined function would be copied into each module,
+/// together with the name.
 #[inline(never)]
 fn new_removal() -> impl PinInit<SpinLock<Removal>> {
     new_spinlock!(
@@ -126,7 +126,7 @@ impl Node {
     ) -> bool {
         {
             // SAFETY: By this function's contract the file exists, and sysfs waits for its function
-            // before it deletes the directory. So the node is valid.
+            // before it deletes the directory. The node is therefore valid.
             let mut removal = unsafe { this.as_ref() }.removal.lock();
             if removal.closed || removal.leaving {
                 return false;
@@ -142,23 +142,23 @@ impl Node {
         let removed = unsafe { bindings::sysfs_remove_file_self(kobj, attr) };
         let awaited = {
             // SAFETY: `busy` is set, so no task has left `close`, and the node is valid until the
-            // lock is released below. A task that then finds `busy` reset has taken the lock, so
-            // releasing it was the last access of this task.
+            // lock is released below. A task that then sees `busy` cleared has acquired the lock,
+            // so this task's last access was to release it.
             let mut removal = unsafe { this.as_ref() }.removal.lock();
             removal.busy = false;
             removal.closed
         };
-        // If the node was not closed, no task waits, and the node may be gone.
+        // If the node was not closed, no task waits, and the node may be freed already.
         if awaited {
-            // SAFETY: A task in `close` has found `busy` set, and waits for this completion before
-            // it returns, after which the node may be freed. So the node is valid until the task is
-            // woken, which is the last access.
+            // SAFETY: A task in `close` has seen `busy` set, and waits for this completion before
+            // it returns, after which the node may be freed. The node is therefore valid until the
+            // task is woken, which is the last access.
             unsafe { this.as_ref() }.idle.complete_all();
         }
         removed
     }
 
-    /// Waits for a file that is removing itself, and lets no other file start to do so.
+    /// Waits for a file that is removing itself, and prevents others from starting to.
     pub(super) fn close(&self) {
         let busy = {
             let mut removal = self.removal.lock();

@@ -68,7 +68,7 @@ pub struct DelayedWork<T, const ID: u64 = 0> {
     work: Opaque<bindings::delayed_work>,
     queue: Arc<Queue>,
     /// Number of callers that keep the work item from being queued. C has such a count, too, but
-    /// the result of `mod_delayed_work()` does not tell whether it has queued the item or respected
+    /// the result of `mod_delayed_work()` does not show whether it has queued the item or respected
     /// the count.
     #[pin]
     disabled: SpinLockIrq<u32>,
@@ -83,8 +83,8 @@ unsafe impl<T, const ID: u64> Send for DelayedWork<T, ID> {}
 unsafe impl<T, const ID: u64> Sync for DelayedWork<T, ID> {}
 
 /// This function is neither generic nor inlined, so that the name of the lock class has one
-/// address, as lockdep requires. Otherwise every module with a copy of the function would have a
-/// copy of the name.
+/// address, as lockdep requires. A generic or inlined function would be copied into each module,
+/// together with the name.
 #[inline(never)]
 fn new_disabled() -> impl PinInit<SpinLockIrq<u32>> {
     new_spinlock_irq!(0, "DelayedWork::disabled")
@@ -147,7 +147,7 @@ where
         // it is embedded in an object, which its reference keeps.
         let object = unsafe { T::object(this) };
         // SAFETY: `lend` has given up this reference. The work item is no longer queued, so it is
-        // not taken back elsewhere.
+        // not reclaimed elsewhere.
         unsafe { run::<T, ID>(object, &raw const (*this).queue) }
     }
 
@@ -198,8 +198,8 @@ where
         let delay = msecs_to_jiffies(ms);
         lend::<T, Self, ID>(self, object, || {
             let disabled = self.disabled.lock();
-            // INVARIANT: The work item is not disabled, by the type invariant, and nobody can
-            // disable it while the lock is held. So the call queues it. The work item owns the
+            // INVARIANT: The work item is not disabled, by the type invariant, and no task can
+            // disable it while the lock is held, so the call queues it. The work item owns the
             // reference, unless it was queued before and owns another one.
             // SAFETY: As in `enqueue_after`.
             *disabled == 0

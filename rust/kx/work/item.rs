@@ -35,7 +35,7 @@ pub unsafe trait WorkPointer<T>: Send + 'static {
     /// Gives up the reference as a pointer.
     fn into_raw(self) -> *const T;
 
-    /// Takes the reference back.
+    /// Reclaims the reference.
     ///
     /// # Safety
     ///
@@ -204,7 +204,7 @@ where
         // it is embedded in an object, which its reference keeps.
         let object = unsafe { T::object(work) };
         // SAFETY: `lend` has given up this reference. The work item is no longer queued, so it is
-        // not taken back elsewhere.
+        // not reclaimed elsewhere.
         unsafe { run::<T, ID>(object, &raw const (*work).queue) }
     }
 
@@ -288,7 +288,7 @@ where
 }
 
 /// Calls `enqueue` to queue a work item, which gets the reference `object` if `enqueue` returns
-/// true. Otherwise the reference is dropped, and the result is false.
+/// true. If it returns false, the reference is dropped, and the result is false.
 ///
 /// An object that does not embed `work` is refused with a warning.
 pub(super) fn lend<T, W, const ID: u64>(
@@ -324,7 +324,7 @@ pub(super) unsafe fn run<T: WorkItem<ID>, const ID: u64>(
     // SAFETY: By this function's contract the reference keeps the object, and `queue` is its field.
     let queue = T::Pointer::DROPS_OBJECT.then(|| unsafe { (*queue).clone() });
     // SAFETY: By this function's contract the pointer comes from `into_raw` in `lend`, and its
-    // reference was not taken back.
+    // reference was not reclaimed.
     T::run(unsafe { T::Pointer::from_raw(object) });
     if let Some(queue) = queue {
         Queue::leave(queue);
@@ -344,7 +344,7 @@ where
     // SAFETY: `lend` has checked that the work item is part of an object.
     let object = unsafe { T::object(work) };
     // SAFETY: The pointer comes from `into_raw` in `lend`. By this function's contract the
-    // reference was not taken back.
+    // reference was not reclaimed.
     drop(unsafe { T::Pointer::from_raw(object) });
 }
 

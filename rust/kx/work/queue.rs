@@ -205,7 +205,7 @@ impl PinnedDrop for Queue {
     fn drop(self: Pin<&mut Self>) {
         might_sleep();
         // SAFETY: By the type invariant this value owns the queue. Queued work items run before
-        // this returns. Nobody can queue more, as there is no reference to this value: by the type
+        // this returns. No more can be queued, as there is no reference to this value: by the type
         // invariant the object of a pending timer would own one. The lock class is dropped
         // afterwards.
         unsafe { bindings::destroy_workqueue(self.wq.as_ptr()) }
@@ -223,8 +223,8 @@ impl workqueue::WorkItem for Queue {
 /// The queue of the [`QueueDestroyer`].
 static DESTROYER: RcuPtr<Arc<Queue>> = RcuPtr::null();
 
-/// Queues a work item of the kernel crate on the queue of the [`QueueDestroyer`]. It is for what is dropped where its
-/// end must not wait: no code of the work item runs after the destroyer has ended, before this crate is unloaded.
+/// Queues a work item of the kernel crate on the queue of the [`QueueDestroyer`]. It is for cleanup that must not
+/// delay the caller. The destroyer is dropped before this crate is unloaded, and waits for these work items.
 ///
 /// # Context
 ///
@@ -245,9 +245,9 @@ where
 /// Destroys queues whose last reference is dropped on one of their own workers.
 ///
 /// It does so on its own queue, which is empty once this value is dropped. Without a destroyer, a
-/// system queue destroys them, and unloading does not wait for that. So the module that this crate
-/// is part of keeps one as long as it is loaded: no code of the crate runs afterwards, as a
-/// destroyed queue has no worker that still runs a function.
+/// system queue destroys them, and unloading does not wait for it. The module that this crate is
+/// part of therefore keeps one as long as it is loaded. No code of the crate runs after the
+/// destroyer is dropped, as a destroyed queue has no worker that still runs a function.
 pub struct QueueDestroyer(());
 
 impl QueueDestroyer {
@@ -274,7 +274,7 @@ impl Drop for QueueDestroyer {
     }
 }
 
-/// Waits for what was queued by [`later`], and for queues that are being destroyed.
+/// Waits for work items that were queued by [`later`], and for queues that are being destroyed.
 ///
 /// # Context
 ///

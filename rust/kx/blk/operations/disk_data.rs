@@ -18,7 +18,7 @@ use kernel::{
 
 /// The part of a disk's data that does not depend on the driver.
 pub(crate) struct Head {
-    /// Frees all that the disk owns, of which this is the beginning.
+    /// Frees the allocation that begins with this head, with everything that the disk owns.
     pub(crate) free: unsafe fn(NonNull<Head>),
     /// Whether opening the disk fails, as its removal was claimed. Set under the open mutex, unless the
     /// removal is by force.
@@ -41,8 +41,8 @@ impl<D: Operations> DiskData<D> {
     /// `D`, and must be live as long as the result is used.
     #[inline]
     pub(crate) unsafe fn of_queue<'a>(queue: *mut bindings::request_queue) -> &'a Self {
-        // SAFETY: By this function's contract the queue is live, and `GenDisk::add` has set its
-        // `queuedata` to what begins with a `DiskData` of `D`, which `free_disk` frees together with the disk.
+        // SAFETY: By this function's contract the queue is live, and `GenDisk::add` has set its `queuedata` to
+        // an allocation that begins with a `DiskData` of `D`, which `free_disk` frees together with the disk.
         unsafe { &*(*queue).queuedata.cast() }
     }
 
@@ -51,8 +51,8 @@ impl<D: Operations> DiskData<D> {
     /// `disk` must be a disk created by [`GenDisk::add`](crate::blk::GenDisk::add) for `D`, and must be
     /// live as long as the result is used.
     pub(crate) unsafe fn of_disk<'a>(disk: *mut bindings::gendisk) -> &'a Self {
-        // SAFETY: By this function's contract the disk is live, and `GenDisk::add` has set its
-        // `private_data` to what begins with a `DiskData` of `D`, which `free_disk` frees together with the disk.
+        // SAFETY: By this function's contract the disk is live, and `GenDisk::add` has set its `private_data` to
+        // an allocation that begins with a `DiskData` of `D`, which `free_disk` frees together with the disk.
         unsafe { &*(*disk).private_data.cast() }
     }
 

@@ -13,9 +13,9 @@
 //! must find a request again keeps the [`Request`].
 //!
 //! Differs from `kernel::block::mq::Request`, which is an `ARef` with a count in the request: an
-//! atomic operation for each reference, and a check at the end that no other one is left. It tells
-//! neither the operation nor the sector or the length, has no scatterlist, and ends only with
-//! success.
+//! atomic operation for each reference, and a check at the end that no other one is left. It
+//! exposes neither the operation nor the sector or the length, has no scatterlist, and can only end
+//! with success.
 //!
 //! C header: [`include/linux/blk-mq.h`](srctree/include/linux/blk-mq.h)
 
@@ -89,7 +89,7 @@ impl Op {
     }
 }
 
-/// What follows a request in memory, where it stays.
+/// The private data that follows a request in memory; it is never moved.
 ///
 /// Only this crate fills the scatterlist, from the request in front of it. `Vtable::queue_rq`
 /// empties the list, which otherwise still describes the memory of an earlier use.
@@ -463,7 +463,7 @@ impl<'a, D: Operations> TimedOut<'a, D> {
     /// another one when it is dispatched again.
     pub fn tag(&self) -> Option<u32> {
         // SAFETY: The request is live by the type invariant. The block layer may change the aligned
-        // integer meanwhile.
+        // integer concurrently.
         let tag = unsafe { (&raw const (*self.0.as_ptr()).tag).read_volatile() };
         u32::try_from(tag).ok()
     }
@@ -471,7 +471,7 @@ impl<'a, D: Operations> TimedOut<'a, D> {
     /// Returns the operation, or [`None`] if this crate does not support it.
     pub fn op(&self) -> Option<Op> {
         // SAFETY: The request is live by the type invariant. The block layer may change other bits of
-        // the aligned integer meanwhile, but not the operation of a request that is not freed.
+        // the aligned integer concurrently, but not the operation of a request that is not freed.
         Op::from_opf(unsafe { (&raw const (*self.0.as_ptr()).cmd_flags).read_volatile() })
     }
 
@@ -557,8 +557,8 @@ unsafe impl<D: IoOperations> Io for Request<D> {
 
     unsafe fn note_answer(raw: NonNull<c_void>, trailer: Option<u32>, path: u32) {
         let pdu = Self::pdu_of(raw.cast().as_ptr());
-        // SAFETY: The caller owns the request, whose private data is valid and used by nobody
-        // else meanwhile.
+        // SAFETY: The caller owns the request, whose private data is valid and not used by anyone
+        // else during the call.
         D::note_answer(unsafe { &mut *pdu }, trailer, path);
     }
 

@@ -45,10 +45,10 @@ unsafe impl<D> Sync for Attr<D> {}
 impl<D: Directory> Attr<D> {
     /// Creates a file that everyone may read, and root may write.
     ///
-    /// Both functions must capture nothing, which the compiler checks, and any thread may call
-    /// them: not even a value without bytes stands for something of one thread. `store` gets the bytes
-    /// written, up to 4094, without a newline at the end; longer writes fail with `EFBIG`. See
-    /// [`configfs`](super::super) for the locks that are held.
+    /// Both functions must capture nothing, which the compiler checks. They must be `Send` and `Sync`,
+    /// as any thread may call them and even a zero-sized value may be tied to one thread. `store` gets
+    /// the bytes written, up to 4094, without a newline at the end; longer writes fail with `EFBIG`.
+    /// See [`configfs`](super::super) for the locks that are held.
     pub const fn rw<S, T>(name: &'static CStr, _show: S, _store: T) -> Self
     where
         S: Fn(&D, &mut Buf<'_>) -> Result + Copy + Send + Sync + 'static,
