@@ -2,16 +2,16 @@
 
 //! Connection manager ids, which resolve addresses and routes, connect, and listen.
 //!
-//! Each role of an id has a type of its own, with the functions that the connection manager allows
-//! in that role:
+//! Each role of an id has its own type, with the functions that the connection manager allows in
+//! that role:
 //!
 //! | type | role |
 //! | --- | --- |
 //! | [`ActiveId`] | resolves an address and a route, and connects |
 //! | [`Listener`] | listens at an address; requests go to [`CmHandler::connect_request`] |
-//! | [`ConnRequest`] | a connection request, as long as the connection manager can take it back |
+//! | [`ConnRequest`] | a connection request that can still be returned to the connection manager |
 //! | [`IncomingId`] | a connection request that is accepted or rejected once |
-//! | [`CmId`] | what an active and an incoming id share: a queue pair holds it |
+//! | [`CmId`] | the common part of an active and an incoming id, held by a queue pair |
 //!
 //! # Examples
 //!

@@ -128,8 +128,8 @@ impl Cq {
 impl Drop for Cq {
     fn drop(&mut self) {
         // SAFETY: By the type invariant the queue is live. Its one user, a queue pair, was
-        // destroyed before or never created. No thread polls directly, as that takes a reference to
-        // the `QueuePair`, and the call waits for the work that polls.
+        // destroyed before or never created. No thread polls directly, as a poller holds a
+        // reference to the `QueuePair`, and the call waits for the work item that polls.
         unsafe { bindings::ib_free_cq(self.ptr.as_ptr()) }
     }
 }

@@ -225,7 +225,8 @@ impl Device {
     /// Adds a removal handler.
     ///
     /// No allocation under the lock may wait, because reclaim may wait for a disk whose path needs
-    /// the list of devices to reconnect. So a longer list of users is allocated without the lock.
+    /// the list of devices to reconnect. A longer list of users is therefore allocated without the
+    /// lock.
     fn add_user(&self, mut user: User) -> Result {
         let mut longer = KVVec::new();
         loop {
@@ -258,8 +259,8 @@ impl Device {
     }
 
     /// Returns whether memory that is mapped at `addr` must be synchronised between the CPU and the
-    /// device. That does not change as long as the memory is mapped. Cards of a coherent machine
-    /// need it only where the kernel copies the memory (swiotlb), software devices never.
+    /// device. The answer does not change while the memory is mapped. On a coherent machine,
+    /// hardware devices need it only for bounce buffers (swiotlb), and software devices never.
     pub(crate) fn needs_sync(&self, addr: u64) -> bool {
         // SAFETY: The device is live by the type invariant. The callee accepts any address.
         unsafe { bindings::ib_dma_needs_sync(self.as_raw(), addr) }
@@ -288,15 +289,16 @@ impl Device {
         u32::try_from(vectors).unwrap_or(1).max(1)
     }
 
-    /// Takes `count` completion vectors, of which each user of the device gets the next in turn.
-    /// Returns the first, which is one of the device's; the others follow it, modulo
-    /// [`Self::num_comp_vectors`].
+    /// Allocates `count` completion vectors, which are assigned to users of the device in
+    /// round-robin order. Returns the first, which is one of the device's; the others follow it,
+    /// modulo [`Self::num_comp_vectors`].
     pub fn next_vectors(&self, count: u32) -> u32 {
         self.next_vector.fetch_add(count, Relaxed) % self.num_comp_vectors()
     }
 
-    /// As [`Self::next_vectors`] for a user whose CPU n uses the vector n modulo `count` of those that
-    /// it takes: the first is a multiple of `count`, so that this is the vector of one of these CPUs.
+    /// As [`Self::next_vectors`], for a user whose CPU n uses vector n modulo `count` of its vectors.
+    /// The first vector is a multiple of `count`, so that each vector belongs to one of the CPUs that
+    /// use it.
     pub fn next_vectors_for_cpus(&self, count: u32) -> u32 {
         let groups = (self.num_comp_vectors() / count.max(1)).max(1);
         self.next_group.fetch_add(1, Relaxed) % groups * count
@@ -379,16 +381,16 @@ impl Device {
         unsafe { (*self.ib.as_ptr()).ops.driver_id }
     }
 
-    /// Returns whether reads of a peer's memory are right, even if packets are lost. Not with
-    /// soft-RoCE: when it gets a repeated acknowledgement amid the packets of a response, it may report
-    /// a read as completed that lacks some of its bytes (`check_ack()` in
+    /// Returns whether RDMA reads return correct data even if packets are lost. Soft-RoCE does not
+    /// guarantee that: after a duplicate acknowledgement amid the packets of a response, it may
+    /// complete a read that lacks some of its bytes (`check_ack()` in
     /// drivers/infiniband/sw/rxe/rxe_comp.c returns `COMPST_ERROR` without a status). As the responder,
-    /// it closes the queue pair when it has to repeat a response after a request of 0 bytes.
+    /// it closes the queue pair if it must repeat a response after a request of 0 bytes.
     pub fn reads_survive_loss(&self) -> bool {
         self.driver() != bindings::rdma_driver_id_RDMA_DRIVER_RXE
     }
 
-    /// Returns whether the data of an unsignalled work request must stay as it is although a later
+    /// Returns whether the data of an unsignalled work request must not change even after a later
     /// request has completed. Soft-iWARP hands the pages of such requests to TCP, which sends them
     /// from there until the peer's TCP has acknowledged them, while a completion only means that TCP
     /// has got the request. It copies the data of signalled requests (`siw_qp_prepare_tx()` and
@@ -505,8 +507,8 @@ static INITIALISED: AtomicFlag = AtomicFlag::new(false);
 
 kernel::sync::global_lock! {
     // SAFETY: `Client::new` initialises the lock before it registers with the RDMA core and before it
-    // sets `INITIALISED`. The users of the lock are `Device::find`, which looks at that, and those that
-    // a registration or a `Device` precedes.
+    // sets `INITIALISED`. `Device::find` uses the lock only if that flag is set. All other users have a
+    // registration or a `Device`, so they run later.
     unsafe(uninit) static DEVICES: Mutex<KVec<Entry>> = KVec::new();
 }
 
@@ -517,7 +519,7 @@ fn free_list() {
     drop(list);
 }
 
-/// A device is not tracked, as there was no memory for it.
+/// Set if a device is not tracked for lack of memory.
 static LEFT_OUT: AtomicFlag = AtomicFlag::new(false);
 
 /// The registration with the RDMA core, the source of all [`Device`]s.
@@ -571,7 +573,7 @@ impl Client {
                     return Err(EBUSY);
                 }
                 // SAFETY: The flag ensures that this happens once. Nothing uses the list earlier,
-                // as devices come only through the registration below.
+                // as devices are only added by the registration below.
                 unsafe { DEVICES.init() };
                 // ORDERING: Pairs with the acquire in `Device::find`.
                 INITIALISED.store(true, Release);
@@ -625,11 +627,11 @@ impl Client {
         let Err(error) = (unsafe { Self::track(ib) }) else {
             return 0;
         };
-        // ORDERING: `new` looks at it in the thread that adds the present devices. One that another
-        // thread adds meanwhile may fail the loading, too.
+        // ORDERING: `new` reads the flag in the thread that adds the present devices. A failure for
+        // a device that another thread adds concurrently may make `new` fail, too.
         LEFT_OUT.store(true, Relaxed);
         // SAFETY: By this function's contract the device is being added, so it has its name, which
-        // nobody changes meanwhile, see `Device::new`.
+        // does not change during the call, see `Device::new`.
         let name = unsafe { Name::of(ib) };
         kx::pr_err_ratelimited!(
             "{}: no memory to use this RDMA device: load the modules again\n",
@@ -640,10 +642,11 @@ impl Client {
 
     /// # Safety
     ///
-    /// `ib` must be a device that is being added. If this succeeds, the RDMA core must be told so.
+    /// `ib` must be a device that is being added. If this succeeds, the caller must report success
+    /// to the RDMA core.
     unsafe fn track(ib: NonNull<bindings::ib_device>) -> Result {
-        // The core offers a device only once, so this must not fail for lack of a few bytes. Nor may
-        // it wait with the lock, see `Device::add_user`.
+        // The core adds a device only once, so this must not fail for lack of a few bytes.
+        // Allocations under the lock must not wait, see `Device::add_user`.
         let _reserve = Reserve::enter();
         // SAFETY: By this function's contract the device is being added, and the core calls
         // `remove`, which waits for the completion.

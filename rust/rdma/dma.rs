@@ -2,8 +2,7 @@
 
 //! Memory that is mapped for a device, so that the device may read or write it.
 //!
-//! Mappings are made with the `ib_dma_*` functions, because software devices have no DMA device of
-//! their own.
+//! Mappings are made with the `ib_dma_*` functions, because software devices have no DMA device.
 //!
 //! # Examples
 //!
@@ -171,7 +170,7 @@ impl MappedBytes {
         Ok(Sge::new(&self.pd, addr, len, lkey))
     }
 
-    /// Returns whether the bytes have to be synchronised at all.
+    /// Returns whether the bytes need synchronisation.
     #[inline]
     pub(crate) fn needs_sync(&self) -> bool {
         self.needs_sync
@@ -186,8 +185,8 @@ impl MappedBytes {
     #[inline]
     pub(crate) fn write(&mut self, offset: usize, from: &[u8]) -> Result {
         let to = self.part(offset, from.len())?;
-        // SAFETY: `to` is that many bytes, which belong to this value. Nobody else has a reference to
-        // any of them, as `self` is borrowed exclusively; so `from` does not overlap them.
+        // SAFETY: `to` is that many bytes, which this value owns. There is no other reference to
+        // them, as `self` is borrowed exclusively, so `from` does not overlap them.
         unsafe { ptr::copy_nonoverlapping(from.as_ptr(), to, from.len()) };
         Ok(())
     }
@@ -230,15 +229,15 @@ impl MappedBytes {
         Ok(unsafe { core::slice::from_raw_parts(part, len) })
     }
 
-    /// Ends the mapping and frees the bytes at once, whatever queue pairs the domain has. No part of
-    /// the buffer is left.
+    /// Unmaps and frees the bytes at once, even if the domain has open queue pairs. The buffer is
+    /// empty afterwards.
     ///
     /// # Safety
     ///
     /// No work request that may not have completed, or may still be posted, may name the bytes.
     pub(crate) unsafe fn free(&mut self) {
-        // SAFETY: By the type invariant the bytes are mapped there, unless there is none any more. They
-        // are taken, so nobody else ends the mapping.
+        // SAFETY: By the type invariant the bytes, if any, are mapped at that address. They are moved
+        // out, so they are unmapped only once.
         let mapped = unsafe { Mapped::bytes(take(&mut self.bytes), self.addr, self.dir) };
         // SAFETY: They are mapped for this device. By this function's contract it does not use them.
         unsafe { mapped.end(self.pd.device()) };

@@ -171,8 +171,7 @@ pub(crate) fn split(message: &[u8]) -> (Option<u32>, &[u8]) {
 mod tests {
     use super::*;
 
-    /// A place is reused only after all others, so that as many messages as there are places can be
-    /// in flight.
+    /// A place is reused only after all others, so that a message can be in flight from each.
     #[test]
     fn places_come_in_turn() {
         for count in [1, 2, 3, 47] {

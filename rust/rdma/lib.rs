@@ -7,16 +7,16 @@
 //! # Use
 //!
 //! 1. A module keeps a [`device::Client`] as long as it is loaded. The client tracks all RDMA
-//!    devices, and tells users when a device is removed. A driver creates a protection domain of
-//!    its own ([`pd::Pd`]) for each peer.
+//!    devices, and notifies users when a device is removed. A driver creates a separate protection
+//!    domain ([`pd::Pd`]) for each peer.
 //! 2. A [`cm::ActiveId`] resolves an address; a [`cm::Listener`] listens. Events go to a
 //!    [`cm::CmHandler`].
 //! 3. [`qp::QpConfig::create`] creates the queue pair of a resolved or incoming id, with its
 //!    completion queue and its rings of receive buffers. Completions go to a [`qp::Handler`], which
 //!    the queue pair owns.
-//! 4. [`qp::QueuePair::send`] builds work requests as one chain, in memory that the queue pair
-//!    keeps for that purpose. It allocates nothing. Chains wait until the doorbell is rung once for
-//!    all of them.
+//! 4. [`qp::QueuePair::send`] builds work requests as one chain, in memory that the queue pair has
+//!    preallocated. It allocates nothing. Chains wait until the doorbell is rung once for all of
+//!    them.
 //! 5. A completion is reported with a [`slot::Slot`]: an object with embedded completion entries,
 //!    in a table that the queue pair keeps alive.
 //!
@@ -28,24 +28,25 @@
 //! - No completion is handled after its queue pair was closed, and none refers to a slot or buffer
 //!   that was freed.
 //! - A send queue is never overrun: a chain that does not fit is refused with `EAGAIN`. `EAGAIN`,
-//!   `EINVAL` and `ENOTCONN` always mean that nothing of the chain was sent; errors of a device's
-//!   driver are reported as others.
+//!   `EINVAL` and `ENOTCONN` always mean that no part of the chain was sent; errors of a device's
+//!   driver are reported with other values.
 //! - A DMA address is used only in the protection domain that it was mapped in.
 //! - Memory of this crate's own types may be dropped at any time. While a queue pair of its
 //!   protection domain is open, dropped memory passes to the domain, still mapped, and is freed
-//!   together with the domain, after the last queue pair. That holds for buffers ([`dma::DmaBuf`]),
-//!   pages ([`dma::DmaPages`]), pieces ([`dma::DmaPieces`]) and what a region covers
-//!   ([`mr::Mr::of_pages`], [`mr::Mr::of_pieces`]).
-//! - A device writes only to memory that was made for it: to receive buffers, to [`dma::Sink`]s, and
-//!   to registered regions. A read from a peer ([`sendq::Chain::rdma_read`]) takes nothing but sinks.
-//!   Pieces that are unmapped before the completion of a read pass to the domain as well.
-//! - A region describes the same memory for ever. Only an [`mr::IoMr`] does not, and an [`mr::UserMr`], which owns what
-//!   it describes.
+//!   together with the domain, after the last queue pair. This applies to buffers
+//!   ([`dma::DmaBuf`]), pages ([`dma::DmaPages`]), pieces ([`dma::DmaPieces`]) and the memory of a
+//!   region ([`mr::Mr::of_pages`], [`mr::Mr::of_pieces`]).
+//! - A device writes only to memory that was set up for device writes: to receive buffers, to
+//!   [`dma::Sink`]s, and to registered regions. A read from a peer ([`sendq::Chain::rdma_read`])
+//!   accepts only sinks. Pieces that are unmapped before the completion of a read pass to the domain
+//!   as well.
+//! - A region describes the same memory for its whole lifetime. The exceptions are [`mr::IoMr`], and [`mr::UserMr`],
+//!   which owns the memory that it describes.
 //!
 //! # Duties of the driver
 //!
-//! Nothing keeps account of who uses the memory of an I/O ([`dma::MappedIo`]), which belongs to a
-//! user of the disk and has to be returned as soon as the I/O has ended. As with every DMA interface,
+//! The users of the memory of an I/O ([`dma::MappedIo`]) are not counted. The memory belongs to a
+//! user of the disk and must be returned as soon as the I/O has ended. As with every DMA interface,
 //! the driver is responsible for it:
 //!
 //! - It calls [`dma::MappedIo::unmap`] only when the work requests that name the memory have
@@ -54,14 +55,14 @@
 //!   [`recv::Received::invalidated`], shows that a key is invalid.
 //! - Under the same condition, it calls [`mr::IoMr::map`] again.
 //!
-//! The same holds for memory of programs: the driver calls [`dma::DmaUser::unmap`] and [`mr::UserMr::invalidated`] when
-//! no work request names the memory and no key is valid for it. Both may be dropped without that: then the domain keeps
-//! the memory.
+//! The same applies to memory of programs: the driver calls [`dma::DmaUser::unmap`] and [`mr::UserMr::invalidated`]
+//! when no work request names the memory and no key is valid for it. If they are dropped without these calls, the
+//! domain keeps the memory.
 //!
-//! An rkey and a remote address are plain numbers, which say nothing about the peer's memory. What
-//! is sent is what the memory has at that time: the driver does not change it before, nor unmap pieces
-//! ([`dma::DmaPieces::unmap`]) from which it still sends. It maps memory in the direction in which
-//! work requests and registrations use it.
+//! An rkey and a remote address are plain numbers, which cannot be checked against the peer's memory.
+//! The device reads memory when it sends: until then, the driver must not change the memory, nor unmap
+//! pieces ([`dma::DmaPieces::unmap`]). It must map memory in the direction in which work requests and
+//! registrations use it.
 //!
 //! A driver must not leak an owner with `mem::forget` and then unload its module, as this crate may
 //! still call the module's code.
@@ -120,8 +121,8 @@ pub(crate) unsafe trait CZeroed: Sized {
     }
 }
 
-// SAFETY: The structure has only numbers, raw pointers, and unions and arrays of them, for which
-// zeroes are valid.
+// SAFETY: The structure consists only of numbers, raw pointers, and unions and arrays of these, for
+// which zeroes are valid.
 unsafe impl CZeroed for ibtrs_bindings::ib_send_wr {}
 // SAFETY: As above.
 unsafe impl CZeroed for ibtrs_bindings::ib_rdma_wr {}

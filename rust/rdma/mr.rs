@@ -87,12 +87,12 @@ impl Access {
 /// a `reg_mr` work request makes the device honour the new keys, and an invalidation (a local one, or
 /// by the peer's send) ends the registration.
 ///
-/// A region describes the same memory for ever, which its protection domain keeps until all queue
-/// pairs are closed. Only an [`IoMr`] describes different memory each time.
+/// A region describes the same memory for its whole lifetime, and its protection domain keeps the
+/// memory until all queue pairs are closed. Only an [`IoMr`] describes different memory each time.
 ///
-/// This value is the right to use a region. The region itself belongs to its protection domain and
-/// is freed with it. The device may access the region as long as a pending work request names it,
-/// even after this value was dropped: the queue pair that has the work request keeps the domain.
+/// This value is the right to use a region. The region itself is owned by its protection domain and
+/// freed with it. The device may access the region as long as a pending work request names it, even
+/// after this value was dropped: the queue pair that has the work request keeps the domain.
 ///
 /// # Invariants
 ///
@@ -162,8 +162,8 @@ impl IoMr {
     /// boundary of the machine, even if the region's pages are smaller.
     ///
     /// The registration of the last description must be invalid, or all queue pairs closed, see the
-    /// duties of the driver in the documentation of the crate. Otherwise the device may register the
-    /// memory with the former keys.
+    /// duties of the driver in the documentation of the crate. If it is still valid, the peer may
+    /// access the new memory with the old keys.
     ///
     /// # Context
     ///
@@ -188,7 +188,8 @@ impl IoMr {
     }
 }
 
-/// There is no exclusive reference: the region of another kind could be put in its place.
+/// There is no `DerefMut`, as an exclusive reference could be used to swap in a region of another
+/// kind.
 impl core::ops::Deref for IoMr {
     type Target = Mr;
 
@@ -244,7 +245,7 @@ impl UserMr {
         let described = self.try_describe(&memory);
         match described {
             Ok(()) => self.memory = Some(memory),
-            // No key was made for it.
+            // No key was created for the memory.
             Err(_) => memory.unmap(),
         }
         described
@@ -262,15 +263,15 @@ impl UserMr {
         let zeroed = kernel::bindings::scatterlist::c_zeroed();
         sg.resize(mapped.len(), zeroed, GFP_KERNEL)?;
         fill_list(&mut sg, mapped.iter().copied())?;
-        // SAFETY: `fill_list` has made it a list of that many elements with its end marked. The DMA
+        // SAFETY: `fill_list` has filled in that many elements and marked the end. The DMA
         // addresses and lengths are those of memory mapped for the region's device.
         unsafe { self.mr.map(sg.as_mut_ptr(), i32::try_from(mapped.len())?) }?;
         self.mr.next_key();
         Ok(())
     }
 
-    /// The keys are invalid: the completion of an invalidation has shown that, or the registration was never posted.
-    /// Ends the mapping of the memory.
+    /// Ends the mapping of the memory. The keys must be invalid: an invalidation has completed, or the registration
+    /// was never posted.
     ///
     /// # Context
     ///
@@ -282,7 +283,8 @@ impl UserMr {
     }
 }
 
-/// There is no exclusive reference: the region of another kind could be put in its place.
+/// There is no `DerefMut`, as an exclusive reference could be used to swap in a region of another
+/// kind.
 impl core::ops::Deref for UserMr {
     type Target = Mr;
 
@@ -294,9 +296,9 @@ impl core::ops::Deref for UserMr {
 
 impl Drop for UserMr {
     fn drop(&mut self) {
-        // SAFETY: It is taken once, as this value ends.
+        // SAFETY: The field is taken once, as `self` is being dropped.
         let Mr { pd, .. } = unsafe { ManuallyDrop::take(&mut self.mr) };
-        // The memory goes to the domain, which must be there.
+        // The memory passes to the domain, which must still exist.
         drop(self.memory.take());
         Pd::leave(pd);
     }
@@ -306,7 +308,7 @@ impl Mr {
     /// Number of pieces whose list is not allocated.
     const FEW: usize = 8;
 
-    /// Allocates a region of at most `pages` pages, which describes nothing yet.
+    /// Allocates a region of at most `pages` pages, which describes no memory yet.
     fn new(pd: &Arc<Pd>, pages: u32) -> Result<Self> {
         let (ptr, bases) = pd.new_region(pages)?;
         let any = pd.device().takes_any_address();
@@ -338,15 +340,16 @@ impl Mr {
         let mut this = Self::with_len(pages.pd(), pages.len())?;
         let mut sg = [kernel::bindings::scatterlist::c_zeroed()];
         fill_list(&mut sg, [(pages.addr(), u32::try_from(pages.len())?)])?;
-        // SAFETY: `fill_list` has made it a list of one element with its end marked. The DMA
-        // address and the length are those of memory mapped for the region's device.
+        // SAFETY: `fill_list` has filled in one element and marked the end. The DMA address and the
+        // length are those of memory mapped for the region's device.
         unsafe { this.map(sg.as_mut_ptr(), 1) }?;
         this.next_key();
         Ok(this)
     }
 
-    /// Allocates a region that covers all of `pieces` as one range, with a key. From then on
-    /// [`DmaPieces::unmap`] fails while the domain has a queue pair, and reads from a peer into it are refused.
+    /// Allocates a region that covers all of `pieces` as one range, with a key. After this,
+    /// [`DmaPieces::unmap`] fails while the domain has a queue pair, and reads from a peer into the pieces are
+    /// refused.
     ///
     /// # Context
     ///
@@ -371,7 +374,7 @@ impl Mr {
         };
         // CAST: The length of a block of pages fits in 32 bits.
         fill_list(sg, mapped.map(|(addr, len)| (addr, len as u32)))?;
-        // SAFETY: `fill_list` has made it a list of that many elements with its end marked. The DMA
+        // SAFETY: `fill_list` has filled in that many elements and marked the end. The DMA
         // addresses and lengths are those of memory mapped for the region's device.
         unsafe { this.map(sg.as_mut_ptr(), i32::try_from(count)?) }?;
         pieces.keep();
@@ -536,7 +539,7 @@ mod tests {
         Ok(())
     }
 
-    /// The device may write to what a region covers as long as its key is valid.
+    /// The device may write to the memory of a region as long as its key is valid.
     #[test]
     fn what_a_region_covers_is_kept() -> Result {
         let pd = Pd::new(&Device::nth(0)?)?;
@@ -551,7 +554,7 @@ mod tests {
         let mut dma = DmaPieces::new(&pd, pieces.clone(), Direction::FromDevice)?;
         let mr = Mr::of_pieces(&mut dma)?;
         assert_eq!(mr.length(), pieces.len() as u64);
-        // Not even this ends the mapping.
+        // Even this does not end the mapping.
         drop(dma.unmap().err().ok_or(EINVAL)?);
         assert_eq!(pd.kept(), 2);
 
@@ -571,7 +574,7 @@ mod tests {
         drop(mr);
         assert!(pd.has_region(region));
         // SAFETY: The assertion above has shown that `pd` lists the region, and by its type invariant
-        // what it lists is live as long as `pd` is.
+        // the listed regions are live as long as `pd` is.
         assert_eq!(unsafe { (*region.as_ptr()).rkey }, rkey);
         // The next one is another.
         assert!(Mr::new(&pd, 1)?.ptr != region);
@@ -591,8 +594,8 @@ mod tests {
             let mut sg = list.as_mut_ptr();
             for part in &parts[..count] {
                 assert!(!sg.is_null());
-                // SAFETY: `sg` is an element of the list; nothing behind the last is read if that
-                // is marked.
+                // SAFETY: `sg` is an element of the list; nothing behind the last element is read
+                // if it is marked as the end.
                 let (mapped, next) = unsafe {
                     let mapped = (
                         kernel::bindings::sg_dma_address(sg),

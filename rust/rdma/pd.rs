@@ -2,11 +2,11 @@
 
 //! Protection domains, which limit each key to certain queue pairs.
 //!
-//! A device honours a key only for queue pairs in the protection domain of the key's region. So a
-//! driver creates a domain for each peer and each connection attempt: whatever key a peer guesses
-//! or remembers, it reaches only the memory that was registered for it. Not every device checks the
-//! domain when a peer invalidates a key. On rxe, which does not, a peer can invalidate the
-//! registrations of others, but cannot reach their memory.
+//! A device honours a key only for queue pairs in the protection domain of the key's region. A
+//! driver therefore creates a domain for each peer and each connection attempt: even with a guessed
+//! or an old key, a peer can access only memory that was registered for it. Not every device checks
+//! the domain when a peer invalidates a key. On rxe, which does not, a peer can invalidate the
+//! registrations of other peers, but cannot access their memory.
 //!
 //! # Examples
 //!
@@ -16,7 +16,7 @@
 //!
 //! fn header(device: &Arc<Device>) -> Result<DmaBuf> {
 //!     let pd = Pd::new(device)?;
-//!     // The buffer keeps the domain.
+//!     // The buffer holds a reference to the domain.
 //!     DmaBuf::with(&pd, b"header")
 //! }
 //! ```
@@ -64,20 +64,19 @@ pub(crate) mod keep;
 ///
 /// # When memory may be reused
 ///
-/// Once every queue pair of a domain has been closed (see [`QueuePair::close`]), no peer reaches
-/// memory with the domain's keys any more, even though its regions still exist and may never have
-/// been invalidated. A closed queue pair is in the error state, in which the device executes
-/// nothing that arrives, and no queue pair of another domain may use the keys. So the memory may be
+/// Once every queue pair of a domain has been closed (see [`QueuePair::close`]), no peer can access
+/// memory with the domain's keys, even though its regions still exist and may never have been
+/// invalidated. A closed queue pair is in the error state, in which the device executes nothing
+/// that arrives, and no queue pair of another domain may use the keys. The memory may therefore be
 /// freed before the regions.
 ///
 /// This holds only for a domain that gets no further queue pair, so the domain refuses one.
 ///
-/// Before that, memory that is dropped passes to the domain, and is freed with it: see
-/// `pd/keep.rs`.
+/// Memory that is dropped earlier passes to the domain, and is freed with it: see `pd/keep.rs`.
 ///
 /// # Invariants
 ///
-/// `ptr` is a live protection domain of `dev`, and `regions` has all live regions in it. `memory` is
+/// `ptr` is a live protection domain of `dev`, and `regions` lists all its live regions. `memory` is
 /// mapped for `dev`.
 ///
 /// [`QueuePair::close`]: crate::qp::QueuePair::close
@@ -240,7 +239,7 @@ impl Pd {
         Ok(Opening(self))
     }
 
-    /// Notes that a queue pair was closed: the device executes nothing for it any more.
+    /// Records that a queue pair was closed: the device no longer executes anything for it.
     pub(crate) fn close(&self) {
         self.memory.lock().end();
     }
@@ -250,8 +249,8 @@ impl Pd {
         self.memory.lock().is_over()
     }
 
-    /// Unmaps and frees memory, at once if no queue pair can use it any more, or else together with the
-    /// domain.
+    /// Unmaps and frees memory: at once if no queue pair can use it any more, otherwise together with
+    /// the domain.
     ///
     /// # Context
     ///
@@ -269,7 +268,8 @@ impl Pd {
         }
     }
 
-    /// Has the domain unmap and free memory with itself. Returns it if no queue pair can use it any more.
+    /// Passes memory to the domain, which unmaps and frees it when the domain is freed. Returns the
+    /// memory if no queue pair can use it any more.
     ///
     /// # Context
     ///
@@ -289,17 +289,17 @@ impl Pd {
             _ if memory.is_over() => return Err(mapped),
             // SAFETY: By this function's contract.
             Some(room) => unsafe { memory.keep(mapped, room) },
-            // The device may write there, so the memory must not be freed.
+            // The device may write to the memory, so it must not be freed: leak it.
             None => core::mem::forget(mapped),
         }
         Ok(())
     }
 
-    /// Does what the end of the domain's only queue pair does.
+    /// Simulates the end of the domain's only queue pair.
     ///
     /// # Errors
     ///
-    /// `ESHUTDOWN`: it is over already.
+    /// `ESHUTDOWN`: the last queue pair was already closed.
     #[cfg(IBTRS_KUNIT)]
     pub fn end(&self) -> Result {
         self.open()?.done();
@@ -342,8 +342,8 @@ impl PinnedDrop for Pd {
     fn drop(self: Pin<&mut Self>) {
         let mut kept = false;
         for region in &self.regions.lock().list {
-            // SAFETY: The region is live by the type invariant. Its users are an `Mr` and queue
-            // pairs, which hold references to `self`, so none is left.
+            // SAFETY: The region is live by the type invariant. Its users, an `Mr` and queue pairs,
+            // hold references to `self`, so there are none.
             let error =
                 unsafe { bindings::ib_dereg_mr_user(region.as_ptr(), core::ptr::null_mut()) };
             self.gave_back("memory region", error);
@@ -425,7 +425,7 @@ mod tests {
         Ok(())
     }
 
-    /// Its peer could reach freed memory with an old key.
+    /// The peer of a further queue pair could access freed memory with an old key.
     #[test]
     fn no_queue_pair_follows_the_last() -> Result {
         let pd = Pd::new(&Device::nth(0)?)?;

@@ -22,15 +22,15 @@ use kx::{
     }, //
 };
 
-/// Spans that are unmapped before other work of the machine gets its turn: with an IOMMU, each may take microseconds.
+/// Spans that are unmapped between two calls of `cond_resched`: with an IOMMU, each may take microseconds.
 const PORTION: usize = 256;
 
-/// Addresses and lengths of contiguous memory. There may be so much of it that it comes from `vmalloc`, whose memory must
-/// not be freed in atomic context, and that unmapping it takes long: a work item does both.
+/// Addresses and lengths of contiguous memory. A long list comes from `vmalloc`, whose memory must not be freed in atomic
+/// context, and takes long to unmap. A work item does both.
 ///
 /// # Invariants
 ///
-/// If there is an `ending`, what that says about the spans of `list` is so.
+/// If there is an `ending`, its invariants hold for the spans of `list`.
 #[pin_data]
 struct SpanList {
     list: KVVec<(u64, u32)>,
@@ -61,21 +61,22 @@ impl workqueue::WorkItem for SpanList {
     fn run(mut this: Pin<KBox<Self>>) {
         let list = this.as_mut().project();
         if let Some(Ending { pages, dir, dev }) = list.ending.take() {
-            // SAFETY: By the type invariants; the `Ending` is taken, so this happens once.
+            // SAFETY: By the type invariants; the `Ending` is moved out, so this happens once.
             unsafe { unmap(&dev, list.list, dir, How::Used) };
-            // The program's memory is given back only now.
+            // The program's memory is unpinned only now.
             drop((pages, dev));
         }
         drop(this);
     }
 }
 
-/// What the device has done with memory.
+/// Whether the device has used the memory.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum How {
     /// It may have used it.
     Used,
-    /// It has not. What is in a bounce buffer is not copied back over what the program has written since.
+    /// It has not used it. The contents of a bounce buffer are not copied back, as they would overwrite
+    /// what the program has written since.
     Unused,
 }
 
@@ -87,7 +88,8 @@ pub(crate) enum How {
 ///
 /// # Safety
 ///
-/// Each must be mapped for `dev` in that direction, with its length, and this must be called once for it.
+/// Each span must be mapped for `dev` in that direction, with its length, and must be passed here only
+/// once.
 pub(crate) unsafe fn unmap(dev: &Device, spans: &[(u64, u32)], dir: Direction, how: How) {
     for portion in spans.chunks(PORTION) {
         for (addr, len) in portion {
@@ -159,7 +161,7 @@ impl Spans {
     }
 }
 
-/// Not generic, and not inlined, so that the lock class has one name at one address.
+/// Neither generic nor inlined, so that the lock class has one name at one address.
 #[inline(never)]
 fn new_end() -> impl PinInit<workqueue::Work<SpanList>> {
     kernel::new_work!("DmaUser::end")

@@ -118,7 +118,7 @@ impl kernel::fmt::Display for Wc {
 }
 
 /// Returns the index of a completion among those that were polled together. The core polls them
-/// into an array of the queue, and calls their functions one after the other. With direct polling
+/// into an array of the queue, and calls their completion functions in order. With direct polling
 /// the index is unknown, and each completion counts as the first one.
 ///
 /// # Safety

@@ -79,7 +79,7 @@ impl ActiveId {
     ///
     /// # Errors
     ///
-    /// Those of `rdma_resolve_addr`, such as `ENETUNREACH` or `EADDRNOTAVAIL`; `ENODEV` for a GID
+    /// Errors of `rdma_resolve_addr`, such as `ENETUNREACH` or `EADDRNOTAVAIL`; `ENODEV` for a GID
     /// if no InfiniBand port of this machine has it or is in its subnet.
     pub fn resolve_addr(
         &mut self,
@@ -111,7 +111,7 @@ impl ActiveId {
     ///
     /// # Errors
     ///
-    /// Those of `rdma_resolve_route`.
+    /// Errors of `rdma_resolve_route`.
     pub fn resolve_route(&self, timeout_ms: u32) -> Result {
         // SAFETY: The id is live by the type invariant of `CmId`.
         to_result(unsafe { bindings::rdma_resolve_route(self.as_raw(), timeout_ms as usize) })
@@ -127,7 +127,7 @@ impl ActiveId {
     ///
     /// # Errors
     ///
-    /// Those of `rdma_connect`; `EINVAL` for private data of more than 255 bytes; `ECONNRESET` if
+    /// Errors of `rdma_connect`; `EINVAL` for private data of more than 255 bytes; `ECONNRESET` if
     /// the queue pair of the id was closed.
     pub fn connect(&mut self, param: ConnParam<'_>) -> Result {
         let mut raw = param.raw()?;
@@ -168,7 +168,7 @@ mod tests {
         ActiveId::new(Net::init(), PortSpace::Tcp, nobody()?)
     }
 
-    /// A connect that fails destroys what these would use.
+    /// A failing connect destroys the lower id, which disconnecting would use.
     #[test]
     fn an_id_without_a_peer_has_no_connection_to_end() -> Result {
         let mut id = id()?;

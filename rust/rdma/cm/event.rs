@@ -61,7 +61,7 @@ impl CmEvent<'_> {
     }
 }
 
-/// Translates an event. An event without a variant of its own becomes [`CmEvent::Failed`].
+/// Translates an event. An event without its own variant becomes [`CmEvent::Failed`].
 ///
 /// # Safety
 ///

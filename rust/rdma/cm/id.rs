@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What active and incoming ids share.
+//! The common part of active and incoming ids.
 
 use core::{
     mem::ManuallyDrop,
@@ -86,7 +86,7 @@ pub(super) struct Context {
 
 /// The recipient of an id's events.
 pub(super) enum HandlerSlot {
-    /// No handler was set yet; `ended` tells whether the connection has ended meanwhile.
+    /// No handler was set yet; `ended` is set if the connection has ended since.
     Waiting { ended: bool },
     /// The handler.
     Set(Arc<dyn CmHandler>),
@@ -141,17 +141,17 @@ impl Context {
     }
 }
 
-/// A connection manager id: what [`ActiveId`](super::ActiveId) and
-/// [`IncomingId`](super::IncomingId) share, and a queue pair holds.
+/// A connection manager id: the common part of [`ActiveId`](super::ActiveId) and
+/// [`IncomingId`](super::IncomingId), which a queue pair holds.
 ///
 /// Dropping the last reference cancels an operation in progress, rejects a request that was not
 /// accepted, and waits for a running handler.
 ///
 /// # Context
 ///
-/// All functions may sleep. The handler of the id runs under the id's handler lock. So it must not
-/// create or close a queue pair, connect, accept or reject, which take that lock; nor drop the last
-/// reference, which waits for the handler.
+/// All functions may sleep. The handler of the id runs under the id's handler lock. It must
+/// therefore not create or close a queue pair, connect, accept or reject, as these take that lock;
+/// nor drop the last reference, as that waits for the handler.
 ///
 /// # Invariants
 ///
@@ -181,7 +181,7 @@ unsafe impl Send for CmId {}
 // and queue pairs are created only for an id that is not bound again. A failing connect frees the
 // lower id: creating a queue pair, accepting and rejecting have the handler lock as connecting
 // does, and disconnecting is covered by the third invariant. This type reads fields of an id
-// without those locks only in one piece, or while they do not change. The handler is `Sync`.
+// without those locks only by a single load, or while they do not change. The handler is `Sync`.
 unsafe impl Sync for CmId {}
 
 impl CmId {
@@ -224,13 +224,13 @@ impl CmId {
         // INVARIANT: An id that comes with a request is bound to the device that it came from.
         let context = Context::new(HandlerSlot::Waiting { ended: false }, true)?;
         // SAFETY: By this function's contract the id is live and in its first handler call. That
-        // call holds the lock that all events of the id take, so nobody reads the context
-        // meanwhile.
+        // call holds the lock that all events of the id take, so nothing reads the context
+        // concurrently.
         unsafe {
             (*id.as_ptr()).context = ptr::from_ref::<Context>(&context).cast_mut().cast();
         }
-        // INVARIANT: The id is live, and its context was just set. It has come with a request, for
-        // which the connection manager has given it a lower id.
+        // INVARIANT: The id is live, and its context was just set. It belongs to a request, so the
+        // connection manager has created its lower id.
         Ok(Self::with(id, context, true))
     }
 
@@ -334,8 +334,8 @@ impl CmId {
         self.has_peer.store(true, Release);
     }
 
-    /// Waits until no connection is being begun, and lets none begin from now on. After that, only
-    /// an answer of the peer may still change the queue pair's state, and not from the error state.
+    /// Waits for connection attempts in progress, and prevents new ones. After this, only an answer
+    /// of the peer may still change the queue pair's state, and not from the error state.
     ///
     /// # Context
     ///
@@ -367,7 +367,7 @@ impl CmId {
     /// support fast registration.
     pub fn device(&self) -> Result<Arc<Device>> {
         // SAFETY: The id is live by the type invariant. The connection manager may write the
-        // pointer meanwhile, but in one piece, and the callee only compares it.
+        // pointer concurrently, but in a single store, and the callee only compares it.
         Device::find(unsafe { ptr::read_volatile(&raw const (*self.as_raw()).device) })
     }
 
@@ -375,12 +375,12 @@ impl CmId {
     /// bound.
     pub fn port_num(&self) -> u32 {
         // SAFETY: The id is live by the type invariant. The connection manager may write the number
-        // meanwhile, but in one piece.
+        // concurrently, but in a single store.
         unsafe { ptr::read_volatile(&raw const (*self.as_raw()).port_num) }
     }
 
-    /// Ends the connection and moves its queue pair to the error state. The caller keeps that until this
-    /// returns: with iWARP, the core uses it without a reference of its own.
+    /// Ends the connection and moves its queue pair to the error state. The caller must keep the queue
+    /// pair alive until this returns: with iWARP, the core uses it without taking a reference.
     ///
     /// # Errors
     ///
@@ -397,7 +397,7 @@ impl CmId {
     ///
     /// # Safety
     ///
-    /// The connection manager must not write addresses of the id meanwhile.
+    /// The connection manager must not write addresses of the id during the call.
     pub(super) unsafe fn addrs(&self) -> Addrs {
         // SAFETY: The id is live by the type invariant. The connection manager has initialised the
         // addresses with the id, and does not write them by this function's contract.
@@ -414,7 +414,7 @@ impl CmId {
 impl Drop for CmId {
     fn drop(&mut self) {
         // SAFETY: The id is live by the type invariant, and not used after this. The call waits for
-        // a running handler and lets no other one begin, so the context may be dropped afterwards.
+        // a running handler and prevents further calls, so the context may be dropped afterwards.
         unsafe { bindings::rdma_destroy_id(self.id.as_ptr()) };
     }
 }
@@ -465,7 +465,8 @@ mod tests {
         Ok(())
     }
 
-    /// An end that comes before the handler is recorded, so that setting a handler then fails.
+    /// If the connection ends before a handler is set, the end is recorded, so that setting a
+    /// handler fails.
     #[test]
     fn an_end_is_not_missed() -> Result {
         let context = Context::new(HandlerSlot::Waiting { ended: false }, true)?;

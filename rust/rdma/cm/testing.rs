@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the suites of ids share.
+//! Helpers for the tests of ids.
 
 use super::{
     CmEvent,

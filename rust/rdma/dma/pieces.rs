@@ -33,7 +33,7 @@ use kx::mm::{
     Pieces, //
 };
 
-/// Memory in pieces that is mapped for a device: each piece has a mapping of its own.
+/// Memory in pieces that is mapped for a device, each piece separately.
 ///
 /// It may be dropped while the device uses it: then the protection domain keeps it until all queue
 /// pairs are closed. [`DmaPieces::unmap`] fails if a queue pair may still read from a peer into the
@@ -75,7 +75,7 @@ impl DmaPieces {
         Ok(this)
     }
 
-    /// Maps `pieces`, and allocates nothing: `room` is what [`DmaRoom::new`] has returned for them.
+    /// Maps `pieces` without allocating: `room` must be the result of [`DmaRoom::new`] for them.
     ///
     /// # Context
     ///
@@ -83,7 +83,7 @@ impl DmaPieces {
     ///
     /// # Errors
     ///
-    /// Hands the room back: the device has no mapping space left, or the room is for fewer pieces.
+    /// Returns `room` if the device has no mapping space left, or if `room` is for fewer pieces.
     pub fn new_in(
         pd: &Arc<Pd>,
         pieces: Arc<Pieces>,
@@ -105,7 +105,7 @@ impl DmaPieces {
         };
         for block in this.pieces.blocks() {
             let Ok(addr) = map_block(&this.pd, block, dir) else {
-                // SAFETY: The device was told of none of them: `this` is new.
+                // SAFETY: `this` is new, so no work request or registration names the memory.
                 return Err(unsafe { this.end_now() });
             };
             this.needs_sync |= pd.device().needs_sync(addr);
@@ -117,8 +117,8 @@ impl DmaPieces {
 
     /// Ends the mappings; returns the room for the next ones.
     ///
-    /// The device must no longer send from the memory, or it may send what the memory is used for
-    /// next.
+    /// The device must no longer send from the memory, or it may send data of the memory's next
+    /// use.
     ///
     /// # Context
     ///
@@ -126,9 +126,9 @@ impl DmaPieces {
     ///
     /// # Errors
     ///
-    /// Hands the memory back, still mapped: the device may write there until all queue pairs are
+    /// Returns the memory, still mapped, if the device may write there until all queue pairs are
     /// closed, because a [read](Self::end_reads) is pending or a region covers the memory. Until then
-    /// nobody else may use the memory. Dropped, it passes to the domain.
+    /// the memory must not be reused. If it is dropped, it passes to the domain.
     pub fn unmap(mut self) -> Result<DmaRoom, Self> {
         if self.reads.is_pending() && !self.pd.is_over() {
             return Err(self);
@@ -167,7 +167,7 @@ impl DmaPieces {
         self.reads.end(done);
     }
 
-    /// Ends the mappings at once, whatever queue pairs the domain has.
+    /// Ends the mappings at once, even if the domain has open queue pairs.
     ///
     /// # Safety
     ///
@@ -185,7 +185,7 @@ impl DmaPieces {
         self.addrs.clear();
     }
 
-    /// Returns whether the memory needs [`Self::sync_for_device`] and [`Self::sync_for_cpu`] at all.
+    /// Returns whether the memory needs [`Self::sync_for_device`] and [`Self::sync_for_cpu`].
     #[inline]
     pub(crate) fn needs_sync(&self) -> bool {
         self.needs_sync
@@ -312,16 +312,16 @@ impl Drop for DmaPieces {
     }
 }
 
-/// Room for the addresses of a mapping, which was allocated before. It is empty.
+/// Preallocated, empty space for the addresses of a mapping.
 #[derive(Default)]
 pub struct DmaRoom(KVVec<u64>);
 
 impl DmaRoom {
-    /// Allocates what a mapping of `pieces` takes.
+    /// Allocates the space for a mapping of `pieces`.
     ///
     /// # Context
     ///
-    /// That of `flags`.
+    /// Any in which `flags` allow an allocation.
     ///
     /// # Errors
     ///
@@ -365,7 +365,7 @@ mod tests {
                 .sum::<usize>(),
             LEN
         );
-        // Two reads, of which the completion of the last one tells.
+        // Two reads; the completion of the last one ends both.
         assert!(read(&mut dma, at(1, 7)) && read(&mut dma, at(1, 8)));
         for too_early in [at(1, 0), at(1, 7), at(2, 9)] {
             dma.end_reads(too_early);

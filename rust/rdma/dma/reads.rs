@@ -15,9 +15,9 @@ use kx::sync::atomic::{
 ///
 /// # Invariants
 ///
-/// If one may not have completed, `last` is the position of the last one in the send queue with the
-/// number `queue`. Otherwise `last` is zero. Only who has the memory exclusively notes reads: two
-/// threads that do so at a time would overwrite the numbers of each other.
+/// If a read may be outstanding, `last` is the position of the last one in the send queue with the
+/// number `queue`. If none is, `last` is zero. A read is recorded only with exclusive access to the
+/// memory: two threads doing so concurrently would overwrite each other's numbers.
 pub(crate) struct Reads {
     queue: Atomic<u64>,
     last: Atomic<u64>,
@@ -32,11 +32,11 @@ impl Reads {
         }
     }
 
-    /// Notes a read at `at`; returns false if one of another queue may not have completed.
+    /// Records a read at `at`; returns false if a read of another queue may be outstanding.
     #[inline]
     pub(crate) fn note(&self, at: Position) -> bool {
         // ORDERING: By the type invariant no other thread uses the numbers now. The thread that ends the
-        // reads, or unmaps the memory, has the memory from this one.
+        // reads, or unmaps the memory, has received the memory from this thread.
         if self.is_pending() && self.queue.load(Relaxed) != at.queue {
             return false;
         }
@@ -46,7 +46,7 @@ impl Reads {
         true
     }
 
-    /// Notes that all requests up to `done` have completed.
+    /// Records that all requests up to `done` have completed.
     #[inline]
     pub(super) fn end(&self, done: Position) {
         if self.queue.load(Relaxed) == done.queue && self.last.load(Relaxed) <= done.number {
@@ -56,16 +56,16 @@ impl Reads {
         }
     }
 
-    /// Returns whether one may not have completed.
+    /// Returns whether a read may be outstanding.
     #[inline]
     pub(super) fn is_pending(&self) -> bool {
         self.last.load(Relaxed) != 0
     }
 
-    /// Notes a read that never completes.
+    /// Records a read that never completes.
     pub(super) fn never_end(&self) {
-        // INVARIANT: No queue has this number, and no request this position. So no further read is noted,
-        // and none is ended.
+        // INVARIANT: No queue has this number, and no request this position, so no further read is
+        // recorded, and none is ended.
         self.queue.store(0, Relaxed);
         self.last.store(u64::MAX, Relaxed);
     }

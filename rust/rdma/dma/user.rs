@@ -57,10 +57,11 @@ use kx::{
     work::cond_resched, //
 };
 
-/// A part of the memory of a program, mapped for a device as long as this value lives, or as a queue pair may use it.
+/// A part of the memory of a program, mapped for a device until this value is dropped and no queue pair can use the
+/// mapping.
 ///
-/// The device and the program may access the memory at any time, so it is mapped only for devices that see what the
-/// processor writes, and the other way round, without being told.
+/// The device and the program may access the memory at any time, so it can be mapped only for devices that are
+/// cache-coherent with the processor and need no bounce buffer.
 ///
 /// It may be dropped in any context.
 ///
@@ -88,7 +89,7 @@ unsafe impl Sync for DmaUser {}
 impl DmaUser {
     /// The longest piece that is mapped as one, if the device maps as much.
     const SPAN: usize = 1 << 30;
-    /// Spans that are mapped before other work of the machine gets its turn.
+    /// Spans that are mapped between two calls of `cond_resched`.
     const PORTION: usize = 256;
 
     /// Maps `len` bytes of `pages` from `at` on.
@@ -100,7 +101,7 @@ impl DmaUser {
     /// # Errors
     ///
     /// - `EINVAL`: the range exceeds the memory, or is empty,
-    /// - `EOPNOTSUPP`: the device does not see the memory as it is,
+    /// - `EOPNOTSUPP`: accesses to the memory would need synchronisation,
     /// - `ENOMEM`, also when the device has no mapping space left.
     pub fn new(
         pd: &Arc<Pd>,
@@ -147,7 +148,7 @@ impl DmaUser {
         Ok(this)
     }
 
-    /// Ends the mapping soon, and gives the memory back then.
+    /// Schedules the unmapping and the release of the memory.
     ///
     /// The device must no longer use the memory, see the duties of the driver in the documentation of the crate. If a
     /// [read](Self::end_reads) is pending, the memory passes to the domain instead, as if this were dropped.
@@ -161,7 +162,7 @@ impl DmaUser {
         }
         if let Some(mapped) = self.take() {
             // SAFETY: The spans are mapped for the device of this domain, which does not use them any more: it has no read
-            // to complete, or the domain has no queue pair, and the rest is as the caller has said.
+            // to complete, or the domain has no queue pair, and the caller has ensured the rest.
             unsafe { mapped.end_later(self.pd.device()) };
         }
     }
@@ -169,13 +170,15 @@ impl DmaUser {
     /// Ends a mapping at once that no device has used.
     fn discard(&mut self) {
         let spans = core::mem::replace(&mut self.spans, Spans::none());
-        // SAFETY: By the type invariant the spans are mapped; they are taken, so this happens once.
+        // SAFETY: By the type invariant the spans are mapped; they are moved out, so this happens
+        // once.
         unsafe { unmap(self.pd.device(), &spans, self.dir, How::Unused) };
     }
 
     fn take(&mut self) -> Option<Mapped> {
         let spans = core::mem::replace(&mut self.spans, Spans::none());
-        // SAFETY: By the type invariant the spans are mapped; they are taken, so the mappings pass to the result.
+        // SAFETY: By the type invariant the spans are mapped; they are moved out, so the mappings pass to the
+        // result.
         (!spans.is_empty()).then(|| unsafe { Mapped::user(self.pages.clone(), spans, self.dir) })
     }
 
@@ -209,8 +212,8 @@ impl DmaUser {
         self.sges(at, len).map(move |sge| Sink { sge, reads })
     }
 
-    /// Notes that the reads from a peer into this memory have completed, if they were posted before the request at `done`,
-    /// which [`Handler::slot_done`] gets.
+    /// Records that the reads from a peer into this memory have completed, if they were posted before the request at
+    /// `done`, which [`Handler::slot_done`] gets.
     ///
     /// # Context
     ///
@@ -221,7 +224,8 @@ impl DmaUser {
         self.reads.end(done);
     }
 
-    /// Iterates over the scatter elements of `len` bytes from `at` on, or of what there is of them.
+    /// Iterates over the scatter elements of `len` bytes from `at` on, or up to the end of the
+    /// memory.
     pub fn sges(&self, at: usize, len: usize) -> impl Iterator<Item = Sge> + Clone + '_ {
         let (mut skip, mut left) = (at, len);
         self.spans.iter().filter_map(move |(addr, span)| {
@@ -248,7 +252,7 @@ impl DmaUser {
 impl Drop for DmaUser {
     fn drop(&mut self) {
         let mapped = self.take();
-        // SAFETY: It is taken once, as this value ends.
+        // SAFETY: The field is taken once, as `self` is being dropped.
         let pd = unsafe { ManuallyDrop::take(&mut self.pd) };
         if let Some(mapped) = mapped {
             // SAFETY: They are mapped for the device of this domain.

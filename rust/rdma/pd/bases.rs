@@ -6,8 +6,8 @@ use kernel::page::PAGE_SIZE;
 
 /// The I/O virtual addresses for the registrations of a region.
 ///
-/// The DMA addresses of the memory would tell the peer, and any eavesdropper, where the memory is.
-/// The numbers used instead are not secret, but reveal nothing.
+/// DMA addresses would reveal the location of the memory to the peer and to any eavesdropper. The
+/// numbers used instead are not secret, but reveal nothing.
 pub(crate) struct Bases(u64);
 
 impl Bases {
@@ -15,9 +15,9 @@ impl Bases {
         Self(seed)
     }
 
-    /// Returns others, which follow from these: a random number for each region would take as long as
-    /// the rest of it. The peer of a domain may compute the addresses of its other regions from two of
-    /// them, which it is told anyway.
+    /// Returns addresses for another region, derived from these: drawing a random number for each
+    /// region would take as long as creating the rest of it. The peer of a domain may compute the
+    /// addresses of its other regions from two of them, but it learns them anyway.
     pub(crate) fn split(&mut self) -> Self {
         Self(self.next_bits())
     }

@@ -2,11 +2,11 @@
 
 //! Memory that a protection domain keeps after its owner was dropped.
 //!
-//! Work requests and registrations name memory by numbers, and the device may use the memory until
-//! they have completed or were invalidated. Nothing on the I/O path keeps account of that. Instead,
-//! memory that is dropped while the domain has a queue pair passes to the domain ([`Pd::release`](super::Pd::release)).
-//! The domain unmaps and frees the memory with itself, after its last queue pair. So a driver that
-//! drops memory too early wastes it for a while, and the device never writes to memory of others.
+//! Work requests and registrations name memory by numbers, and the device may use the memory until they have completed
+//! or were invalidated. The I/O path does not count these uses. Instead, memory that is dropped while the domain has a
+//! queue pair passes to the domain ([`Pd::release`](super::Pd::release)). The domain unmaps and frees the memory with
+//! itself, after its last queue pair. A driver that drops memory too early therefore only delays its release, and the
+//! device never writes to memory that was reused.
 
 use core::mem::take;
 
@@ -135,13 +135,13 @@ impl Mapped {
             Memory::User(pages, spans) => {
                 // SAFETY: As for the others.
                 unsafe { unmap(dev, &spans, dir, How::Used) };
-                // The program's memory is given back only now.
+                // The program's memory is unpinned only now.
                 drop(pages);
             }
         }
     }
 
-    /// The same, with memory of a program in process context, soon.
+    /// As [`Self::end`], but defers memory of a program to process context.
     ///
     /// # Context
     ///
@@ -175,7 +175,7 @@ pub(crate) struct KeepNode {
 }
 
 impl KeepNode {
-    /// Allocates room.
+    /// Allocates an empty entry.
     ///
     /// # Errors
     ///
@@ -189,7 +189,7 @@ impl KeepNode {
 ///
 /// # Invariants
 ///
-/// What is in the list is mapped for the device of the domain.
+/// The memory in the list is mapped for the device of the domain.
 #[derive(Default)]
 pub(crate) struct Keeper {
     /// Queue pairs that are not closed.

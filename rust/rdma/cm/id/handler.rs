@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the connection manager calls.
+//! The event handler that the connection manager calls.
 
 use core::ptr::NonNull;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Ids that come with a connection request.
+//! Ids of incoming connection requests.
 
 use core::{
     ops::Deref,
@@ -30,7 +30,7 @@ pub struct PeerPort {
     pub gid: Option<[u8; 16]>,
 }
 
-/// What a connection request tells of the peer, beside its addresses.
+/// Properties of the peer in its connection request, except its addresses.
 #[derive(Clone, Copy)]
 struct Peer {
     /// See [`IncomingId::peer_roce_gid`].
@@ -59,8 +59,9 @@ pub struct ConnRequest {
 }
 
 impl ConnRequest {
-    /// Takes ownership of the id of a connection request, whose peer allows `reads_allowed` reads of its
-    /// memory at a time, and wants to have `reads_wanted` of this side's.
+    /// Takes ownership of the id of a connection request. The peer allows `reads_allowed` concurrent
+    /// RDMA reads of its memory, and wants to have `reads_wanted` reads of this side's memory in
+    /// progress.
     ///
     /// # Errors
     ///
@@ -87,7 +88,7 @@ impl ConnRequest {
         };
         // SAFETY: By this function's contract.
         let id = unsafe { CmId::of_request(id) }?;
-        // INVARIANT: The request has just come.
+        // INVARIANT: The request has just arrived, so it is unanswered.
         Ok(Self { id, peer })
     }
 
@@ -142,8 +143,8 @@ pub struct NotAccepted {
     pub unanswered: Option<IncomingId>,
 }
 
-/// An id that has come with a connection request, which is accepted or rejected once. Dropping the
-/// last reference to its [`CmId`] rejects the request.
+/// The id of an incoming connection request, which is accepted or rejected once. Dropping the last
+/// reference to its [`CmId`] rejects the request.
 ///
 /// # Context
 ///
@@ -171,8 +172,7 @@ impl IncomingId {
         )
     }
 
-    /// Sets the handler of the id. Events before that are lost, except for the end of the
-    /// connection.
+    /// Sets the handler of the id. Earlier events are lost, except for the end of the connection.
     ///
     /// # Errors
     ///
@@ -202,7 +202,7 @@ impl IncomingId {
     ///
     /// - `EINVAL` for private data of more than 255 bytes, and `ECONNRESET` if the queue pair of the
     ///   id was closed: with the id, as the request is unanswered.
-    /// - Those of `rdma_accept`, which rejects the request then.
+    /// - Errors of `rdma_accept`, which has then rejected the request.
     pub fn accept(self, param: ConnParam<'_>) -> Result<(), NotAccepted> {
         let mut is_answered = false;
         let accepted = param.raw().and_then(|mut raw| {
@@ -229,8 +229,8 @@ impl IncomingId {
     ///
     /// # Errors
     ///
-    /// Those of `rdma_reject`; `EINVAL` for private data of more than 255 bytes. Without an answer,
-    /// the peer's request times out, unless destroying the id rejects it.
+    /// Errors of `rdma_reject`; `EINVAL` for private data of more than 255 bytes. Without an
+    /// answer, the peer's request times out, unless destroying the id rejects it.
     pub fn reject(self, private_data: &[u8]) -> Result {
         let len = u8::try_from(private_data.len())?;
         self.under_lock(|_| {
@@ -247,8 +247,8 @@ impl IncomingId {
         })
     }
 
-    /// Returns the GID from which the request came over RoCE, in network byte order; `None` for
-    /// another transport.
+    /// Returns the source GID of a request over RoCE, in network byte order; `None` for another
+    /// transport.
     ///
     /// [`CmId::peer_addr`] is the address in the peer's message, which the peer can choose. Answers
     /// go to the GID, so a peer that cannot receive there cannot complete the connection.
@@ -256,8 +256,8 @@ impl IncomingId {
         self.peer.roce_gid
     }
 
-    /// Returns the port from which the request came over InfiniBand or Omni-Path; `None` for
-    /// another transport.
+    /// Returns the source port of a request over InfiniBand or Omni-Path; `None` for another
+    /// transport.
     ///
     /// Answers go there, so a peer at another port cannot complete the connection. A GID alone does
     /// not show the port: it is in the peer's message, like [`CmId::peer_addr`].
@@ -479,8 +479,8 @@ mod tests {
         }
     }
 
-    /// If a listener's handler returns another id than the one that it received, it keeps the
-    /// latter, and the connection manager does not destroy it.
+    /// If a listener's handler returns another id than it received, it keeps the received one, and
+    /// the connection manager does not destroy that.
     #[test]
     fn a_request_is_not_exchanged() -> Result {
         let swap = Arc::pin_init(
@@ -493,8 +493,7 @@ mod tests {
         // An id as the connection manager creates it: nobody here owns it yet.
         let request = || -> Result<NonNull<bindings::rdma_cm_id>> {
             let id = ManuallyDrop::new(id()?);
-            // SAFETY: `id` is neither used again nor dropped, and no event comes to an id that is
-            // not bound.
+            // SAFETY: `id` is neither used again nor dropped, and an unbound id gets no events.
             drop(unsafe { ptr::read(&id.context) });
             NonNull::new(id.as_raw()).ok_or(EINVAL)
         };
