@@ -84,7 +84,7 @@ pub fn had_keys() -> bool {
     keyring().is_some_and(|keyring| keyring.had_keys())
 }
 
-/// The errors that say that a key is of no use: it is not loaded, has expired, was revoked, or is not the one of the peer.
+/// The errors of an unusable key: it is not loaded, has expired, was revoked, or is not the one of the peer.
 pub const KEY_ERRORS: [Error; 4] = [ENOKEY, EKEYEXPIRED, EKEYREVOKED, EKEYREJECTED];
 
 /// Returns the key `id` of `session`.
@@ -157,7 +157,7 @@ pub trait Word: Copy + Send + Sync + 'static {
     /// The value unless the operator chooses another one.
     const DEFAULT: Self;
 
-    /// The value that a word stands for.
+    /// Returns the value that `word` names.
     ///
     /// # Errors
     ///
@@ -222,7 +222,7 @@ impl<T: Word> WordParam<T> {
 
 impl SuitesParam {
     /// Returns the suites that the operator allows and this kernel can compute. The parameter itself
-    /// keeps what the operator chose, which may be saved and used on another kernel.
+    /// keeps the operator's choice, which may be saved and used on another kernel.
     pub fn usable(&self) -> Suites {
         self.get().and(COMPUTABLE)
     }

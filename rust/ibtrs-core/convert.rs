@@ -73,7 +73,7 @@ mod tests {
     use super::*;
     use ibtrs_proto::addr::PathAddr;
 
-    /// Converts an address to a socket address and back, as sysfs shows those of a connection.
+    /// Converts an address to a socket address and back, as for the addresses that sysfs shows.
     fn round(text: &str) -> Result<Addr> {
         let parsed = PathAddr::parse(text).map_err(|_| EINVAL)?;
         addr(&sock_addr(&parsed.dst, 1234)?).ok_or(EAFNOSUPPORT)

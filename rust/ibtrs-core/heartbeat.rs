@@ -33,7 +33,7 @@ pub struct PathHeartbeat {
     /// Something was received since the last tick. Kept apart from the state, so that reception on
     /// a busy path only reads a shared cache line.
     heard: AtomicFlag,
-    /// Nothing was received since the last [`PathHeartbeat::listen`].
+    /// Set until something is received after [`PathHeartbeat::listen`].
     silent: AtomicFlag,
     epoch: Instant<Monotonic>,
 }
@@ -56,7 +56,7 @@ impl PathHeartbeat {
         })
     }
 
-    /// Changes the number of silent intervals after which the path fails, from now on.
+    /// Changes the number of silent intervals after which the path fails.
     ///
     /// # Context
     ///
@@ -87,7 +87,7 @@ impl PathHeartbeat {
     ///
     /// # Context
     ///
-    /// That of `send`.
+    /// The context that `send` requires.
     ///
     /// # Errors
     ///

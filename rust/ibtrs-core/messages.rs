@@ -3,14 +3,14 @@
 //! Messages between programs, as the transport knows them.
 //!
 //! The transport opens a message connection on each path, if both machines have a [`Service`] (the module
-//! `ibmsg`), and gives it to the service's end of the session, [`Upper`]. It knows nothing of what is in
-//! a frame.
+//! `ibmsg`), and passes it to the service's end of the session, [`Upper`]. The contents of frames are
+//! opaque to the transport.
 //!
 //! Frames of a connection arrive in the order in which they were sent, or not at all: if one is lost, so
-//! are all later ones, and the connection. A connection that is lost never comes back; its [`Conn::epoch`]
-//! is not used again.
+//! are all later ones, and the connection. A lost connection is never re-established; its [`Conn::epoch`]
+//! is not reused.
 //!
-//! - [`register`] makes a service known, [`attach`] gives a session to it.
+//! - [`register`] registers a service, [`attach`] attaches a session to it.
 //! - [`con::MessageConn`] is a message connection.
 //! - [`memory`]: a connection between machines also writes to memory of the peer's programs, and registers that of
 //!   this side's.
@@ -35,7 +35,7 @@ pub mod memory;
 
 pub use ibmsg_proto::channel::Conn;
 
-/// A frame, or room for one.
+/// A frame, or the memory for one.
 pub struct Frame {
     /// As many bytes as a frame of the connection may have.
     pub bytes: KVec<u8>,
@@ -44,7 +44,8 @@ pub struct Frame {
 }
 
 impl Frame {
-    /// Returns a frame of a header alone, in `kept` or else in `size` new bytes; `None` if there is no memory now.
+    /// Returns a frame that consists of a header only, in `kept` if there is one, otherwise in a new buffer of
+    /// `size` bytes; `None` if the allocation fails.
     ///
     /// # Context
     ///
@@ -63,21 +64,21 @@ impl Frame {
 
 /// One side of a message connection.
 pub trait Connection: Send + Sync {
-    /// Returns room for a frame; `None` if there is no memory now.
+    /// Returns a buffer for a frame; `None` if the allocation fails.
     ///
     /// # Context
     ///
     /// Any.
     fn room(&self) -> Option<Frame>;
 
-    /// Sends a frame. The caller keeps to the credits of the connection.
+    /// Sends a frame. The caller must not exceed the credits of the connection.
     ///
     /// # Context
     ///
     /// Any. Does not call [`Upper`] before it returns.
     fn send(&self, frame: Frame);
 
-    /// Gives the connection up; `why` is for the log. It counts as a breach of the protocol by the peer.
+    /// Fails the connection because the peer has violated the protocol; `why` is for the log.
     /// [`Upper::lost`] follows.
     ///
     /// # Context
@@ -85,7 +86,7 @@ pub trait Connection: Send + Sync {
     /// Any. Does not call [`Upper`] before it returns.
     fn fail(&self, why: &str);
 
-    /// As [`Connection::fail`], for a reason that is not the peer's fault.
+    /// As [`Connection::fail`], but the peer is not at fault.
     ///
     /// # Context
     ///
@@ -94,19 +95,19 @@ pub trait Connection: Send + Sync {
         self.fail(why);
     }
 
-    /// What the connection does with memory of programs; none if it only carries frames.
+    /// Returns the operations on memory of programs; `None` if the connection only carries frames.
     fn memory(&self) -> Option<&dyn memory::Device> {
         None
     }
 }
 
-/// What has become of a frame that has arrived.
+/// The result of offering a received frame to the service.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Arrived {
-    /// It was used up: its memory is free for another one.
+    /// The frame was consumed: its memory can be reused.
     Done,
     /// There was no memory for the answer to a record for a channel that does not exist. The connection keeps
-    /// the frame, and offers it again a little later, before any other. Messages never need that.
+    /// the frame, and offers it again after a short delay, before any other. This never happens for messages.
     Later,
 }
 
@@ -114,65 +115,68 @@ pub enum Arrived {
 ///
 /// # Context
 ///
-/// [`Upper::connected`], [`Upper::finish`], [`Upper::drain`] and [`Upper::over`] may sleep. Everything else: any. For one connection, nothing is
-/// called on two CPUs at a time.
+/// [`Upper::connected`], [`Upper::finish`], [`Upper::drain`] and [`Upper::over`] may sleep. All others: any. Calls for one connection are never
+/// concurrent.
 pub trait Upper: Send + Sync {
-    /// A client begins an attempt to connect a path, on which [`Upper::connected`] may follow, and
-    /// [`Upper::lost`] does in any case.
+    /// A client begins an attempt to connect a path. [`Upper::connected`] may follow;
+    /// [`Upper::lost`] follows in any case.
     fn begins(&self, id: Conn) {
         let _ = id;
     }
 
-    /// There is a new connection, on which `receives` frames may be on their way in each direction.
+    /// A connection was established, on which `receives` frames may be in flight in each direction.
     ///
     /// # Errors
     ///
-    /// `ENOMEM`; `EINVAL`: there is one of this id, or there are too many. The connection is not used.
+    /// `ENOMEM`; `EINVAL`: there is already a connection with this id, or there are too many. The
+    /// connection is not used.
     fn connected(&self, id: Conn, connection: Arc<dyn Connection>, receives: u32) -> Result;
 
-    /// A frame has arrived. `done` is 0 at first, and the connection keeps it with a frame that it keeps.
+    /// A frame has arrived. `done` is 0 at first; the connection saves it together with a frame that it
+    /// keeps.
     fn arrived(&self, id: Conn, frame: &[u8], done: &mut usize) -> Arrived;
 
-    /// A work request for memory has completed, which was posted with `cookie`. What was posted and had not completed
-    /// when the connection was lost, has by the time of [`Upper::lost`].
+    /// The work request for memory that was posted with `cookie` has completed. Work requests that are outstanding
+    /// when the connection is lost have ended before [`Upper::lost`], without a call of this function.
     fn completed(&self, id: Conn, cookie: u64);
 
-    /// The peer of a client takes no message connections; [`Upper::lost`] follows when the path is lost.
+    /// The peer of a client does not support message connections; [`Upper::lost`] follows when the path
+    /// is lost.
     fn unsupported(&self, id: Conn) {
         let _ = id;
     }
 
-    /// A connection is lost, or was never made. May be called again.
+    /// A connection was lost, or was never established. May be called again.
     ///
-    /// The path is freed, and connects again, once all references to the [`Connection`] were dropped: none is kept from
-    /// here on, but by code that runs, and waits neither for I/O nor for a program.
+    /// The path is freed, and reconnects, once all references to the [`Connection`] are dropped. The service must drop
+    /// its references here; only running code that waits neither for I/O nor for a program may hold one for longer.
     fn lost(&self, id: Conn);
 
-    /// The client's session is about to be closed on purpose, while its connections are still there: ends what
-    /// programs have on it, and waits for the server for a bounded time. May be called again.
+    /// The client's session is about to be closed on purpose, while its connections are still there: ends the
+    /// channels of programs on it, and waits for the server for a bounded time. May be called again.
     fn finish(&self) {}
 
-    /// The server's session is about to be closed on purpose, as the server is stopped for about `seconds`; 0: it is not
-    /// known for how long. [`Upper::drain`] follows.
+    /// The server's session is about to be closed on purpose, as the server is stopped for about `seconds`, or for an
+    /// unknown time if `seconds` is 0. [`Upper::drain`] follows.
     fn draining(&self, seconds: u32) {
         let _ = seconds;
     }
 
-    /// The key of the session is of no use any more: on a server, because a path was closed for it; on a client, because
-    /// an attempt to connect has failed for it. `why` is one of [`KEY_ERRORS`](crate::auth::KEY_ERRORS). Called again
-    /// for each path and attempt.
+    /// The key of the session is no longer usable. On a server, a path was closed for this reason; on a client, an
+    /// attempt to connect has failed. `why` is one of [`KEY_ERRORS`](crate::auth::KEY_ERRORS). Called again for each
+    /// path and attempt.
     fn key_revoked(&self, why: Error) {
         let _ = why;
     }
 
-    /// The connections of the server's session are about to be closed on purpose: waits until the client has what
-    /// programs have written, for at most `limit_ms` milliseconds.
+    /// The connections of the server's session are about to be closed on purpose: waits until the client has
+    /// received the messages that programs have written, for at most `limit_ms` milliseconds.
     fn drain(&self, limit_ms: u32) {
         let _ = limit_ms;
     }
 
-    /// The session is over; all connections were lost before. A server's session may come back under its
-    /// UUID, see [`Service::attach`].
+    /// The session has ended; all its connections were lost before. A server's session may be resumed
+    /// under its UUID, see [`Service::attach`].
     fn over(&self) {}
 }
 
@@ -189,15 +193,15 @@ pub enum Role {
 pub struct Peer<'a> {
     /// Which end of it this is.
     pub role: Role,
-    /// Its name, which no other session of this role has now.
+    /// Its name, unique among the current sessions of this role.
     pub name: &'a CStr,
-    /// Its UUID, which the client has chosen. It is 0 for a client.
+    /// Its UUID, which the client has chosen; 0 on the client's side.
     pub uuid: [u8; 16],
     /// Whether the peer has proved that it has a key of that name.
     pub is_authenticated: bool,
 }
 
-/// What serves the message connections of all sessions of this machine.
+/// The service for the message connections of all sessions of this machine.
 pub trait Service: Send + Sync {
     /// Takes a reference to the service's module; `None` if it is being unloaded.
     ///
@@ -215,23 +219,24 @@ pub trait Service: Send + Sync {
     ///
     /// # Errors
     ///
-    /// `ENOMEM`; `EINVAL`: the name is not one for programs; `EEXIST`: another session has it.
+    /// `ENOMEM`; `EINVAL`: programs cannot use a session of this name; `EEXIST`: another session
+    /// has the name.
     fn attach(&self, peer: &Peer<'_>) -> Result<Arc<dyn Upper>>;
 }
 
 /// The service, while there is one.
 static SERVICE: RcuPtr<Arc<dyn Service>> = RcuPtr::null();
 
-/// Makes sessions that connect later open message connections; dropping it ends that. The service's
-/// module must not be unloaded before.
+/// While this exists, new sessions open message connections. The service's module must drop it
+/// before it is unloaded.
 pub struct Registration(());
 
-/// Registers the service. A module does that as the last step of its initialisation, which must not fail
-/// afterwards: sessions refer to the service from here on.
+/// Registers the service. A module must do this as the last step of its initialisation, which must not
+/// fail afterwards, as sessions may refer to the service from here on.
 ///
 /// # Context
 ///
-/// May sleep. The module that calls this is alone: there is one service.
+/// May sleep. There is only one service, so there must be no concurrent call.
 pub fn register(service: KBox<Arc<dyn Service>>) -> Registration {
     let former = SERVICE.replace(Some(service));
     drop(former);
@@ -240,7 +245,7 @@ pub fn register(service: KBox<Arc<dyn Service>>) -> Registration {
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        // Waits for those who are about to take a reference.
+        // Waits for tasks that are taking a reference.
         drop(SERVICE.replace(None));
     }
 }
@@ -258,7 +263,7 @@ pub fn has_service() -> bool {
 /// ends the session for the service, and may sleep.
 pub struct Attached {
     upper: Arc<dyn Upper>,
-    // Dropped after what is of that module.
+    // Dropped after `upper`, whose code is in the module.
     _module: ModuleRef,
 }
 
@@ -276,7 +281,7 @@ impl Drop for Attached {
     }
 }
 
-/// Gives a session to the service.
+/// Attaches a session to the service.
 ///
 /// # Context
 ///
@@ -284,7 +289,7 @@ impl Drop for Attached {
 ///
 /// # Errors
 ///
-/// `EOPNOTSUPP`: there is no service; `ENOMEM`; those of [`Service::attach`].
+/// `EOPNOTSUPP`: there is no service; `ENOMEM`; errors of [`Service::attach`].
 pub fn attach(peer: &Peer<'_>) -> Result<Arc<Attached>> {
     let place = UniqueArc::new_uninit(GFP_KERNEL)?;
     let found = SERVICE

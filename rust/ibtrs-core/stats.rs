@@ -79,7 +79,7 @@ impl Flow {
 
     /// Returns the number of requests that have begun and not ended, regardless of resets.
     pub fn in_flight(&self) -> u64 {
-        // Read `ENDED` first: a request that begins meanwhile makes the difference larger, never
+        // Read `ENDED` first: a request that begins concurrently makes the difference larger, never
         // negative.
         let ended = self.0.total(ENDED);
         let begun = self.0.total(READS) + self.0.total(WRITES);

@@ -29,7 +29,7 @@ kx::trace_events! {
         session: &'a CStr, path: &'a CStr, tag: u16, error: i32, ns: u64,
         queue_ns: i64, disk_ns: i64,
     );
-    /// A request is taken off the connection attempt `epoch`, which has failed.
+    /// A request is removed from the connection attempt `epoch`, which has failed.
     pub fn client_failover = ibtrs_client_failover(session: &'a CStr, tag: u16, epoch: u32);
     /// A request is put on the requeue list; if `epoch` is not 0, it also waits for a fence up to
     /// that connection attempt.

@@ -8,8 +8,8 @@
 //!
 //! # Lock order
 //!
-//! `MessageConn::out`, which is taken under the locks of the service; then `MessageConn::buffer`, or the locks
-//! of the path and of the queue pair. `MessageConn::backlog` is taken alone.
+//! `MessageConn::out`, which may be taken under the locks of the service; then `MessageConn::buffer`, or the
+//! locks of the path and of the queue pair. `MessageConn::backlog` is taken alone.
 
 use super::{
     memory::{
@@ -105,43 +105,45 @@ const RECEIVES: u32 = limits::FRAMES + 1;
 /// Receives of a class, whose memory is one piece: few enough that it is easily found.
 const OF_CLASS: u32 = RECEIVES / MAX_CLASSES as u32;
 const _: () = assert!(OF_CLASS * MAX_CLASSES as u32 == RECEIVES);
-/// The device reports each send of this number: each report costs an interrupt.
+/// One in this many sends is signalled: each completion costs an interrupt.
 const SIGNAL_EVERY: u32 = 4;
-/// Frames that are being sent. The peer may take a frame, and give a credit for the next one, before the device
-/// reports that it was sent.
+/// Buffers for frames in flight. The peer may consume a frame and grant a credit for the next one before its
+/// send has completed here.
 const SENDS: u16 = (RECEIVES + 2 * SIGNAL_EVERY) as u16;
-/// Buffers for frames that are kept for the next ones.
+/// Buffers that are cached for later frames.
 const KEPT: usize = 8;
-/// For how long a frame waits for memory, in milliseconds.
+/// Interval after which a frame that found no memory is offered again, in milliseconds.
 const PAUSE_MS: u32 = 10;
-/// Bytes that a message connection takes, without its queues.
+/// Bytes of memory of a message connection, without its queues.
 pub const BYTES: u64 = (2 * RECEIVES as u64 + SENDS as u64) * FRAME as u64;
 /// Entries of its send queue and of its receive queue.
 pub const ENTRIES: (u32, u32) = (SENDS as u32 + WORK_ENTRIES, RECEIVES);
 /// Writes, reads and invalidations that the device may have at a time; others wait.
 const WORKS: u16 = 32;
-/// Entries of the send queue for them, and for registrations.
+/// Send queue entries for these and for registrations.
 const WORK_ENTRIES: u32 = 64;
-/// Scatter elements of a work request, if the device takes as many.
+/// Scatter elements of a work request, if the device supports as many.
 const SGES: u32 = 16;
-/// Bytes of a write or read that are posted at a time, in as few work requests as the device takes.
+/// Bytes of a write or read that are posted at a time, in as few work requests as the device
+/// supports.
 const CHUNK: usize = 32 * PAGE_SIZE;
-/// The most regions of a connection, and how many of them keys of the peer leave for landing zones.
+/// The maximum number of regions of a connection, and how many of them are reserved for landing
+/// zones.
 const REGIONS: usize = 256;
 const LANDINGS: usize = 64;
 
-/// What a path hears from its message connection, in any context.
+/// Callbacks from a message connection to its path, in any context.
 pub trait Owner: Send + Sync {
-    /// Something has arrived: the peer is alive.
+    /// A message has arrived, so the peer is alive.
     fn heard(&self);
 
     /// Ends the path, because the connection was flushed: it is lost, or is being closed.
     fn flushed(&self);
 
-    /// Ends the path, because the connection is of no use; `what` is logged as the reason.
+    /// Closes the path because of an error of the connection; `what` is logged as the reason.
     fn error(&self, what: fmt::Arguments<'_>);
 
-    /// As [`Owner::error`], because the peer does not keep to the protocol.
+    /// As [`Owner::error`], because the peer has violated the protocol.
     fn breach(&self, what: fmt::Arguments<'_>);
 }
 
@@ -153,15 +155,15 @@ struct Buffer {
     bytes: SpinLockIrq<Option<DmaBuf>>,
 }
 
-/// Frames on their way to the peer.
+/// Frames and work requests in flight to the peer, and the queue of waiting ones.
 struct Out {
     /// Buffers that are not in use.
     free: Deque<u16>,
     /// Buffers in use, in the order in which they were posted.
     posted: Deque<u16>,
-    /// Sends since the last one that the device reports.
+    /// Sends since the last signalled one.
     unsignalled: u32,
-    /// What waits for a buffer, or for room in the queue, in the order in which it is posted.
+    /// Frames and work that wait for a buffer or for send queue entries, in FIFO order.
     waiting: Deque<Waiting>,
     /// Memory for frames.
     kept: KVec<KVec<u8>>,
@@ -169,7 +171,7 @@ struct Out {
     works: KVec<Option<Posted>>,
     /// Regions without a key.
     regions: KVec<KBox<UserMr>>,
-    /// Number of regions that there are.
+    /// Number of allocated regions.
     made: usize,
     /// How many of them are keys.
     keys: usize,
@@ -192,15 +194,15 @@ impl Out {
     /// Keeps a region whose key is invalid.
     fn keep(&mut self, mr: KBox<UserMr>, usage: RegionUse) {
         self.count_off(usage);
-        // There is a place for each.
+        // The list has capacity for all regions.
         let _ = self.regions.push_within_capacity(mr);
     }
 }
 
-/// What is to be posted.
+/// A frame or work that is to be posted.
 enum Waiting {
     Frame(Frame),
-    /// A write: what follows the first `done` bytes.
+    /// A write, from byte `done` on.
     Write {
         from: Source,
         at: usize,
@@ -209,7 +211,7 @@ enum Waiting {
         done: usize,
         cookie: u64,
     },
-    /// A read: what follows the first `done` bytes.
+    /// A read, from byte `done` on.
     Read {
         into: Target,
         from: Remote,
@@ -223,17 +225,17 @@ enum Waiting {
 /// Work for memory that the device has.
 struct Posted {
     cookie: u64,
-    /// Where it is written from.
+    /// The source of a write.
     _from: Option<Source>,
-    /// What is filled.
+    /// The target of a read.
     into: Option<Target>,
     /// The region whose key is invalidated.
     region: Option<Region>,
 }
 
-/// Frames that have arrived and for which there was no memory.
+/// Received frames that the service could not process for lack of memory.
 struct Backlog {
-    /// With the number of their records that were taken.
+    /// Each with the number of its records that were processed.
     frames: Deque<(Frame, usize)>,
     /// Memory for more.
     spare: KVec<KVec<u8>>,
@@ -283,8 +285,9 @@ pub struct MessageConn {
 }
 
 impl MessageConn {
-    /// Creates the queue pair of a connection id, with its receives; `queue` is for frames that wait for
-    /// memory, and `reads` is what the connection manager is told. The path of `owner` closes it.
+    /// Creates the queue pair of a connection id, with its receives; `queue` runs the retries of frames
+    /// that wait for memory, and `reads` are the limits that are negotiated by the connection manager.
+    /// The path of `owner` must close the connection.
     ///
     /// # Context
     ///
@@ -292,7 +295,7 @@ impl MessageConn {
     ///
     /// # Errors
     ///
-    /// `ENOMEM`; those of [`QpConfig::create`].
+    /// `ENOMEM`; errors of [`QpConfig::create`].
     pub fn new(
         id: (Conn, Arc<CmId>),
         pd: &Arc<Pd>,
@@ -329,8 +332,8 @@ impl MessageConn {
         Ok(KBox::new(Self { shared, qp }, GFP_KERNEL)?)
     }
 
-    /// Gives the connection, which is established on both sides, to the service. The peer sends nothing
-    /// before.
+    /// Passes the connection, which is established on both sides, to the service. The peer has not sent
+    /// anything yet.
     ///
     /// # Context
     ///
@@ -360,7 +363,8 @@ impl MessageConn {
         self.qp.disconnect();
     }
 
-    /// Closes the connection, and tells the service. Nothing arrives afterwards. May be called again.
+    /// Closes the connection, and notifies the service. No frame arrives after this. May be called
+    /// again.
     ///
     /// # Context
     ///
@@ -377,7 +381,7 @@ impl MessageConn {
 
 impl Drop for MessageConn {
     fn drop(&mut self) {
-        // The service has a reference to the queue pair until then.
+        // The service holds a reference to the queue pair until `close` has notified it.
         self.close();
     }
 }
@@ -425,7 +429,8 @@ impl Shared {
             let _ = out.free.push_back(index);
         }
         out.waiting.reserve(limits::FRAMES as usize, GFP_KERNEL)?;
-        // One more than there are credits: they may be renewed before the memory of a frame is back.
+        // One more than there are credits: credits may be renewed before the memory of a frame is
+        // returned.
         let frames = limits::FRAMES as usize + 1;
         let mut backlog = Backlog {
             frames: Deque::new(),
@@ -452,7 +457,7 @@ impl Shared {
         )
     }
 
-    /// Posts what waits, as long as there are buffers and entries.
+    /// Posts waiting frames and work, as far as there are buffers and send queue entries.
     fn send_waiting(&self, qp: &QueuePair<Con>, out: &mut Out) -> Result {
         while let Some(next) = out.waiting.pop_front() {
             let left = match next {
@@ -464,7 +469,7 @@ impl Shared {
                 }
             };
             if let Some(left) = left {
-                // It has left its place there.
+                // `pop_front` has left a free place.
                 let _ = out.waiting.push_front(left);
                 return Ok(());
             }
@@ -484,7 +489,7 @@ impl Shared {
         buffer_bytes.write(0, bytes)?;
         let sge = buffer_bytes.sge(0, bytes.len())?;
         drop(buffer);
-        // The completion of a send says that all former ones are complete.
+        // The completion of a send implies those of all earlier ones.
         let is_signalled = out.unsignalled + 1 == SIGNAL_EVERY;
         let sent = qp.send(SqSpace { wrs: 1, sges: 1 }, Doorbell::Now, |chain| {
             let signal = match is_signalled {
@@ -494,7 +499,7 @@ impl Shared {
             chain.send([sge], signal)
         });
         match sent {
-            // Work for memory has the entries.
+            // Work for memory occupies the entries.
             Err(EAGAIN) => {
                 let _ = out.free.push_front(index);
                 return Ok(Some(Waiting::Frame(frame)));
@@ -553,7 +558,7 @@ impl Shared {
                 cookie,
             }));
         }
-        // Even after an error the device may have a part of it.
+        // Even after an error, the device may have received some of the work requests.
         let place = place.and_then(|place| out.works.get_mut(place));
         *place.ok_or(EINVAL)? = Some(Posted {
             cookie,
@@ -643,7 +648,7 @@ impl Shared {
                 cookie,
             }));
         }
-        // Even after an error the device may have a part of it.
+        // Even after an error, the device may have received some of the work requests.
         let place = place.and_then(|place| out.works.get_mut(place));
         *place.ok_or(EINVAL)? = Some(Posted {
             cookie,
@@ -725,10 +730,10 @@ impl Shared {
         qp.slot(SENDS + place as u16)
     }
 
-    /// Posts something behind all that waits, or ends the path.
+    /// Queues a frame or work at the end and posts as far as possible, or fails the path.
     fn post(&self, qp: &QueuePair<Con>, what: Waiting) {
         let mut out = self.out.lock();
-        // There is a place unless the device is late to report what it has sent.
+        // There is a place unless completions of the device are overdue.
         let _ = out.waiting.reserve(1, GFP_ATOMIC | __GFP_NOWARN);
         match out.waiting.push_back(what) {
             Ok(()) => self.send_all(qp, &mut out),
@@ -741,7 +746,8 @@ impl Shared {
         }
     }
 
-    /// The queue pair is drained: nothing uses memory any more.
+    /// Drops all waiting and posted work. The queue pair must be drained, so that the device no
+    /// longer uses the memory.
     fn end_works(&self) {
         loop {
             let mut out = self.out.lock();
@@ -817,18 +823,18 @@ impl Shared {
         }
     }
 
-    /// Takes a frame that has arrived.
+    /// Handles a received frame.
     ///
     /// # Errors
     ///
-    /// What is wrong with it, for the log.
+    /// The violation of the protocol, for the log.
     fn arrived(self: &Arc<Self>, bytes: &[u8]) -> Result<(), &'static str> {
         let upper = self
             .upper
             .as_ref()
             .ok_or("a frame on a path that is not complete")?;
-        // The handler runs once at a time, and `offer_again` offers only what is in the backlog. So if that
-        // is empty, nobody else offers a frame until this returns.
+        // Calls of the handler are not concurrent, and `offer_again` offers only frames of the backlog. If
+        // the backlog is empty, no other task therefore offers a frame until this returns.
         let backlog = self.backlog.lock();
         let mut done = 0;
         if backlog.frames.is_empty() && !backlog.is_busy {
@@ -874,7 +880,7 @@ impl Shared {
             backlog = self.backlog.lock();
             backlog.is_busy = false;
             if arrived == Arrived::Later {
-                // There is a place for it, as for all memory.
+                // `pop_front` has left a free place.
                 let _ = backlog.frames.push_front((frame, done));
                 return false;
             }
@@ -951,7 +957,7 @@ impl Handler for Con {
     }
 }
 
-/// What the service sends frames with.
+/// The service's handle for sending frames.
 struct Sender {
     shared: Arc<Shared>,
     qp: PercpuArc<QueuePair<Con>>,
@@ -1013,7 +1019,7 @@ impl Device for Sender {
                 self.shared.out.lock().keep(mr, usage);
                 Err(e)
             }
-            // The connection is of no use any more. Its domain keeps the memory.
+            // The connection is unusable; its protection domain keeps the memory.
             Err(e) => {
                 self.shared.owner.error(fmt!(
                     "cannot register memory ({})",

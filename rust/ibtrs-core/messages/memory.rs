@@ -2,11 +2,11 @@
 
 //! Memory of programs, as a message connection uses it.
 //!
-//! Work requests of a connection and frames that are sent later begin in this order: a frame that follows a write
-//! arrives after what was written, and one that follows a registration after that. A read has no such place: the peer's
-//! device may read the memory when a later frame has arrived, so the user of a key waits for the read before it lets the peer
-//! invalidate that. A connection that is lost is drained before [`Upper::lost`](super::Upper::lost): nothing reaches memory
-//! by it afterwards.
+//! Work requests and frames of a connection are posted to one send queue, in order: a frame that is sent after a write
+//! arrives after the written data, and a frame that is sent after a registration arrives when the key is valid. Reads are not
+//! ordered like this: the peer's device may execute a read after a later frame has arrived, so the user of a key waits for
+//! its reads to complete before it allows the peer to invalidate the key. A lost connection is drained before
+//! [`Upper::lost`](super::Upper::lost), and no device accesses memory through it afterwards.
 
 use kernel::{
     prelude::*,
@@ -29,14 +29,14 @@ pub use rdma::{
     sge::Remote, //
 };
 
-/// The most bytes of a region.
+/// Maximum size of a region in bytes.
 pub const MAX_REGION: usize = ibmsg_proto::memory::PIECE as usize;
 
-/// The most reads that a connection has in progress in one direction. More would not make them faster, and take memory
+/// Maximum number of reads of a connection in flight in one direction. More would not be faster, and would take memory
 /// of the device.
 pub const MAX_READS: u8 = 16;
 
-/// How many reads a message connection may have in progress, as both sides tell the connection manager.
+/// Limits of the reads in flight on a message connection, as negotiated by the connection manager.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Reads {
     /// Of the peer's memory.
@@ -46,8 +46,8 @@ pub struct Reads {
 }
 
 impl Reads {
-    /// What a device allows: none with one that may lose bytes of them; nor over iWARP, where a read needs a key of the
-    /// memory that it fills.
+    /// Returns the limits of a device: none if reads may lose data, or over iWARP, where a read needs a key for its
+    /// target memory.
     pub fn of(dev: &RdmaDevice) -> Self {
         match dev.reads_survive_loss() && dev.has_immediates() && dev.max_read_sge() > 0 {
             true => Self {
@@ -58,7 +58,7 @@ impl Reads {
         }
     }
 
-    /// What is left of that with a peer that allows `allowed` reads of its memory, and wants to have `wanted` of this
+    /// Reduces the limits for a peer that allows `allowed` reads of its memory, and requests `wanted` reads of this
     /// side's.
     pub fn with_peer(self, allowed: u8, wanted: u8) -> Self {
         Self {
@@ -68,14 +68,14 @@ impl Reads {
     }
 }
 
-/// Memory from which a connection can write. It stays mapped until nothing refers to it: each write that is posted
-/// does, until it has completed or the queue pair is drained.
+/// Memory from which a connection can write. It stays mapped until the last reference is dropped. Each posted
+/// write holds one until it has completed or the queue pair is drained.
 ///
 /// It may be dropped in any context.
 #[derive(Clone)]
 pub struct Source(Arc<Mapped>);
 
-/// A mapping, which ends with this.
+/// A mapping, which is unmapped on drop.
 struct Mapped(Option<DmaUser>);
 
 impl Source {
@@ -98,8 +98,8 @@ impl Drop for Mapped {
     }
 }
 
-/// What a region is for. The regions of a connection are limited; keys leave some of them for landing zones, which are
-/// needed for a short time only, so that neither kind waits for the other.
+/// The use of a region. The number of regions of a connection is limited. Some are reserved for landing zones, which
+/// are short-lived, so that neither kind starves the other.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RegionUse {
     /// A key that the peer keeps until it needs another one.
@@ -153,11 +153,12 @@ impl Drop for Target {
 
 /// Memory with a key, which the peer may use. The key ends with [`Device::invalidate`], or with the connection.
 ///
-/// It may be dropped in any context. Unless the connection was lost before, the memory stays pinned until then.
+/// It may be dropped in any context. If the connection still exists, the memory stays pinned until it is
+/// lost.
 pub struct Region(pub(super) KBox<UserMr>, pub(super) RegionUse);
 
 impl Region {
-    /// The key, and the address that goes with it.
+    /// Returns the key and the address for it.
     pub fn remote(&self) -> Remote {
         Remote {
             addr: self.0.iova(),
@@ -176,10 +177,12 @@ pub trait Device: Send + Sync {
     ///
     /// # Errors
     ///
-    /// `ENOMEM`; `EINVAL`: there are no such bytes; `EOPNOTSUPP`: the device does not see the memory as it is.
+    /// `ENOMEM`; `EINVAL`: there are no such bytes; `EOPNOTSUPP`: accesses of the device to the memory would
+    /// need synchronisation.
     fn map(&self, pages: &Arc<UserPages>, at: usize, len: usize) -> Result<Source>;
 
-    /// Registers `len` bytes of `pages` from `at` on, at most [`MAX_REGION`] and in as many pages as that takes.
+    /// Registers `len` bytes of `pages` from `at` on, at most [`MAX_REGION`], spanning no more pages than an
+    /// aligned region of that size.
     ///
     /// # Context
     ///
@@ -187,8 +190,8 @@ pub trait Device: Send + Sync {
     ///
     /// # Errors
     ///
-    /// Those of [`Device::map`]; `EAGAIN`: the queue has no place now; `ENOBUFS`: there are too many regions of this use;
-    /// `ENOTCONN`, and others of the device's driver: the connection is being lost.
+    /// Errors of [`Device::map`]; `EAGAIN`: the send queue is full; `ENOBUFS`: there are too many regions of this use;
+    /// `ENOTCONN`, and errors of the device's driver: the connection is being lost.
     fn register(
         &self,
         pages: &Arc<UserPages>,
@@ -205,8 +208,8 @@ pub trait Device: Send + Sync {
     /// Any.
     fn invalidate(&self, region: Region, cookie: u64);
 
-    /// Writes `len` bytes of `from` from `at` on to the peer's memory. [`Upper::completed`](super::Upper::completed) follows, when
-    /// they are there.
+    /// Writes `len` bytes of `from` from `at` on to the peer's memory. [`Upper::completed`](super::Upper::completed) follows when
+    /// the peer's device has received them.
     ///
     /// # Context
     ///
@@ -235,19 +238,19 @@ pub trait Device: Send + Sync {
     ///
     /// # Errors
     ///
-    /// Those of [`Device::map`].
+    /// Errors of [`Device::map`].
     fn map_target(&self, pages: &Arc<UserPages>, at: usize, len: usize) -> Result<Target>;
 
-    /// Fills `into` with what the peer's memory has. [`Upper::completed`](super::Upper::completed) follows, when all of it
-    /// is there.
+    /// Reads the peer's memory into `into`. [`Upper::completed`](super::Upper::completed) follows when all data has
+    /// arrived.
     ///
     /// # Context
     ///
     /// Any.
     fn read(&self, into: Target, from: Remote, cookie: u64);
 
-    /// Returns a number that changes with each completion of the connection: what was posted waits its
-    /// turn as long as it does.
+    /// Returns a number that changes with each completion of the connection: as long as it changes,
+    /// outstanding work is only queued, not stuck.
     ///
     /// # Context
     ///
