@@ -2,14 +2,16 @@
 
 //! The data plane: requests, and the connections on which they arrive.
 //!
-//! It knows a path as a [`con::PathIo`] and a session as a [`con::SessionIo`], reports to what is above
-//! by [`con::Control`], and hands requests to what is above that by [`con::upper::ServiceSession`].
+//! It knows a path as a [`con::PathIo`] and a session as a [`con::SessionIo`], reports to the path
+//! through [`con::Control`], and passes requests to the service through [`con::upper::ServiceSession`].
 //!
 //! | Module | Purpose |
 //! |---|---|
 //! | [`stats`] | the counters of a path |
-//! | [`batch`], [`unsent`] | answers that wait for others, and what waits for space in a send queue |
-//! | [`idle`] | rounds after which nothing is sent any more from the small buffers of idle slots |
+//! | [`batch`], [`unsent`] | answers that are batched, and the queue of answers and fetches that wait
+//! for SQ space |
+//! | [`idle`] | rounds after which the device no longer sends from the small buffers of idle slots
+//! |
 //! | [`chunk_owner`] | which path has a tag in service |
 //! | [`con`] | a connection, its path and its session, as requests know them |
 //! | [`claims`] | claims tags, and releases them |

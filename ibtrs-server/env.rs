@@ -44,14 +44,14 @@ pub(crate) mod memory;
 /// freed, so unused memory is kept for one to two intervals.
 const KEEP_MS: u32 = 120_000;
 
-/// What the sessions and paths of a server share.
+/// The state that the sessions and paths of a server share.
 #[pin_data]
 pub(crate) struct Env {
     pub(crate) config: Config,
     /// The boot id of the server.
     pub(crate) boot_id: [u8; 16],
-    /// Queue for heartbeats and fences, for which clients wait. Its work runs even if the machine is
-    /// short of CPU time and memory.
+    /// Queue for heartbeats and fences, for which clients wait. Its work items run even if the
+    /// machine is short of CPU time and memory.
     pub(crate) urgent: Arc<Queue>,
     /// Queue for other short work: accepts, checks of keys, buffers.
     pub(crate) queue: Arc<Queue>,
@@ -96,7 +96,8 @@ impl Env {
     ///
     /// `EINVAL`: they contradict each other; `ENOMEM`.
     pub(crate) fn new() -> Result<Arc<Self>> {
-        // Without memory for another worker, clients must still learn that this server is there.
+        // Even if there is no memory for another worker, clients must get heartbeats from this
+        // server.
         let urgent = Options::unbound().high_priority().mem_reclaim();
         let urgent = Queue::new(urgent, fmt!("ibtrs-server-hb"))?;
         // The others have no rescuers: the end of a session closes devices, which waits for queues
@@ -151,8 +152,8 @@ impl Env {
         self.buffers.close();
     }
 
-    /// Limits the pools, and the buffers, to the memory that paths have not taken. The pools leave the
-    /// buffers what paths leave them.
+    /// Limits the pools and the buffers to the memory that paths do not use. The buffers get what the
+    /// pools do not use of it.
     ///
     /// # Context
     ///
@@ -174,11 +175,11 @@ impl Env {
         self.config.max_memory.saturating_sub(self.ledger.taken())
     }
 
-    /// Keeps the memory that a path has given back in `pool`.
+    /// Retains the memory that a path has released in `pool`.
     pub(crate) fn keep(self: &Arc<Self>, pool: &Pool, memory: impl Iterator<Item = ChunkMemory>) {
         let most = self.config.for_pools(self.left());
         memory.for_each(|memory| pool.give(memory, most));
-        // Other paths may have taken memory meanwhile.
+        // Other paths may have taken memory concurrently.
         self.leave_to_pool();
         self.expiry.enqueue_in(self.clone(), KEEP_MS);
     }

@@ -14,7 +14,8 @@
 //! |---|---|
 //! | [`ends`], [`types`], [`refusal`] | types that belong to none of their users |
 //! | [`storage`] | the memory of requests |
-//! | [`mod@env`] | what sessions and paths share: settings, queues, memory, accounts of clients |
+//! | [`mod@env`] | the shared state of sessions and paths: settings, queues, memory, accounts of
+//! clients |
 //! | [`data`] | the data plane: requests, and the connections on which they arrive |
 //! | [`path`] | a path and its state: set-up, heartbeats, fences, teardown |
 //! | [`sysfs`] | sessions and paths in sysfs |
@@ -26,9 +27,9 @@
 //! With `always_invalidate`, which is the default, the layers above never see
 //! memory that a client can write to: headers and small writes are copied out
 //! of the chunk, the chunk of a large request has its key invalidated first and
-//! gets a new one with the answer, and small reads go to memory that was never
-//! registered. Without it, only headers are copied. Each path has chunks of its own, so even
-//! another path of the session has no key for them.
+//! gets a new one with the answer, and small reads go to memory that was never registered. Without
+//! it, only headers are copied. Each path has its own chunks, so even another path of the session
+//! has no key for them.
 //!
 //! # Order between paths
 //!
@@ -45,18 +46,18 @@
 //! # Work queues
 //!
 //! Work that may wait because the queue of a disk is full, or because the devices of a session are
-//! being closed, runs on `Env::slow` and `Env::wakes`, where each path and each session has a
-//! work item of its own, and never on `Env::queue`. No work item waits for I/O to end:
-//! [`path::teardown`] polls for that.
+//! being closed, runs on `Env::slow` and `Env::wakes`, where each path and each session has its own
+//! work item, and never on `Env::queue`. No work item waits for I/O to complete: [`path::teardown`]
+//! polls.
 //!
 //! # Memory of paths
 //!
 //! A path is charged for memory step by step as it comes up ([`env::memory`]): a client that has only
-//! asked for a connection gets little. The chunks are allocated when the client completes the
-//! path, and kept for a while after its end ([`storage::pool`]).
+//! requested a connection gets little. The chunks are allocated when the client completes the path,
+//! and retained for a while after its end ([`storage::pool`]).
 //!
-//! A client that takes them gets slots in place of chunks ([`storage::landing`]). The data of its requests is
-//! in buffers that all sessions share ([`storage::buffers`]); the server fetches that of larger writes
+//! A client that supports slots gets them instead of chunks ([`storage::landing`]). The data of its requests
+//! is in buffers that all sessions share ([`storage::buffers`]); the server fetches the data of larger writes
 //! ([`data::send::fetch`]).
 //!
 //! # Lock order
@@ -69,8 +70,8 @@
 //! `FailureTable::failures` and `Audit::limiters` are taken last; `Unsent::queue`,
 //! `ChunkSlot::inner`, `ChunkOwners::woken`, then the locks of the RDMA crate. `Env::limits`, then
 //! `Ledger::accounts` and `Pool::kept`, `Path::groups`, `Holding::line`, and the locks of `Buffers` are
-//! taken last, one at a time; those of `Buffers` are never taken under `ChunkSlot::inner`. Under
-//! `Session::messages` and `PathIo::cons`, the locks of what serves messages are taken.
+//! taken last, one at a time; those of `Buffers` are never taken under `ChunkSlot::inner`. The locks of
+//! the message service may be taken under `Session::messages` and `PathIo::cons`.
 
 #![deny(unsafe_code)]
 

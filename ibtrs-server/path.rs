@@ -112,8 +112,8 @@ pub(crate) mod parent;
 mod rounds;
 mod teardown;
 
-/// Time between two checks of the key of a connected path. The kernel tells nobody that a key was
-/// removed or has expired.
+/// Time between two checks of the key of a connected path. The kernel has no notification for
+/// removed or expired keys.
 const KEY_CHECK_MS: u32 = 500;
 
 struct Fsm {
@@ -164,8 +164,8 @@ pub(crate) struct Path {
     #[pin]
     fsm: SpinLockIrq<Fsm>,
     hb_interval_ms: u32,
-    /// Immediates travel in messages, as over iWARP: a message that comes before the client has posted
-    /// its receives ends the connection.
+    /// Immediates are sent in messages, as over iWARP, where a message that arrives before the client
+    /// has posted its receives terminates the connection.
     imm_in_messages: bool,
     #[pin]
     pub(crate) inbox: Inbox,
@@ -184,11 +184,11 @@ pub(crate) struct Path {
     #[pin]
     pub(crate) idle_work: DelayedWork<Self, { work::IDLE }>,
     made: Instant<Monotonic>,
-    // Dropped last: given back after the chunks and the connections.
+    // Dropped last: released after the chunks and the connections.
     pub(crate) charge: Charge,
 }
 
-/// The first connection of a path, which its client asks for.
+/// The first connection of a path, which its client has requested.
 pub(crate) struct First<'a> {
     pub(crate) id: &'a IncomingId,
     pub(crate) ends: Ends,
@@ -234,7 +234,7 @@ impl Path {
         u32::from(self.carries_messages.load(Relaxed))
     }
 
-    /// Begins to close the path. Its client may connect it again.
+    /// Begins to close the path. Its client may reconnect it.
     ///
     /// # Context
     ///
@@ -253,7 +253,7 @@ impl Path {
 }
 
 impl Path {
-    /// Creates a path of `session` for its first connection; `known` tells whether its client is known.
+    /// Creates a path of `session` for its first connection; `known` says whether its client is known.
     ///
     /// # Context
     ///
@@ -261,7 +261,8 @@ impl Path {
     ///
     /// # Errors
     ///
-    /// `ENODEV`: the device goes away; `ENOMEM`; those of [`Charge::begin`] and of the driver.
+    /// `ENODEV`: the device is being removed; `ENOMEM`; errors of [`Charge::begin`] and of the
+    /// device's driver.
     pub(crate) fn new(
         parent: Arc<dyn Parent>,
         session: &Arc<SessionIo>,
@@ -373,8 +374,8 @@ impl Path {
         self.first_vector + u32::from(cid.saturating_sub(1))
     }
 
-    /// Returns the properties of the path that decide about a connection request; `same_uuid` tells
-    /// whether the path is the connection's own.
+    /// Returns the properties of the path on which the decision about a connection request depends;
+    /// `same_uuid` says whether the request belongs to the path's session.
     pub(crate) fn known(&self, place: &Place, same_uuid: bool) -> Known {
         let cons = self.io.cons.lock();
         let has_cid = match place.cid == self.cid_num {
@@ -398,8 +399,8 @@ impl Path {
         }
     }
 
-    /// Adds a connection whose request arrived at `came`, and grants time for further ones, but no
-    /// more than `setup_timeout_ms` in all to the client.
+    /// Adds a connection whose request arrived at `came`, and extends the setup timer for further
+    /// ones, but to no more than `setup_timeout_ms` of the client's time in total.
     ///
     /// # Errors
     ///
@@ -419,8 +420,8 @@ impl Path {
         Ok(())
     }
 
-    /// Grants the client time for its next step: it took the last one at `came`, and the server has
-    /// done its own part since.
+    /// Restarts the setup timer for the client's next step. The client took its last step at
+    /// `came`; the time since then was the server's.
     pub(crate) fn wait_for_client(
         self: &Arc<Self>,
         cons: &mut Resources,
@@ -498,7 +499,8 @@ impl Path {
     ///
     /// May sleep.
     pub(crate) fn hide(&self) {
-        // Under the lock, so that the directory is gone when the path counts as not shown.
+        // Under the lock, so that the directory is removed by the time the path counts as not
+        // shown.
         let mut shown = self.shown.lock();
         if let Some(dir) = shown.take() {
             drop(dir);
@@ -534,7 +536,7 @@ impl Path {
         step.reply.accepted()
     }
 
-    /// Closes the path because of an error; `what` is logged as the reason.
+    /// Closes the path because of an error; `what` is the reason for the log.
     ///
     /// # Context
     ///
@@ -545,7 +547,7 @@ impl Path {
         }
     }
 
-    /// Closes the path because of `error`; the log has `what` and the name of the error.
+    /// Closes the path because of `error`; logs `what` and the name of the error.
     ///
     /// # Context
     ///
@@ -584,11 +586,12 @@ impl Path {
         }
     }
 
-    /// Sends the client what it has not asked for.
+    /// Sends an unsolicited message to the client.
     ///
     /// # Errors
     ///
-    /// `EAGAIN`: not yet; `ENOTCONN`; those of the driver.
+    /// `EAGAIN`: the client has not posted its receives yet; `ENOTCONN`; errors of the device's
+    /// driver.
     pub(crate) fn notify(&self, imm: Imm) -> Result {
         match self.io.recvs_posted() {
             true => send_imm(&*self.io.service()?, imm),
@@ -597,7 +600,7 @@ impl Path {
     }
 }
 
-/// What the path learns from its connections and requests.
+/// Events that the connections and requests of the path report.
 impl Control for Path {
     fn error(self: Arc<Self>, what: fmt::Arguments<'_>) {
         Path::error(&self, what);

@@ -28,7 +28,7 @@ pub(crate) mod clients;
 pub(crate) mod drain;
 pub(crate) mod ports;
 
-/// What accepts sessions.
+/// A server, which accepts sessions.
 #[pin_data]
 pub(crate) struct Server {
     pub(crate) env: Arc<Env>,
@@ -107,7 +107,7 @@ impl Drop for Listener {
 /// `EADDRINUSE`: the port is in use; `EINVAL`: module parameters contradict each other; `ENOMEM`.
 pub fn listen(services: Services, port_nr: u16) -> Result<Listener> {
     let server = Server::new(services)?;
-    // If this fails, dropping the listener ends what clients have begun meanwhile.
+    // If this fails, dropping the listener closes the connections that clients have begun since.
     let listener = Listener {
         ports: Ports::new(server.clone(), port_nr)?,
         server,

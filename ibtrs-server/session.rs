@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Sessions: the paths of one client, and what they share.
+//! Sessions: the paths of one client, and their shared state.
 
 use crate::{
     data::con::SessionIo,
@@ -74,13 +74,13 @@ pub(crate) struct Session {
     pub(crate) paths: Mutex<KVec<Arc<Path>>>,
     #[pin]
     pub(crate) up: Mutex<()>,
-    /// What serves the message connections, from the first path on that has one.
+    /// The message service's end of the session, set by the first path with a message connection.
     #[pin]
     messages: Mutex<Option<Arc<Attached>>>,
     /// The session's directory in sysfs, from its first connected path on.
     #[pin]
     pub(crate) dir: Mutex<Option<Arc<SessionDir>>>,
-    /// The last path has gone; changes under the lock of the list of sessions.
+    /// The last path has ended; changes under the lock of the list of sessions.
     pub(crate) gone: AtomicFlag,
     /// The session was drained, or gives way to that of an authenticated client: no path joins it,
     /// even if it is still there when the server accepts sessions again. Changes under the lock of
@@ -181,7 +181,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// `ECONNRESET`: the session has gone or is ending, the server is closing or drained, or the
+    /// `ECONNRESET`: the session has ended or is ending, the server is closing or drained, or the
     /// path is being closed, so that nothing would remove it again; `ENOMEM`.
     pub(crate) fn add_path(&self, path: Arc<Path>) -> Result {
         // As in `enlist`.

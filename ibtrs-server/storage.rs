@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The memory of requests: where they land, and where their data is. It knows neither connections nor
-//! paths; whom the buffers belong to it knows as [`buffers::Holder`].
+//! The memory of requests: where requests arrive, and where their data is. Independent of connections
+//! and paths; the owner of a buffer is a [`buffers::Holder`].
 //!
 //! | Module | Purpose |
 //! |---|---|

@@ -114,7 +114,7 @@ impl Drop for PathDir {
     }
 }
 
-/// Writes the text of `what`.
+/// Writes `what` as text.
 fn show(buf: &mut Buf<'_>, what: impl core::fmt::Display) -> Result {
     buf.write(fmt!("{}", Shown(what)))
 }
@@ -129,7 +129,7 @@ static PATH_FILES: [Attr<Arc<Path>>; 9] = [
     Attr::ro(c"hca_name", |path: &Path, buf| {
         buf.line(fmt!("{}", path.hca_name()))
     }),
-    // An empty line if the client was not asked to prove itself.
+    // An empty line if the client is not authenticated.
     Attr::ro(c"key_id", |path: &Path, buf| {
         let id = path.key_id();
         buf.line(fmt!("{}", id.as_ref().map_or("", KeyId::as_str)))

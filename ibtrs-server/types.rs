@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Types that belong to none of their users, below all of them.
+//! Types that several layers share, below all of them.
 
 use crate::ends::Ends;
 use ibtrs_proto::{
@@ -22,7 +22,7 @@ pub(crate) const SMALL_BYTES: usize = 16384;
 /// Maximum number of scatter elements of a work request. With more, rxe would take twice the memory
 /// for a send queue.
 pub(crate) const MAX_SGES: u32 = 3;
-/// What a connection is for, which tells to which service its requests go.
+/// The purpose of a connection, which selects the service for its requests.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
     /// Requests for block devices.
@@ -30,7 +30,7 @@ pub enum Purpose {
 }
 
 impl Purpose {
-    /// All of them, in the order of their numbers.
+    /// All purposes, in the order of their numbers.
     const ALL: [Self; 1] = [Self::Blocks];
 }
 
@@ -104,7 +104,7 @@ pub(crate) enum Shape {
     Slots,
 }
 
-/// What the acceptances of a path say of it.
+/// The terms of a path, which the server states when it accepts a connection.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Terms {
     pub(crate) shape: Shape,

@@ -93,7 +93,7 @@ impl Batch {
         full
     }
 
-    /// Takes the waiting answers; the batch goes on.
+    /// Takes the waiting answers; the batch stays open.
     pub(crate) fn take(&self) -> Option<KBox<Chunk>> {
         // ORDERING: An answer missed here is sent at the end of the batch.
         match self.some.load(Relaxed) {
@@ -102,8 +102,8 @@ impl Batch {
         }
     }
 
-    /// Ends the batch, when it is over or its thread goes to sleep: from here on answers are sent at
-    /// once. Returns those that wait.
+    /// Closes the batch, at its end or before its thread sleeps: later answers are sent at once.
+    /// Returns the waiting answers.
     ///
     /// # Context
     ///

@@ -46,8 +46,8 @@ impl serving::Words for Words {
         let Some(word) = self.0.get(usize::from(tag)) else {
             return false;
         };
-        // ORDERING: Full, so that the exchange comes before the read in `PathIo::takes_requests` that
-        // follows; pairs with the full exchange in `PathIo::set_connected`.
+        // ORDERING: Full, so that the exchange is ordered before the following read in
+        // `PathIo::takes_requests`; pairs with the full exchange in `PathIo::set_connected`.
         word.cmpxchg(old.to_bits(), new.to_bits(), Full).is_ok()
     }
 }
@@ -83,8 +83,8 @@ pub(crate) type Woken = (u16, Tag);
 #[pin_data]
 pub(crate) struct ChunkOwners {
     pub(crate) words: Words,
-    /// Waiting requests that may be served. A tag is in the ring at most once, as it gets no
-    /// other owner before it is taken out.
+    /// Waiting requests that may be served. A tag is in the ring at most once, as it gets no other
+    /// owner before it is removed.
     #[pin]
     pub(crate) woken: SpinLockIrq<Ring<Woken>>,
 }

@@ -83,9 +83,9 @@ impl Con {
         }
     }
 
-    /// Lets the request of path `displaced` wait again, in place of one that has arrived late over
-    /// this path, which is being closed. Such a request does not show that the client has moved on;
-    /// it is dropped with its path.
+    /// Restores the request of path `displaced` as the waiting one, instead of one that has arrived
+    /// late over this path, which is being closed. A late request does not mean that the client has
+    /// given up the displaced one; it is dropped with its path.
     fn restore(&self, slot: &ChunkSlot, tag: Tag, displaced: PathId) {
         let path = &self.path;
         let words = &path.session.owners.words;
@@ -141,7 +141,7 @@ impl PathIo {
 }
 
 impl SessionIo {
-    /// Releases the tag of a request that is over. If another one waits for it, calls `wake`.
+    /// Releases the tag of a completed request. If another request waits for the tag, calls `wake`.
     ///
     /// # Context
     ///

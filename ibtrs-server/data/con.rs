@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What a request finds on its way: its connection, its path and its session, as far as the data plane
-//! knows them. What is above them learns from it by [`Control`], in any context.
+//! The data plane's view of a connection, its path and its session. Events are reported to the control
+//! plane through [`Control`], in any context.
 
 use crate::{
     data::{
@@ -94,18 +94,18 @@ pub(crate) const RECV_REQUESTS: usize = 0;
 /// The receive buffer for the session's name, on the service connection.
 pub(crate) const RECV_INFO: usize = 1;
 /// The receive buffer for AUTH1, on the service connection of a path that authenticates. The first
-/// message arrives in it, whatever it is.
+/// message arrives in it, whatever its type.
 pub(crate) const RECV_AUTH: usize = 2;
 
-/// What a path learns from its connections and requests, in any context.
+/// Events that connections and requests report to their path, in any context.
 pub(crate) trait Control: Send + Sync {
-    /// Closes the path because of an error; `what` is logged as the reason.
+    /// Closes the path because of an error; `what` is the reason for the log.
     fn error(self: Arc<Self>, what: fmt::Arguments<'_>);
 
     /// Closes the path because the client ended connection `cid` or the connection was lost.
     fn ended(self: Arc<Self>, cid: u16, why: &CStr);
 
-    /// Logs what the client has caused.
+    /// Logs a warning about something that the client has caused.
     fn warn(&self, what: fmt::Arguments<'_>);
 
     /// Takes AUTH1, to be handled by a work item.
@@ -127,17 +127,17 @@ pub(crate) trait Control: Send + Sync {
     /// Takes the confirmation of a downtime.
     fn downtime_seen(&self);
 
-    /// Returns what holds the buffers of the path's requests: the session.
+    /// Returns the holder of the buffers of the path's requests, which is the session.
     fn holder(&self) -> Arc<dyn Holder>;
 
-    /// Makes sure that there is a round, as a slot of the path has got a small buffer.
+    /// Ensures that a round is scheduled, as a slot of the path now has a small buffer.
     fn keeps_small(self: Arc<Self>);
 
-    /// Has a request of the session served that has waited for another path.
+    /// Schedules the service of the session's requests that have waited for another path.
     fn wake(&self);
 
     /// Closes the path `id` of the session, which the client has superseded. If a newer request has
-    /// taken the place of its `waiting` one, that is dropped.
+    /// replaced its `waiting` one, the latter is dropped.
     ///
     /// # Context
     ///
@@ -153,7 +153,7 @@ pub(crate) struct SessionIo {
     pub(crate) name: SetOnce<CString>,
     /// The name that the session's first client has proved; set under `Sessions::joining`.
     pub(crate) owner: SetOnce<CString>,
-    /// What the services have for the session, once its first path is connected.
+    /// The services' ends of the session, set when its first path is connected.
     pub(crate) uppers: SetOnce<Uppers>,
     #[pin]
     pub(crate) owners: ChunkOwners,
@@ -189,7 +189,7 @@ impl SessionIo {
         self.known_name().unwrap_or(c"(unnamed)")
     }
 
-    /// Returns the name, if it is known already.
+    /// Returns the name, if it is known.
     pub(crate) fn known_name(&self) -> Option<&CStr> {
         self.name
             .as_ref()
@@ -197,7 +197,7 @@ impl SessionIo {
             .map(|name| &**name)
     }
 
-    /// Returns what the service of a purpose has for the session, once a path is connected.
+    /// Returns the end of the session of the service for `purpose`, once a path is connected.
     #[inline]
     pub(crate) fn upper(&self, purpose: Purpose) -> Option<&dyn ServiceSession> {
         self.uppers.as_ref()?.of(purpose)
@@ -215,7 +215,7 @@ pub(crate) struct Resources {
     /// The answer to [`Info`].
     pub(crate) info_rsp: Option<Source>,
     pub(crate) removal: Option<RemovalGuard>,
-    /// The teardown has taken what was here.
+    /// The teardown has taken the resources.
     pub(crate) is_taken: bool,
     /// The setup time that the client has used.
     pub(crate) clock: SetupClock,
@@ -230,14 +230,14 @@ pub(crate) struct Resources {
 #[pin_data]
 pub(crate) struct PathIo {
     pub(crate) session: Arc<SessionIo>,
-    /// Identifies the path among those of its session.
+    /// Identifies the path within its session.
     pub(crate) id: PathId,
     /// The path epoch, if the client knows the extensions.
     pub(crate) epoch: Option<u32>,
     /// The immediates that the client may send.
     pub(crate) imms: ImmTerms,
-    /// The client has sent a heartbeat: it has posted its receives. Over iWARP, what comes before that
-    /// ends the connection.
+    /// The client has sent a heartbeat, so it has posted its receives. Over iWARP, a message that
+    /// arrives earlier terminates the connection.
     recvs_posted: AtomicFlag,
     /// The client takes answers that consist of one message and leave the key as it was.
     pub(crate) same_key: bool,
@@ -245,7 +245,7 @@ pub(crate) struct PathIo {
     pub(crate) more_answers: bool,
     /// The client takes the answer in the message that invalidates its key.
     pub(crate) inv_answers: bool,
-    /// Answers invalidate the client's key if it asks for that.
+    /// Answers invalidate the client's key on request.
     pub(crate) remote_invalidation: bool,
     pub(crate) terms: Terms,
     pub(crate) layout: ImmLayout,
@@ -270,7 +270,7 @@ pub(crate) struct PathIo {
 }
 
 impl PathIo {
-    /// Creates a path of `session` for its first connection, which `request` asks for.
+    /// Creates a path of `session` for its first connection, requested by `request`.
     ///
     /// # Context
     ///
@@ -278,7 +278,7 @@ impl PathIo {
     ///
     /// # Errors
     ///
-    /// `ENOMEM`; those of the driver.
+    /// `ENOMEM`; errors of the device's driver.
     pub(crate) fn new(
         session: &Arc<SessionIo>,
         id: PathId,
@@ -364,9 +364,9 @@ impl PathIo {
 
     /// Returns whether requests of the path may be served.
     ///
-    /// A thread that serves a request first claims the tag and then calls this. A thread
-    /// that stops the path first clears the flag and then visits the tags. So one of them
-    /// sees the other.
+    /// A thread that serves a request first claims the tag and then calls this. A thread that stops
+    /// the path first clears the flag and then visits the tags. At least one of them therefore sees
+    /// the other.
     pub(crate) fn takes_requests(&self) -> bool {
         self.takes_requests.load(Relaxed)
     }
@@ -380,17 +380,17 @@ impl PathIo {
         self.takes_requests()
     }
 
-    /// Returns whether the client can be sent what it has not asked for.
+    /// Returns whether unsolicited messages can be sent to the client.
     pub(crate) fn recvs_posted(&self) -> bool {
         self.recvs_posted.load(Relaxed)
     }
 
-    /// Notes that the client has sent a heartbeat.
+    /// Records that the client has sent a heartbeat.
     pub(crate) fn set_recvs_posted(&self) {
         self.recvs_posted.store(true, Relaxed);
     }
 
-    /// Notes whether the path is connected.
+    /// Records whether the path is connected.
     pub(crate) fn set_connected(&self, connected: bool) {
         if self.takes_requests() != connected {
             // ORDERING: Pairs with the exchange of the claim, see `takes_requests`.
@@ -398,15 +398,15 @@ impl PathIo {
         }
     }
 
-    /// If memory is short, so that nobody is to keep a buffer for the next request, returns the last
-    /// round that is over.
+    /// If memory is short, so that slots must not keep buffers for their next requests, returns the
+    /// last completed round.
     #[inline]
     pub(crate) fn shortage(&self) -> Option<Round> {
         self.session.holding.is_short().then(|| self.idle.done())
     }
 
-    /// Puts back the chunk of a request that is over. If the connections of the path are closed, it
-    /// keeps no buffer.
+    /// Returns the chunk of a completed request to its slot. If the connections of the path are
+    /// closed, the slot's buffers are released.
     ///
     /// # Context
     ///
@@ -417,7 +417,7 @@ impl PathIo {
         self.strip_if_drained(slot);
     }
 
-    /// Gives back the buffers of a slot, whose chunk was put back, if the connections of the path are
+    /// Releases the buffers of a slot whose chunk was returned, if the connections of the path are
     /// closed.
     ///
     /// # Context
@@ -461,7 +461,7 @@ impl Con {
         })
     }
 
-    /// Returns what gets the requests of the connection.
+    /// Returns the service's session that receives the requests of the connection.
     pub(crate) fn upper(&self) -> Option<&dyn ServiceSession> {
         self.path.session.upper(self.purpose)
     }
@@ -472,7 +472,7 @@ impl Con {
         self.control.clone().error(what);
     }
 
-    /// Closes the path because of `error`; the log has `what` and the name of the error.
+    /// Closes the path because of `error`; logs `what` and the name of the error.
     #[cold]
     pub(crate) fn failed(&self, what: &str, error: Error) {
         self.error(fmt!("{} ({})", what, convert::errno(error).as_str()));
@@ -489,7 +489,7 @@ impl Con {
 
 /// A request that the service has to answer.
 ///
-/// The request owns its memory: until it is dropped, no other request uses that, and with
+/// The request owns its memory: until it is dropped, no other request uses the memory, and with
 /// `always_invalidate` the client cannot write to it. Dropping the request answers with `EIO`.
 pub struct Request {
     pub(crate) qp: PercpuArc<QueuePair<Con>>,

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! How far the rounds are that give back the small buffers of idle slots ([`crate::path::rounds`]).
+//! The state of the rounds that release the small buffers of idle slots ([`crate::path::rounds`]).
 //!
-//! A slot keeps its small buffer, so that the next request finds it. The device may still send the
-//! data of an answer from there, once more if an acknowledgement was lost, even when the client has
-//! the answer. Answers are not signalled, so nothing tells when that is over. So this goes in
-//! rounds: a round marks the slots that are idle, and has every connection report when all that was
-//! sent before has been acknowledged. When all have, the round is over, and the slots that are still
-//! idle give back their buffers. If memory is short, so do all others that have sent nothing without
-//! a signal since the round began.
+//! A slot keeps its small buffer for its next request. The device may still read the data of an
+//! answer from the buffer, even after the client has received the answer: if an acknowledgement was
+//! lost, the device retransmits. Answers are not signalled, so there is no completion to wait for.
+//! Buffers are therefore released in rounds. A round marks the idle slots, and flushes every
+//! connection: the completion of the flush shows that everything sent before it was acknowledged.
+//! When all connections have reported, the round is complete, and slots that are still idle release
+//! their buffers. If memory is short, all other slots that have sent nothing unsignalled since the
+//! round began release theirs, too.
 
 use crate::types::Round;
 use kx::sync::atomic::{
@@ -21,9 +22,9 @@ use kx::sync::atomic::{
 
 /// The state of the rounds of a path.
 pub(crate) struct Idle {
-    /// The round that began last.
+    /// The latest round that has begun.
     latest: Atomic<u32>,
-    /// The last round that is over.
+    /// The last completed round.
     done: Atomic<u32>,
     /// Number of connections that have not yet reported.
     reports: Atomic<u32>,
@@ -38,51 +39,54 @@ impl Idle {
         }
     }
 
-    /// Returns the round that began last. Called under the lock of a slot, from which an answer is
-    /// sent before the lock is released.
+    /// Returns the latest round that has begun. Called under the lock of a slot, from which an
+    /// answer is sent before the lock is released.
     #[inline]
     pub(crate) fn latest(&self) -> Round {
         // ORDERING: See `begin`.
         Round(self.latest.load(Relaxed))
     }
 
-    /// Begins a round. The caller then visits each slot under its lock before it asks the connections.
-    /// So an answer of a slot is either sent before that visit, and this round is over only when it has
-    /// been acknowledged; or it is sent after the visit, and takes the number of this round.
+    /// Begins a round. The caller then visits each slot under its lock, and flushes the connections
+    /// only after that. An answer of a slot is therefore either sent before the visit, so that this
+    /// round completes only after its acknowledgement, or sent after the visit, so that it records the
+    /// number of this round.
     pub(crate) fn begin(&self) {
-        // ORDERING: The locks of the slots make it visible.
+        // ORDERING: The locks of the slots order it.
         self.latest.fetch_add(1, Relaxed);
     }
 
-    /// Returns the last round that is over.
+    /// Returns the last completed round.
     #[inline]
     pub(crate) fn done(&self) -> Round {
         // ORDERING: Pairs with `end`.
         Round(self.done.load(Acquire))
     }
 
-    /// Notes that a connection is asked to report.
+    /// Records that a connection was asked to report.
     pub(crate) fn asked(&self) {
         self.reports.fetch_add(1, Relaxed);
     }
 
-    /// Returns whether all reports of the latest round are there.
+    /// Returns whether all connections have reported for the latest round.
     pub(crate) fn has_reports(&self) -> bool {
         // ORDERING: Pairs with `flushed`.
         self.reports.load(Acquire) == 0
     }
 
-    /// Ends the latest round, all of whose reports are there.
+    /// Completes the latest round, for which all connections have reported.
     pub(crate) fn end(&self) {
-        // ORDERING: Pairs with `PathIo::shortage`: who takes a buffer comes after the reports.
+        // ORDERING: Pairs with `PathIo::shortage`: a thread that takes a buffer is ordered after
+        // the reports.
         self.done.store(self.latest.load(Relaxed), Release);
     }
 
-    /// Records that all that connection `cid` had sent before it was asked has been acknowledged.
-    /// The service connection is not asked.
+    /// Records that everything that connection `cid` had sent before its flush was acknowledged.
+    /// The service connection does not take part.
     pub(crate) fn flushed(&self, cid: u16) {
         if cid > 0 {
-            // ORDERING: Pairs with the load of the next round, which comes after the device.
+            // ORDERING: Pairs with the load in `has_reports`, so that the end of the round is
+            // ordered after the device's use of the buffers.
             self.reports.fetch_sub(1, Full);
         }
     }

@@ -87,7 +87,8 @@ impl Con {
             Some(_) if !message.is_write && self.cid > 0 => {
                 parse_capsule(&mut chunk, offset, path.bounds, message)
             }
-            // Clients that know the extensions may ask for times, and have their headers forgotten.
+            // Clients that know the extensions may ask for times; their transport headers are
+            // overwritten.
             _ => parse(&mut chunk, offset, path.bounds, path.epoch.is_some()),
         };
         chunk.result = parsed.map_err(|error| self.refuse(error));
@@ -102,7 +103,7 @@ impl Con {
         Ok(())
     }
 
-    /// Sends the answers that wait for the end of a batch, which goes on.
+    /// Sends the answers that wait for the end of a batch; the batch stays open.
     #[inline(never)]
     fn send_waiting(&self, qp: &QueuePair<Self>) {
         answer::send_batch(qp, self.batch.take());

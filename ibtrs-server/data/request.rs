@@ -49,8 +49,8 @@ impl Request {
         }
     }
 
-    /// Returns the number of bytes of data: of a write, those that arrived; of a read, those that
-    /// the client wants.
+    /// Returns the number of bytes of data: for a write, the number that arrived; for a read, the
+    /// number that the client wants.
     #[inline]
     pub fn data_len(&self) -> usize {
         match &self.chunk {
@@ -120,8 +120,8 @@ impl Request {
         self.answer(Ok(()));
     }
 
-    /// Notes that the service hands the request to its disk now; the time until then counts as
-    /// server queue. Measured only if the client asks for times.
+    /// Records that the service passes the request to its disk now; the time until now counts as
+    /// server queue time. Measured only if the client asks for times.
     #[inline]
     pub fn executing(&mut self) {
         if let Some(stages) = self.stages() {
@@ -164,7 +164,7 @@ impl Request {
 }
 
 impl Drop for Request {
-    // After an answer, nothing is left to do, which the caller's compiler sees.
+    // Inlined, so that the compiler removes the drop of an answered request.
     #[inline]
     fn drop(&mut self) {
         self.answer(Err(EIO));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Sends what requests need when there is space in the send queue: [answers](answer), and work requests
-//! that [fetch](fetch) their data.
+//! Sends [answers](answer), and posts the work requests that [fetch](fetch) the data of requests, when
+//! there is space in the send queue.
 
 use crate::{
     data::{
@@ -40,13 +40,13 @@ pub(crate) mod fetch;
 ///
 /// Any.
 pub(crate) fn wait_for_space(qp: &QueuePair<Con>, tag: Tag) {
-    // A tag either has an answer to send or data to fetch, so the ring has room.
+    // A tag has either an answer to send or data to fetch, so the ring has a place.
     queue(qp, |queue| {
         queue.tags.push(tag);
     });
 }
 
-/// Has a flush posted, which reports to [`crate::data::idle`], before all that waits for SQ space.
+/// Posts a flush for [`crate::data::idle`], ahead of everything that waits for SQ space.
 ///
 /// # Context
 ///
@@ -55,8 +55,8 @@ pub(crate) fn flush(qp: &QueuePair<Con>) {
     queue(qp, |queue| queue.flush = true);
 }
 
-/// Queues something, and sends as much as there is SQ space for: completions may have freed some
-/// before.
+/// Queues an entry, and then sends as much as fits, as completions may have freed SQ space before
+/// the entry was queued.
 fn queue(qp: &QueuePair<Con>, add: impl FnOnce(&mut Queue)) {
     let unsent = &qp.handler().unsent;
     let mut queue = unsent.queue.lock();
@@ -66,7 +66,7 @@ fn queue(qp: &QueuePair<Con>, add: impl FnOnce(&mut Queue)) {
     drain(qp);
 }
 
-/// Sends what waits as far as there is SQ space.
+/// Sends waiting entries as far as there is SQ space.
 ///
 /// # Context
 ///
@@ -77,8 +77,8 @@ pub(crate) fn retry(qp: &QueuePair<Con>) {
     }
 }
 
-/// What has left the queue of the unsent, and is to be dealt with without its lock, as it gives
-/// buffers back.
+/// An entry that has left the queue, to be handled without the lock of the queue, as handling it
+/// releases buffers.
 enum Left<'a> {
     /// A flush cannot be posted.
     NotFlushed(Error),
@@ -94,8 +94,8 @@ fn drain(qp: &QueuePair<Con>) {
     loop {
         let left = send_unsent(qp, &mut qp.handler().unsent.queue.lock());
         match left {
-            // The queue refuses all that follows, so it gives no report, and the round of `idle` never
-            // ends.
+            // The send queue is closed or broken, so the flush never reports, and the round of `idle`
+            // does not complete.
             Some(Left::NotFlushed(error)) => {
                 qp.handler().cannot_send("cannot flush a send queue", error)
             }
@@ -107,7 +107,7 @@ fn drain(qp: &QueuePair<Con>) {
     }
 }
 
-/// Sends what is queued until there is no SQ space, or something to do without the lock.
+/// Sends queued entries until there is no SQ space, or until one must be handled without the lock.
 fn send_unsent<'a>(qp: &'a QueuePair<Con>, queue: &mut Queue) -> Option<Left<'a>> {
     if queue.flush {
         let space = SqSpace { wrs: 1, sges: 0 };
@@ -140,7 +140,7 @@ fn send_unsent<'a>(qp: &'a QueuePair<Con>, queue: &mut Queue) -> Option<Left<'a>
     None
 }
 
-/// Sends an answer that has waited; `EAGAIN` if it has to wait longer.
+/// Sends an answer that has waited; `EAGAIN` if there still is no space.
 #[cold]
 fn send_again<'a>(
     qp: &QueuePair<Con>,
@@ -167,12 +167,12 @@ fn fetch_again<'a>(qp: &QueuePair<Con>, slot: SlotRef<'a, Con>) -> Result<Option
     }
 }
 
-/// Sends a message of nothing on a connection with slots: when it completes, the client's device has
-/// acknowledged all that was sent before.
+/// Sends an empty message (NOP) on a connection with slots. When it completes, the client's device
+/// has acknowledged everything that was sent before.
 ///
-/// That is no RDMA write of 0 bytes, nor are the answers on such a connection. When soft-RoCE repeats
-/// the answer to an RDMA read, it goes by the length of the last write or read that it got. If that is
-/// 0, the read fails, and with it the connection, and the kernel warns (`read_reply()` in
+/// Neither this nor the answers on such a connection may be RDMA writes of 0 bytes. When soft-RoCE
+/// retransmits the response to an RDMA read, it uses the length of the last write or read that it
+/// received. If that is 0, the read and the connection fail, and the kernel warns (`read_reply()` in
 /// drivers/infiniband/sw/rxe/rxe_resp.c).
 pub(crate) fn send_nothing(chain: &mut Chain<'_, Con>, signal: Signal<'_, Con>) {
     chain.send_imm([], Imm::Nop.encode(), signal);

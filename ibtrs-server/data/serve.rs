@@ -42,10 +42,10 @@ use rdma::{
     },
 };
 
-/// Serves a request of `path` that has claimed its tag, or refuses it: a client that sends one again
-/// believes the answer, so that must not come before the first attempt is over. Before a request is
-/// served, it gets a buffer if it needs one, its data is fetched, or the key of its chunk is
-/// invalidated. The reference to the queue pair becomes the request's.
+/// Serves or refuses a request of `path` that owns its tag. Even a refusal must wait for the
+/// previous attempt to complete, as a client that resends a request takes the first answer as final.
+/// Before a request is served, it gets a buffer if it needs one, its data is fetched, or the key of
+/// its chunk is invalidated. The request takes over the reference to the queue pair.
 ///
 /// # Context
 ///
@@ -63,7 +63,7 @@ pub(crate) fn dispatch(
     }
     if chunk.lacks_buffer() {
         let con = qp.handler();
-        // Those that wait come first.
+        // Waiting requests come first.
         let take = || Buffer::take(con.control.holder(), &path.pd, chunk.request.data_len);
         match (!path.session.holding.is_waiting()).then(take).flatten() {
             Some(buffer) => grant(con, &mut chunk, buffer),
@@ -80,7 +80,7 @@ pub(crate) fn dispatch(
     }
 }
 
-/// Gives a request a buffer.
+/// Assigns a buffer to a request.
 #[inline]
 fn grant(con: &Con, chunk: &mut Chunk, buffer: Buffer) {
     if chunk.grant(buffer) {
@@ -88,7 +88,7 @@ fn grant(con: &Con, chunk: &mut Chunk, buffer: Buffer) {
     }
 }
 
-/// Makes a request wait until there is a buffer for its data.
+/// Queues a request until there is a buffer for its data.
 #[cold]
 fn wait_for_buffer(con: &Con, slot: SlotRef<'_, Con>, chunk: KBox<Chunk>) {
     con.path.stats.declared.inc(server_path::BUFFER_WAITS);
@@ -99,9 +99,9 @@ fn wait_for_buffer(con: &Con, slot: SlotRef<'_, Con>, chunk: KBox<Chunk>) {
         bytes: chunk.request.data_len,
     };
     let queue = || {
-        // The request is in its place, so either this sees that the path is being closed, or the
-        // teardown sees the request. Once it is in the line, it may go on at once, and is not this
-        // thread's to take back.
+        // The request is pending in its slot, so either this thread sees that the path is being
+        // closed, or the teardown sees the request. Once it is in the line, another thread may
+        // resume it at any time, so this thread must not touch it.
         if !con.path.takes_requests_ordered() {
             return false;
         }
@@ -116,7 +116,7 @@ fn wait_for_buffer(con: &Con, slot: SlotRef<'_, Con>, chunk: KBox<Chunk>) {
     }
 }
 
-/// Invalidates the key of the chunk of a request, which is served after that.
+/// Invalidates the key of a request's chunk; the request is served when the invalidation completes.
 #[inline(never)]
 fn invalidate(qp: &QueuePair<Con>, slot: SlotRef<'_, Con>, mut chunk: KBox<Chunk>, rkey: u32) {
     chunk.invalidated = true;
@@ -132,7 +132,7 @@ fn invalidate(qp: &QueuePair<Con>, slot: SlotRef<'_, Con>, mut chunk: KBox<Chunk
     }
 }
 
-/// Hands a request of `path` to the service.
+/// Passes a request of `path` to the service.
 #[inline]
 pub(crate) fn serve(path: &PathIo, qp: PercpuArc<QueuePair<Con>>, mut chunk: KBox<Chunk>) {
     path.stats
@@ -167,7 +167,7 @@ pub(crate) fn serve(path: &PathIo, qp: PercpuArc<QueuePair<Con>>, mut chunk: KBo
 }
 
 impl PathIo {
-    /// Has a request go on, on its connection, that has waited for `buffer`.
+    /// Resumes a request that has waited for `buffer`, on its connection.
     ///
     /// # Context
     ///
@@ -178,7 +178,7 @@ impl PathIo {
         let Some((qp, slot)) = qp.zip(self.slots.get(waiter.tag.get())) else {
             return;
         };
-        // Otherwise that has happened.
+        // If the slot is empty, the teardown has already dropped the request.
         if let Some(mut chunk) = slot.take_pending() {
             grant(qp.handler(), &mut chunk, buffer);
             fetch::begin(&qp, slot, chunk);

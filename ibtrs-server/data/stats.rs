@@ -15,10 +15,10 @@ use kx::percpu::Counters;
 
 /// The counters of a path.
 pub(crate) struct Stats {
-    /// Requests, from their hand-over to the service until it is done with them.
+    /// Requests in the service, from when they are passed to it until they end.
     pub(crate) flow: Flow,
     pub(crate) batches: Batches,
-    /// Those of [`server_path`].
+    /// The counters of [`server_path`].
     pub(crate) declared: Counters<{ server_path::ALL.len() }>,
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What waits for space in the send queue of a connection.
+//! The queue of answers and fetches that wait for space in the send queue of a connection.
 
 use ibtrs_proto::tag::Tag;
 use kernel::{
@@ -16,23 +16,23 @@ use kx::{
     }, //
 };
 
-/// What a connection sends when there is SQ space.
+/// Answers, fetches and a flush that wait for SQ space.
 ///
-/// Later answers and fetches wait behind it, so that a long chain finds space some time: shorter ones
-/// would take all that becomes free.
+/// FIFO order prevents short chains from starving a long one.
 #[pin_data]
 pub(crate) struct Unsent {
     #[pin]
     pub(crate) queue: SpinLockIrq<Queue>,
-    /// Whether something waits; apart from the queue, so that a connection with SQ space only reads
-    /// this. Written under the lock.
+    /// Whether an entry waits. Separate from the queue, so that a connection with SQ space only
+    /// reads this flag. Written under the lock.
     pub(crate) some: AtomicFlag,
 }
 
 pub(crate) struct Queue {
     /// The tags of answers, and of requests whose data is to be fetched, oldest first.
     pub(crate) tags: Ring<Tag>,
-    /// A [flush](crate::data::idle), before all that waits, which it need not report on.
+    /// A [flush](crate::data::idle) is to be posted, ahead of the queue; it need not cover queued
+    /// entries.
     pub(crate) flush: bool,
 }
 
@@ -48,11 +48,11 @@ impl Unsent {
         }? Error)
     }
 
-    /// Returns whether something waits for SQ space.
+    /// Returns whether an entry waits for SQ space.
     #[inline]
     pub(crate) fn is_some(&self) -> bool {
-        // ORDERING: Who queues something tries again under the lock after it has set the flag, which
-        // makes up for a stale value.
+        // ORDERING: A thread that queues an entry retries under the lock after setting the flag,
+        // which compensates for a stale value here.
         self.some.load(Relaxed)
     }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Limits the log lines that clients cause, so that no client can hide those of another.
+//! Limits the log lines that clients cause, so that no client can suppress the lines of another.
 
 use ibtrs_core::convert::Shown;
 use ibtrs_proto::{

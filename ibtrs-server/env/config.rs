@@ -54,9 +54,10 @@ pub(crate) struct Config {
     /// Answers invalidate the keys of clients without extensions.
     pub(crate) remote_invalidation: bool,
     chunks: ImmLayout,
-    /// The slots, if clients get some.
+    /// The slots, if they are enabled.
     slots: Option<ImmLayout>,
-    /// Those of clients that send capsules: fewer requests need room in them.
+    /// The slots of clients that send capsules. They are smaller, as the data of small writes is in
+    /// the capsules.
     small_slots: Option<ImmLayout>,
     /// Milliseconds between heartbeats; 0 if they follow the failover time of the client.
     pub(crate) hb_interval_ms: u32,
@@ -83,8 +84,8 @@ const SLOT_SERVICE_SENDS: u32 = 252;
 /// The same that the longest chain takes: the data of the largest request, if each page is a piece,
 /// and the answer.
 const LONGEST_CHAIN: u32 = (MAX_SLOT_IO / PAGE_SIZE as u32).div_ceil(MAX_SGES) + 2;
-/// Minimum number of send queue entries with slots: those of the longest chain, beside the entries
-/// that are free only when the next signal has completed, up to 64.
+/// Minimum number of send queue entries with slots: the longest chain, plus up to 64 entries that
+/// become free only with the next signalled completion.
 pub(crate) const SHORTEST_SENDS: u32 = LONGEST_CHAIN + 64;
 
 const _: () = assert!(LONGEST_CHAIN <= MAX_CHAIN.wrs && LONGEST_CHAIN * MAX_SGES <= MAX_CHAIN.sges);
@@ -152,27 +153,27 @@ impl Config {
             setup_timeout_ms: crate::setup_timeout_ms.get(),
             max_memory,
             max_buffers: match crate::max_buffer_memory_mib.get() {
-                // Disks that hang give back buffers only when they answer, and that does not keep out
-                // paths that connect meanwhile. So this bounds by how much both exceed the limit.
+                // Hung disks hold buffers until they answer, while new paths can still connect. This
+                // bounds the excess over the memory limit.
                 0 => max_memory / 2,
                 mib => limits::memory_limit(mib, 0),
             },
         })
     }
 
-    /// Returns the bytes that paths may take. With slots, a part of the memory is for buffers alone:
-    /// otherwise new paths would take the memory with which the others work.
+    /// Returns the bytes that paths may take. With slots, a part of the memory is reserved for
+    /// buffers, so that new paths do not take the memory with which existing ones work.
     pub(crate) fn for_paths(&self) -> u64 {
         self.for_pools(self.max_memory)
     }
 
-    /// Returns the bytes that the pools may keep, of those `left` by paths.
+    /// Returns how many of the bytes `left` by paths the pools may retain.
     pub(crate) fn for_pools(&self, left: u64) -> u64 {
         let for_buffers = (self.max_memory / FOR_BUFFERS).min(self.max_buffers);
         left.saturating_sub(self.slots.map_or(0, |_| for_buffers))
     }
 
-    /// Returns whether clients that take slots get some.
+    /// Returns whether clients that support slots get them.
     pub(crate) fn gives_slots(&self) -> bool {
         self.slots.is_some()
     }
@@ -251,13 +252,14 @@ impl Config {
             .map_or(depth, |window| window.requests().min(depth))
     }
 
-    /// Returns the number of send queue entries of an I/O connection. With chunks, the longest
-    /// answer takes four work requests, and an invalidation precedes it; the entries of some that are
-    /// over may not be free yet. Answers that find no entry wait; see [`Self::invalidations`] for the
-    /// others.
+    /// Returns the number of send queue entries of an I/O connection. With chunks, the longest answer
+    /// takes four work requests, and an invalidation precedes it. Entries of completed requests may
+    /// not be free yet. Answers wait if there is no free entry; invalidations have a reserve, see
+    /// [`Self::invalidations`].
     pub(crate) fn io_sends(&self, terms: Terms) -> u32 {
-        /// The entries that wait for the next signal, and as many for those on their way. With eight
-        /// queues, this many keep the queue below a power of two, to which soft-RoCE rounds it up.
+        /// Entries that become free with the next signalled completion, and as many for signals in
+        /// flight. With eight queues, this keeps the queue just below a power of two, to which
+        /// soft-RoCE rounds up.
         const UNSIGNALLED: u32 = 120;
         match terms.shape {
             Shape::Chunks => {
@@ -267,10 +269,10 @@ impl Config {
         }
     }
 
-    /// Returns the number of send queue entries of an I/O connection that are kept for the invalidation
-    /// of keys: one for each request of the window, as an invalidation is complete, and its entry
-    /// free, before its request is served; and one more, as over iWARP an invalidation must find two
-    /// entries free. With slots, nothing is invalidated here.
+    /// Returns the number of send queue entries of an I/O connection that are reserved for the
+    /// invalidation of keys: one for each request of the window, as an invalidation completes, and its
+    /// entry is free, before its request is served; and one more, as over iWARP an invalidation needs
+    /// two free entries. With slots, no keys are invalidated locally.
     pub(crate) fn invalidations(&self, terms: Terms) -> u32 {
         match terms.shape {
             Shape::Chunks => self.requests_of_connection(terms) + 1,
@@ -279,10 +281,10 @@ impl Config {
     }
 
     /// Returns the number of receives of an I/O connection: one for each chunk, and one for the
-    /// request being handled, whose chunk may be in use again. iWARP does not wait for a receive
-    /// that is posted late. Clients with slots keep numbers for messages, which do not arrive on these
-    /// connections; with a depth that is a power of two, rxe would take twice the memory for two
-    /// receives more. With capsules, there are as many requests as the window has.
+    /// request being handled, whose chunk may be in use again. iWARP does not tolerate a receive that
+    /// is posted late. Clients with slots reserve tags for messages, which do not arrive on these
+    /// connections; two receives more than a power of two would double the memory that rxe allocates.
+    /// With capsules, the number of requests is the window.
     pub(crate) fn io_recvs(&self, terms: Terms) -> u32 {
         let depth = self.layout(terms).queue_depth();
         let messages = match terms.shape {
@@ -316,7 +318,7 @@ impl Config {
             bytes.next_multiple_of(page)
         };
         let each = memory(class.bytes).saturating_add(memory(class.payload));
-        // What describes the pages takes a small part of them.
+        // Add a small part for the structures that describe the pages.
         let each = each.saturating_add(each / 64);
         each.saturating_mul(cons.saturating_sub(1).into())
     }
@@ -335,7 +337,7 @@ impl Config {
     }
 
     /// Returns the number of receives of the service connection for all but AUTH1 and the INFO
-    /// request. A message that finds none waits, as InfiniBand and RoCE have it.
+    /// request. Over InfiniBand and RoCE, a message that finds none is retried.
     pub(crate) fn service_requests(&self, terms: Terms) -> u32 {
         match terms.shape {
             Shape::Chunks => SERVICE_QUEUE_DEPTH.into(),

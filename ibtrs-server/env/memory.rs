@@ -44,7 +44,7 @@ struct Account {
     attempts: u32,
     /// Bytes of the paths that are not complete.
     begun: u64,
-    /// Number of paths that are or were connected and are not gone yet.
+    /// Number of paths that are or were connected and still exist.
     connected: u32,
     /// The last time that such a path went away.
     left: Option<Instant<Monotonic>>,
@@ -131,7 +131,7 @@ impl Ledger {
     }
 }
 
-/// The memory charge of a path, given back when this is dropped.
+/// The memory charge of a path, released when this is dropped.
 pub(crate) struct Charge {
     env: Arc<Env>,
     origin: Origin,
@@ -145,8 +145,8 @@ pub(crate) struct Charge {
 }
 
 impl Charge {
-    /// Begins the charge of a path whose client is at `origin` and which will take what `needs` says;
-    /// `known` tells whether its session has a connected path.
+    /// Begins the charge of a path whose client is at `origin` and which will need `needs`; `known`
+    /// says whether its session has a connected path.
     ///
     /// # Context
     ///
@@ -154,7 +154,7 @@ impl Charge {
     ///
     /// # Errors
     ///
-    /// Those of [`Quota::begin`]; `None` if there is no memory for the account.
+    /// Errors of [`Quota::begin`]; `None` if the account cannot be allocated.
     pub(crate) fn begin(
         env: &Arc<Env>,
         origin: Origin,
@@ -201,7 +201,7 @@ impl Charge {
         }
     }
 
-    /// Returns where the path's first connection comes from.
+    /// Returns the origin of the path's first connection.
     pub(crate) fn origin(&self) -> Origin {
         self.origin
     }
@@ -225,7 +225,7 @@ impl Charge {
     ///
     /// # Errors
     ///
-    /// Those of [`Quota::connect`].
+    /// Errors of [`Quota::connect`].
     pub(crate) fn connect(&self, bytes: u64, total: u64) -> Result<(), QuotaRefusal> {
         let mut accounts = self.env.ledger.accounts.lock();
         let later = total
@@ -250,7 +250,7 @@ impl Charge {
     ///
     /// # Errors
     ///
-    /// Those of [`Quota::complete`].
+    /// Errors of [`Quota::complete`].
     pub(crate) fn complete(&self, bytes: u64) -> Result<(), QuotaRefusal> {
         let mut accounts = self.env.ledger.accounts.lock();
         let standing = accounts.standing(self.origin, self.known.load(Relaxed));

@@ -3,8 +3,8 @@
 //! Authentication of clients (Documentation/protocol.md, "Authentication").
 //!
 //! The path of a client that authenticates is a candidate until the server has checked AUTH1: it
-//! has only its service connection, and nothing else on the server changes because of it. Its
-//! session may not be in any list yet.
+//! has only its service connection, and does not affect any other state of the server. Its session
+//! may not be in any list yet.
 
 use crate::{
     path::Path,
@@ -114,7 +114,8 @@ impl Path {
         }
     }
 
-    /// Logs the reason for a failed proof; `missing` is the error of the key's look-up, if any.
+    /// Logs the reason for a failed proof; `missing` is the error of the look-up of the key, if it
+    /// failed.
     fn log_failure(&self, message: &Proof, error: AuthError, missing: Option<Error>) {
         let ends = self.io.ends;
         let claim = Auth1::decode(message.bytes());
@@ -140,8 +141,8 @@ impl Path {
         }
     }
 
-    /// Grants the client, whose path was added to its session, time for its next connection, after it
-    /// has proved itself with a message that arrived at `came`.
+    /// Restarts the setup timer for the client's next connection. The path was added to its session,
+    /// after the client had proved itself with a message that arrived at `came`.
     ///
     /// # Context
     ///

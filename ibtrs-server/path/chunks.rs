@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The memory of a path: what it is charged for, and its chunks or slots.
+//! The memory of a path: its charge, and its chunks or slots.
 
 use crate::{
     data::con::RECV_REQUESTS,
@@ -32,7 +32,7 @@ impl Path {
     ///
     /// # Errors
     ///
-    /// Those of [`Charge::connect`].
+    /// Errors of [`Charge::connect`].
     pub(crate) fn take_for_connection(&self, cid: u16) -> Result<(), Refusal> {
         let config = &self.io.session.env.config;
         let mut bytes = match cid == self.cid_num {
@@ -60,7 +60,7 @@ impl Path {
     ///
     /// # Errors
     ///
-    /// Those of [`Charge::complete`]; `ENOMEM`, those of the driver.
+    /// Errors of [`Charge::complete`]; `ENOMEM`; errors of the device's driver.
     pub(crate) fn make_chunks(&self) -> Result<(), Refusal> {
         let env = &self.io.session.env;
         let bytes = env.config.chunks_bytes(self.io.terms, self.cid_num);

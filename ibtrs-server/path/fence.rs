@@ -41,7 +41,7 @@ struct State {
     /// Fences to handle. Neither list grows beyond its initial capacity.
     new: KVec<Fence>,
     done: KVec<Fence>,
-    /// Number of fences in both lists, and of those that wait until paths are gone.
+    /// Number of fences in both lists, plus the fences that wait for the end of paths.
     open: usize,
 }
 
@@ -67,7 +67,7 @@ impl Inbox {
         }
     }
 
-    /// Adds a completed fence to those to answer.
+    /// Queues a completed fence to be answered.
     fn done(&self, fence: Fence) {
         // There is room: the fence was counted in `open` when it arrived.
         let _ = self.state.lock().done.push_within_capacity(fence);

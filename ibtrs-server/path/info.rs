@@ -95,7 +95,7 @@ pub(crate) fn check(path: &Arc<Path>, info: &Info) -> bool {
 ///
 /// # Errors
 ///
-/// `ENOMEM`, `ENOTCONN`, those of the driver; `ETIMEDOUT`: the send queue stays full.
+/// `ENOMEM`, `ENOTCONN`, errors of the device's driver; `ETIMEDOUT`: the send queue stays full.
 pub(crate) fn answer(path: &Arc<Path>) -> Result {
     let service = path.io.service()?;
     let space = Space::new(path);
@@ -190,7 +190,7 @@ impl<'a> Space<'a> {
     ///
     /// # Errors
     ///
-    /// Those of `send`; `ETIMEDOUT`: all calls together have waited too long.
+    /// Errors of `send`; `ETIMEDOUT`: all calls together have waited too long.
     fn once_free<T>(&self, mut send: impl FnMut() -> Result<T>) -> Result<T> {
         loop {
             match send() {

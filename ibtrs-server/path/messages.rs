@@ -30,7 +30,7 @@ use kx::{
 };
 use rdma::cm::CmId;
 
-/// What a path hears from its message connection.
+/// Receives the events of the message connection for its path.
 struct Messages(Arc<Path>);
 
 impl Owner for Messages {
@@ -52,7 +52,7 @@ impl Owner for Messages {
 }
 
 impl Path {
-    /// Creates the message connection of the path, with the completion vector `vector` and these numbers of reads.
+    /// Creates the message connection of the path, with the completion vector `vector` and these limits of reads.
     ///
     /// # Context
     ///
@@ -60,7 +60,7 @@ impl Path {
     ///
     /// # Errors
     ///
-    /// `ENOMEM`; those of the driver.
+    /// `ENOMEM`; errors of the device's driver.
     pub(crate) fn new_message_conn(
         self: &Arc<Self>,
         id: (Conn, Arc<CmId>),
@@ -98,8 +98,8 @@ impl Path {
         Ok(())
     }
 
-    /// Gives the message connection to what serves it. The client sends nothing on it before the path is
-    /// complete.
+    /// Attaches the message connection to the message service. The client sends nothing on it before the
+    /// path is complete.
     ///
     /// # Context
     ///
@@ -107,14 +107,14 @@ impl Path {
     ///
     /// # Errors
     ///
-    /// `ECONNRESET`: the path is being torn down; those of [`MessageConn::attach`].
+    /// `ECONNRESET`: the path is being torn down; errors of [`MessageConn::attach`].
     pub(crate) fn attach_messages(&self, upper: Arc<Attached>) -> Result {
         // Teardowns of other paths wait for the lock.
         let _no_io = NoIo::enter();
         let cons = self.io.cons.lock();
         let conn = cons.messages.as_ref().ok_or(ECONNRESET)?;
         conn.attach(upper)?;
-        // ORDERING: For sysfs, which orders nothing by it.
+        // ORDERING: Only read by sysfs; it orders no other access.
         self.carries_messages.store(true, Relaxed);
         Ok(())
     }

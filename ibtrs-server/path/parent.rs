@@ -22,9 +22,9 @@ use kernel::{
     }, //
 };
 
-/// What a path asks of its session, and tells it.
+/// The interface of a session for its paths.
 pub(crate) trait Parent: Send + Sync {
-    /// Returns the session as buffers know it.
+    /// Returns the session as the holder of buffers.
     fn holder(self: Arc<Self>) -> Arc<dyn Holder>;
 
     /// See [`Control::wake`](crate::data::con::Control::wake).
@@ -50,8 +50,8 @@ pub(crate) trait Parent: Send + Sync {
     /// May sleep.
     fn is_listed(&self) -> bool;
 
-    /// Adds a path, whose client has proved itself with a message that arrived at `came`, to the session,
-    /// and the session to the list.
+    /// Adds a path to the session, and the session to the list. The client has proved itself with a
+    /// message that arrived at `came`.
     ///
     /// # Context
     ///
@@ -75,7 +75,7 @@ pub(crate) trait Parent: Send + Sync {
     fn complete(self: Arc<Self>, path: &Arc<Path>, name: SessionName<'_>) -> Result<(), Refusal>;
 
     /// Closes the paths that a fence over `path` covers. Returns whether that completes the fence; if not,
-    /// [`Path::fence_done`] follows when they are gone.
+    /// [`Path::fence_done`] follows when they have ended.
     ///
     /// # Context
     ///

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Gives back the small buffers of idle slots, in the rounds of [`crate::data::idle`].
+//! Releases the small buffers of idle slots, in the rounds of [`crate::data::idle`].
 
 use crate::{
     data::send,
@@ -15,7 +15,7 @@ use kx::work::WorkItem;
 const ROUND_MS: u32 = 1_000;
 
 impl Path {
-    /// Makes sure that there is a round, as a slot of the path has got a small buffer.
+    /// Ensures that a round is scheduled, as a slot of the path now has a small buffer.
     ///
     /// # Context
     ///
@@ -24,7 +24,7 @@ impl Path {
         self.idle_work.enqueue_in(self.clone(), ROUND_MS);
     }
 
-    /// Has the next round take place now, as others need buffers.
+    /// Starts the next round now, as other paths need buffers.
     ///
     /// # Context
     ///
@@ -35,7 +35,7 @@ impl Path {
         }
     }
 
-    /// Gives back the buffers that the end of a round has made free.
+    /// Releases the buffers that are free after the completion of a round.
     fn give_idle(&self) {
         let short = self.io.shortage();
         for slot in self.io.slots.iter() {
@@ -49,8 +49,8 @@ impl Path {
         }
     }
 
-    /// Marks the slots that are idle. Returns whether a slot has a buffer, or may have one, as a
-    /// request has it.
+    /// Marks the idle slots. Returns whether any slot has a buffer; a slot with a request in
+    /// service may have one.
     fn mark_idle(&self) -> bool {
         let mut some = false;
         for slot in self.io.slots.iter() {
@@ -65,7 +65,8 @@ impl Path {
         some
     }
 
-    /// Asks the connections for requests to report when all that was sent has been acknowledged.
+    /// Flushes the connections for requests; each reports when everything that it has sent was
+    /// acknowledged.
     fn flush_all(self: &Arc<Self>) {
         let cons = self.io.cons.lock();
         for qp in cons.qps.iter().skip(1).flatten() {
@@ -81,7 +82,7 @@ impl WorkItem<{ crate::path::work::IDLE }> for Path {
 
     fn run(this: Arc<Self>) {
         if !this.io.takes_requests() {
-            // The teardown gives everything back.
+            // The teardown releases all buffers.
             return;
         }
         let idle = &this.io.idle;
@@ -90,8 +91,8 @@ impl WorkItem<{ crate::path::work::IDLE }> for Path {
             this.give_idle();
             idle.begin();
             if !this.mark_idle() {
-                // No slot had a buffer, so nobody is asked about this round: what has been sent by
-                // then is in no buffer, and what is sent later has the number of this round.
+                // No slot had a buffer, so no connection is flushed for this round: answers sent so
+                // far used no buffer, and later ones record the number of this round.
                 return;
             }
             this.flush_all();

@@ -46,7 +46,7 @@ impl Path {
         drop(cons);
         drop(removal);
         for qp in qps.iter().flatten() {
-            // The client learns of all disconnects at once; closing waits for each.
+            // Disconnect all first, as closing waits for each one.
             qp.disconnect();
         }
         if let Some(conn) = &messages {
@@ -56,7 +56,7 @@ impl Path {
             qp.close();
         }
         drop(messages);
-        // From here on nothing arrives, and no device uses the memory of the path.
+        // From here on no message arrives, and no device uses the memory of the path.
         for qp in qps.iter().flatten() {
             // Answers that had waited for SQ space, and requests whose data was to be fetched.
             send::retry(qp);
@@ -65,7 +65,7 @@ impl Path {
             // `closed` has capacity for all. If not, dropping the rest would wait here.
             let _ = closed.push_within_capacity(qp.end());
         }
-        // Others need not wait until the last request in service is over.
+        // Leave the line now, so that other paths need not wait for the last request in service.
         self.io.session.holding.leave_line(self.io.id);
         self.give_buffers_back();
         let mut cons = self.io.cons.lock();
@@ -73,19 +73,19 @@ impl Path {
         cons.checks = Some(0);
     }
 
-    /// Gives back the buffers of all slots whose request is over; those of the others follow when
-    /// they are put back.
+    /// Releases the buffers of all idle slots. The buffers of requests in service are released when
+    /// their chunks are put back.
     fn give_buffers_back(&self) {
         // ORDERING: A thread that puts a chunk back under the lock of its slot either does so before
-        // this visits the slot, or sees the flag after that.
+        // this visits the slot, or then sees the flag.
         self.io.is_drained.store(true, Relaxed);
         for slot in self.io.slots.iter() {
             slot.release_buffers();
         }
     }
 
-    /// Frees the connections and gives back the chunks, unless requests are still in service or
-    /// about to be dropped; then returns after how many milliseconds to check again.
+    /// Frees the connections and returns the chunks to the pool. If requests are still in service
+    /// or about to be dropped, fails with the number of milliseconds after which to check again.
     fn finish(self: &Arc<Self>) -> Result<(), u32> {
         let dropped = self.io.drop_waiting(&**self);
         let mut cons = self.io.cons.lock();
@@ -104,13 +104,13 @@ impl Path {
         Ok(())
     }
 
-    /// Keeps the memory of the chunks in the pool, for the next path.
+    /// Puts the memory of the chunks into the pool, for the next path.
     ///
-    /// One chunk may be missing: a thread that takes a waiting request sees that the path is being
-    /// closed, and puts the chunk back a moment after this checks for it (`Session::serve_woken`,
-    /// `Session::close_superseded`, `PathIo::go_on`). That chunk, and the group of a slot, are not kept but
-    /// freed with the path, to which the thread has a reference. Their charge is given back a moment
-    /// too early.
+    /// One chunk may be missing: a thread that takes a waiting request may see that the path is being
+    /// closed, and put the chunk back just after this has checked for it (`Session::serve_woken`,
+    /// `Session::close_superseded`, `PathIo::go_on`). That chunk, and the group of a slot, are not put into
+    /// the pool but freed with the path, to which the thread holds a reference. Their charge is released
+    /// slightly too early.
     fn give_chunks_back(&self) {
         let env = &self.io.session.env;
         let chunks = self.io.slots.iter().filter_map(|slot| slot.take_last());

@@ -231,7 +231,7 @@ impl Ready {
     ///
     /// # Errors
     ///
-    /// Those of [`IncomingId::accept`]; the path fails.
+    /// Errors of [`IncomingId::accept`]; the path fails.
     fn accept(&self, id: IncomingId) -> Result<(), NotAccepted> {
         let accepted = id.accept(ConnParam {
             private_data: &self.acceptance,
@@ -253,7 +253,7 @@ fn join_plain(session: &Session, path: &Arc<Path>) -> Result<(), Refusal> {
     if let Some(uppers) = session.io.uppers.as_ref() {
         return uppers.join(source, &mut add);
     }
-    // The service has granted the session nothing yet, unless it learns of the session meanwhile.
+    // The service does not know the session yet, unless the session comes up concurrently.
     add()?;
     match session.io.uppers.as_ref() {
         Some(uppers) => uppers.join(source, &mut || Ok(())),
@@ -296,7 +296,7 @@ impl Incomer<'_> {
         })
     }
 
-    /// Returns where the connection comes from, for the accounts of strangers.
+    /// Returns the origin of the connection, for the accounts of strangers.
     pub(crate) fn origin(&self) -> Origin {
         self.ends.origin(self.id)
     }
@@ -475,7 +475,7 @@ impl Incomer<'_> {
         Ok(path)
     }
 
-    /// Creates a candidate, which is in no session's list yet; `known` tells whether its client is
+    /// Creates a candidate, which is in no session's list yet; `known` says whether its client is
     /// known.
     fn new_candidate(
         &self,
@@ -500,7 +500,7 @@ impl Incomer<'_> {
         Ok(path)
     }
 
-    /// Creates the queue pair of a connection; returns the numbers of reads for [`Ready`].
+    /// Creates the queue pair of a connection; returns the limits of reads for [`Ready`].
     fn connect(&self, path: &Arc<Path>) -> Result<Reads, Refusal> {
         path.take_for_connection(self.request.cid)?;
         let events = Events {
@@ -508,7 +508,7 @@ impl Incomer<'_> {
             cid: self.request.cid,
         };
         let events = Arc::new(events, GFP_KERNEL).map_err(Error::from)?;
-        // Before anything slow: the client may have ended the connection meanwhile.
+        // Before any slow operation: the client may end the connection at any time.
         self.id.set_handler(events)?;
         if self.request.is_for_messages() {
             return self.make_message_conn(path);
@@ -536,7 +536,8 @@ impl Incomer<'_> {
         let (config, request) = (&path.io.session.env.config, self.request);
         let terms = path.io.terms;
         if terms.shape == Shape::Slots && self.id.reads_allowed() == 0 {
-            // Nothing could be fetched over this connection, and its requests would keep buffers.
+            // No data could be fetched over this connection, and its requests would hold buffers
+            // forever.
             return Err(EPROTO);
         }
         let con = Con::new(path.io.clone(), path.clone(), request.cid, Purpose::Blocks)?;
@@ -569,7 +570,7 @@ impl Incomer<'_> {
         if service {
             add_service_recvs(&qp, path)?;
         }
-        // Those for capsules follow when the client has completed the path.
+        // The receives for capsules are posted when the client has completed the path.
         if service || terms.window.is_none() {
             qp.add_recvs(RECV_REQUESTS, RecvClass::empty(requests))?;
         }
@@ -590,9 +591,9 @@ fn fits(dev: &Device, receives: u32) -> bool {
     receives <= dev.max_recvs(SHORTEST_SENDS)
 }
 
-/// Returns the number of receives of a connection for requests and heartbeats: those of the configuration,
-/// or as many as the queues of the device have room for. Over InfiniBand and RoCE, a message that finds none
-/// waits; iWARP does not wait, and its devices have longer queues.
+/// Returns the number of receives of a connection for requests and heartbeats: as configured, or fewer if
+/// the device's queues are shorter. Over InfiniBand and RoCE, a message without a receive is retried; iWARP
+/// does not retry, but its devices have longer queues.
 fn requests(config: &Config, terms: Terms, dev: &Device, service: bool) -> u32 {
     let (wanted, beside, others) = match service {
         // Of a short completion queue, the sends get half.

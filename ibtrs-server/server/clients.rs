@@ -26,9 +26,9 @@ impl Clients {
         Self { sessions }
     }
 
-    /// Closes the paths of the authenticated session `name` for which `may_stay` returns false,
-    /// including paths about which [`Service::authorize`](crate::Service::authorize) was asked before this
-    /// call. The clients may connect these paths again, if they are authorized.
+    /// Closes the paths of the authenticated session `name` for which `may_stay` returns false, including
+    /// paths for which [`Service::authorize`](crate::Service::authorize) was called before this call. The
+    /// clients may reconnect these paths, if they are authorized.
     ///
     /// # Context
     ///

@@ -2,12 +2,10 @@
 
 //! Drains the server before it is stopped, so that its clients lose nothing.
 //!
-//! The server refuses new sessions. It tells the clients for how long it expects to be away, if the
-//! operator has said so. Each existing session completes the requests in service, and
-//! the service makes the answered writes durable and tells the client so
-//! ([`ServiceSession::drain`]); messages that programs have written are delivered; then the server closes the paths of the session. The client treats
-//! that as the loss of all paths: it tries to connect again and quiesces its disks meanwhile. Its
-//! next session is a new one, even on this server.
+//! The server refuses new sessions. It announces to the clients for how long it expects to be down, if the operator has specified that. Each existing
+//! session completes the requests in service, and the service makes the answered writes durable and notifies the client ([`ServiceSession::drain`]);
+//! messages that programs have written are delivered; then the server closes the paths of the session. The client treats this as the loss of all
+//! paths: it quiesces its disks and tries to reconnect. Its next session is a new one, even on this server.
 //!
 //! [`ServiceSession::drain`]: crate::ServiceSession::drain
 
@@ -42,7 +40,7 @@ use kx::sync::atomic::{
     Relaxed, //
 };
 
-/// Interval at which a drain checks whether the sessions are gone.
+/// Interval at which a drain checks whether the sessions have ended.
 const CHECK_MS: i64 = 10;
 /// Time for the paths to be closed after the limit has passed.
 const CLOSE_MS: u32 = 2000;
@@ -62,9 +60,9 @@ impl Drain {
         Self { server }
     }
 
-    /// Drains all sessions, and refuses new ones until [`Drain::resume`]. Tells the clients that the
-    /// server expects to be away for `downtime`, if that is known. Returns when all sessions are
-    /// gone, or two seconds after `limit_ms` milliseconds.
+    /// Drains all sessions, and refuses new ones until [`Drain::resume`]. Announces to the clients
+    /// that the server expects to be down for `downtime`, if that is known. Returns when all
+    /// sessions have ended, or two seconds after `limit_ms` milliseconds.
     ///
     /// # Context
     ///
@@ -72,15 +70,15 @@ impl Drain {
     ///
     /// # Errors
     ///
-    /// `ETIMEDOUT`: a session was not gone in time, and its paths are being closed; or a session
-    /// was gone before the service had flushed all of its devices.
+    /// `ETIMEDOUT`: a session did not end in time, and its paths are being closed; or a session
+    /// ended before the service had flushed all of its devices.
     pub fn drain(&self, limit_ms: u32, downtime: Option<Downtime>) -> Result {
         let draining = &self.server.draining;
         let _one = draining.one.lock();
         let limit = Deadline::in_ms(limit_ms);
         let mut sessions = self.server.sessions.lock();
         if !sessions.drained {
-            // Otherwise sessions of the drain before may still be in the list.
+            // If the server is still drained, sessions of the previous drain may be in the list.
             draining.left_over.store(false, Relaxed);
         }
         // From here on, a look-up of a session under the lock is refused.
@@ -127,8 +125,8 @@ impl Drain {
         }
     }
 
-    /// Begins to close the sessions that the service has not finished with: it waits for a disk, and
-    /// their clients must not go on writing to the others.
+    /// Begins to close the sessions that the service has not finished with. It is waiting for a
+    /// disk, and their clients must not continue to write to other disks.
     fn close_late(&self, sessions: &List) {
         // ORDERING: A flag that is set right now makes a session late that was just in time.
         let is_late = |session: &&Arc<Session>| !session.is_served.load(Relaxed);
@@ -206,7 +204,7 @@ impl Session {
                 draining.left_over.store(true, Relaxed);
             }
         }
-        // What follows makes no session late.
+        // The session does not count as late after this.
         self.is_served.store(true, Relaxed);
         self.drain_messages(limit);
         if let Some(downtime) = downtime {
@@ -215,9 +213,9 @@ impl Session {
         self.close();
     }
 
-    /// Repeats the announcement of a downtime until the client has acknowledged it, for what is left of
-    /// `limit` and [`ANSWER_MS`] at most. However long the service took, the announcement that it began with
-    /// may have been lost, so there is at least one more.
+    /// Repeats the announcement of a downtime until the client has acknowledged it, for the rest of `limit`,
+    /// but at most for [`ANSWER_MS`]. The first announcement may have been lost, so there is at least one
+    /// more even if no time is left.
     fn announce(&self, notices: &Notices, downtime: Downtime, limit: Deadline) {
         let limit = Deadline::in_ms(limit.left_ms().clamp(AGAIN_MS, ANSWER_MS));
         while !self.downtime_seen.is_done() {

@@ -191,8 +191,8 @@ impl Ports {
     /// Listens on all addresses. The connection manager assigns GIDs to the initial network
     /// namespace, so the server listens on GIDs only there, if that is possible.
     fn listen_everywhere(&self, inner: &mut PortsInner) -> Result {
-        // iWARP finds no device for an IPv4 address that came through a wildcard of
-        // IPv6, so each family has its own.
+        // For iWARP, the connection manager finds no device for an IPv4 address that arrives at an
+        // IPv6 wildcard, so each family has its own listener.
         let v4 = Some(self.wildcard(&SockAddr::v4([0; 4], self.port_nr))?);
         let v6 = match self.wildcard(&SockAddr::v6([0; 16], self.port_nr, 0)) {
             Ok(id) => Some(id),
@@ -256,7 +256,7 @@ impl Ports {
     }
 
     /// Removes a port. With the last one, the server listens on all addresses again. If that fails,
-    /// it says so in the log and tries again.
+    /// it logs the error and retries.
     pub fn remove(self: &Arc<Self>, id: PortId) {
         let mut inner = self.inner.lock();
         let Some(at) = inner.ports.iter().position(|port| port.id == id) else {
@@ -381,7 +381,7 @@ impl Ports {
     }
 
     fn listen_on(self: &Arc<Self>, address: &Addr, number: u16) -> Result<Listening> {
-        // The connection manager looks for the listeners of GIDs there.
+        // The connection manager looks up listeners for GIDs in the initial namespace.
         if matches!(address, Addr::Gid(_)) && *self.net != *Net::init() {
             return Err(EADDRNOTAVAIL);
         }
@@ -534,8 +534,8 @@ impl CmHandler for PortHandler {
     }
 }
 
-/// The error of listening on an unspecified address, which every machine has: the connection
-/// manager says so when somebody listens on one of its addresses.
+/// Translates the error of listening on an unspecified address, which every machine has:
+/// `EADDRNOTAVAIL` means that another user already listens on one of its addresses.
 fn in_use(error: Error) -> Error {
     match error {
         EADDRNOTAVAIL => EADDRINUSE,

@@ -3,10 +3,10 @@
 //! Fences: over one path, a client asks the server to accept nothing more from other paths.
 //!
 //! A path takes no more requests as soon as it begins to close (see
-//! [`PathIo::takes_requests`](crate::data::con::PathIo::takes_requests)). So the server closes the paths that
-//! the fence names, and answers at once. Requests that these paths have in service keep their chunk
-//! numbers ([`crate::data::chunk_owner`]). If the client also asks for the end of these requests (`drain`), the
-//! answer waits until the paths are gone.
+//! [`PathIo::takes_requests`](crate::data::con::PathIo::takes_requests)). The server therefore closes the paths
+//! that the fence names, and answers at once. Requests that these paths have in service keep their chunk
+//! numbers ([`crate::data::chunk_owner`]). If the client also requests the completion of these requests
+//! (`drain`), the answer waits until the paths have ended.
 
 use crate::{
     path::Path,
@@ -26,11 +26,11 @@ use kernel::{
 };
 use kx::mm::NoIo;
 
-/// A fence that waits until paths are gone.
+/// A fence that waits for the end of paths.
 struct Pending {
     fence: Fence,
     carrier: Arc<Path>,
-    /// The paths that are not gone yet.
+    /// The paths that have not ended yet.
     left: KVec<PathId>,
 }
 
@@ -48,8 +48,8 @@ impl Fences {
         })
     }
 
-    /// Handles the end of a path: completes the fences that waited for nothing else, and drops
-    /// those that the path carried.
+    /// Handles the end of a path: completes the fences that waited only for this path, and drops
+    /// the fences that it carried.
     ///
     /// # Context
     ///

@@ -55,13 +55,14 @@ use kx::{
 
 /// How long a new session waits for a closing one of the same name.
 const GOING_TIMEOUT_MS: u32 = 20_000;
-/// Time after which a path that waits notices that it has been closed.
+/// Interval at which a waiting path checks whether it has been closed.
 const GOING_LOOK_MS: u32 = 500;
 
-/// Why a path is refused whose client has not waited.
+/// The reason for refusing a path that was closed while it waited.
 const CLOSED_MEANWHILE: &str = "the path was closed before it was complete";
 
-/// How often a new path looks whether one with its addresses is still shown, and the time between two looks.
+/// How often a new path checks whether another with its addresses is still in sysfs, and the interval
+/// between checks.
 const HIDE_TRIES: u32 = 500;
 const HIDE_PAUSE: Delta = Delta::from_millis(10);
 
@@ -102,8 +103,8 @@ impl Session {
         // Not under the next lock: this may wait.
         self.take_uuid(path)?;
         let _joining = self.sessions.joining.lock();
-        // The session was found before the client proved itself. If the session is gone, the client
-        // may have begun one of its own under the UUID, and must not get `EKEYREJECTED`.
+        // The session was found before the client proved itself. If the session has ended, the
+        // client may have begun another one under the UUID, and must not get `EKEYREJECTED`.
         self.sessions.lock().has(self)?;
         // Checked before anything in the session changes: the key may be another session's.
         let auth = path.auth.lock();
@@ -197,7 +198,7 @@ impl Session {
         Ok(())
     }
 
-    /// Asks the service whether a path whose client has proved itself may join.
+    /// Lets the service decide whether a path whose client has proved itself may join.
     ///
     /// # Context
     ///
@@ -264,9 +265,9 @@ impl Session {
     }
 
     /// Closes the unauthenticated session that has the UUID of this one, if there is one, and waits
-    /// until it is gone. Otherwise a stranger who has seen the UUID could keep out the client of
-    /// `path`, which has proved a key. No other unauthenticated session gets the UUID until the path
-    /// is in its session or closed.
+    /// for its end. Without this, a stranger who has seen the UUID could lock out the client of
+    /// `path`, which has proved a key. No other unauthenticated session can use the UUID until the
+    /// path is in its session or closed.
     ///
     /// # Context
     ///
@@ -274,7 +275,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// Those of [`List::check_open`]; `ECONNRESET`: it takes too long.
+    /// Errors of [`List::check_open`]; `ECONNRESET`: it takes too long.
     fn take_uuid(&self, path: &Path) -> Result<(), Refusal> {
         let mut left = msecs_to_jiffies(GOING_TIMEOUT_MS);
         let mut sessions = self.sessions.lock();
@@ -293,7 +294,7 @@ impl Session {
         }
     }
 
-    /// Waits for some time, at most `left`, until another session is gone, and returns the remaining
+    /// Waits briefly, at most for `left`, for the end of another session, and returns the remaining
     /// time.
     ///
     /// # Errors
@@ -313,7 +314,7 @@ impl Session {
         Ok(left - most + unused)
     }
 
-    /// Adds the session to the list, unless it is there; `known` tells whether its client is known.
+    /// Adds the session to the list, unless it is listed; `known` says whether its client is known.
     ///
     /// # Context
     ///
@@ -365,8 +366,8 @@ impl Session {
         }
     }
 
-    /// Brings up the services of the session, which has its name, with its first path. That path
-    /// tells whether the client knows the extensions.
+    /// Brings up the services of the session, which has its name, with its first path. The path
+    /// determines whether the client knows the extensions.
     ///
     /// # Context
     ///
@@ -396,15 +397,15 @@ impl Session {
         Ok(())
     }
 
-    /// Gives the session its name, once a closing session with this name is gone and its devices
-    /// are closed. A client that continues under a new UUID relies on that: by then, its requests in
-    /// the former session, which had the same name, have ended.
+    /// Gives the session its name, once a closing session with this name has ended and its devices
+    /// are closed. A client that continues under a new UUID relies on this: by then, its requests in
+    /// the former session of the same name have ended.
     fn take_name(&self, name: CString, path: &Path) -> Result<(), Refusal> {
         let mut left = msecs_to_jiffies(GOING_TIMEOUT_MS);
         let mut sessions = self.sessions.lock();
         loop {
-            // While an authenticated client waits for the name, no other session takes it, as it
-            // would have to give the name up again.
+            // While an authenticated client waits for the name, no unauthenticated session gets it,
+            // as it would lose the name again at once.
             let is_proved = |other: &Session| !self.authenticated && other.is_of_client(&name);
             let holder = sessions.list.iter().find(|other| {
                 other.io.uuid != self.io.uuid && (other.is_named(&name) || is_proved(other))
@@ -428,7 +429,7 @@ impl Session {
     /// the session's name or UUID; `which` completes the log line. Call under the lock of the list
     /// of sessions.
     fn evict(&self, path: &Path, which: &str) {
-        // Otherwise its client could keep the session by adding paths.
+        // Set first, so that its client cannot keep the session alive by adding paths.
         self.ending.store(true, Relaxed);
         for own in self.paths.lock().iter() {
             if own.event(Event::UserDisconnect) && path.may_log() {

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Who looks after the requests that wait for buffers.
+//! Serves the requests that wait for buffers.
 //!
-//! The work item of a session takes buffers for the first requests of its line. It runs when a
-//! request joins the line and when the session gives back a buffer. What other sessions do, and the
-//! machine, is the business of a work item of the server: it runs from time to time as long as
-//! requests wait, and has the sessions try again. If one of them is behind, it also runs whenever a
-//! buffer comes back, and has the rich give back what they keep.
+//! The work item of a session takes buffers for the requests in its line, in FIFO order. It runs
+//! when a request joins the line and when the session releases a buffer. A work item of the server
+//! covers buffers that other sessions release, and memory that becomes free on the machine: it runs
+//! periodically as long as requests wait, and makes their sessions retry. If a session is behind,
+//! it also runs whenever a buffer is released, and makes sessions that hold many buffers release
+//! the ones that their idle slots keep.
 
 use crate::{
     session::{
@@ -71,8 +72,8 @@ impl Holder for Session {
     }
 }
 
-/// Has the requests in the line go on, as far as there are buffers: if there is no other, the first
-/// gets the one in reserve.
+/// Resumes the requests in the line, as far as there are buffers. If there is no other, the first
+/// request gets the reserve buffer.
 impl WorkItem<LINE> for Session {
     type Pointer = Arc<Self>;
 
@@ -89,7 +90,7 @@ impl WorkItem<LINE> for Session {
             let Some(buffer) = buffer.or_else(reserve) else {
                 return;
             };
-            // Otherwise the path has just left the line.
+            // If this fails, the path has just left the line.
             if this.io.holding.leave_first(first) {
                 path.io.resume(first, buffer);
             }
@@ -97,7 +98,7 @@ impl WorkItem<LINE> for Session {
     }
 }
 
-/// Looks after the requests that wait for buffers, as long as there are some.
+/// Serves the lines periodically, as long as requests wait for buffers.
 impl WorkItem for Sessions {
     type Pointer = Arc<Self>;
 
@@ -116,8 +117,9 @@ impl WorkItem for Sessions {
 }
 
 impl Sessions {
-    /// Has all sessions whose requests wait try again. If `is_due`, these give back what idle slots
-    /// have, and if one of them is behind, the rich as well. Returns whether requests wait.
+    /// Makes all sessions with waiting requests retry. If `is_due`, idle slots of these sessions
+    /// release their buffers, and if one of these sessions is behind, so do idle slots of sessions
+    /// that hold many buffers. Returns whether requests wait.
     fn look_after_lines(&self, is_due: bool) -> bool {
         let buffers = &self.env.buffers;
         let failed = buffers.take_failed();

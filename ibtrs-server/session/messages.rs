@@ -17,7 +17,7 @@ use kernel::{
 };
 
 impl Session {
-    /// Returns what serves the message connections of the session, which has its name.
+    /// Returns the message service's end of the session, which must have its name.
     ///
     /// # Context
     ///
@@ -25,7 +25,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// Those of [`messages::attach`].
+    /// Errors of [`messages::attach`].
     pub(crate) fn messages(&self) -> Result<Arc<Attached>> {
         let mut known = self.messages.lock();
         if let Some(attached) = &*known {
@@ -61,7 +61,8 @@ impl Session {
         }
     }
 
-    /// Waits until the client has what programs of this machine have written, until `limit` at most.
+    /// Waits until the client has received the messages that programs of this machine have written,
+    /// at most until `limit`.
     ///
     /// # Context
     ///
@@ -73,7 +74,7 @@ impl Session {
         }
     }
 
-    /// Ends the session for the service: its last path has gone.
+    /// Ends the session for the message service, as its last path has ended.
     pub(crate) fn end_messages(&self) {
         let attached = self.messages.lock().take();
         drop(attached);

@@ -21,7 +21,7 @@ use kx::sync::atomic::{
 
 /// Sends notices to a client that takes them.
 ///
-/// Holds a reference to the session, so the service must drop it when the session has gone
+/// Holds a reference to the session, so the service must drop it when the session has ended
 /// ([`ServiceSession::down`](crate::ServiceSession::down)).
 pub struct Notices {
     session: Arc<Session>,

@@ -57,7 +57,7 @@ pub trait Service: Send + Sync + 'static {
     /// The reason for refusing the session.
     fn session_up(&self, info: SessionInfo<'_>) -> Result<Arc<dyn ServiceSession>, Refusal>;
 
-    /// A client is about to get `name` for its session; `authenticated` tells whether it has proved
+    /// A client is about to get `name` for its session; `authenticated` says whether it has proved
     /// that it has a key of that name.
     ///
     /// # Context
@@ -70,16 +70,16 @@ pub trait Service: Send + Sync + 'static {
     fn check_name(&self, name: SessionName<'_>, authenticated: bool) -> Result<(), Refusal>;
 
     /// A client that has proved that it has a session's key is about to add a path to the session.
-    /// [`Clients::recheck`] asks again.
+    /// [`Clients::recheck`] repeats the check.
     ///
     /// # Context
     ///
-    /// May sleep, but all other clients that connect wait meanwhile. So it must not wait for a disk
-    /// or a client.
+    /// May sleep, but all other connecting clients wait for it, so it must not wait for a disk or a
+    /// client.
     ///
     /// # Errors
     ///
-    /// The reason for refusing the path, whose error the client gets.
+    /// The reason for refusing the path, whose errno is sent to the client.
     fn authorize(&self, joining: &Joining<'_>) -> Result<(), Refusal>;
 }
 

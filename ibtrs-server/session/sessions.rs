@@ -44,22 +44,22 @@ use kx::{
     work::DelayedWork, //
 };
 
-/// The sessions, and what is above and below all of them.
+/// The sessions, with the services and the environment that they share.
 #[pin_data]
 pub(crate) struct Sessions {
     pub(crate) env: Arc<Env>,
     pub(crate) services: Services,
-    /// Held while a path is looked up, created and added.
+    /// Serializes the look-up, creation and addition of paths.
     #[pin]
     pub(crate) joining: Mutex<()>,
     #[pin]
     list: Mutex<List>,
-    /// Notified when a session or a candidate is gone.
+    /// Notified when a session or a candidate has ended.
     #[pin]
     emptied: CondVar,
     #[pin]
     pub(crate) look: SpinLockIrq<Look>,
-    /// Looks after the requests that wait for buffers, see [`crate::session::lines`].
+    /// Serves the requests that wait for buffers, see [`crate::session::lines`].
     #[pin]
     pub(crate) feed: DelayedWork<Self>,
 }
@@ -68,9 +68,9 @@ kx::impl_has_work! {
     impl HasWork<DelayedWork<Self>> for Sessions { self.feed }
 }
 
-/// When the server looked after the lines last.
+/// When the server last served the lines.
 pub(crate) struct Look {
-    /// The beginning of time.
+    /// The origin of [`Look::now_ms`].
     since: Instant<Monotonic>,
     pub(crate) pace: Pace,
 }
@@ -95,14 +95,14 @@ pub(crate) struct List {
     pub(crate) candidates: KVec<Arc<Path>>,
     /// Number of sessions created so far; the next session's generation follows from it.
     pub(crate) made: u32,
-    /// The server is being unloaded: set for good.
+    /// The server is being unloaded; never reset.
     pub(crate) closing: bool,
     /// The server is drained: set until the operator undoes it.
     pub(crate) drained: bool,
 }
 
 impl Sessions {
-    /// There are none yet.
+    /// Creates it without sessions.
     ///
     /// # Errors
     ///
@@ -139,12 +139,12 @@ impl Sessions {
         self.list.lock()
     }
 
-    /// Notes that a session or a candidate is gone.
+    /// Records that a session or a candidate has ended.
     pub(crate) fn one_has_gone(&self) {
         self.emptied.notify_all();
     }
 
-    /// Waits until a session or a candidate is gone, at most for `left`. Returns the remaining
+    /// Waits for the end of a session or a candidate, at most for `left`. Returns the remaining
     /// time; 0 after a signal.
     ///
     /// # Context
@@ -161,7 +161,7 @@ impl Sessions {
         }
     }
 
-    /// Closes every session and waits until the last is gone.
+    /// Closes every session and waits for the end of the last one.
     ///
     /// # Context
     ///
@@ -257,8 +257,8 @@ impl List {
     ///
     /// # Errors
     ///
-    /// Those of [`List::check_open`]; `ECONNRESET`: the path is being closed. The server waits
-    /// for such a path nevertheless until it has gone.
+    /// Errors of [`List::check_open`]; `ECONNRESET`: the path is being closed. The server waits for
+    /// the end of such a path nevertheless.
     pub(crate) fn add_candidate(&mut self, path: Arc<Path>) -> Result<(), Refusal> {
         let closing = path.is_closing();
         // A path that is closed may have been removed already.

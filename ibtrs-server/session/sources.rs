@@ -8,7 +8,7 @@ use kernel::sync::Arc;
 
 /// The source addresses of the paths of a session.
 ///
-/// Holds a reference to the session, so the service must drop it when the session has gone
+/// Holds a reference to the session, so the service must drop it when the session has ended
 /// ([`ServiceSession::down`](crate::ServiceSession::down)).
 pub struct Sources {
     session: Arc<Session>,
@@ -20,9 +20,9 @@ impl Sources {
     }
 
     /// Returns whether `func` returns true for the addresses of all paths. Paths that are being
-    /// connected count, paths that are being closed do not: a session that has lost its paths for a
-    /// while keeps what it has, and [`ServiceSession::join`](crate::ServiceSession::join) checks
-    /// each path that connects.
+    /// connected count, paths that are being closed do not. A session that has lost its paths
+    /// temporarily therefore keeps its grants, and
+    /// [`ServiceSession::join`](crate::ServiceSession::join) checks each path that reconnects.
     ///
     /// # Context
     ///

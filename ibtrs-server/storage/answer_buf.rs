@@ -21,13 +21,13 @@ use rdma::{
     sge::Sge, //
 };
 
-/// Room for the longest answer, in bytes.
+/// Space for the longest answer, in bytes.
 const ROOM: usize = MORE_ANSWERS_LEN.next_power_of_two();
 
-// So every room is in one piece.
+// Every answer is therefore in one piece.
 const _: () = assert!(PAGE_SIZE % ROOM == 0);
 
-/// Memory for the answers to all tags of a path. No client can write to it.
+/// Memory for the answers to all tags of a path. Clients cannot write to it.
 pub(crate) struct AnswerBufs(DmaPieces);
 
 impl AnswerBufs {
@@ -68,12 +68,12 @@ impl AnswerBuf {
         self.tag
     }
 
-    /// Writes what `encode` makes, which returns its length, and returns the scatter element for it;
-    /// `None` if it is empty.
+    /// Writes the answer that `encode` creates, and returns its scatter element; `None` if the
+    /// answer is empty. `encode` returns the length of the answer.
     ///
     /// # Errors
     ///
-    /// `EINVAL`: `encode` had not enough room.
+    /// `EINVAL`: the answer of `encode` is too long.
     #[inline]
     pub(crate) fn write(
         &self,

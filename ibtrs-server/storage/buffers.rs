@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Buffers for the data of requests in service, which all sessions share. No client can write to
-//! them; [`ibtrs_proto::buffers`] has their sizes, their limit and the share of a session.
+//! Buffers for the data of requests in service, which all sessions share. Clients cannot write to
+//! them. [`ibtrs_proto::buffers`] defines their sizes, their limit and the share of a session.
 //!
-//! A slot keeps its smallest buffer from one request to the next, until the path has been idle
-//! ([`crate::data::idle`]). A larger buffer is for one request. Free buffers are on a shelf of the CPU on
-//! which they became free, or, beyond a few, in the common store. Completions wait for the thread
-//! that takes a buffer, so it never waits for memory.
+//! A slot keeps a buffer of the smallest size for later requests, until the path has been idle
+//! ([`crate::data::idle`]). A larger buffer is for one request. Free buffers are on a per-CPU shelf or,
+//! beyond a few, in the common store. A thread that takes a buffer delays completions, so it never waits
+//! for memory.
 //!
 //! A request that gets no buffer waits in the line of its session ([`Holding`]).
 //!
-//! A buffer that is given back while the device may still write to it is *late*: it stays mapped, and
-//! its session still holds it, until the connections of its path are closed. Nobody else gets it
-//! before. Nothing here gives a buffer back that early, but if something does, that costs a path, and
-//! neither memory nor another client's data.
+//! A buffer that is released while the device may still write to it is *late*: it stays mapped and
+//! charged to its session until the connections of its path are closed, and is not reused before.
+//! This should never happen; if it does because of a bug, the cost is a path, and neither a memory
+//! leak nor another client's data.
 
 use crate::storage::source::Source;
 use ibtrs_proto::buffers::{
@@ -74,11 +74,10 @@ pub(crate) use holding::{
 /// Maximum number of free buffers of a size on the shelf of a CPU.
 const SHELF: usize = 8;
 
-/// Time after which free buffers that were not needed are given back to the machine, in
-/// milliseconds.
+/// Time after which unused free buffers are freed, in milliseconds.
 const KEEP_MS: u32 = 5_000;
 
-/// Time between two looks whether late buffers can be taken back, in milliseconds.
+/// Interval between checks whether late buffers can be released, in milliseconds.
 const LATE_MS: u32 = 100;
 
 /// The session that holds buffers.
@@ -86,25 +85,25 @@ pub(crate) trait Holder: Send + Sync {
     /// Returns its part of the buffers.
     fn holding(&self) -> &Holding;
 
-    /// Has a worker serve its line.
+    /// Schedules the work item that serves its line.
     ///
     /// # Context
     ///
     /// Any.
     fn serve_line(self: Arc<Self>);
 
-    /// Has a worker look after the lines of all sessions, at once if `is_urgent`.
+    /// Schedules the work item that serves the lines of all sessions, at once if `is_urgent`.
     ///
     /// # Context
     ///
     /// Any.
     fn look_after_lines(&self, is_urgent: bool);
 
-    /// Says in the log that a buffer is given back to which the device may still write.
+    /// Logs that a buffer was released to which the device may still write.
     fn is_late(&self);
 
-    /// Closes the path for which a late buffer is mapped: only the end of its connections tells that
-    /// the device writes no more.
+    /// Closes the path for which a late buffer is mapped: only after the end of its connections is
+    /// it certain that the device no longer writes.
     ///
     /// # Context
     ///
@@ -123,7 +122,7 @@ struct Memory {
     source: Option<Source>,
     /// Room for the next mapping, unless there is one.
     room: DmaRoom,
-    /// The session that holds it, while a slot has it, or it is late.
+    /// The session that holds it, while a slot uses it or it is late.
     holder: Option<Arc<dyn Holder>>,
     /// The next one in a stack, or the one that the slot had before.
     next: Option<KBox<Memory>>,
@@ -165,16 +164,16 @@ impl Memory {
     }
 }
 
-/// A buffer that a slot has. When it is dropped, it goes back to where it came from; by then no
-/// device uses it.
+/// A buffer in use by a slot. When dropped, which must be after the last use by a device, it
+/// returns to the free buffers or to the reserve.
 pub(crate) struct Buffer {
     /// Present until it is dropped; mapped, and with its holder.
     memory: Option<KBox<Memory>>,
 }
 
 impl Buffer {
-    /// Takes a buffer with room for `len` bytes, and maps it for the device of `pd`; `None` if `holder`
-    /// holds its share, or if there is no memory.
+    /// Takes a buffer of at least `len` bytes, and maps it for the device of `pd`; `None` if `holder`
+    /// already holds its share, or if there is no memory.
     ///
     /// # Context
     ///
@@ -185,7 +184,7 @@ impl Buffer {
         Self::new(holder, pd, memory)
     }
 
-    /// Takes the buffer that `holder` has in reserve, if it is there, and maps it for the device of `pd`.
+    /// Takes the reserve buffer of `holder`, if it is not in use, and maps it for the device of `pd`.
     pub(crate) fn take_reserve(holder: Arc<dyn Holder>, pd: &Arc<Pd>) -> Option<Self> {
         let memory = holder.holding().reserve.take()?;
         Self::new(holder, pd, memory)
@@ -295,13 +294,13 @@ type Stacks = [Stack; Sizes::MOST];
 struct Store {
     stacks: Stacks,
     memory: buffers::Memory,
-    /// The fewest free bytes since the last check: that much was not needed.
+    /// The minimum of free bytes since the last check: that many were not needed.
     least: u64,
-    /// The late ones, of all sizes, those in reserve among them. They are not free.
+    /// Late buffers of all sizes, including reserve buffers. They are not free.
     late: Stack,
 }
 
-/// All buffers of the server, but for those that sessions have in reserve.
+/// All buffers of the server, except the reserve buffers of sessions.
 #[pin_data]
 pub(crate) struct Buffers {
     sizes: Sizes,
@@ -313,12 +312,12 @@ pub(crate) struct Buffers {
     used: Atomic<u64>,
     /// Bytes that the buffers may take.
     limit: Atomic<u64>,
-    /// A session waits although others hold more, or although it may have more: nobody keeps a
-    /// buffer for the next request.
+    /// A session waits although others hold more, or although its share allows more: slots must not
+    /// keep buffers for their next requests.
     short: AtomicFlag,
-    /// There was no memory for a buffer since the last look after the lines.
+    /// An allocation of a buffer has failed since the lines were last served.
     failed: AtomicFlag,
-    /// Frees buffers that were not needed for some time, and looks after the late ones.
+    /// Frees unused buffers after some time, and releases late ones.
     #[pin]
     tidy: DelayedWork<Self>,
 }
@@ -366,7 +365,7 @@ impl Buffers {
     /// May sleep.
     pub(crate) fn close(&self) {
         self.tidy.disable_sync();
-        // No late buffer stays: each refers to its session.
+        // No late buffer must remain, as each holds a reference to its session.
         if warn_on!(self.take_late()) {
             self.forget_late();
         }
@@ -379,8 +378,8 @@ impl Buffers {
         self.short.load(Relaxed)
     }
 
-    /// Takes memory with room for `len` bytes; `None` if the session holds its share, or if there is no
-    /// memory.
+    /// Takes a buffer's memory of at least `len` bytes; `None` if the session holds its share, or if
+    /// there is no memory.
     fn take(&self, holding: &Holding, len: usize) -> Option<KBox<Memory>> {
         let size = self.sizes.of(len)?;
         if !self.charge(holding, self.bytes(size)) {
@@ -391,7 +390,7 @@ impl Buffers {
             self.fail();
             return None;
         };
-        // It may be larger than was asked for.
+        // It may be larger than requested.
         let more = self.bytes(memory.size).saturating_sub(self.bytes(size));
         if more > 0 {
             self.used.add(more, Relaxed);
@@ -410,7 +409,7 @@ impl Buffers {
         self.short.store(true, Relaxed);
     }
 
-    /// Takes note of whether nobody is to keep a buffer, as [`Self::is_short`] says.
+    /// Sets the result of [`Self::is_short`].
     pub(crate) fn set_short(&self, is_short: bool) {
         self.short.store(is_short, Relaxed);
     }
@@ -422,7 +421,7 @@ impl Buffers {
 
     /// Counts `bytes` more for a session, unless that would be more than its share.
     fn charge(&self, holding: &Holding, bytes: u64) -> bool {
-        // ORDERING: Counters; two that ask at a time may both be refused, and both look again.
+        // ORDERING: Counters only; two concurrent calls may both fail, and both are retried.
         let used = self.used.fetch_add(bytes, Relaxed);
         let held = holding.held.fetch_add(bytes, Relaxed);
         let may = may_take(held, bytes, used, self.limit.load(Relaxed));
@@ -435,8 +434,8 @@ impl Buffers {
     /// Counts `bytes` less for a session.
     fn release(&self, holding: &Holding, bytes: u64) {
         self.used.fetch_sub(bytes, Relaxed);
-        // ORDERING: Full, so that this comes before the look whether a request waits; pairs with
-        // `Holding::wait`.
+        // ORDERING: Full, so that this is ordered before the check whether a request waits; pairs
+        // with `Holding::wait`.
         holding.held.fetch_sub(bytes, Full);
     }
 
@@ -493,7 +492,7 @@ impl Buffers {
         let bytes = self.bytes(size);
         let mut store = self.store.lock();
         let then = store.memory.taken.saturating_add(bytes);
-        // Another thread may have taken what was left.
+        // Another thread may have taken the rest.
         if then > self.limit.load(Relaxed) {
             return store.pop(size, &self.sizes);
         }
@@ -617,7 +616,7 @@ impl Buffers {
     }
 }
 
-/// Makes the memory of a buffer of number `size`, with what a mapping takes.
+/// Creates the memory of a buffer of size number `size`, with preallocated space for a mapping.
 fn memory(pieces: Pieces, size: usize, is_reserve: bool, flags: Flags) -> Result<KBox<Memory>> {
     Ok(KBox::new(
         Memory {
@@ -682,10 +681,10 @@ impl Holding {
         Ok(())
     }
 
-    /// Puts memory, which is not mapped, where it came from.
+    /// Returns memory, which must not be mapped, to the free buffers or to the reserve.
     fn give_back(&self, memory: KBox<Memory>) {
         if memory.is_reserve {
-            // There is one, so its place is free.
+            // There is only one, so its place is free.
             let _ = self.reserve.put(memory);
         } else {
             let bytes = self.buffers.bytes(memory.size);
@@ -711,9 +710,9 @@ pub(crate) fn wait(holder: Arc<dyn Holder>, waiter: Waiter) -> Result {
     Ok(())
 }
 
-/// Takes back the memory of a buffer that a slot had; it is not mapped.
+/// Releases the memory of a buffer that a slot has used; it must not be mapped.
 fn take_back(mut memory: KBox<Memory>) {
-    // Each has one.
+    // Each has a holder.
     let Some(holder) = memory.holder.take() else {
         return;
     };
@@ -727,8 +726,8 @@ fn take_back(mut memory: KBox<Memory>) {
     }
 }
 
-/// Keeps the memory of a buffer that a slot had, and to which the device may still write, until it
-/// can be [taken back](take_back).
+/// Keeps the memory of a buffer to which the device may still write as late, until it can be
+/// [released](take_back).
 fn leave_mapped(memory: KBox<Memory>) {
     if let Some(holder) = memory.holder.clone() {
         holder.is_late();
@@ -739,7 +738,7 @@ fn leave_mapped(memory: KBox<Memory>) {
 }
 
 impl Buffers {
-    /// Has a worker look after the late buffers, if there are any.
+    /// Schedules the release of late buffers, if there are any.
     ///
     /// # Context
     ///
@@ -751,13 +750,13 @@ impl Buffers {
     }
 }
 
-/// Frees buffers that were not needed for some time, and looks after the late ones.
+/// Frees unused buffers after some time, and releases late ones.
 impl WorkItem for Buffers {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
         if this.take_late() {
-            // A buffer that came back may have queued the work for later.
+            // A released buffer may have queued the work item with a longer delay.
             this.tidy.modify(this.clone(), LATE_MS);
         } else if this.expire() {
             this.tidy.enqueue_in(this.clone(), KEEP_MS);
@@ -823,7 +822,8 @@ mod tests {
             Buffer::take(self.holder.clone(), &self.pd, PAGE_SIZE as u32).ok_or(ENOMEM)
         }
 
-        /// Returns the bytes of all buffers, those that sessions hold, and those that this one holds.
+        /// Returns the bytes of all buffers, of the buffers that sessions hold, and of the buffers
+        /// that this session holds.
         fn counts(&self) -> (u64, u64, u64) {
             let buffers = self.buffers();
             let taken = buffers.store.lock().memory.taken;
@@ -867,7 +867,7 @@ mod tests {
         let (bytes, place) = (rig.counts().0, start(&buffer)?);
         let region = expose(&mut buffer)?;
         drop((buffer, region));
-        // It counts as what it is: in use by its session.
+        // A late buffer counts as in use by its session.
         assert_eq!(rig.counts(), (bytes, bytes, bytes));
         for _ in 0..2 {
             rig.buffers().clear_shelves();
@@ -892,7 +892,7 @@ mod tests {
         Ok(())
     }
 
-    /// With a buffer come those that its slot had before.
+    /// A buffer owns the earlier buffers of its slot.
     #[test]
     fn each_of_several_buffers_comes_back_on_its_own() -> Result {
         let rig = Rig::new()?;
@@ -908,7 +908,7 @@ mod tests {
         Ok(())
     }
 
-    /// A session whose reserve is late has none until then, and has it again afterwards.
+    /// A session whose reserve buffer is late has no reserve until the buffer is released.
     #[test]
     fn the_reserve_comes_back() -> Result {
         let rig = Rig::new()?;
@@ -931,7 +931,7 @@ mod tests {
         Ok(())
     }
 
-    /// The server may go before it has looked after the late ones.
+    /// The server may be dropped while there are late buffers.
     #[test]
     fn a_server_that_ends_leaves_none() -> Result {
         let rig = Rig::new()?;

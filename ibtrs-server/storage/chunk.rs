@@ -75,13 +75,15 @@ use rdma::{
 
 /// Maximum length of a user header, in bytes.
 pub(crate) const MAX_USER_HDR: usize = 512;
-/// The same of a header for which every chunk has room. Longer ones are those of rare messages.
+/// Maximum length of a user header that every chunk has space for. Only rare messages have a longer
+/// one.
 pub(crate) const SHORT_USER_HDR: usize = 48;
 
 // Each slot has a chunk, and `kmalloc` has no size between 256 and 512 bytes.
 const _: () = assert!(size_of::<Chunk>() <= 256);
 
-/// An empty request, which stands for one not parsed yet and can be answered with an error.
+/// An empty request: a placeholder for a request that is not parsed yet, which can be answered with
+/// an error.
 const NOTHING: ServerRequest = ServerRequest {
     direction: Dir::Write,
     data_len: 0,
@@ -92,16 +94,16 @@ const NOTHING: ServerRequest = ServerRequest {
     timed: false,
 };
 
-/// What the lock of a [`ChunkSlot`] protects.
+/// The state that the lock of a [`ChunkSlot`] protects.
 struct ChunkSlotInner {
     /// The chunk, while no request is in service.
     idle: Option<KBox<Chunk>>,
-    /// The buffer in reserve, from which the device may still send the answer to a former request,
+    /// The reserve buffer, from which the device may still send the answer to an earlier request
     /// while a later one is in service.
     leaving: Option<Buffer>,
 }
 
-/// The slot of a chunk: where the chunk is tells its state.
+/// The slot of a chunk. The field that holds the chunk is the state of its request.
 #[pin_data]
 pub(crate) struct ChunkSlot {
     #[pin]
@@ -148,8 +150,8 @@ impl ChunkSlot {
     }
 
     /// Sends an answer with `answer` and puts the chunk back. Both happen under the lock, as the
-    /// next request may arrive as soon as the client has the answer. If `answer` fails, the chunk
-    /// is handed back with the error. Otherwise returns what the slot gives back. For `short` see
+    /// next request may arrive as soon as the client has the answer. Returns the buffers that the
+    /// slot releases. If `answer` fails, returns the chunk with the error. For `short` see
     /// [`PathIo::shortage`](crate::data::con::PathIo::shortage).
     #[inline]
     pub(crate) fn put_after(
@@ -169,22 +171,21 @@ impl ChunkSlot {
         }
     }
 
-    /// Notes that the device is about to use a buffer, and that its completion will say when that is
-    /// over.
+    /// Records that the device is about to use a buffer until a signalled completion.
     pub(crate) fn begin_use(&self) {
         self.uses.fetch_add(1, Relaxed);
     }
 
-    /// Takes [`Self::begin_use`] back: the device has certainly not got the work request. Only called
+    /// Reverts [`Self::begin_use`], as the work request was certainly not posted. Must only be called
     /// under the lock under which the use was begun, or by [`Self::end_use`].
     pub(crate) fn cancel_use(&self) {
-        // ORDERING: Pairs with the load in `is_used`: who takes the buffer then comes after the
-        // device.
+        // ORDERING: Pairs with the load in `is_used`: a thread that then takes the buffer is
+        // ordered after the device.
         self.uses.fetch_sub(1, Full);
     }
 
-    /// Notes that a use is over. If it was the last one, the slot gives back what is leaving, and if
-    /// the chunk is idle, what that does not need. For `short` see
+    /// Records the end of a use. After the last one, the slot releases the leaving buffer and, if
+    /// the chunk is idle, the buffers that it does not need. For `short` see
     /// [`PathIo::shortage`](crate::data::con::PathIo::shortage).
     pub(crate) fn end_use(&self, short: Option<Round>) {
         self.cancel_use();
@@ -200,14 +201,14 @@ impl ChunkSlot {
         drop(spare);
     }
 
-    /// Returns whether the device may still use a buffer, for which its completion says when that
-    /// is over.
+    /// Returns whether the device may still use a buffer until a signalled completion.
     pub(crate) fn is_used(&self) -> bool {
         // ORDERING: Pairs with `cancel_use`.
         self.uses.load(Acquire) > 0
     }
 
-    /// Takes what the slot does not need for its next request, unless the device may still use it.
+    /// Takes the buffers that the slot does not need for its next request, unless the device may
+    /// still use them.
     #[inline]
     fn spare(&self, chunk: &mut Chunk, short: Option<Round>) -> Spare {
         match chunk.landing.slot().filter(|slot| slot.has_spare(short)) {
@@ -216,8 +217,9 @@ impl ChunkSlot {
         }
     }
 
-    /// Puts the chunk back; returns what it does not need for its next request. That is decided under
-    /// the lock: the use of a buffer either is over by then, or its end finds the chunk here.
+    /// Puts the chunk back; returns the buffers that it does not need for its next request. This is
+    /// decided under the lock: the use of a buffer either has ended by then, or its end will find the
+    /// chunk here.
     pub(crate) fn put(&self, mut chunk: KBox<Chunk>) -> Spare {
         let mut inner = self.inner.lock();
         let spare = self.spare(&mut chunk, None);
@@ -225,12 +227,13 @@ impl ChunkSlot {
         spare
     }
 
-    /// Gives back the small buffer of a write that is over, if memory is short.
+    /// Releases the small buffer of a completed write, if memory is short.
     pub(crate) fn give_small(&self, chunk: &mut Chunk, short: Option<Round>) {
         drop(self.spare(chunk, short));
     }
 
-    /// Gives back all buffers that no request in service has: the connections of the path are gone.
+    /// Releases all buffers that are not used by a request in service. The connections of the path
+    /// must be closed.
     pub(crate) fn release_buffers(&self) {
         let mut inner = self.inner.lock();
         let leaving = inner.leaving.take();
@@ -244,7 +247,7 @@ impl ChunkSlot {
         drop(idle);
     }
 
-    /// Takes the chunk when no further request can arrive and the connections are gone.
+    /// Takes the chunk when no further request can arrive and the connections are closed.
     pub(crate) fn take_last(&self) -> Option<KBox<Chunk>> {
         self.take().or_else(|| self.unsent.take())
     }
@@ -255,7 +258,7 @@ impl ChunkSlot {
     }
 }
 
-/// How far a request has come.
+/// The progress of a request.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd)]
 enum Stage {
     Arrived,
@@ -285,13 +288,13 @@ impl Stages {
         }
     }
 
-    /// Notes that the disk gets the request.
+    /// Records that the request is passed to the disk.
     pub(crate) fn executing(&mut self) {
         self.executing = Instant::now();
         self.stage = Stage::Executing;
     }
 
-    /// Notes that the disk has executed the request.
+    /// Records that the disk has executed the request.
     pub(crate) fn executed(&mut self) {
         self.executed = Instant::now();
         if self.stage == Stage::Arrived {
@@ -300,8 +303,8 @@ impl Stages {
         self.stage = Stage::Executed;
     }
 
-    /// Returns the times of a request that is answered now. Without a note of it, the disk's time
-    /// ends with the answer; without one of its beginning, the disk has had none.
+    /// Returns the times of a request that is answered now. If its execution was not recorded, the
+    /// disk's time ends now; if its start was not recorded either, the disk's time is zero.
     fn times(mut self) -> ServerTimes {
         if self.stage < Stage::Executed {
             self.executed();
@@ -319,20 +322,20 @@ impl Stages {
 /// The times of a request.
 enum Times {
     NotWanted,
-    /// It is in service.
+    /// The request is in service.
     Running(Stages),
-    /// It is answered, with these.
+    /// The request was answered, with these times.
     Encoded(u32),
 }
 
-/// A chunk of a path, and all that its request needs.
+/// A chunk of a path, and all data of its request.
 pub(crate) struct Chunk {
     pub(crate) landing: Landing,
     answer: AnswerBuf,
-    /// The user header, at the end: a request has its transport header behind it, so that both are
-    /// read at once.
+    /// The user header, right-aligned: the transport header follows it in a request, so that both
+    /// are read at once.
     hdr: [u8; SHORT_USER_HDR],
-    /// The user header, once there was one that is longer.
+    /// The user header, if it is longer; allocated for the first such request.
     long_hdr: Option<KBox<[u8; MAX_USER_HDR]>>,
     /// The request in service.
     pub(crate) request: ServerRequest,
@@ -390,7 +393,7 @@ impl Chunk {
         Ok(Self::with_landing(Landing::Chunk(whole), answer))
     }
 
-    /// Creates what a slot has in place of a chunk.
+    /// Creates the request state of a slot.
     pub(crate) fn in_slot(slot: InSlot, answer: AnswerBuf) -> Self {
         Self::with_landing(Landing::Slot(slot), answer)
     }
@@ -465,12 +468,12 @@ impl Chunk {
         }
     }
 
-    /// Keeps the user header of the request, whose last bytes are `last`; a long one is copied out of
+    /// Saves the user header of the request, whose last bytes are `last`; a long one is copied out of
     /// the chunk.
     ///
     /// # Errors
     ///
-    /// `ENOMEM`: there is no memory for a long one, for which nothing waits.
+    /// `ENOMEM`: a long header cannot be allocated without waiting.
     #[inline]
     pub(crate) fn keep_header(&mut self, last: &[u8; SHORT_USER_HDR]) -> Result {
         let len = usize::from(self.request.usr_len);
@@ -501,10 +504,10 @@ impl Chunk {
         Ok(())
     }
 
-    /// Overwrites the transport header of the request in the chunk. If the next request for the
-    /// chunk does not get there, although its immediate does, its header is a bad one then, instead
-    /// of this one once more. A service that checks checksums relies on that, also for requests from
-    /// before the first that has one.
+    /// Overwrites the transport header of the request in the chunk. If the data of the next request
+    /// for the chunk is lost although its immediate arrives, its header is then invalid, instead of
+    /// a copy of this one. A service that checks checksums relies on that, even for requests before
+    /// the first one with a checksum.
     pub(crate) fn forget_header(&self) -> Result {
         let at = self.request.usr_at as usize + usize::from(self.request.usr_len);
         self.landing.zero(at, WRITE_HDR_LEN)
@@ -542,7 +545,8 @@ impl Chunk {
         }
     }
 
-    /// Gives the slot a buffer for the request; returns whether it keeps the buffer afterwards.
+    /// Assigns a buffer for the request to the slot; returns whether the slot keeps the buffer
+    /// after the request.
     pub(crate) fn grant(&mut self, buffer: Buffer) -> bool {
         let slot = self.landing.slot();
         slot.is_some_and(|slot| slot.grant(buffer))
@@ -570,8 +574,8 @@ impl Chunk {
         self.to_fetch().map_or(0, count)
     }
 
-    /// Makes the buffer ready for the device to write the data of the request there: bytes of an
-    /// earlier request, which the CPU has written, must not reach memory after those that are fetched.
+    /// Syncs the buffer for the device, which is about to write the data of the request: dirty cache
+    /// lines of an earlier request must not be written back over the fetched data.
     pub(crate) fn prepare_fetch(&self) -> Result {
         match self.to_fetch() {
             Some((_, source)) => source
@@ -652,7 +656,7 @@ impl Chunk {
         }
     }
 
-    /// Measures the times that the answer ends with, if the client wants them.
+    /// Measures the times at the end of the answer, if the client wants them.
     pub(crate) fn note_times(&mut self) {
         self.times = match core::mem::replace(&mut self.times, Times::NotWanted) {
             Times::Running(stages) => Times::Encoded(stages.times().encode()),

@@ -56,7 +56,7 @@ pub(crate) struct Whole {
     small: Option<Source>,
     /// Small requests that do without before memory is tried for again.
     pause: u8,
-    /// Requests in service are to be out of the client's reach.
+    /// The client must not be able to write to requests in service.
     secure: bool,
     /// The region that the client writes to.
     mr: Mr,
@@ -65,7 +65,7 @@ pub(crate) struct Whole {
 impl Whole {
     /// Creates a chunk in the protection domain of a path. Its regions are still to be
     /// [registered](Self::register). Data in more than `most_pieces` is sent from a region. If it is
-    /// `secure`, requests in service are out of the client's reach.
+    /// `secure`, the client cannot write to requests in service.
     ///
     /// # Context
     ///
@@ -99,7 +99,8 @@ impl Whole {
     /// Maximum number of work requests of [`Self::register`].
     pub(crate) const REGIONS: u32 = 2;
 
-    /// Registers the chunk for the client to write to, and what answers are sent from.
+    /// Registers the chunk for remote writes by the client, and the memory that answers are sent
+    /// from.
     pub(crate) fn register<H: Handler>(&self, chain: &mut Chain<'_, H>) {
         chain.reg_mr(&self.mr, Access::RemoteWrite);
         self.memory.register(chain);
@@ -153,7 +154,7 @@ impl Whole {
         self.mr.next_key();
     }
 
-    /// Returns whether the request has no data, or the memory for small data has room for it.
+    /// Returns whether the request has no data, or its data fits the memory for small data.
     fn is_small(&self, request: &ServerRequest) -> bool {
         let len = request.data_len as usize;
         len == 0 || self.small.is_some() && len <= SMALL_BYTES
@@ -219,7 +220,7 @@ impl Group {
         self.dma.pieces()
     }
 
-    /// Gives the memory of a group without slots back, as [`Landing::into_memory`] does.
+    /// Returns the memory of a group without slots, as [`Landing::into_memory`] does.
     pub(crate) fn take_memory(this: Pin<UniqueArc<Self>>) -> Option<ChunkMemory> {
         let pieces = this.pieces().clone();
         drop(this);
@@ -236,14 +237,14 @@ enum Data {
     Large,
 }
 
-/// A slot, and the buffers that it has at the moment.
+/// A slot, and its current buffers.
 pub(crate) struct InSlot {
     group: Arc<Group>,
     /// Where the slot begins in its group.
     at: u32,
-    /// Requests in service are to be out of the client's reach.
+    /// The client must not be able to write to requests in service.
     secure: bool,
-    /// Stays here until the path has been idle, or others wait for buffers.
+    /// Kept until the path has been idle, or other requests wait for buffers.
     small: Option<Buffer>,
     /// The latest round when an answer was sent from `small` without a signal.
     sent: Option<Round>,
@@ -252,11 +253,12 @@ pub(crate) struct InSlot {
     large: Option<Buffer>,
     /// Where the data of the request in service is.
     place: Data,
-    /// No request has arrived since the last look for idle slots.
+    /// No request has arrived since the last check for idle slots.
     pub(crate) is_idle: bool,
 }
 
-/// Buffers that a slot gives back when this is dropped, which must not happen under its lock.
+/// Buffers that a slot has released. They are freed when this is dropped, which must not happen
+/// under the lock of the slot.
 #[must_use]
 pub(crate) struct Spare(Option<Buffer>, Option<Buffer>);
 
@@ -332,7 +334,7 @@ impl InSlot {
         self.place = self.data_of(request);
         match self.place {
             Data::Slot => false,
-            // All small buffers have room for it.
+            // It fits any small buffer.
             Data::Small => self.small.is_none(),
             Data::Large => {
                 let len = request.data_len as usize;
@@ -344,7 +346,8 @@ impl InSlot {
         }
     }
 
-    /// Gives the slot a buffer for the request in service; returns whether it stays.
+    /// Assigns a buffer for the request in service to the slot; returns whether the slot keeps it
+    /// after the request.
     pub(crate) fn grant(&mut self, mut buffer: Buffer) -> bool {
         if self.place == Data::Small && !buffer.is_reserve() {
             self.small = Some(buffer);
@@ -359,10 +362,10 @@ impl InSlot {
         false
     }
 
-    /// Notes that data of the request in service is sent on connection `cid` while `round` is the
-    /// latest. Returns whether the answer is to be signalled: the data is in a buffer for this request
-    /// alone, nothing else tells when it has been sent on the service connection, or nobody is to keep
-    /// a buffer, as memory `is_short`.
+    /// Records that data of the request in service is sent on connection `cid` while `round` is the
+    /// latest. Returns whether the answer must be signalled: because the data is in a buffer for this
+    /// request alone, because the service connection does not take part in rounds, or because slots
+    /// must not keep buffers while memory `is_short`.
     #[inline]
     pub(crate) fn sends(&mut self, cid: u16, round: Round, is_short: bool) -> bool {
         let is_signalled = self.place == Data::Large || is_short || cid == 0;
@@ -372,8 +375,8 @@ impl InSlot {
         is_signalled
     }
 
-    /// Returns whether all that was sent from the small buffer without a signal has been acknowledged
-    /// by the end of the round `done`.
+    /// Returns whether everything that was sent unsignalled from the small buffer was acknowledged by
+    /// the completion of the round `done`.
     #[inline]
     fn is_acknowledged(&self, done: Round) -> bool {
         self.sent.is_none_or(|sent| sent.is_before(done))
@@ -384,14 +387,14 @@ impl InSlot {
         self.small.is_some() && short.is_some_and(|done| self.is_acknowledged(done))
     }
 
-    /// Returns whether [`Self::spare`] would give back a buffer.
+    /// Returns whether [`Self::spare`] would return a buffer.
     #[inline]
     pub(crate) fn has_spare(&self, short: Option<Round>) -> bool {
         self.large.is_some() || self.has_spare_small(short)
     }
 
-    /// Takes what the slot does not need for its next request; no answer is being sent that was
-    /// signalled. For `short` see [`PathIo::shortage`](crate::data::con::PathIo::shortage).
+    /// Takes the buffers that the slot does not need for its next request. No signalled answer must
+    /// be in flight. For `short` see [`PathIo::shortage`](crate::data::con::PathIo::shortage).
     pub(crate) fn spare(&mut self, short: Option<Round>) -> Spare {
         let small = match self.has_spare_small(short) {
             true => self.small.take(),
@@ -400,13 +403,13 @@ impl InSlot {
         Spare(small, self.large.take())
     }
 
-    /// Takes the buffer of a request that is over, if it is the one in reserve.
+    /// Takes the buffer of a completed request, if it is the reserve buffer.
     #[inline]
     pub(crate) fn take_reserve(&mut self) -> Option<Buffer> {
         self.large.take_if(|buffer| buffer.is_reserve())
     }
 
-    /// Takes all buffers: no device uses any.
+    /// Takes all buffers. No device must use any of them.
     pub(crate) fn take_all(&mut self) -> Spare {
         Spare(self.small.take(), self.large.take())
     }
@@ -615,18 +618,19 @@ mod tests {
             landing.want_small(&request);
             assert_eq!(landing.must_invalidate(&request), invalidates);
         }
-        // What is in too many pieces would need a region.
+        // Memory in too many pieces would need a region.
         let mut none = chunk(&pd, true, 0)?;
         none.want_small(&request(1)?);
         assert!(!has_small(&none) && none.must_invalidate(&request(1)?));
-        // Without `always_invalidate`, nothing of this.
+        // Without `always_invalidate`, there is neither.
         let mut plain = chunk(&pd, false, 6)?;
         plain.want_small(&request(1)?);
         assert!(!has_small(&plain) && !plain.must_invalidate(&request(LEN)?));
         Ok(())
     }
 
-    /// With the key of a connection that is still open, a client could write to what the next one has.
+    /// With the key of a connection that is still open, a client could write to memory that the next
+    /// client uses.
     #[test]
     fn memory_is_given_back_when_it_is_not_mapped() -> Result {
         for is_used in [false, true] {

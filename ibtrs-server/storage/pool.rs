@@ -3,10 +3,11 @@
 //! Memory of lost paths, kept for when they reconnect.
 //!
 //! When a client reconnects, a machine whose memory is full of page cache, perhaps with data that is
-//! still to be written, gets free memory slowly or not at all. So the memory of a path is kept for
-//! some minutes after its end, unless others need it: kept memory and the memory of paths together
-//! never exceed the limit for paths. The memory is wiped first, as another client may get it. That of
-//! receives is not kept: it comes in single pages if need be, of which there are few.
+//! still to be written, provides free memory slowly or not at all. The memory of a path is therefore
+//! retained for some minutes after its end, unless other paths need it: retained memory and the
+//! memory of paths together never exceed the limit for paths. The memory is wiped first, as another
+//! client may get it. The memory of receives is not retained: it is small and can be allocated in
+//! single pages.
 
 use kernel::{
     new_mutex,
@@ -26,7 +27,7 @@ use kx::mm::{
 pub(crate) struct ChunkMemory {
     /// Memory to which the client can write.
     pub(crate) chunk: Arc<Pieces>,
-    /// Memory to which no client can write, if the chunk has got some; see
+    /// Memory to which no client can write, if the chunk has it; see
     /// [`Whole::want_small`](super::landing::Whole::want_small).
     pub(crate) private: Option<Arc<Pieces>>,
 }
@@ -41,11 +42,11 @@ impl ChunkMemory {
 
     /// Returns the memory of a chunk whose mappings and regions were dropped.
     ///
-    /// `None` if one of the protection domains still has it mapped, because it has a queue pair: then a
-    /// device may write there, and the end of the mapping may copy there what the device has written.
-    /// The memory is freed with the domain.
+    /// `None` if a protection domain still has it mapped, because the domain has a queue pair: a device
+    /// may then write to the memory, and unmapping may copy a bounce buffer into it. The memory is then
+    /// freed with the domain.
     pub(crate) fn unmapped(chunk: Arc<Pieces>, private: Option<Arc<Pieces>>) -> Option<Self> {
-        // A domain has a reference to what it keeps.
+        // A domain holds references to memory that it keeps.
         let alone = |pieces| Arc::into_unique_or_drop(pieces).map(Arc::from);
         Some(Self {
             chunk: alone(chunk)?,

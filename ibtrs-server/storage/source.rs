@@ -4,12 +4,12 @@
 //!
 //! The memory is in pieces, each of which takes a scatter element. More elements in a work request,
 //! or more work requests for an answer, would take more memory for the send queue of each
-//! connection. So what is in many pieces is sent from a region, which makes one range of them, with
-//! one element.
+//! connection. Memory in many pieces is therefore sent from a region, which presents it as one
+//! contiguous range with one element.
 //!
-//! That region is none of the client's. The client cannot write with its key, and it stays
-//! registered as long as the path lives: a device may send the data again after the client has
-//! received it, if the acknowledgement was lost, although the client's key is invalid by then.
+//! This is not the client's region. The client cannot write with its key, and it stays registered
+//! as long as the path exists: a device may send the data again after the client has received it,
+//! if the acknowledgement was lost, although the client's key is invalid by then.
 
 use crate::types::MAX_SGES;
 use kernel::{
@@ -46,7 +46,8 @@ pub(crate) const fn data_pieces(inv_answers: bool) -> usize {
     writes * MAX_SGES as usize
 }
 
-/// The same of a message, which is one work request. With iWARP, the immediate takes an element.
+/// Maximum number of pieces of a message, which is one work request. With iWARP, the immediate
+/// takes an element.
 pub(crate) const MESSAGE_PIECES: usize = MAX_SGES as usize - 1;
 
 /// Memory that is mapped for a device.
@@ -82,8 +83,8 @@ impl Source {
         })
     }
 
-    /// As [`Source::new`] for memory that is sent without a region, but allocates nothing: `room` is
-    /// for the mapping.
+    /// As [`Source::new`], for memory that is sent without a region, and without an allocation: the
+    /// mapping uses `room`.
     ///
     /// # Context
     ///
@@ -91,7 +92,7 @@ impl Source {
     ///
     /// # Errors
     ///
-    /// Hands the room back: the device has no mapping space.
+    /// Returns `room` if the device has no mapping space.
     pub(crate) fn new_in(
         pd: &Arc<Pd>,
         pieces: Arc<Pieces>,
@@ -109,12 +110,12 @@ impl Source {
     ///
     /// # Errors
     ///
-    /// Hands the memory back: the device may still write there, see [`DmaPieces::unmap`].
+    /// Returns the memory if the device may still write to it, see [`DmaPieces::unmap`].
     pub(crate) fn unmap(self) -> Result<DmaRoom, Self> {
         self.dma.unmap().map_err(|dma| Self { dma, ..self })
     }
 
-    /// As [`Source::new`], but with a region of its own, if one is needed. It is still to be
+    /// As [`Source::new`], but with its own region, if one is needed. The region is still to be
     /// [registered](Self::register).
     ///
     /// # Context
@@ -123,7 +124,7 @@ impl Source {
     ///
     /// # Errors
     ///
-    /// `ENOMEM`, those of the driver.
+    /// `ENOMEM`, errors of the device's driver.
     pub(crate) fn complete(
         pd: &Arc<Pd>,
         pieces: Arc<Pieces>,

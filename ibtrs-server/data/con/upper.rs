@@ -34,10 +34,10 @@ pub trait ServiceSession: Send + Sync + 'static {
     /// As for [`Self::request`].
     fn bad_request(&self, error: Error) -> Error;
 
-    /// A session without authentication is about to get a path from `source`: `add` puts the path
-    /// among its [`Sources`], unless `add` fails. The service must make no decision that depends on
-    /// the sources concurrently with `add`. If the path was there when the service learnt of the
-    /// session, `add` does nothing.
+    /// A session without authentication is about to get a path from `source`. The service calls
+    /// `add`, which adds the path to the session's [`Sources`] or fails. The service must make no
+    /// decision that depends on the sources concurrently with `add`. If the session already had the
+    /// path in [`Service::session_up`], `add` does nothing.
     ///
     /// # Context
     ///
@@ -45,16 +45,16 @@ pub trait ServiceSession: Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// Those of `add`; the reason for refusing the path, whose error the client gets.
+    /// Errors of `add`; the reason for refusing the path, whose errno is sent to the client.
     fn join(
         &self,
         source: Addr,
         add: &mut dyn FnMut() -> Result<(), Refusal>,
     ) -> Result<(), Refusal>;
 
-    /// The server is being drained: from here on the session ends its requests with
-    /// [`Request::abandon`], makes durable what it has answered, and tells its client so
-    /// ([`Notices::durable`]). Returns by `limit` at the latest; the paths are then closed.
+    /// Drains the session: from here on it ends its requests with [`Request::abandon`], makes all
+    /// answered writes durable, and notifies its client ([`Notices::durable`]). Must return by
+    /// `limit`; the paths are then closed.
     ///
     /// # Context
     ///
@@ -63,7 +63,7 @@ pub trait ServiceSession: Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// `ETIMEDOUT`: something is not durable, or is still in service.
+    /// `ETIMEDOUT`: writes are not durable, or requests are still in service.
     fn drain(&self, limit: Deadline) -> Result;
 
     /// The client has received the report of [`Notices::durable`] about object `number`.
@@ -73,7 +73,7 @@ pub trait ServiceSession: Send + Sync + 'static {
     /// Any. The client chooses the number and the time.
     fn durable_seen(&self, number: u32);
 
-    /// The session has gone with its last path: all of its requests have been answered, and no more
+    /// The session has ended with its last path: all of its requests were answered, and no more
     /// will arrive.
     ///
     /// # Context
@@ -86,11 +86,11 @@ pub trait ServiceSession: Send + Sync + 'static {
 pub(crate) type Uppers = Table<dyn ServiceSession>;
 
 impl Uppers {
-    /// As [`ServiceSession::join`], for all of them.
+    /// As [`ServiceSession::join`], for all services.
     ///
     /// # Errors
     ///
-    /// Those of `add`; the first reason for refusing the path.
+    /// Errors of `add`; the first reason for refusing the path.
     pub(crate) fn join(
         &self,
         source: Addr,
@@ -99,13 +99,13 @@ impl Uppers {
         join_all(&mut self.iter(), source, add)
     }
 
-    /// As [`ServiceSession::drain`], for all of them, one after the other.
+    /// As [`ServiceSession::drain`], for all services in sequence.
     pub(crate) fn drain(&self, limit: Deadline) -> Result {
         let drained = self.iter().map(|(_, upper)| upper.drain(limit));
         drained.fold(Ok(()), Result::and)
     }
 
-    /// As [`ServiceSession::down`], for all of them.
+    /// As [`ServiceSession::down`], for all services.
     pub(crate) fn down(&self) {
         self.iter().for_each(|(_, upper)| upper.down());
     }

@@ -118,7 +118,8 @@ pub(crate) fn send_batch(qp: &QueuePair<Con>, first: Option<KBox<Chunk>>) {
     }
 }
 
-/// Sends an answer, with those that travel in its message, or keeps it until there is SQ space.
+/// Sends an answer, together with the answers that share its message, or queues it until there is
+/// SQ space.
 #[inline]
 fn answer(qp: &QueuePair<Con>, slot: SlotRef<'_, Con>, chunk: KBox<Chunk>) {
     let chunk = match qp.handler().unsent.is_some() {
@@ -195,7 +196,8 @@ pub(super) fn send(
         }
         let posted = post(qp, chunk, signal);
         if let (true, Err(error)) = (is_signalled, posted) {
-            // Otherwise the device may have a part of the answer, until the connection is closed.
+            // After any other error, the device may have a part of the answer until the connection
+            // is closed.
             if is_surely_unsent(error) {
                 slot.cancel_use();
             }
@@ -205,7 +207,7 @@ pub(super) fn send(
 }
 
 /// Returns the signal for the last work request of an answer: when it completes, its buffer is no
-/// longer needed. Notes that data is sent.
+/// longer needed. Records that data is sent.
 #[inline]
 fn sending<'a>(
     path: &PathIo,

@@ -2,11 +2,13 @@
 
 //! Fetches the data of writes from the memory of clients (Documentation/protocol.md, "Slots").
 //!
-//! A request whose data is fetched is pending in its place, so that the teardown of its path finds
-//! it. By then the connections are closed, and the device writes to the buffer no more.
+//! A request whose data is being fetched is pending in its slot, where the teardown of its path
+//! finds it. The teardown closes the connections first, so that the device no longer writes to the
+//! buffer.
 //!
-//! A request that has waited for a buffer, but has nothing to fetch, comes here as well: a flush
-//! takes it back to its connection, where it may wait for a limit of its client.
+//! A request that has waited for a buffer, but has no data to fetch, is handled here as well: the
+//! completion of a NOP returns it to the context of its connection, where it may wait for its
+//! client's throttle.
 
 use super::{
     send_nothing,
@@ -90,13 +92,13 @@ pub(crate) fn retry(
     }
 }
 
-/// Posts the work requests, and keeps the request in its place until they have completed. It is
-/// there before the device knows of them, so that no completion comes too early.
+/// Posts the work requests, and keeps the request pending until they have completed. The request is
+/// put into its slot before the work requests are posted, as they may complete at once.
 ///
 /// # Errors
 ///
-/// Hands the request back if the device has certainly not got it, unless the teardown of the path
-/// has taken it; or if there is another in its place.
+/// Returns the request if its work requests were certainly not posted, unless the teardown of the
+/// path has taken it; or if the slot already has a pending request.
 fn post(
     qp: &QueuePair<Con>,
     slot: SlotRef<'_, Con>,
@@ -118,7 +120,7 @@ fn post(
             held = slot.put_pending(chunk).err();
         }
     });
-    // A request that is left although it was posted does not occur, as a tag has one request. Its
+    // `held` is empty after a successful post, as a tag has only one request. If it were not, its
     // buffer would be late.
     let left = match posted {
         Ok(()) => {
@@ -131,7 +133,7 @@ fn post(
             chunk.map(|chunk| (error, chunk))
         }
         Err(error) => {
-            // The request stays in its place until the connections are closed.
+            // The request stays pending until the connections are closed.
             qp.handler().failed(FAILED, error);
             let left = held.and_then(|chunk| slot.put_pending(chunk).err());
             left.map(|chunk| (error, chunk))

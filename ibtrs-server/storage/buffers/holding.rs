@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The part of the buffers that a session has: those that it holds, the one in reserve, and the
-//! requests that wait for one.
+//! A session's share of the buffers: the bytes that it holds, its reserve buffer, and the requests
+//! that wait for a buffer.
 
 use super::{
     Buffers,
@@ -45,27 +45,27 @@ pub(crate) struct Waiter {
     pub(crate) bytes: u32,
 }
 
-/// The part of a session.
+/// The share of a session.
 #[pin_data]
 pub(crate) struct Holding {
     pub(crate) buffers: Arc<Buffers>,
-    /// Bytes of the buffers that the slots of all paths have. Larger requests write this, so it is
-    /// apart from what all requests read.
+    /// Bytes of the buffers that the slots of all paths hold. Larger requests write this, so it is
+    /// not in a cache line that all requests read.
     pub(super) held: KBox<Atomic<u64>>,
-    /// The requests that wait for a buffer, in the order in which they came.
+    /// The requests that wait for a buffer, in FIFO order.
     #[pin]
     line: SpinLockIrq<Ring<Waiter>>,
-    /// Number of those; written under the lock.
+    /// Length of `line`; written under its lock.
     waiting: Atomic<u32>,
-    /// There is a buffer in reserve, here or in use.
+    /// Whether a reserve buffer exists, free or in use.
     #[pin]
     pub(super) has_reserve: Mutex<bool>,
     pub(super) reserve: TakeCell<KBox<Memory>>,
 }
 
 impl Holding {
-    /// Creates the part of a session with `depth` tags. The line has room for requests of a path that
-    /// is being closed while the client sends them again over another one. There is no buffer in reserve
+    /// Creates the share of a session with `depth` tags. The line has twice as many places, as the
+    /// client may resend the requests of a closing path over another one. There is no reserve buffer
     /// until the session has a path with slots.
     pub(crate) fn new(buffers: Arc<Buffers>, depth: u16) -> impl PinInit<Self, Error> {
         try_pin_init!(Self {
@@ -83,22 +83,22 @@ impl Holding {
         self.held.load(Relaxed)
     }
 
-    /// Returns whether a request waits for a buffer, as [`Self::is_waiting`] does, but in any case sees
-    /// one that has not seen the buffer which the caller has just given back.
+    /// As [`Self::is_waiting`], but never misses a request that has missed the buffer which the caller
+    /// has just released.
     pub(super) fn is_waiting_ordered(&self) -> bool {
         // ORDERING: Full, see `wait`.
         self.waiting.fetch_add(0, Full) > 0
     }
 
-    /// Returns whether a request waits for a buffer. Those that come later wait behind it.
+    /// Returns whether a request waits for a buffer. Later requests must queue behind it.
     #[inline]
     pub(crate) fn is_waiting(&self) -> bool {
         // ORDERING: See `wait`.
         self.waiting.load(Relaxed) > 0
     }
 
-    /// Returns whether no slot of the session is to keep a buffer for its next request, as a request
-    /// waits for memory.
+    /// Returns whether the slots of the session must not keep buffers for their next requests, as a
+    /// request waits for memory.
     #[inline]
     pub(crate) fn is_short(&self) -> bool {
         self.is_waiting() || self.buffers.is_short()
@@ -114,13 +114,14 @@ impl Holding {
         if !line.push(waiter) {
             return Err(ENOSPC);
         }
-        // ORDERING: Full, so that this comes before the look for a buffer; pairs with
-        // `Buffers::release`: either that sees the waiting request, or this sees the buffer.
+        // ORDERING: Full, so that this is ordered before the search for a buffer; pairs with
+        // `Buffers::release`: either the releasing thread sees the waiting request, or this thread
+        // sees the buffer.
         self.waiting.fetch_add(1, Full);
         Ok(())
     }
 
-    /// Takes the requests of a path, whose connections are closed, out of the line.
+    /// Removes the requests of a path, whose connections are closed, from the line.
     pub(crate) fn leave_line(&self, id: PathId) {
         let mut line = self.line.lock();
         for _ in 0..line.len() {
