@@ -2,13 +2,13 @@
 
 //! The data plane: requests in flight, and the connections that they use.
 //!
-//! It knows the attempt that it belongs to as a [`link::Link`], reports to it by [`link::Control`], and
-//! knows nothing above that.
+//! It accesses its connection attempt through a [`link::Link`], reports to it through
+//! [`link::Control`], and depends on nothing above that.
 //!
 //! | Module | Purpose |
 //! |---|---|
 //! | [`stats`] | the counters of a path |
-//! | [`wire`], [`plan`] | what both sides have agreed on, and the ways in which a request can be sent |
+//! | [`wire`], [`plan`] | the negotiated parameters, and the ways in which a request can be sent |
 //! | [`link`] | an attempt, as connections and requests know it |
 //! | [`con`] | the state of a connection |
 //! | [`io_buffer`] | buffers for the data of small requests |

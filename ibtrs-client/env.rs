@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The environment of a session: what the session shares with its paths and their connections, its
-//! name, network, settings and queues.
+//! The environment of a session, which it shares with its paths and their connections: its name,
+//! network, settings and queues.
 
 use crate::wait_queue::WaitQueue;
 use ibtrs_core::{
@@ -43,20 +43,20 @@ pub use settings::{
     Settings, //
 };
 
-/// What a session shares with its paths.
+/// The environment that a session shares with its paths.
 #[pin_data]
 pub(crate) struct Env {
     name: CString,
     /// The network namespace of the task that opened the session.
     net: ARef<Net>,
     settings: Settings,
-    /// The log has said that the server's heartbeats do not follow the failover time.
+    /// Set once it was logged that the server's heartbeats do not follow the failover time.
     told_fixed: AtomicFlag,
     nr_queues: u16,
     nr_poll_queues: u16,
     #[pin]
     key_id: SpinLockIrq<KeyId>,
-    /// Held by the attempt that asks the server to create the session.
+    /// Held by the attempt that requests the creation of the session.
     pub(crate) first_conn: Token,
     /// Held by the attempt that may use much of the memory reserve.
     pub(crate) reserve: Token,
@@ -81,7 +81,7 @@ impl Token {
         self.0.cmpxchg(0, epoch, Relaxed).is_ok()
     }
 
-    /// Gives the token back if attempt `epoch` holds it.
+    /// Releases the token if attempt `epoch` holds it.
     pub(crate) fn give(&self, epoch: u32) {
         let _ = self.0.cmpxchg(epoch, 0, Relaxed);
     }
@@ -173,7 +173,7 @@ impl Env {
         self.events_queue.clone()
     }
 
-    /// Returns the queue for uevents; no other work waits for it.
+    /// Returns the queue for uevents, which no other work item waits for.
     pub(crate) fn uevent_queue(&self) -> Arc<Queue> {
         self.uevent_queue.clone()
     }
@@ -209,8 +209,8 @@ impl Env {
         Ok(Conn { epoch, cid })
     }
 
-    /// Says in the log, once for the session, that a server of kind `peer` with a connected path does
-    /// not let the client keep its failover time.
+    /// Logs, once for the session, that with a connected server of kind `peer` the failover time
+    /// cannot be met.
     pub(crate) fn tell_failover_time(&self, peer: Peer) {
         let plan = self.settings.plan(peer);
         let set_ms = self.settings.failover_time_ms.get();

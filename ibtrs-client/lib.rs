@@ -14,7 +14,8 @@
 //! | Layer | Purpose |
 //! |---|---|
 //! | [`types`], [`text`], [`wait_queue`] | types that belong to none of their users |
-//! | [`mod@env`] | what a session shares with its paths: names, network, settings, queues |
+//! | [`mod@env`] | the state that a session shares with its paths: names, network, settings, queues
+//! |
 //! | [`data`] | the data plane: requests in flight and the connections that they use |
 //! | [`path`] | a path, its state, and its connection attempts |
 //! | [`session`] | the paths of a session, the choice of one, failover; requests and messages |
@@ -42,7 +43,7 @@
 //! `Env::key_id`; `Reauth::state`;
 //! `ReqSlot::inner`, `Session::failover`; then the locks of the RDMA crate. Nothing is taken under
 //! `Path::kept`, `FailoverRecord::state` or `History::rings`; under `OldestRequest::known`, only `ReqSlot::inner`;
-//! under `Session::messages`, only locks of what serves messages.
+//! under `Session::messages`, only locks of the message service.
 
 #![deny(unsafe_code)]
 

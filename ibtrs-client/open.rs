@@ -25,10 +25,10 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// If no path could be connected, the error of the first path; nothing is left behind.
+    /// If no path could be connected, the error of the first path; everything is undone.
     ///
     /// - `EINTR`: interrupted by a signal.
-    /// - `ECONNABORTED`: users disconnected or removed all its paths meanwhile.
+    /// - `ECONNABORTED`: users disconnected or removed all its paths during the call.
     /// - `ETIMEDOUT`, `EHOSTUNREACH`, `ECONNREFUSED`, `ECONNRESET` and others of the connection
     ///   manager: the server cannot be reached.
     /// - The error with which the server refused the connection.

@@ -2,14 +2,14 @@
 
 //! A path: one pair of addresses, and its state.
 //!
-//! The operator adds and removes a path. In between it may be connected many
-//! times; [`attempt`] has the parts that belong to one attempt.
+//! The operator adds and removes a path. It may be connected many times in its lifetime;
+//! [`attempt`] has the state of one connection attempt.
 //!
 //! | Module | Purpose |
 //! |---|---|
 //! | [`attempt`] | a connection attempt and its connections; its children connect and authenticate |
 //! | [`parent`] | the session, as its paths see it |
-//! | [`state`], [`control`] | state changes, and those that users ask for |
+//! | [`state`], [`control`] | state changes, and the requests of users for them |
 //! | [`probe`] | whether the server answers, after a request has timed out |
 //! | [`drain`] | polled connections while they are closed |
 
@@ -126,8 +126,8 @@ pub(crate) trait PathDir: Send {
     /// Reports a new state of the path by a uevent. One call at a time.
     fn changed(&mut self, path: &Path, state: State);
 
-    /// Reports by a uevent that the operator has drained the path or put it on standby, or taken that
-    /// back: `variable` says which.
+    /// Reports by a uevent that the operator has drained the path, put it on standby, or undone
+    /// either: `variable` says which.
     fn ranked(&self, path: &Path, variable: &CStr);
 
     /// Reports by a uevent that the path is being removed.
@@ -161,7 +161,7 @@ pub struct Path {
     accepted: AtomicFlag,
     /// The operator has drained the path.
     drained: AtomicFlag,
-    /// The path is about to reconnect, to authenticate again, and is drained until then.
+    /// The path is drained, and reconnects soon for re-authentication.
     drained_for_reauth: AtomicFlag,
     /// The operator has put the path on standby.
     standby: AtomicFlag,
@@ -179,7 +179,7 @@ pub struct Path {
     heartbeat_work: DelayedWork<Self, { work::HEARTBEAT }>,
     #[pin]
     pub(crate) probe_timeout: DelayedWork<Self, { work::PROBE_TIMEOUT }>,
-    /// Resources of the last attempt, kept so that their memory is there for the next one.
+    /// Resources of the last attempt, kept to reserve their memory for the next one.
     #[pin]
     kept: Mutex<Option<Resources>>,
     #[pin]
@@ -325,7 +325,7 @@ impl Path {
     }
 
     /// Calls `f` with the name and port number of the RDMA device. The name is empty before the
-    /// first connection; while the path is down, both are those of the last connection.
+    /// first connection; while the path is down, both are of the last connection.
     ///
     /// # Context
     ///

@@ -100,8 +100,8 @@ pub struct SessionConfig<'a> {
     /// The paths, at least one. All are tried in parallel; once one is connected, the others keep
     /// trying in the background.
     pub paths: &'a [PathSpec],
-    /// Number of connections of each path for ordinary I/O, at least one. More than there are CPUs
-    /// are of no use: a CPU uses one of them.
+    /// Number of connections of each path for ordinary I/O, at least one. More than one for each
+    /// CPU is useless, as a CPU uses only one of them.
     pub nr_queues: u16,
     /// Number of polled connections of each path, in addition to those for ordinary I/O; see
     /// [`Session::poll`].
@@ -116,8 +116,8 @@ pub struct SessionConfig<'a> {
 
 /// Receives the events of a session.
 ///
-/// Calls of [`SessionEvents::down`] and [`SessionEvents::up`] come one at a time and alternate. The
-/// first is `down`: [`Session::open`] itself reports the first connection.
+/// Calls of [`SessionEvents::down`] and [`SessionEvents::up`] are serialized and alternate. The
+/// first is `down`, as [`Session::open`] itself reports the first connection.
 ///
 /// # Context
 ///
@@ -131,9 +131,9 @@ pub trait SessionEvents: Send + Sync {
     /// If `session_lost`, the server may no longer know the devices of the session: open them
     /// again. I/O is quiesced until this returns; administrative messages are not. Requests and
     /// messages submitted earlier end with `ESTALE`, as the objects that they name may no longer
-    /// exist: build and submit them again, but for messages of [`Session::admin_in`]. If the session
-    /// is lost once more meanwhile, I/O stays quiesced, and the next call reports a lost session as
-    /// well.
+    /// exist: build and submit them again, except messages of [`Session::admin_in`]. If the session
+    /// is lost once more during the call, I/O stays quiesced, and the next call reports a lost
+    /// session as well.
     fn up(&self, session_lost: bool);
 
     /// The server's upper layer has sent a notice about object `number`, of which only the lower 28
@@ -146,8 +146,8 @@ pub trait SessionEvents: Send + Sync {
     /// The server is about to close this session and answers no further requests; whatever it has
     /// answered about object `number` is durable. Only the lower 28 bits of `number` arrive.
     ///
-    /// Returns whether the users have taken note; the server repeats the report until they have. May be
-    /// called several times, but never concurrently with [`SessionEvents::notice`].
+    /// Returns whether the users have recorded this; the server repeats the report until they have. May
+    /// be called several times, but never concurrently with [`SessionEvents::notice`].
     fn durable(&self, number: u32) -> bool;
 
     /// An operator has changed `queue_timeout_s`. Called in the operator's task, perhaps concurrently with
@@ -160,7 +160,7 @@ pub(crate) trait SessionDir: Send {
     /// Reports by a uevent whether the session can reach its server. One call at a time.
     fn changed(&mut self, connected: bool);
 
-    /// Reports by a uevent that a failover is over.
+    /// Reports by a uevent that a failover has ended.
     fn failed_over(&self, told: &Told);
 
     /// Creates the directory of a path that is about to connect; `shown` counts the path.
@@ -207,7 +207,7 @@ pub struct Session {
     #[pin]
     admin: Admin,
     pub(crate) session_events: Arc<dyn SessionEvents>,
-    /// What serves the message connections.
+    /// The message service's end of the session.
     #[pin]
     messages: Mutex<Option<Arc<Attached>>>,
     #[pin]
@@ -398,7 +398,7 @@ impl Session {
     /// - `ENOSPC`: the session has 128 paths.
     /// - `ESHUTDOWN`: the session is being closed.
     /// - `ESTALE`: a different server answers at that address.
-    /// - Those of [`Session::open`].
+    /// - Errors of [`Session::open`].
     pub fn add_path(self: &Arc<Self>, spec: PathSpec) -> Result<Arc<Path>> {
         let path = self.make_path(spec)?;
         path.start();
@@ -449,7 +449,7 @@ impl Session {
         self.notice.disable_sync();
         self.requeue_work.disable_sync();
         self.poll_work.disable_sync();
-        // Nothing publishes another snapshot; dropping the session need not wait for readers of former ones.
+        // No more snapshots are published. Wait for readers now, so that dropping the session does not.
         self.paths.lock().settle();
         self.uevents.flush();
         self.uevents.disable_sync();
@@ -506,7 +506,7 @@ impl Session {
     }
 
     /// Returns whether the server supports the protocol extensions. A server without them cannot
-    /// tell whether it still knows the session (see [`SessionEvents::up`]).
+    /// report whether it still knows the session (see [`SessionEvents::up`]).
     ///
     /// # Context
     ///

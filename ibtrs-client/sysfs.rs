@@ -4,7 +4,7 @@
 //!
 //! Each directory is created right after the object that it shows, and dropped before that object,
 //! both in sleepable context. The drop waits for readers and writers of its files, so none of them
-//! may drop the directory that its file is in, or wait for anything that follows the drop.
+//! may drop the directory of its own file, or wait for anything that follows the drop.
 //! [`Session::close`] drops the directory of a session, after it has waited for the directories of
 //! the paths. The writer of a path's file may drop the path's directory, but only after that file
 //! was removed.
@@ -160,7 +160,7 @@ pub(crate) struct PathHook {
     place: Arc<Place>,
     /// The directory's name contains both addresses.
     is_whole: bool,
-    // Dropped last: the session waits for it, and then has the last reference to its directory.
+    // Dropped last: the session waits for this, and then holds the last reference to its directory.
     _shown: ShownPath,
 }
 
@@ -209,7 +209,7 @@ impl PathDir for PathHook {
     }
 }
 
-/// Writes the text of `what`. Columns of more CPUs than fit in a page are cut off, as in C.
+/// Writes `what` as text. Columns of more CPUs than fit in a page are cut off, as in C.
 fn show(buf: &mut Buf<'_>, what: impl core::fmt::Display) -> Result {
     match buf.write(fmt!("{}", Shown(what))) {
         Err(error) if error == ENOSPC => Ok(()),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Types that belong to none of their users, below all of them.
+//! Types that several layers share, below all of them.
 
 use ibtrs_proto::{
     addr::PathAddr,
@@ -48,13 +48,13 @@ pub struct PathSpec {
 pub struct Generation(pub(crate) Phase);
 
 impl Generation {
-    /// Returns whether the users of the session know of it: its devices have been opened.
+    /// Returns whether the users of the session have opened their devices in this generation.
     pub fn is_open(self) -> bool {
         self.0.is_open()
     }
 
-    /// Returns whether both are of one session of the server, in which the users may not have opened
-    /// their devices yet in one of the two cases: a number names the same device in both.
+    /// Returns whether both belong to the same session on the server, so that a number names the
+    /// same device in both. They may differ in whether the users have opened their devices.
     pub fn is_same_session(self, other: Self) -> bool {
         self.0.is_same_generation(other.0)
     }
@@ -79,9 +79,9 @@ pub struct Descriptor {
     pub(crate) cid: u16,
     /// Bytes of the user header.
     pub(crate) usr_len: usize,
-    /// Count the request among those in flight on the path.
+    /// Count the request as in flight on the path.
     pub(crate) counted: bool,
-    /// The number of the failover that moved the request last; 0 if none did.
+    /// The number of the failover that last moved the request; 0 if none has.
     pub(crate) failover: u32,
     pub(crate) entry: Entry,
 }
@@ -105,7 +105,7 @@ impl Descriptor {
     }
 }
 
-/// What the server has announced about a planned stop, and when.
+/// The server's announcement of a planned stop, and when it arrived.
 #[derive(Clone, Copy)]
 pub(crate) struct Announcement {
     pub(crate) downtime: Downtime,
@@ -113,7 +113,7 @@ pub(crate) struct Announcement {
 }
 
 impl Announcement {
-    /// Returns what the announcement means now.
+    /// Returns the announcement with the time that has passed since.
     pub(crate) fn now(&self) -> Announced {
         Announced {
             downtime: self.downtime,

@@ -35,15 +35,15 @@ pub(crate) struct Con {
     cid: u16,
     /// The keys that the server has invalidated since its last answer, as bits of a [`Revoked`].
     ///
-    /// Only completion handlers access it. They run one at a time, except while a polled connection
-    /// is being closed. What they may miss then costs the path, which is closing anyway: no request
-    /// ends by a key that is not its own.
+    /// Only completion handlers access it. They are serialized, except while a polled connection is
+    /// being closed. An update that is missed then fails the path, which is closing anyway: no
+    /// request ever ends by another request's key.
     revoked: Atomic<u64>,
     /// Number of the message that invalidated the key; accessed as `revoked`.
     revoked_at: Atomic<u64>,
     /// Number of messages received.
     messages: Atomic<u64>,
-    /// Number of requests that were sent and are not over.
+    /// Number of requests that were sent and have not ended.
     outstanding: Atomic<i32>,
 }
 
@@ -60,13 +60,13 @@ impl Con {
         }
     }
 
-    /// Returns what the connections of the attempt share.
+    /// Returns the state that the connections of the attempt share.
     #[inline]
     pub(crate) fn link(&self) -> &Link {
         &self.link
     }
 
-    /// Returns what hears of errors and of messages that are no answers.
+    /// Returns the receiver of errors and of messages other than answers.
     pub(crate) fn control(&self) -> &dyn Control {
         &*self.control
     }
@@ -104,7 +104,7 @@ impl Con {
         false
     }
 
-    /// Stops counting a request that is over, or was not sent.
+    /// Stops counting a request that has ended, or was not sent.
     #[inline]
     pub(crate) fn release_credit(&self) {
         self.outstanding.fetch_sub(1, Relaxed);

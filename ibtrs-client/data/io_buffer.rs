@@ -3,12 +3,12 @@
 //! Buffers for the data of small requests.
 //!
 //! Copying a page takes less time than registering the memory of a read and having its key
-//! invalidated, and less than waiting until the device no longer needs the memory of a write. So
-//! each of the first tags of a path has a buffer, which stays registered for the life of the
+//! invalidated, and less than waiting until the device no longer needs the memory of a write. Each
+//! of the first tags of a path therefore has a buffer, which stays registered for the life of the
 //! connection attempt. The server writes the data of a read there, and the client copies it when
 //! the answer has arrived. The data of a write is copied before it is sent, and the write ends with
-//! its answer. A server can write to a buffer at any time, but reaches nothing else, and no other
-//! peer reaches the buffer: the protection domain belongs to the attempt.
+//! its answer. A server can write to a buffer at any time, but to no other memory, and no other
+//! peer can access the buffer, as the protection domain belongs to the attempt.
 //!
 //! The buffers are in groups, each of which is one region: creating and registering a region takes
 //! longer than allocating a buffer, and a path connects no sooner than all regions are registered.
@@ -52,8 +52,8 @@ const GROUP_BYTES: usize = 1 << 18;
 /// Minimum distance between two buffers, so that no two share a cache line.
 const STRIDE_MIN: usize = 512;
 
-/// The buffers of a connection attempt. The attempt keeps them, and each slot its own one, until the
-/// connections are closed, as the server can write to them until then.
+/// The buffers of a connection attempt. The attempt, and each slot for its own buffer, holds a
+/// reference until the connections are closed, as the server can write to the buffers until then.
 pub(crate) struct IoBuffers {
     groups: KVVec<Arc<Group>>,
     /// Bytes of a buffer.
@@ -168,7 +168,7 @@ impl IoBuffers {
     }
 }
 
-/// The buffer of a tag. Its place is found once, not for each request.
+/// The buffer of a tag. Its place is looked up once, not for each request.
 pub(crate) struct IoBuffer {
     group: Arc<Group>,
     /// Where it begins in the group.
@@ -202,8 +202,8 @@ impl IoBuffer {
         }
     }
 
-    /// Returns the piece that the first `bytes` are in, and where they begin there. What follows the
-    /// buffer in its piece is another request's.
+    /// Returns the piece that contains the first `bytes`, and their offset in it. The memory behind
+    /// the buffer in the piece belongs to other requests.
     ///
     /// # Errors
     ///
@@ -296,7 +296,7 @@ mod tests {
                 block.copy_out(offset + at, &mut seen)?;
                 assert_eq!(seen, mark(tag));
             }
-            // What the server writes at the address gets there.
+            // Data that the server writes to the address arrives in the buffer.
             let desc = buffer.desc(2);
             let mr = all
                 .regions()

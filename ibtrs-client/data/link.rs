@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A connection attempt as requests and connections know it.
+//! The view of a connection attempt that requests and connections have.
 //!
-//! [`Link`] has what they read and count. [`Control`] is all that they know of what is above them: it
-//! hears of errors and of messages that are no answers, never of a request that goes well.
+//! [`Link`] has the state that they read, and their counters. [`Control`] is their only interface to
+//! the layers above: they report errors and messages other than answers to it, but no successful
+//! requests.
 
 use crate::{
     data::{
@@ -37,7 +38,7 @@ pub(crate) struct Names {
     pub(crate) log: CString,
 }
 
-/// What the connections of an attempt share.
+/// The state that the connections of an attempt share.
 #[pin_data]
 pub(crate) struct Link {
     pub(crate) env: Arc<Env>,
@@ -59,9 +60,9 @@ pub(crate) struct Link {
     pub(crate) inflight: Atomic<i32>,
 }
 
-/// What an attempt hears from its connections, in any context.
+/// Events that connections report to their attempt, in any context.
 pub(crate) trait Control: Send + Sync {
-    /// Fails the path if the attempt is the current one; `what` is logged as the reason.
+    /// Fails the path if the attempt is the current one; `what` is the reason for the log.
     fn error(&self, what: fmt::Arguments<'_>);
 
     /// Returns whether the path is connected.
@@ -82,14 +83,15 @@ pub(crate) trait Control: Send + Sync {
     /// Handles the report that object `number` is durable.
     fn durable(&self, number: u32);
 
-    /// Takes note of how long the server expects to be away, in seconds; returns whether to answer.
+    /// Records for how many seconds the server expects to be down; returns whether to acknowledge
+    /// that.
     fn downtime_announced(&self, seconds: u32) -> bool;
 
     /// Records an answer to a request that `failover` has moved.
     fn moved_request_answered(&self, failover: u32);
 
-    /// Records that a request which `failover` has moved ends with the answer of a path that is lost as
-    /// well.
+    /// Records that a request which `failover` has moved ends with an answer from a path that was lost,
+    /// too.
     fn moved_request_ended(&self, failover: u32);
 }
 

@@ -53,7 +53,7 @@ use rdma::{
 };
 
 impl Con {
-    /// As [`Self::answers`], for answers that come with something else.
+    /// As [`Self::answers`], for answers in a message with other contents. Not inlined.
     #[inline(never)]
     fn answered(
         &self,
@@ -66,7 +66,8 @@ impl Con {
     }
 
     /// Handles an answer; `rkey` is the new key of its chunk, if that has changed.
-    // Into `received`, where most answers have no key: what depends on one is left out there.
+    // Inlined into `received`, where most answers have no key, so that the code for a key is
+    // optimized out.
     #[inline(always)]
     fn answers(
         &self,
@@ -237,7 +238,7 @@ impl Con {
             Imm::Durable(number) => self.control().durable(number),
             Imm::Downtime(seconds) => {
                 if self.control().downtime_announced(seconds) {
-                    // Without an answer, the server asks again.
+                    // If this fails, the server repeats the announcement.
                     let _ = send_imm(&qp, Imm::DowntimeSeen(seconds));
                 }
             }

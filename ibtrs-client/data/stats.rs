@@ -98,7 +98,7 @@ pub(crate) struct Stats {
     flow: Flow,
     pub(crate) batches: Batches,
     counters: Counters<COUNTERS>,
-    /// Those of [`client_path`].
+    /// The counters of [`client_path`].
     pub(crate) declared: Counters<{ client_path::ALL.len() }>,
     maxima: Maxima<MAXIMA>,
     /// One for each connection for I/O that is not polled, at the place of its first CPU.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What both sides of a path have agreed on.
+//! The negotiated parameters of a path.
 
 use ibtrs_core::convert;
 use ibtrs_proto::{
@@ -23,8 +23,8 @@ use rdma::device::Device;
 /// Maximum number of scatter elements of one message.
 pub(crate) const MAX_SGES: u32 = 33;
 
-/// Receives of a connection with a window for the server's own [`Nop`]s. It sends one when those
-/// before are acknowledged, which does not mean that they are handled: hundreds of milliseconds may pass
+/// Receives of a connection with a window for the server's own [`Nop`]s. It sends one when the previous
+/// ones were acknowledged, but they may not have been handled yet: hundreds of milliseconds may pass
 /// until a polled connection is polled.
 ///
 /// [`Nop`]: ibtrs_proto::imm::Imm::Nop
@@ -62,11 +62,12 @@ pub(crate) struct Wire {
     pub(super) small_capsules: bool,
     /// The path has a message connection.
     pub(crate) messages: bool,
-    /// How many requests may be in flight on a connection: those that are not over.
+    /// Maximum number of requests in flight on a connection, from their submission to their end.
     pub(crate) window: i32,
 }
 
-/// Returns whether this side takes slots in place of chunks: the server can read its memory.
+/// Returns whether this side supports slots instead of chunks, for which the server must be able to
+/// read its memory.
 pub(crate) fn takes_slots(dev: &Device) -> bool {
     dev.has_immediates()
         && dev.max_reads_by_peer() > 0
@@ -87,19 +88,18 @@ fn queue_room(dev: &Device) -> u32 {
     of_sends.min(of_receives).min(of_completions).max(1)
 }
 
-/// Returns the window that the client chooses if the server limits nothing, so that the queues of its
-/// `connections` need not be as long as that of the path. None if one connection has all requests, or if
-/// all windows together would not have room for them.
+/// Returns the window that the client chooses if the server sets no limit, so that the queues of the
+/// `connections` can be shorter than that of the path. `None` if there is a single I/O connection, if
+/// the window exceeds `room`, or if all windows together would be less than the queue depth.
 fn shared_window(room: u32, depth: u16, connections: u16) -> Option<u32> {
     let window = Window::of_path(depth, connections).requests();
     let all = window.saturating_mul(connections.into());
     (connections > 1 && window <= room && all >= depth.into()).then_some(window)
 }
 
-/// Returns the window that the client chooses if the server limits nothing; the queues of a connection have
-/// room for `room` requests. If several connections are `sharing` the requests of the path, they have
-/// shorter queues where that is possible. In any other case there is a window only if the queues are too short
-/// for all requests.
+/// Returns the window that the client chooses if the server sets no limit; the queues of a connection have
+/// room for `room` requests. If several connections are `sharing` the requests of the path, they get shorter
+/// queues if possible. In any other case there is a window only if the queues are too short for all requests.
 fn own_window(room: u32, depth: u16, sharing: Option<u16>) -> Option<u32> {
     sharing
         .and_then(|connections| shared_window(room, depth, connections))
@@ -107,13 +107,14 @@ fn own_window(room: u32, depth: u16, sharing: Option<u16>) -> Option<u32> {
 }
 
 impl Wire {
-    /// Returns what follows from the server's answer to a request with the extensions `asked`. If the
-    /// answer does not limit the requests of a connection, those that are `sharing` the requests of the
-    /// path get windows of the client's own.
+    /// Derives the parameters from the server's answer to a connection request with the extensions
+    /// `asked`. If the answer does not limit the requests of a connection, the client chooses windows
+    /// for the connections that are `sharing` the requests of the path.
     ///
     /// # Errors
     ///
-    /// `EPROTO`: the server offers what nobody has asked for; others: its sizes are impossible.
+    /// `EPROTO`: the server offers a feature that the client has not requested; others: its sizes
+    /// are invalid.
     pub(crate) fn new(
         rsp: ConnRsp,
         asked: ReqExt,
@@ -121,11 +122,11 @@ impl Wire {
         sharing: Option<u16>,
     ) -> Result<Self> {
         if rsp.slot_bytes.is_some() && !takes_slots(dev) {
-            // Nobody has asked for slots.
+            // The client has not requested slots.
             return Err(EPROTO);
         }
         if rsp.window.is_some() && !dev.has_immediates() {
-            // Nobody has asked for capsules.
+            // The client has not requested capsules.
             return Err(EPROTO);
         }
         let layout = rsp
@@ -200,7 +201,7 @@ mod tests {
         let each = Window::of_path(512, 4).requests();
         assert_eq!(own_window(ROOM, 512, Some(4)), Some(each));
         assert_eq!(own_window(each, 512, Some(4)), Some(each));
-        // More than a window can say.
+        // More than a window can express.
         assert_eq!(own_window(ROOM, u16::MAX, Some(2)), None);
     }
 
@@ -211,7 +212,7 @@ mod tests {
             assert_eq!(own_window(512, 512, sharing), None);
             assert_eq!(own_window(511, 512, sharing), Some(511));
         }
-        // Those that share have no room for their part.
+        // The queues are too short for a shared window.
         assert_eq!(own_window(100, 512, Some(4)), Some(100));
     }
 }

@@ -65,8 +65,8 @@ impl Number {
 /// do more than store a number.
 pub struct Settings {
     max_reconnect_attempts: Atomic<i32>,
-    /// The longest time that I/O stands still when one of several paths is lost silently, in
-    /// milliseconds.
+    /// Maximum time in milliseconds for which I/O stalls when one of several paths is lost
+    /// silently.
     pub failover_time_ms: Number,
     /// Time between two heartbeats, in milliseconds; 0 if it follows from the failover time.
     pub hb_interval_ms: Number,

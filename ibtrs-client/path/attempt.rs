@@ -2,9 +2,9 @@
 
 //! A connection attempt of a path, and its connections.
 //!
-//! A path lives as long as the operator wants it. Its RDMA resources, and the
-//! properties of the server, belong to one attempt and end with it. A late event of an
-//! attempt is therefore never taken for an event of the next.
+//! A path lives as long as the operator wants it. Its RDMA resources, and the properties of the
+//! server, belong to one attempt and end with it. A late event of an attempt is therefore never
+//! mistaken for an event of the next.
 
 use crate::{
     data::{
@@ -165,7 +165,8 @@ pub(crate) struct Attempt {
     pub(crate) link: Arc<Link>,
     /// The session's UUID for all connections of the attempt.
     pub(crate) session_uuid: [u8; 16],
-    /// What serves a message connection; the attempt asks for one if this is there.
+    /// The message service's end of the session; if present, the attempt requests a message
+    /// connection.
     pub(crate) messages: Option<Arc<Attached>>,
     /// Programs can use its message connection.
     pub(crate) carries_messages: AtomicFlag,
@@ -239,7 +240,7 @@ impl Attempt {
         self.path.log()
     }
 
-    /// Fails the path if this attempt is the current one; `what` is logged as the reason.
+    /// Fails the path if this attempt is the current one; `what` is the reason for the log.
     ///
     /// # Context
     ///
@@ -263,8 +264,8 @@ impl Attempt {
         }
     }
 
-    /// Returns what the server is, as far as the heartbeats depend on it; before the server has
-    /// accepted the service connection, [`Peer::Ours`].
+    /// Returns the kind of the server, on which the heartbeats depend; [`Peer::Ours`] until the
+    /// server has accepted the service connection.
     pub(crate) fn peer(&self) -> Peer {
         match self.link.wire.as_ref() {
             Some(wire) if wire.rsp.ext.is_none() => Peer::Fixed,
@@ -277,7 +278,7 @@ impl Attempt {
         self.path.env.settings().plan(self.peer())
     }
 
-    /// Sends what is due at the end of a heartbeat interval.
+    /// Sends a heartbeat at the end of an interval, if one is due.
     ///
     /// # Errors
     ///
@@ -291,7 +292,7 @@ impl Attempt {
         })
     }
 
-    /// Keeps the queue pair of a new connection until the attempt is torn down.
+    /// Stores the queue pair of a new connection until the attempt is torn down.
     ///
     /// # Errors
     ///
@@ -313,7 +314,8 @@ impl Attempt {
         self.path.env.message_conn(self.epoch())
     }
 
-    /// Tells what serves messages that the attempt has ended; its message connection is closed.
+    /// Notifies the message service that the attempt has ended. Its message connection must be
+    /// closed.
     ///
     /// # Context
     ///
@@ -324,7 +326,8 @@ impl Attempt {
         }
     }
 
-    /// Gives the message connection, if there is one, to what serves it. The path is connected.
+    /// Attaches the message connection, if there is one, to the message service. The path must be
+    /// connected.
     ///
     /// # Context
     ///
@@ -340,7 +343,7 @@ impl Attempt {
         let attached = conn.attach(upper.clone());
         drop(cons);
         match attached {
-            // ORDERING: For sysfs, which orders nothing by it.
+            // ORDERING: Only read by sysfs; it orders no other access.
             Ok(()) => self.carries_messages.store(true, Relaxed),
             Err(error) => {
                 let name = convert::errno(error).as_str();
@@ -349,7 +352,7 @@ impl Attempt {
         }
     }
 
-    /// Tells programs that the attempt has failed for want of a key that both sides have.
+    /// Notifies programs that the attempt has failed because the sides have no common key.
     ///
     /// # Context
     ///
@@ -360,19 +363,19 @@ impl Attempt {
         }
     }
 
-    /// Makes the attempt end early.
+    /// Aborts the attempt.
     pub(crate) fn abort(&self) {
         self.setup.lock().abort = Some(ECONNABORTED);
         self.progress.notify_all();
     }
 
-    /// Records that the worker of the attempt is about to leave.
+    /// Records that the worker of the attempt is about to return.
     pub(crate) fn set_ended(&self) {
         self.setup.lock().connecting = false;
         self.progress.notify_all();
     }
 
-    /// Waits until the worker of the attempt has left.
+    /// Waits until the worker of the attempt has returned.
     pub(crate) fn wait_ended(&self) {
         let mut setup = self.setup.lock();
         while setup.connecting {
@@ -380,19 +383,19 @@ impl Attempt {
         }
     }
 
-    /// Ends the connections. Requests that were in flight go on the requeue list, to be sent by
-    /// another path; the caller kicks the requeue afterwards. The caller drops the returned
-    /// resources after that: a device may be slow to destroy queue pairs.
+    /// Ends the connections. Requests in flight move to the requeue list, to be sent over another
+    /// path; the caller must then kick the requeue, and drop the returned resources only after
+    /// that, as a device may be slow to destroy queue pairs.
     ///
-    /// The returned resources reach no memory of the requests. The protection domain belongs to
-    /// this attempt, all queue pairs that the attempt ever had are closed before the first request
-    /// is taken out, and none is created any more, as the worker that creates them has left. So the
-    /// server has no queue pair, over this path or another, that honours the keys that it may still
-    /// know, although the regions exist until the resources are dropped.
+    /// The returned resources give no access to the memory of the requests. The protection domain
+    /// belongs to this attempt, all queue pairs that the attempt ever had are closed before the
+    /// first request is taken out, and no more are created, as the worker that creates them has
+    /// returned. The server therefore has no queue pair, over this path or another, that honours
+    /// the keys that it may still know, although the regions exist until the resources are dropped.
     ///
     /// # Context
     ///
-    /// May sleep, but does not wait for memory. The path is unpublished: no submitter uses it.
+    /// May sleep, but does not wait for memory. The path must be unpublished: no submitter uses it.
     #[must_use]
     pub(crate) fn tear_down(&self) -> Resources {
         let mut resources = core::mem::replace(&mut *self.cons.lock(), Resources::new(None));
@@ -412,7 +415,7 @@ impl Attempt {
             conn.close();
         }
         self.end_messages();
-        // From here on no key of this attempt reaches memory.
+        // From here on no key of this attempt gives access to memory.
         let (Some(published), Some(slots), Some(service)) = (
             self.published.copy(),
             &resources.slots,
@@ -421,8 +424,8 @@ impl Attempt {
             return resources;
         };
         if !published.ext {
-            // Without fences this is the best that can be done: once the server has answered the
-            // disconnects, it takes nothing from this path any more.
+            // Without fences, this is the best effort: once the server has answered the
+            // disconnects, it accepts no more requests from this path.
             self.wait_disconnected(resources.qps.len());
         }
         let parent = &self.path.parent;
@@ -459,13 +462,13 @@ impl Attempt {
         }
     }
 
-    /// Tells the state machine that the attempt has failed with `error`.
+    /// Reports to the state machine that the attempt has failed with `error`.
     pub(crate) fn failed(&self, error: Error) {
         self.path.attempt_failed(self.epoch(), error);
     }
 }
 
-/// What the attempt hears from its message connection.
+/// Events that the message connection reports.
 impl Owner for Attempt {
     fn heard(&self) {
         self.link.heartbeat.received();

@@ -21,18 +21,20 @@ use kx::sync::atomic::{
 };
 
 /// Number of resets that do not fail a user's reconnect: the server resets new connections while it
-/// is still closing the former ones of the path.
+/// is still closing earlier ones of the path.
 const RESETS_FORGIVEN: u32 = 5;
-/// Pause after the first reset, in which the server can close them; doubled after each further one.
+/// Pause after the first reset, which gives the server time to close them; doubled after each
+/// further one.
 const RESET_MS: u32 = 200;
 
 impl Fsm {
     /// Returns the milliseconds after which an attempt that has failed with `error` is repeated
     /// without counting; `None` if it counts as failed.
     ///
-    /// `EAGAIN` has three causes. The server still knows connections from before a reboot of this
-    /// machine: at most `nr_cons`, and a few of other sessions. Or the session has a new UUID, or
-    /// another path has come up first ([`OfferResult::Join`]), which happens once in an outage.
+    /// `EAGAIN` has three causes. First, the server may still have connections from before a reboot
+    /// of this machine: at most `nr_cons`, and a few of other sessions. Second, the session may
+    /// have a new UUID. Third, another path may have come up first ([`OfferResult::Join`]), which
+    /// happens once in an outage.
     ///
     /// [`OfferResult::Join`]: ibtrs_proto::failover::OfferResult::Join
     pub(super) fn again_in_ms(&mut self, error: Error, nr_cons: u32) -> Option<u32> {
@@ -49,7 +51,7 @@ impl Fsm {
         None
     }
 
-    /// Notes that the path connects at the request of a user.
+    /// Records that the path connects at the request of a user.
     pub(super) fn forgive_resets(&mut self) {
         self.nr_again = 0;
         self.resets_left = RESETS_FORGIVEN;
@@ -107,7 +109,7 @@ impl Path {
         self.wait(|fsm| fsm.outcome_since(outcomes))?
     }
 
-    /// Waits while the path is being closed. Another task may have connected it again since.
+    /// Waits while the path is being closed. Another task may have reconnected it since.
     fn wait_closed(&self) -> Result {
         self.wait(|fsm| (fsm.machine.state != State::Closing).then_some(()))
     }
@@ -122,7 +124,7 @@ impl Path {
     ///
     /// - `EBUSY`: the path is connecting or being closed.
     /// - `ENODEV`: the path was or is being removed.
-    /// - `EINTR`: interrupted by a signal; the attempt goes on.
+    /// - `EINTR`: interrupted by a signal; the attempt continues.
     /// - The error of the attempt; further attempts follow as set.
     pub fn reconnect(self: &Arc<Self>) -> Result {
         let (reply, outcomes) = self.step(Event::UserReconnect, None);
@@ -262,7 +264,7 @@ impl Path {
     ///
     /// - `ENODEV`: the path was removed.
     /// - `EINTR`: interrupted by a signal; the path closes, but is not removed.
-    /// - Those of `unlink`.
+    /// - Errors of `unlink`.
     pub fn remove(self: &Arc<Self>, unlink: impl FnOnce() -> Result) -> Result {
         while self.state() != State::Closed {
             match self.ask(Event::UserDisconnect) {
@@ -272,8 +274,8 @@ impl Path {
             }
         }
         unlink()?;
-        // Other tasks may have connected the path again or be about to close it. Whatever they did,
-        // only this task can still remove it.
+        // Other tasks may have reconnected the path or be about to close it. In any case, only this
+        // task can still remove it.
         self.close();
         Ok(())
     }
@@ -290,8 +292,8 @@ impl Path {
         self.forget();
     }
 
-    /// Begins to close the path for [`Path::close`]; does not wait. From here on, nobody can connect
-    /// the path.
+    /// Begins to close the path for [`Path::close`]; does not wait. From here on, the path cannot be
+    /// connected.
     pub(crate) fn begin_close(self: &Arc<Self>) {
         let _ = self.ask(Event::UserRemove);
     }
@@ -390,7 +392,8 @@ mod tests {
                 return;
             };
             let removed = path.remove(|| {
-                // The path's file is gone. The path is most likely still closing when this returns.
+                // The path's file is removed. The path is most likely still closing when this
+                // returns.
                 let again = path.event(Event::UserReconnect).accepted();
                 let closed = path.event(Event::UserDisconnect).accepted();
                 (again && closed).then_some(()).ok_or(EINVAL)

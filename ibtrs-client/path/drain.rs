@@ -46,8 +46,8 @@ pub(crate) struct Closing {
     done: Completion,
 }
 
-/// The memory of a [`Drain`], allocated with the attempt: a teardown must not wait for memory, which
-/// may be freed only by writing to the disks whose requests it is about to fail over.
+/// The memory of a [`Drain`], allocated with the attempt: a teardown must not wait for memory, as
+/// reclaim may need to write to the disks whose requests are about to fail over.
 pub(crate) struct DrainMemory {
     /// Empty, with room for all polled connections.
     polled: KVec<PercpuArc<QueuePair<Con>>>,
@@ -55,7 +55,7 @@ pub(crate) struct DrainMemory {
 }
 
 impl DrainMemory {
-    /// Allocates memory for `count` polled connections; none without one.
+    /// Allocates memory for `count` polled connections; `None` if there are none.
     ///
     /// # Errors
     ///
@@ -93,8 +93,8 @@ pub(crate) struct Drain<'a> {
 }
 
 impl<'a> Drain<'a> {
-    /// Makes a worker poll the polled connections among `qps`, all at a time; otherwise each one would
-    /// poll itself when it is closed. `memory` is that of the attempt, `None` if nothing is polled.
+    /// Makes a worker poll the polled connections among `qps`, all together; without it, closing each
+    /// one would poll slowly in turn. `memory` is the attempt's, `None` if no connection is polled.
     pub(crate) fn begin(path: &'a Arc<Path>, qps: &[Qp<Con>], memory: Option<DrainMemory>) -> Self {
         let closing = memory.and_then(|memory| memory.fill(qps));
         if let Some(closing) = &closing {
@@ -122,8 +122,8 @@ impl Drop for Drain<'_> {
     fn drop(&mut self) {
         let Some(closing) = &self.closing else { return };
         closing.over.store(true, Relaxed);
-        // When memory is short, the caller may occupy the only worker. Then the work item has not
-        // begun, and has nothing to do once `closing` is taken.
+        // When memory is short, the caller may occupy the only worker, so that the work item has
+        // not begun. It does nothing once `closing` is taken.
         if self.path.closing.take().is_none() {
             closing.done.wait();
         }

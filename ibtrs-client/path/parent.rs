@@ -40,10 +40,11 @@ pub(crate) const CONNECTED: &str = "connected";
 /// Of [`Parent::record`]: an attempt to connect the path has failed.
 pub(crate) const FAILED: &str = "failed";
 
-/// What a path and its attempts ask of their session, and tell it.
+/// The interface of a session for its paths and their attempts.
 pub(crate) trait Parent: Send + Sync {
-    /// Returns the epoch of a new attempt, and what serves its message connection, if there is such a
-    /// service. That is told that the attempt begins; the caller tells it when the attempt has ended.
+    /// Returns the epoch of a new attempt, and the message service's end of the session, if there is
+    /// a service. The service was notified of the begin of the attempt; the caller must notify it of
+    /// the end.
     ///
     /// # Context
     ///
@@ -62,13 +63,13 @@ pub(crate) trait Parent: Send + Sync {
     fn uuid(&self) -> [u8; 16];
 
     /// Gives the session a new UUID, because the server has proved that the UUID of `attempt` belongs
-    /// to the session of another client. Otherwise a client with a key of its own could keep this
+    /// to the session of another client. Without this, another client with a key could lock this
     /// client out by beginning a session under its UUID while it is not connected.
     ///
     /// The server knows no session under the new UUID and begins another generation, as after a
     /// restart. If requests of an earlier session are still in progress there, the new session waits
     /// for them: both have the same name, which the server gives to the new session only when the
-    /// earlier one is gone.
+    /// earlier one has ended.
     ///
     /// Returns the error for the attempt: `EAGAIN`, after which the next attempt begins at once, or
     /// `EKEYREJECTED`, after which it waits, because the other client seems to see each new UUID.
@@ -104,7 +105,8 @@ pub(crate) trait Parent: Send + Sync {
     /// reserve, as reclaim may depend on the users' writes.
     fn is_cut_off(&self) -> bool;
 
-    /// Returns whether a path that the server has accepted before may ask it to create the session.
+    /// Returns whether a path that the server has accepted before may request the creation of the
+    /// session.
     ///
     /// # Context
     ///
@@ -119,7 +121,7 @@ pub(crate) trait Parent: Send + Sync {
     fn has_extensions(&self) -> bool;
 
     /// Offers the connected path `conn` to the session. With [`OfferResult::Publish`], submitters
-    /// find the path from here on.
+    /// may use the path from here on.
     ///
     /// # Context
     ///
@@ -140,15 +142,16 @@ pub(crate) trait Parent: Send + Sync {
     /// May sleep.
     fn ranks_changed(&self);
 
-    /// Removes a path from those that submitters find. When this returns, no submitter uses the path.
+    /// Removes a path from the multipath. When this returns, no submitter uses the path.
     ///
     /// # Context
     ///
     /// May sleep.
     fn unpublish(self: Arc<Self>, attempt: &Attempt);
 
-    /// Records that a request which was submitted at `since`, and which the failover `request` has moved
-    /// before, leaves a lost path of the failover `path`; returns what takes the place of `request`.
+    /// Records that the failover `path` moves a request off a lost path. The request was submitted at
+    /// `since`, and was last moved by the failover `request`. Returns the new value of
+    /// `Descriptor::failover`.
     ///
     /// # Context
     ///

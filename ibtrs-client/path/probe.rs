@@ -55,8 +55,8 @@ impl WorkItem<{ crate::path::work::PROBE_TIMEOUT }> for Path {
             return;
         };
         let began = attempt.probe_began.load(Relaxed);
-        // Without a probe, or with one that has just begun, the timer ran for an earlier attempt, which
-        // is gone. The timer of the one that has just begun is still to run.
+        // If there is no probe, or one that has just begun, this timer belongs to an earlier attempt,
+        // which has ended. The timer of a probe that has just begun is still pending.
         let passed = attempt.link.heartbeat.now_ns().saturating_sub(began);
         if began == 0 || passed < PROBE_TIMEOUT_NS / 2 {
             return;

@@ -139,7 +139,8 @@ impl Path {
     /// Adds a step to the history of the session. [`Path::error`] adds a loss, with its cause.
     fn record_step(&self, event: Event, next: State) {
         if let (State::Closing | State::Closed, Event::UserDisconnect) = (next, event) {
-            // Of no attempt: a session that loses the path by that has a cause of its own.
+            // Belongs to no attempt: a session that loses its last path like this reports its own
+            // cause.
             *self.last_error.lock() = (Text::new(fmt!("disconnected by a user")), 0);
         }
         let (what, cause) = match (next, event) {
@@ -159,7 +160,7 @@ impl Path {
     }
 
     /// Fails the path if attempt `epoch` is the current one; the path then reconnects. `what` is
-    /// logged as the reason.
+    /// the reason for the log.
     ///
     /// # Context
     ///
@@ -230,7 +231,7 @@ impl Path {
         self.fsm.lock().machine.delay_ms(&backoff, random)
     }
 
-    /// Begins an attempt, unless the path was closed meanwhile.
+    /// Begins an attempt, unless the path was closed concurrently.
     fn begin(self: &Arc<Self>) -> Result {
         let _reserve = self.parent.is_cut_off().then(Reserve::enter);
         let (epoch, messages) = self.parent.begin_attempt()?;
@@ -275,8 +276,8 @@ impl Path {
     /// Keeps the resources of an attempt, to reserve their memory for the next one.
     fn keep(&self, attempt: &Attempt, left: Resources) {
         let mut kept = self.kept.lock();
-        // If resources are kept already, this attempt did not get as far as the large allocations.
-        // An attempt that found no memory frees its own, so that the next one finds larger free
+        // If resources are already kept, this attempt failed before its large allocations. An
+        // attempt that found no memory frees its own, so that the next one finds larger free
         // blocks.
         if kept.is_none() && !attempt.disposable.load(Relaxed) {
             *kept = Some(left);
@@ -390,7 +391,7 @@ impl WorkItem<{ crate::path::work::CONNECT }> for Path {
     }
 }
 
-/// Begins the next attempt when its back-off is over.
+/// Begins the next attempt when its back-off has expired.
 impl WorkItem<{ crate::path::work::TIMER }> for Path {
     type Pointer = Arc<Self>;
 
@@ -407,8 +408,9 @@ impl WorkItem<{ crate::path::work::HEARTBEAT }> for Path {
         let Some(attempt) = this.attempt() else {
             return;
         };
-        // The teardown cancels the timer, but not a run of this function, which may queue it once more.
-        // So it may expire when the next attempt is under way, whose first heartbeat is not due.
+        // The teardown cancels the timer, but not a running call of this function, which may queue it
+        // once more. The timer may therefore expire during the next attempt, whose first heartbeat is
+        // not due yet.
         if !this.is_connected_by(attempt.epoch()) {
             return;
         }

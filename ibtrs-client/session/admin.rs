@@ -48,9 +48,9 @@ pub(crate) struct Admin {
 
 struct State {
     /// Free permits. Of the [`DepthSplit::MESSAGES`] possible ones, only those below
-    /// [`DepthSplit::reserved`] are given out.
+    /// [`DepthSplit::reserved`] are used.
     free: FreeIds,
-    /// Messages that the server has not answered and for which no sender waits any more.
+    /// Messages that the server has not answered and whose sender no longer waits.
     late: [Option<SyncIo>; DepthSplit::MESSAGES as usize],
 }
 

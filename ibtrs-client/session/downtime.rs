@@ -57,7 +57,7 @@ impl Session {
         true
     }
 
-    /// Logs what the server has announced, and how long requests wait.
+    /// Logs the announcement of the server, and how long requests wait.
     fn tell_downtime(&self, attempt: &Attempt, downtime: Option<Downtime>) {
         let tell = |waits: fmt::Arguments<'_>| match downtime {
             Some(downtime) => kx::pr_info_ratelimited!(

@@ -4,7 +4,7 @@
 //! connected.
 //!
 //! Sending a uevent waits for other senders, and these may wait for memory, which may wait for one
-//! of our disks. So a worker sends it, for which nothing else waits.
+//! of our disks. A separate worker therefore sends it, which nothing else waits for.
 
 use super::Session;
 use ibtrs_core::convert;
@@ -103,9 +103,9 @@ impl Session {
         self.notice.enqueue(self.clone());
     }
 
-    /// Tells the users that object `number` is durable, and confirms this to the server. Does
+    /// Notifies the users that object `number` is durable, and confirms this to the server. Does
     /// neither if attempt `epoch` is no longer connected: it may belong to an earlier session
-    /// generation, whose numbers mean nothing now.
+    /// generation, whose numbers are no longer valid.
     fn note_durable(&self, epoch: u32, number: u32) {
         let via = self.with_multipath(|multipath| {
             let mut paths = multipath.paths.iter();

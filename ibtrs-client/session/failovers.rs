@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the session tells about its failovers: in sysfs and by uevents.
+//! Reports of failovers, in sysfs and by uevents.
 
 use super::Session;
 use crate::{
@@ -40,7 +40,7 @@ pub(crate) struct Lost {
     cause: Text,
 }
 
-/// A failover that is over.
+/// A completed failover.
 #[derive(Clone, Copy)]
 pub(crate) struct Told {
     pub(crate) lost: Lost,
@@ -56,7 +56,7 @@ struct State {
 }
 
 impl State {
-    /// Has a uevent tell about the last failover.
+    /// Marks the last failover for a uevent.
     fn tell(&mut self) {
         let record = self.failovers.last();
         self.unsent = self.lost.map(|lost| Told { lost, record });
@@ -112,8 +112,9 @@ impl Session {
         attempt.failover.populate(number);
     }
 
-    /// Records that a request which was submitted at `since`, and which the failover `request` has moved
-    /// before, leaves a lost path of the failover `path`; returns what takes the place of `request`.
+    /// Records that the failover `path` moves a request off a lost path. The request was submitted at
+    /// `since`, and was last moved by the failover `request`. Returns the new value of
+    /// `Descriptor::failover`.
     ///
     /// # Context
     ///
@@ -144,7 +145,7 @@ impl Session {
         self.failover_step(|failovers| failovers.answered(number, now_ns));
     }
 
-    /// Records that a request which failover `number` has moved ends otherwise.
+    /// Records that a request which failover `number` has moved ends in another way.
     ///
     /// # Context
     ///
@@ -163,7 +164,7 @@ impl Session {
         self.failover_step(Failovers::cut_off);
     }
 
-    /// Tells about the failover if it is over by that `step`.
+    /// Applies `step`, and sends a uevent if it completes the failover.
     fn failover_step(self: &Arc<Self>, step: impl FnOnce(&mut Failovers) -> bool) {
         let mut state = self.record.state.lock();
         let is_over = step(&mut state.failovers);
@@ -176,7 +177,7 @@ impl Session {
         }
     }
 
-    /// Takes the failover that is still to be told by a uevent.
+    /// Takes the failover whose uevent is still to be sent.
     pub(super) fn take_unsent(&self) -> Option<Told> {
         self.record.state.lock().unsent.take()
     }

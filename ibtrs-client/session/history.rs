@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The last changes of a session, its paths and its disks, for operators who were not there.
+//! The latest changes of a session, its paths and its disks, for a later diagnosis by operators.
 //!
-//! Both are rings of a fixed size. They are allocated with the session: a path may be lost while memory is short. Disks
-//! have a ring of their own, as a session may have many of them, and what happens to a path is often why something
-//! happens to them.
+//! There are two rings of fixed size, which are allocated with the session, as a path may be lost while memory is
+//! short. Disks have a separate ring, as a session may have many disks, and the event of a path is often the cause of
+//! theirs.
 
 use super::Session;
 use crate::{
@@ -33,16 +33,16 @@ use kernel::{
 };
 use kx::sysfs::Buf;
 
-/// Number of changes of the session and its paths that are kept, and of those of its disks.
+/// Capacity of the ring of the session and its paths, and of the ring of its disks.
 const MAX: usize = 64;
 
-/// Bytes of the file; one of the page is for the end of the text.
+/// Bytes of the file: a page, without the terminator of the text.
 const ROOM: usize = PAGE_SIZE - 1;
 
-/// How many of them changes of disks have if changes of paths need the others.
+/// Minimum share of these bytes for changes of disks, if changes of paths need the rest.
 const MAX_OF_DISKS: usize = PAGE_SIZE / 2;
 
-/// Stands for the session in place of a path.
+/// The name that stands for the session instead of a path.
 const SESSION: &str = "-";
 
 /// Returns the milliseconds since 1970.
@@ -65,13 +65,13 @@ struct Change {
 }
 
 impl Change {
-    /// Returns whether both tell the same of one path.
+    /// Returns whether both describe the same change of one path.
     fn repeats(&self, former: &Self) -> bool {
         self.what == former.what && self.cause == former.cause
     }
 }
 
-/// A change, and its number among those of both rings.
+/// A change, and its sequence number across both rings.
 #[derive(Clone, Copy)]
 struct Numbered<T> {
     number: u64,
@@ -80,15 +80,16 @@ struct Numbered<T> {
 
 type Changes<T> = Ring<KVVec<Option<Numbered<T>>>>;
 
-/// Which changes make room first: those of the path, or the session, that has the most, and of that what has happened
-/// most often. When the last connection of a path makes room, no older change of the path is left, on which
-/// [`Rings::has_failed_so`] relies.
+/// The order of eviction: first changes of the path, or the session, that has the most, and of these the most
+/// frequent kind. When the last connection of a path is evicted, no older change of the path remains;
+/// [`Rings::has_failed_so`] relies on that.
 const OF_PATHS: [Alike<Numbered<Change>>; 2] = [
     |a, b| a.change.of == b.change.of,
     |a, b| a.change.what == b.change.what,
 ];
 
-/// The same for disks: what has happened most often, and of that to the same disks.
+/// The order of eviction for disks: the most frequent kind of change, and of these the most
+/// frequent disks.
 const OF_DISKS: [Alike<Numbered<DiskChange<Text>>>; 2] = [
     |a, b| a.change.what == b.change.what,
     |a, b| a.change.disks == b.change.disks,
@@ -97,7 +98,7 @@ const OF_DISKS: [Alike<Numbered<DiskChange<Text>>>; 2] = [
 struct Rings {
     paths: Changes<Change>,
     disks: Changes<DiskChange<Text>>,
-    /// What the names of the disks begin with.
+    /// The common prefix of the names of the disks.
     prefix: &'static str,
     /// Number of the next change.
     next: u64,
@@ -119,8 +120,8 @@ impl Rings {
         number
     }
 
-    /// Returns whether an attempt has failed for a reason for which one has failed since its path was connected last:
-    /// a path that cannot be connected for hours must not push out everything else.
+    /// Returns whether the change is a failure that the path has already had, for the same reason, since its last
+    /// connection: a path that fails to connect for hours must not evict everything else.
     fn has_failed_so(&self, change: &Change) -> bool {
         let kept = self.paths.latest().map(|kept| &kept.change);
         let of_path = kept.filter(|kept| kept.of == change.of);
@@ -151,8 +152,8 @@ impl Rings {
         (self.prefix, self.next) = (other.prefix, other.next);
     }
 
-    /// Removes changes until the lines of the others take at most [`ROOM`] bytes: those which would make room for new ones,
-    /// so that what happens most often does not hide the rest.
+    /// Evicts changes until the lines of the rest take at most [`ROOM`] bytes, in the same order as for new changes, so
+    /// that frequent changes do not hide the rest.
     fn fit(&mut self) {
         let prefix = self.prefix;
         let of_path = |kept: &Numbered<Change>| Line::Path(&kept.change).len();
@@ -261,7 +262,7 @@ impl History {
             cause: Text::new(cause),
         };
         let mut rings = self.rings.lock();
-        // So that times are in order.
+        // Under the lock, so that times are in order.
         change.at_ms = now_ms();
         rings.push(change);
     }
@@ -311,7 +312,7 @@ impl Session {
         self.history.record_disk(disk, what, cause);
     }
 
-    /// Writes the last changes, the latest first, as many as there is room for.
+    /// Writes as many of the last changes as fit, the latest first.
     ///
     /// # Context
     ///
@@ -392,7 +393,7 @@ mod tests {
         }
         let found = shown(&rings)?;
         assert_eq!(found.len(), MAX);
-        // Nor is what else has happened to the path gone.
+        // Other changes of the path are retained, too.
         assert_eq!(found.get(MAX - 2..), Some(&[(false, 2), (false, 1)][..]));
         Ok(())
     }

@@ -31,9 +31,8 @@ impl Session {
         Ok((epoch, upper))
     }
 
-    /// Returns what serves the message connections of the session, if there is such a service. The
-    /// service knows the session from the first call on. If it refuses the session, paths have no message
-    /// connection.
+    /// Returns the message service's end of the session, if there is a service. The first call attaches
+    /// the session to the service. If the service refuses the session, paths have no message connection.
     fn attached(&self, known: &mut Option<Arc<Attached>>) -> Option<Arc<Attached>> {
         if !messages::has_service() {
             return None;
@@ -59,7 +58,7 @@ impl Session {
         known.clone()
     }
 
-    /// Lets the service end what programs have on the session, while there are paths.
+    /// Lets the service end the channels of programs on the session, while there are paths.
     ///
     /// # Context
     ///
@@ -71,7 +70,7 @@ impl Session {
         }
     }
 
-    /// Ends the session for the service, once the last path has gone.
+    /// Detaches the session from the service, after the last path was removed.
     pub(crate) fn end_messages(&self) {
         let attached = self.messages.lock().take();
         drop(attached);

@@ -2,9 +2,9 @@
 
 //! The connected paths of a session, and the choice of one.
 //!
-//! Submitters read the paths under RCU. They write nothing that CPUs share, except
-//! what the policy needs: round robin moves a per-CPU cursor, min-inflight counts
-//! requests on the path, min-latency writes nothing.
+//! Submitters read the paths under RCU. They write no shared cache line, except for the policy:
+//! round robin moves a per-CPU cursor, min-inflight counts requests on the path, min-latency writes
+//! nothing.
 
 use crate::{
     path::attempt::PathConn,
@@ -37,11 +37,10 @@ pub(crate) struct Multipath {
     pub(crate) paths: KVec<Arc<PathConn>>,
     /// The drained paths, which take requests only if no other path does.
     drained: PathSet,
-    /// The drained paths, and those on standby, which take requests only if no path takes them that is
-    /// neither.
+    /// The paths that are drained or on standby, which take requests only if no other path does.
     spared: PathSet,
-    /// The generation for which I/O must be built. It also tells whether I/O may be submitted, or
-    /// administrative messages only.
+    /// The generation for which I/O must be built. It also determines whether I/O may be submitted,
+    /// or only administrative messages.
     pub(crate) generation: Generation,
 }
 
@@ -75,7 +74,8 @@ impl PathSet {
 const _: () = assert!(MAX_PATHS <= u128::BITS as usize);
 
 impl Multipath {
-    /// Returns a snapshot without paths, but with room for as many as a session may have.
+    /// Returns a snapshot without paths, with capacity for the maximum number of paths of a
+    /// session.
     pub(crate) fn new() -> Result<KBox<Self>> {
         let new = Self {
             paths: KVec::with_capacity(MAX_PATHS, GFP_KERNEL)?,
@@ -86,7 +86,7 @@ impl Multipath {
         Ok(KBox::new(new, GFP_KERNEL)?)
     }
 
-    /// Returns whether the paths are those of session generation `generation`, open or not.
+    /// Returns whether the paths are of session generation `generation`, open or not.
     pub(crate) fn is_of(&self, generation: Generation) -> bool {
         self.generation.is_same_session(generation)
     }
@@ -107,12 +107,12 @@ impl Multipath {
     }
 
     /// Sends a request over the path that the policy chooses, or over another one if that path
-    /// refuses it. Paths on standby come after the others, then the path that the request avoids, and
-    /// drained paths last.
+    /// refuses it. The order of preference is: other paths, paths on standby, the path that the
+    /// request avoids, drained paths.
     ///
     /// # Errors
     ///
-    /// The I/O is handed back with `ENOTCONN` if no path takes it; other errors are those of
+    /// Returns the I/O with `ENOTCONN` if no path takes it, or with an error of
     /// [`PathIo::submit`](crate::data::submit::PathIo::submit).
     #[inline]
     pub(crate) fn submit(

@@ -65,17 +65,17 @@ impl Paths {
         })
     }
 
-    /// Waits for those who read former snapshots of the multipath.
+    /// Waits for the readers of former snapshots of the multipath.
     pub(super) fn settle(&mut self) {
         self.spares.clear();
     }
 }
 
-/// The snapshots of the multipath that are not published, the one that was published last at the end. They
-/// have room for all paths, so a change allocates nothing.
+/// The unpublished snapshots of the multipath, the most recently published one at the end. They have
+/// capacity for all paths, so a change does not allocate.
 ///
-/// A snapshot is used again when nobody reads it any more, which a change seldom has to wait for: there are as
-/// many as there are changes while a session is opened and its first paths connect.
+/// A snapshot is reused when it has no readers any more. A change seldom waits for that, as there are as many
+/// snapshots as changes while a session is opened and its first paths connect.
 struct Spares(KVec<Retired<Multipath>>);
 
 impl Spares {
@@ -96,11 +96,11 @@ impl Spares {
     }
 
     fn give(&mut self, spare: Retired<Multipath>) {
-        // There is room for it, as one was taken before.
+        // There is capacity for it, as one was taken before.
         let _ = self.0.push_within_capacity(spare);
     }
 
-    /// Takes all paths out of the snapshots, for whose readers this waits.
+    /// Waits for the readers of all snapshots, and removes the paths from them.
     fn clear(&mut self) {
         for _ in 0..self.0.len() {
             if let Some(mut spare) = self.take() {
@@ -156,8 +156,8 @@ impl Session {
         self.multipath.read().get().map(f)
     }
 
-    /// Publishes a snapshot with `change` applied. Submitters that have found the former snapshot may still
-    /// use it when this returns.
+    /// Publishes a snapshot with `change` applied. Submitters that have loaded the former snapshot may
+    /// still use it when this returns.
     fn swap(&self, paths: &mut Paths, change: impl FnOnce(&mut KVec<Arc<PathConn>>)) {
         if let Some(next) = self.next_snapshot(paths, change) {
             if let Some(former) = self.multipath.publish(next) {
@@ -167,7 +167,7 @@ impl Session {
     }
 
     /// Publishes a snapshot with `change` applied. When this returns, no submitter uses a path that
-    /// `change` removed, and nothing else of the session refers to it as connected.
+    /// `change` removed, and no other part of the session refers to it as connected.
     pub(super) fn swap_and_wait(
         &self,
         paths: &mut Paths,
@@ -314,7 +314,8 @@ impl Session {
                 since_ms: history::now_ms(),
                 failing_since_ms: None,
             });
-            // What the server wrote back before it went does not count as time away.
+            // The time for which the server wrote back data before it stopped does not count as
+            // downtime.
             if let Some(announcement) = &mut failover.announcement {
                 announcement.at = now;
             }

@@ -3,13 +3,13 @@
 //! Polled connections.
 //!
 //! Their completions raise no interrupt. The task that waits for a request handles them. Such a
-//! task does not always exist: the task may be stopped while its requests are in flight, no task
-//! polls for a flush, and the submitter of a request that failed over may be gone. So the session
-//! polls these connections too, a few times a second. When a path is torn down, a worker of
-//! the path drains them.
+//! task does not always exist: it may be stopped while its requests are in flight, no task polls
+//! for a flush, and the submitter of a request that failed over may have exited. The session
+//! therefore polls these connections, too, a few times a second. When a path is torn down, a worker
+//! of the path drains them.
 //!
-//! Nothing else depends on them: heartbeats, fences and administrative messages use
-//! the service connection, and so does the notification that the peer has left.
+//! Nothing else depends on them: heartbeats, fences and administrative messages use the service
+//! connection, and so does the notification that the peer has disconnected.
 
 use crate::session::{
     cid_of,

@@ -126,7 +126,7 @@ impl Reauth {
 }
 
 impl Round {
-    /// Takes the next step. Returns the milliseconds until the step after it, or how the round has
+    /// Takes the next step. Returns the milliseconds until the following step, or how the round has
     /// ended.
     fn step(&mut self, session: &Session) -> Result<u32, End> {
         let Some(outcomes) = self.outcomes else {
@@ -143,7 +143,7 @@ impl Round {
     /// Reconnects the path once no request and no message needs it any more.
     fn prepare(&mut self, session: &Session) -> Result<u32, End> {
         if session.reauth_status(&self.path, None).1 != self.epoch {
-            // The path was lost, or a user has connected it again.
+            // The path was lost, or a user has reconnected it.
             return Err(End::Over);
         }
         if session.settings().reauth_interval_s.get() == 0 {
@@ -155,7 +155,7 @@ impl Round {
         }
         let waited_ms = self.began.elapsed().as_millis();
         if self.is_only {
-            // Requests wait on the requeue list meanwhile, but messages would fail.
+            // Requests wait on the requeue list during the reconnect, but messages would fail.
             if session.admin.is_busy() {
                 return match waited_ms < MESSAGES_MS {
                     true => Ok(CHECK_MS),
@@ -250,7 +250,7 @@ impl Session {
         if !self.is_authenticated() {
             return AGAIN_MS;
         }
-        // Otherwise a short interval could prevent the users from opening their devices again.
+        // A short interval must not prevent the users from reopening their devices.
         if self.failover.lock().logic.is_quiesced() {
             return NOT_READY_MS;
         }
@@ -362,8 +362,8 @@ impl Session {
         !fails
     }
 
-    /// Returns whether the key is loaded. Without it, a path that reconnects would not come back,
-    /// which is logged once.
+    /// Returns whether the key is loaded. Without it, a path could not reconnect, which is logged
+    /// once.
     fn has_key_now(&self) -> bool {
         let lacks = self.env.lacks_key();
         let tells = self

@@ -53,15 +53,15 @@ impl Session {
         self.requeue_work.enqueue(self.clone());
     }
 
-    /// As [`Session::kick_requeue`], and waits until that work is done.
+    /// As [`Session::kick_requeue`], and waits for the work item.
     pub(crate) fn flush_requeue(self: &Arc<Self>) {
         self.kick_requeue();
         self.requeue_work.flush();
     }
 
     /// Ends with `EIO` the requests on the requeue list that are no longer wanted
-    /// ([`IoHandle::is_wanted`](kx::io::IoHandle::is_wanted)). Those that reach the list later end
-    /// in the same way.
+    /// ([`IoHandle::is_wanted`](kx::io::IoHandle::is_wanted)). Requests that are added to the list
+    /// later end in the same way.
     ///
     /// # Context
     ///
@@ -83,8 +83,8 @@ impl Session {
     /// Any.
     pub(crate) fn fence_done(self: &Arc<Self>, epoch: u32) {
         let mut failover = self.failover.lock();
-        // A path that is going may still bring the answer to a fence that was forgotten with it. Such an
-        // answer must not take the place of the one that requests wait for.
+        // A closing path may still deliver the answer to a fence that was dropped with the path. Such an
+        // answer must not replace the one that requests wait for.
         if !failover.logic.awaits_fence(epoch) {
             return;
         }
@@ -93,7 +93,8 @@ impl Session {
         self.kick_requeue();
     }
 
-    /// Updates the requests on the list: the server executes nothing of attempt `epoch` any more.
+    /// Updates the requests on the list after a fence: the server no longer executes requests of
+    /// attempt `epoch`.
     pub(crate) fn fenced(&self, epoch: u32) {
         for tag in Tag::all(self.depth_split().queue_depth()) {
             let mut failover = self.failover.lock();
@@ -127,7 +128,7 @@ impl Session {
         }
     }
 
-    /// Handles the request with tag `tag`; returns whether it has to be retried later.
+    /// Handles the request with tag `tag`; returns whether it must be retried later.
     fn requeue_tag(self: &Arc<Self>, tag: Tag, header: &mut Header) -> bool {
         self.with_multipath(|multipath| {
             let via = multipath.paths.first();
@@ -149,13 +150,13 @@ impl Session {
                     let waiting = failover.take(tag, header);
                     drop(failover);
                     match waiting {
-                        // A fence that is answered meanwhile does not reach the request, which then
-                        // asks for that fence once more.
+                        // If a fence is answered concurrently, the request misses that, and
+                        // requests the fence once more.
                         Some(mut waiting) if entry.was_moved() => {
                             waiting.make_noop(header);
                             self.put_back(waiting);
                         }
-                        // The server has never had it.
+                        // The server has never received it.
                         waiting => self.abandon(waiting, ETIMEDOUT),
                     }
                     false
@@ -238,7 +239,7 @@ impl Session {
         }
     }
 
-    /// Handles a request that no path has taken; returns whether it has to be retried later.
+    /// Handles a request that no path has accepted; returns whether it must be retried later.
     fn not_taken(self: &Arc<Self>, waiting: Waiting, error: Error) -> bool {
         let mut failover = self.failover.lock();
         let entry = waiting.request.entry;

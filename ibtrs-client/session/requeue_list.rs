@@ -2,9 +2,9 @@
 
 //! Requests that wait for a path, and the failover state of the session.
 //!
-//! The list has one slot for each tag, allocated when the session is opened, so that
-//! the loss of a path allocates nothing. The caller that adds a request calls
-//! [`Session::kick_requeue`](crate::session::Session::kick_requeue) afterwards.
+//! The list has one slot for each tag, allocated when the session is opened, so that the loss of a
+//! path allocates nothing. A caller that adds a request must then call
+//! [`Session::kick_requeue`](crate::session::Session::kick_requeue).
 
 use crate::types::{
     Announcement,
@@ -47,7 +47,8 @@ impl Waiting {
     }
 
     /// Ends a cancelled request for its user, and turns it into a message without effect. The
-    /// server may still execute the request in the same chunk; it answers the message after that.
+    /// server may still be executing the request in the same chunk, and answers the message only
+    /// after that.
     pub(crate) fn make_noop(&mut self, header: &mut Header) {
         if !core::mem::replace(&mut self.ended, true) {
             self.io.end_early(ETIMEDOUT);
@@ -77,7 +78,7 @@ pub(crate) struct FailoverState {
     pub(crate) away: Option<Away>,
     /// Epoch of a fence that the server has answered, until the requeue handles the answer.
     pub(crate) answered: Option<u32>,
-    /// What the server has announced about a planned stop.
+    /// The server's announcement of a planned stop.
     pub(crate) announcement: Option<Announcement>,
 }
 

@@ -51,9 +51,9 @@ impl Session {
         }
     }
 
-    /// Sets the longest time that I/O stands still when one of several paths is lost silently, in
-    /// milliseconds. The heartbeats of this side follow at once; the server and the RDMA device learn
-    /// of the time with the next connection of a path.
+    /// Sets the maximum time in milliseconds for which I/O stalls when one of several paths is lost
+    /// silently. The heartbeats of this side follow at once; the server and the RDMA device use the
+    /// new time from the next connection of a path.
     ///
     /// # Context
     ///

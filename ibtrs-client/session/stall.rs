@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What an operator sees of requests that wait: for an answer, or for a path.
+//! Information for operators on requests that wait for an answer, or for a path.
 
 use super::{
     requeue_list::Away,
@@ -27,11 +27,10 @@ pub(crate) struct Outage {
     pub(crate) left_ms: Option<u64>,
 }
 
-/// For how long the age of the oldest request is not looked for again, in milliseconds: anybody may read it, as often as
-/// he likes.
+/// For how long the age of the oldest request is cached, in milliseconds, as any user may read it at any rate.
 const MAX_AGE_MS: i64 = 100;
 
-/// The age of the oldest request, as it was found last.
+/// The cached age of the oldest request.
 #[pin_data]
 pub(super) struct OldestRequest {
     #[pin]
@@ -47,7 +46,7 @@ impl OldestRequest {
 }
 
 impl Session {
-    /// Returns since when no path is connected.
+    /// Returns the outage, if no path is connected.
     ///
     /// # Context
     ///

@@ -37,18 +37,18 @@ use kx::{
 
 impl Session {
     /// Returns the current session generation. A new one begins when the server has lost the
-    /// session, and another when [`SessionEvents::up`](super::SessionEvents::up), called for that,
-    /// returns.
+    /// session, and another when the resulting call of
+    /// [`SessionEvents::up`](super::SessionEvents::up) returns.
     ///
-    /// Read the generation before anything that changes with it, such as the number of a device.
+    /// Read the generation before any value that depends on it, such as the number of a device.
     ///
     /// # Context
     ///
     /// Any.
     #[inline]
     pub fn generation(&self) -> Generation {
-        // ORDERING: Pairs with the release in `publish_generation`: the reader sees all that the
-        // users did before they resumed I/O.
+        // ORDERING: Pairs with the release in `publish_generation`: the reader sees all changes
+        // that the users made before they resumed I/O.
         Generation(Phase::from_bits(self.generation.load(Acquire)))
     }
 
@@ -201,8 +201,8 @@ impl Session {
         }
     }
 
-    /// Returns whether the server has yet to answer an administrative message, which the sender may have
-    /// given up.
+    /// Returns whether an administrative message is unanswered, even if its sender no longer waits for
+    /// the answer.
     ///
     /// # Context
     ///
@@ -212,10 +212,10 @@ impl Session {
     }
 
     /// Sends an administrative message and waits for its answer, which fills `reply`; returns the
-    /// session generation in which the server has answered. The message is sent again if its path is
+    /// session generation in which the server has answered. The message is resent if its path is
     /// lost and another path is connected.
     ///
-    /// A message that has a number of the server, such as that of a device, needs
+    /// A message that contains a number from the server, such as that of a device, needs
     /// [`admin_in`](Self::admin_in).
     ///
     /// # Context
@@ -227,13 +227,13 @@ impl Session {
     /// - `ENOTCONN`: no path is connected; messages do not wait for one.
     /// - `ECONNABORTED`: the last path was lost.
     /// - `ESTALE`: another session generation has begun, so the message must be built again.
-    /// - `EINTR`, `ETIMEDOUT`, `EMSGSIZE`, `ENOMEM`; what the server answered.
+    /// - `EINTR`, `ETIMEDOUT`, `EMSGSIZE`, `ENOMEM`; the error with which the server answered.
     pub fn admin(&self, dir: Dir, user_hdr: &[u8], reply: &mut [u8]) -> Result<Generation> {
         self.send_admin(None, dir, user_hdr, reply)
     }
 
-    /// As [`admin`](Self::admin), but sends the message in no other session generation than
-    /// `generation`: in a later one, the number that the message has may be that of another object.
+    /// As [`admin`](Self::admin), but sends the message only in session generation `generation`: in
+    /// a later one, its number may name another object.
     ///
     /// # Context
     ///
@@ -241,7 +241,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// Those of [`admin`](Self::admin). `ESTALE` says as well that the message was not sent, as
+    /// Errors of [`admin`](Self::admin). `ESTALE` can also mean that the message was not sent, as
     /// another generation had begun before.
     pub fn admin_in(
         &self,
@@ -279,11 +279,11 @@ impl Session {
         let handle = io.handle()?;
         let multipath = self.multipath.read();
         let sent = match multipath.get() {
-            // Another generation may have begun since the permit was there.
+            // Another generation may have begun since the permit was acquired.
             Some(multipath) if only.is_some_and(|only| !multipath.is_of(only)) => {
                 Err((ESTALE, handle))
             }
-            // If its path is lost, the message is sent again in the same generation or not at all.
+            // If its path is lost, the message is resent in the same generation or not at all.
             Some(multipath) => multipath
                 .submit(self.policy(), &self.round_robin, &mut req, user_hdr, handle)
                 .map(|_| multipath.generation),
@@ -292,7 +292,8 @@ impl Session {
         drop(multipath);
         let generation = sent.map_err(|(error, _io)| error)?;
         if let Err(error) = io.wait_interruptible_timeout(ADMIN_TIMEOUT_MS) {
-            // A message whose sender has given it up must not come after what the sender does next.
+            // A message that its sender no longer waits for must not be resent, as it could then
+            // arrive after later messages.
             io.leave();
             if !io.has_ended() {
                 permit.keep_until_answered(io);

@@ -2,12 +2,12 @@
 
 //! Request timeouts.
 //!
-//! A request times out because the path is dead or because the backing device is slow.
-//! If the path is dead, the request fails over as soon as the path is failed. If the device is
-//! slow, a failover gains nothing: the server would keep the second attempt waiting until the first
-//! has ended, and all other disks would lose the path. So the client probes the server with a
-//! heartbeat, and fails the path if no answer comes. Periodic heartbeats would find a dead path
-//! too, but they may be far apart.
+//! A request times out because the path is dead or because the backing device is slow. If the path
+//! is dead, the request fails over as soon as the path is failed. If the device is slow, a failover
+//! is useless: the second attempt would wait on the server until the first has ended, and all other
+//! disks would lose the path. The client therefore probes the server with a heartbeat, and fails
+//! the path if there is no answer. Periodic heartbeats would detect a dead path, too, but their
+//! interval may be long.
 
 use crate::{
     data::slot,
@@ -40,9 +40,9 @@ impl Session {
 
     /// Cancels the request with tag `tag`, if
     /// [`IoHandle::is_cancelled`](kx::io::IoHandle::is_cancelled) is true for it: it ends for its users
-    /// with `ETIMEDOUT`, also while it waits for a path. Its chunk stays in use until the server has
-    /// answered. If the path is lost, the request is sent again as a message without effect, as the
-    /// server may still execute the original in that chunk.
+    /// with `ETIMEDOUT`, even if it waits for a path. Its chunk stays in use until the server has
+    /// answered. If the path is lost, the request is resent as a message without effect, as the server
+    /// may still be executing the original in that chunk.
     ///
     /// Cancelling a read revokes the key of its memory. If the server answers later on, it uses
     /// that key, which fails the path; the path then reconnects.
@@ -67,8 +67,8 @@ impl Session {
 impl Session {
     /// Fails the paths that carry an unanswered request which is no longer wanted
     /// ([`IoHandle::is_wanted`](kx::io::IoHandle::is_wanted)). That request ends with `EIO` as soon
-    /// as its memory cannot be reached any more. All other requests are sent again over another
-    /// path, or over this one when it is connected again.
+    /// as its memory is no longer accessible to the server. All other requests are resent over
+    /// another path, or over this one when it has reconnected.
     ///
     /// A server that executes such a request for a long time accepts the path again only after the
     /// request has ended.
@@ -78,8 +78,8 @@ impl Session {
     /// Any but hardirq.
     pub fn fail_unwanted(&self) {
         self.with_multipath(|multipath| {
-            // An administrative message belongs to no disk; that nobody waits for it says nothing about
-            // its path.
+            // Skip administrative messages, which belong to no disk: an abandoned one is no reason to
+            // fail its path.
             let io = usize::from(self.depth_split().io());
             for path in &multipath.paths {
                 if path.io.slots.iter().take(io).any(|slot| slot.is_unwanted()) {

@@ -151,7 +151,7 @@ pub(super) static FILES: [Attr<Arc<Session>>; 18] = [
     ),
 ];
 
-/// Logs what is wrong with a number; returns the error.
+/// Logs why a number is refused; returns the error.
 fn refused(session: &Session, file: &str, error: TextError, range: fmt::Arguments<'_>) -> Error {
     kx::pr_err_ratelimited!(
         "{}: {}: {}: {}\n",

@@ -96,7 +96,7 @@ impl Env {
         }
     }
 
-    /// Returns the error with which a path would fail to authenticate now for want of a usable key.
+    /// Returns the error with which authentication would fail now for lack of a usable key.
     ///
     /// # Context
     ///
@@ -142,8 +142,7 @@ pub(crate) fn begin(
 ///
 /// `EAGAIN`: the session has a new UUID; `EKEYREJECTED`: the keys of the sides differ, or the
 /// server must authenticate but does not; `ENOKEY`: the key is no longer loaded; `EPROTO`: the
-/// server breaks the protocol; `ETIMEDOUT`; `ENOMEM`; the error of the attempt if it has failed
-/// meanwhile.
+/// server violates the protocol; `ETIMEDOUT`; `ENOMEM`; the error of the attempt, if it has failed.
 pub(crate) fn exchange(
     attempt: &Attempt,
     auth: &mut ClientAuth,

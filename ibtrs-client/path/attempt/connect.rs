@@ -3,8 +3,8 @@
 //! Connects a path (Documentation/protocol.md, "Connecting").
 //!
 //! The service connection comes first, because the server announces its queue depth on it. The
-//! other connections are then set up together, each step for all of them before the next, so that
-//! the time hardly grows with their number.
+//! other connections are then set up in parallel, each step for all of them before the next, so
+//! that the time hardly depends on their number.
 
 use crate::{
     data::{
@@ -128,7 +128,7 @@ use progress::{
 };
 
 /// Number of address queries. The kernel's resolver misses an answer that arrives while it sends
-/// the query, and finds it only when the query times out.
+/// the query, and notices it only when the query times out.
 const ADDR_TRIES: u32 = 15;
 
 /// Send queue entries that the message with the session's name may need on the service connection,
@@ -141,7 +141,7 @@ struct ConnSetup {
     id: ActiveId,
     src: Option<SockAddr>,
     dst: SockAddr,
-    /// The connection request as sent; zeros before that.
+    /// The connection request as it was sent; zeros before that.
     request: [u8; CONN_REQ_LEN],
 }
 
@@ -225,8 +225,8 @@ impl ConnSetup {
         Ok(conn)
     }
 
-    /// Asks the server for the connection once the route is resolved; `prove` adds the client's
-    /// part of the authentication to the request.
+    /// Sends the connection request once the route is resolved; `prove` adds the client's part of
+    /// the authentication to the request.
     fn connect<T>(
         &mut self,
         attempt: &Attempt,
@@ -325,7 +325,7 @@ impl<'a> TokenGuard<'a> {
     ///
     /// # Errors
     ///
-    /// The error of the attempt, if it has failed meanwhile.
+    /// The error of the attempt, if it has failed.
     fn wait(
         attempt: &'a Attempt,
         token: &'a Token,
@@ -361,15 +361,15 @@ struct ReserveGuard<'a> {
 }
 
 impl<'a> ReserveGuard<'a> {
-    /// How long to wait for the attempt that holds the right. An attempt that takes longer waits
-    /// for its own network, and has allocated what it needs.
+    /// How long to wait for the attempt that holds the right. An attempt that takes longer is
+    /// waiting for its own network, and has already allocated its memory.
     const WAIT_MS: u32 = 2000;
 
-    /// Takes the right, if the attempt may use the reserve at all.
+    /// Takes the right, if the attempt may use the reserve.
     ///
     /// # Errors
     ///
-    /// Those of [`TokenGuard::wait`].
+    /// Errors of [`TokenGuard::wait`].
     fn take(attempt: &'a Attempt) -> Result<Option<Self>> {
         let parent = &attempt.path.parent;
         let guard = TokenGuard::wait(attempt, &attempt.path.env.reserve, Self::WAIT_MS, || {
@@ -429,7 +429,7 @@ fn reach(attempt: &Arc<Attempt>) -> Result<Reached<'_>> {
     })
 }
 
-/// Sets up the I/O connections; returns what submitters need.
+/// Sets up the I/O connections; returns the state that submitters need.
 fn complete<'a>(attempt: &'a Arc<Attempt>, reached: Reached<'a>) -> Result<Established<'a>> {
     let Reached {
         pd,
@@ -457,17 +457,17 @@ fn complete<'a>(attempt: &'a Arc<Attempt>, reached: Reached<'a>) -> Result<Estab
     })
 }
 
-/// Whether a connection asks the server to create the session if it does not know it.
+/// Whether a connection requests that the server create the session if it does not know it.
 ///
 /// A server in C can create two sessions for two paths that connect at once, so paths connect one
-/// at a time. A slow path holds up the others only for [`FirstConn::WAIT_MS`].
+/// at a time. A slow path delays the others only for [`FirstConn::WAIT_MS`].
 struct FirstConn<'a> {
     _guard: Option<TokenGuard<'a>>,
     is_first: bool,
 }
 
 impl<'a> FirstConn<'a> {
-    /// How long a path waits for the answer to another one.
+    /// How long a path waits for another path to get its answer.
     const WAIT_MS: u32 = 3000;
 
     fn take(attempt: &'a Attempt) -> Result<Self> {
@@ -482,8 +482,9 @@ impl<'a> FirstConn<'a> {
         })
     }
 
-    /// Lets other paths connect, unless the server cannot say which session this path belongs to: then
-    /// they wait, if that is not too long, until it is published, and do not ask for a session.
+    /// Releases the token so that other paths can connect, if the server reports to which session the
+    /// path belongs. Otherwise they wait until this path is published, or until
+    /// [`FirstConn::WAIT_MS`], and do not request a session.
     fn after(self, wire: &Wire) -> Self {
         match wire.rsp.ext {
             Some(_) => Self {
@@ -529,7 +530,7 @@ fn offer(attempt: &Arc<Attempt>, established: Established<'_>) -> Result {
         },
         GFP_KERNEL,
     )?;
-    // Send a heartbeat now, to measure the latency at once.
+    // Send the first heartbeat now, to measure the latency early.
     attempt.heartbeat_due()?;
     // Held until this returns, see `FirstConn::after`.
     let _first = established.first;
@@ -543,7 +544,7 @@ fn offer(attempt: &Arc<Attempt>, established: Established<'_>) -> Result {
                 fence_abandoned(attempt, &conn, epoch)?;
                 offer.fenced = epoch;
             }
-            // Not counted as failed.
+            // Does not count as a failed attempt.
             OfferResult::Join => return Err(EAGAIN),
             OfferResult::Again | OfferResult::SessionLost => {
                 attempt.path.set_reconnect_now();
@@ -557,8 +558,8 @@ fn offer(attempt: &Arc<Attempt>, established: Established<'_>) -> Result {
     }
 }
 
-/// Makes the server end the requests that attempts up to `epoch` may have left there, and waits for
-/// that.
+/// Fences the attempts up to `epoch`: waits until the server has ended all requests that they may
+/// have left there.
 fn fence_abandoned(attempt: &Attempt, conn: &PathConn, epoch: u32) -> Result {
     conn.send_imm(Imm::Fence(Fence { epoch, drain: true }))?;
     attempt.wait(|setup| {
@@ -568,8 +569,8 @@ fn fence_abandoned(attempt: &Attempt, conn: &PathConn, epoch: u32) -> Result {
 }
 
 /// Returns the number of connections that share the requests of a path, if they may have windows.
-/// Requests that find no room in the window of theirs use another connection that is not polled, so
-/// there must not be too few of those.
+/// Requests that exceed the window of their connection use another connection that is not polled,
+/// so there must be enough of these.
 fn sharing(env: &Env) -> Option<u16> {
     let queues = env.nr_queues();
     // CAST: A path has no more connections than fit 16 bits.
@@ -581,7 +582,7 @@ fn sends_capsules(env: &Env, dev: &Device) -> bool {
     dev.has_immediates() && sharing(env).is_some()
 }
 
-/// Returns the extensions that all connections of the attempt ask for.
+/// Returns the extensions that all connections of the attempt request.
 fn extensions(attempt: &Attempt, dev: &Device) -> ReqExt {
     ReqExt {
         epoch: attempt.epoch(),
@@ -599,8 +600,8 @@ fn extensions(attempt: &Attempt, dev: &Device) -> ReqExt {
     }
 }
 
-/// Returns the failover time for the server, whose heartbeats follow: longer than that of the session if
-/// explicit settings make the client notice a loss later.
+/// Returns the failover time for the server, from which it derives its heartbeats. It is longer than the
+/// session's if explicit settings make the client detect a loss later.
 fn told_failover_time(env: &Env) -> u32 {
     let settings = env.settings();
     let total_ms = settings.plan(Peer::Ours).total_ms();
@@ -610,15 +611,15 @@ fn told_failover_time(env: &Env) -> u32 {
 /// The receives of the service connection for AUTH2 and the session information.
 const SETUP_RECVS: u32 = 2;
 
-/// Returns the number of send queue entries of the service connection; of a short completion queue they
-/// get half.
+/// Returns the number of send queue entries of the service connection, at most half of the completion
+/// queue.
 fn service_sends(dev: &Device) -> u32 {
     (2 * u32::from(SERVICE_QUEUE_DEPTH) + 2).min(dev.max_cqe() / 2)
 }
 
 /// Returns the number of receives of the service connection for answers and heartbeats: two for each
-/// request that mainline's server allows there, or what the device's queues have room for. A message that
-/// finds no receive waits, except over iWARP, whose devices have longer queues.
+/// request that mainline's server allows there, or as many as fit the device's queues. A message without
+/// a receive is retried, except over iWARP, whose devices have longer queues.
 fn service_answers(dev: &Device) -> u32 {
     let room = dev.max_recvs(service_sends(dev));
     room.saturating_sub(SETUP_RECVS)
@@ -638,11 +639,11 @@ fn service_config(dev: &Device) -> QpConfig {
     }
 }
 
-/// Returns the number of receives of an I/O connection: an invalidation (with slots, an
-/// [`Imm::Nop`]) and an answer for each request, one for the answer being handled, whose number may be
-/// in use again, and some for the server's own `Nop`s. Slots without a window leave one for those, as
-/// some numbers are kept for messages on the service connection. iWARP does not wait for a receive that
-/// is posted late.
+/// Returns the number of receives of an I/O connection: an invalidation (with slots, an [`Imm::Nop`])
+/// and an answer for each request, one for the answer being handled, whose tag may be in use again, and
+/// some for the server's own `Nop`s. With slots but without a window, there is always one left for
+/// these, as some tags are reserved for messages on the service connection. iWARP does not tolerate a
+/// receive that is posted late.
 fn answers(wire: &Wire) -> u32 {
     2 * wire.requests_of_connection() + 1 + wire.own_nops()
 }
@@ -659,14 +660,15 @@ fn first_vector(attempt: &Attempt, dev: &Device) -> u32 {
 }
 
 /// Returns the number of send queue entries of an I/O connection: a registration, the message, and an
-/// invalidation for each request. Where immediates are messages of their own, a request has one, and each
-/// chain finds room for one.
+/// invalidation for each request. If immediates are separate messages, a request has one, and each chain
+/// reserves space for one.
 ///
-/// With a window there are few requests, and entries that the device has not freed yet when a request
-/// is over weigh more. The queue has room for them, and a [reserve](invalidations) for
-/// invalidations.
+/// With a window there are few requests, so that entries which are not free yet when their request
+/// has ended matter more. The queue has additional entries for these, and a [reserve](invalidations)
+/// for invalidations.
 fn sends(wire: &Wire) -> u32 {
-    /// The most entries that wait for the next signal, and as many for those on their way.
+    /// Maximum number of entries that become free with the next signalled completion, and as many
+    /// for signals in flight.
     const UNSIGNALLED: u32 = 128;
     let (requests, imms) = (
         wire.requests_of_connection(),
@@ -676,10 +678,10 @@ fn sends(wire: &Wire) -> u32 {
     (3 + imms) * requests + late + 1 + imms
 }
 
-/// Returns the number of send queue entries of an I/O connection that are kept for invalidations: one for
-/// each request, which is in the window until its invalidation has completed, and one more where chains
-/// find room for an immediate of their own. Without a window, the queue has three for each request of the
-/// path.
+/// Returns the number of send queue entries of an I/O connection that are reserved for invalidations: one
+/// for each request, which is in the window until its invalidation has completed, and one more if chains
+/// reserve space for a separate immediate. Without a window, there is no reserve, as the queue has three
+/// entries for each request of the path.
 fn invalidations(wire: &Wire) -> u32 {
     wire.window()
         .map_or(0, |window| window + u32::from(wire.imm_in_messages))
@@ -729,7 +731,7 @@ fn connect_rest(attempt: &Arc<Attempt>, pd: &Arc<Pd>, wire: &Wire, auth: &Client
     }
     for start in &mut setups {
         attempt.wait_stage(usize::from(start.cid), Stage::RouteResolved)?;
-        // The session is there.
+        // The server has the session now.
         start.connect(attempt, dev, false, |request| {
             auth.further_request(&Crypto, request)
                 .map_err(|error| auth::refused(attempt, error))
@@ -776,7 +778,7 @@ fn exchange_info(attempt: &Arc<Attempt>, pd: &Arc<Pd>, wire: &Wire) -> Result<Ar
     for _ in 0..wire.depth {
         memory.push(slot::Memory::new(pd, wire)?, GFP_KERNEL)?;
     }
-    // Registered before the message on the same queue, so they are ready when its answer comes.
+    // Registered before the message on the same queue, so they are ready when its answer arrives.
     let places = service.send_depth().saturating_sub(MESSAGE_SENDS);
     let buffers = Arc::new(IoBuffers::new(pd, wire.depth, places), GFP_KERNEL)?;
     attempt.cons.lock().io_buffers = Some(buffers.clone());

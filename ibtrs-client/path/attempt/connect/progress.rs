@@ -271,7 +271,7 @@ impl RemovalHandler for Removal {
         // below.
         self.0.disposable.store(true, Relaxed);
         self.0.error(fmt!("the RDMA device is being removed"));
-        // The attempt may be over and its resources kept.
+        // The attempt may have ended, with its resources kept.
         self.0.path.release_soon();
     }
 }
@@ -288,7 +288,7 @@ impl Attempt {
     ///
     /// # Errors
     ///
-    /// Those of [`Attempt::wait`].
+    /// Errors of [`Attempt::wait`].
     pub(crate) fn wait_auth2(&self) -> Result<Message<AUTH2_LEN>> {
         self.wait(|setup| match setup.auth2 {
             Some(answer) => Ok(Some(answer)),
@@ -300,7 +300,7 @@ impl Attempt {
     ///
     /// # Errors
     ///
-    /// `ETIMEDOUT`; those of `ready`.
+    /// `ETIMEDOUT`; errors of `ready`.
     pub(super) fn wait<T>(&self, ready: impl Fn(&Setup) -> Result<Option<T>>) -> Result<T> {
         let mut left = msecs_to_jiffies(CONNECT_TIMEOUT_MS);
         let mut setup = self.setup.lock();
@@ -318,11 +318,11 @@ impl Attempt {
         }
     }
 
-    /// Waits for `ms` milliseconds, or less if there is progress meanwhile.
+    /// Waits for `ms` milliseconds, or less if there is progress.
     ///
     /// # Errors
     ///
-    /// The error of the attempt, if it has failed meanwhile.
+    /// The error of the attempt, if it has failed.
     pub(super) fn pause(&self, ms: u32) -> Result {
         let mut setup = self.setup.lock();
         setup.stage(0)?;
