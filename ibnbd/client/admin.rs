@@ -43,7 +43,7 @@ pub(crate) struct OpenDevice {
 }
 
 /// Calls `send`, which sends a message to the server. If the server answers that the message was
-/// damaged on the way, it has executed nothing, so the client sends the message once more.
+/// damaged in transit, it has not executed the message, so this resends it once.
 fn send_intact<T>(mut send: impl FnMut() -> Result<T>) -> Result<T> {
     match send() {
         Err(EBADMSG) => send(),
@@ -83,7 +83,7 @@ pub(crate) fn introduce(transport: &Session) -> Result<u8> {
     Ok(rsp.ver)
 }
 
-/// Asks the server to describe a device that this session has open.
+/// Requests the description of a device that this session has open.
 ///
 /// # Context
 ///
@@ -107,7 +107,7 @@ pub(crate) fn ask_device(
 
 /// Opens a device on the server. The caller calls [`check_checksum`] with the answer.
 ///
-/// A C server knows neither exclusive access nor checksums, so the client does not ask it for them.
+/// A C server supports neither exclusive access nor checksums, so the client does not request them.
 ///
 /// # Context
 ///
@@ -137,8 +137,8 @@ pub(crate) fn open_device(
 ///
 /// # Errors
 ///
-/// `EOPNOTSUPP` if the server does not know checksums; `EPROTO` if it expects checksums that the
-/// client did not ask for.
+/// `EOPNOTSUPP` if the server does not support checksums; `EPROTO` if it expects checksums that the
+/// client has not requested.
 pub(crate) fn check_checksum(
     transport: &Session,
     name: DevicePath<'_>,
@@ -180,7 +180,7 @@ fn opening(name: DevicePath<'_>, access: Access, checksum: DataChecksum) -> Open
 fn ask(transport: &Session, msg: &Open<'_>) -> Result<OpenDevice> {
     let mut reply = [0; OPEN_RSP_LONG_LEN];
     let extensions = transport.has_extensions();
-    // A C server sends as much of its memory as the client asks for.
+    // A C server sends as many bytes of its memory as the client requests.
     let wanted = if extensions {
         OPEN_RSP_LONG_LEN
     } else {
@@ -199,8 +199,8 @@ fn ask(transport: &Session, msg: &Open<'_>) -> Result<OpenDevice> {
     Ok(OpenDevice { rsp, generation })
 }
 
-/// Asks the server for the exports that the session may open, from the one behind `after` on;
-/// `reply` has the answer, which has room for [`DISCOVER_RSP_LEN`] bytes.
+/// Requests the list of exports that the session may open, from the one following `after` on; the
+/// answer is stored in `reply`, which must have [`DISCOVER_RSP_LEN`] bytes.
 ///
 /// # Context
 ///
@@ -228,7 +228,8 @@ pub(crate) fn discover<'a>(
         error => error,
     })?;
     DiscoverRsp::decode(reply, after).map_err(|error| {
-        // The user does not ask for one of the exports, so the error of an export says nothing.
+        // The user has not requested a particular export, so the error for an export would be
+        // misleading.
         let _ = invalid_answer(transport.name(), error);
         EPROTO
     })
@@ -243,7 +244,7 @@ pub(crate) fn discover<'a>(
 ///
 /// # Errors
 ///
-/// The server's, and those of the transport; `ESTALE` if another session generation has begun, in
+/// Errors of the server and of the transport; `ESTALE` if another session generation has begun, in
 /// which the server may have kept the device.
 pub(crate) fn close_device(transport: &Session, generation: Generation, device_id: u32) -> Result {
     let msg = Close { device_id }.encode();
@@ -268,8 +269,8 @@ pub(crate) fn close_device(transport: &Session, generation: Generation, device_i
 ///
 /// # Errors
 ///
-/// The server's, and those of the transport; `EPROTO` if the answer is invalid; `ESTALE` if another
-/// session generation has begun meanwhile.
+/// Errors of the server and of the transport; `EPROTO` if the answer is invalid; `ESTALE` if
+/// another session generation has begun.
 pub(crate) fn close_named(transport: &Session, name: &CStr, access: Access) -> Result {
     let _no_io = NoIo::enter();
     if !transport.has_extensions() {

@@ -2,8 +2,8 @@
 
 //! Work that continues after its user has stopped waiting.
 //!
-//! A signal cannot take back a message that was sent to the server, and the answer may mean that a
-//! device is open there. So a worker, which receives no signals, completes such work.
+//! A signal cannot recall a message that was sent to the server, and the answer may mean that a
+//! device is open there. A worker, which receives no signals, therefore completes such work.
 //!
 //! Contexts: *may sleep*.
 

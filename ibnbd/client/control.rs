@@ -58,7 +58,7 @@ static FILES: [Attr<Arc<Registry>>; 5] = [
     Attr::rw(c"open_session", show_open_session, store_open_session),
     Attr::rw(c"close_session", show_close_session, store_close_session),
     Attr::ro(c"opened_sessions", show_opened_sessions),
-    // The list of exports is only for users who may open them.
+    // Only users who may open exports may list them.
     Attr::new(
         c"discover",
         0o600,
@@ -80,7 +80,7 @@ impl Control {
         let ctl = Device::new(&class, fmt!("ctl"), registry.clone(), &FILES)?;
         let folder = Arc::new(PlainDir::plain(&ctl, fmt!("devices"))?, GFP_KERNEL)?;
         let discovered = PlainDir::plain(&ctl, fmt!("discovered"))?;
-        // After all that can fail: the directories go before their parent.
+        // After all steps that can fail, as the directories must be removed before their parent.
         registry.set_links(Some(folder));
         registry.discoveries().show_in(Some(discovered));
         Ok(Self {
@@ -134,7 +134,7 @@ fn at(what: &'static str) -> impl FnOnce(Error) -> Failure {
     move |error| Failure(what, error)
 }
 
-/// Maps a device. A failure is reported in one line of the log and leaves nothing behind.
+/// Maps a device. A failure is logged in one line, and everything is undone.
 ///
 /// # Context
 ///
@@ -142,8 +142,8 @@ fn at(what: &'static str) -> impl FnOnce(Error) -> Failure {
 ///
 /// # Errors
 ///
-/// - `EINVAL`, `ENAMETOOLONG`: the line is malformed, asks for queues that the session cannot
-///   have, or names a key other than the session's.
+/// - `EINVAL`, `ENAMETOOLONG`: the line is malformed, requests queues that the session cannot have,
+///   or names a key other than the session's.
 /// - `EEXIST`: the device is already mapped on this session, or another network namespace has
 ///   a session with this name.
 /// - `ENXIO`: the session does not exist, and no path is given.
@@ -201,11 +201,11 @@ fn create(registry: &Arc<Registry>, opened: Opened) -> Result {
         drop(module);
         created
     })?;
-    // The disk stays when its user is killed while the partition table is read.
+    // The disk is kept if its user is killed while the partition table is read.
     created.unwrap_or(Ok(()))
 }
 
-/// Returns the queues that the options ask for.
+/// Returns the queues that the options request.
 fn queues(opts: &MapOptions<'_>) -> Result<Wanted, Failure> {
     let cpus = kernel::cpu::nr_cpu_ids();
     let polled = number(opts.poll_queues(cpus));
@@ -329,7 +329,7 @@ fn show_discover(_registry: &Registry, buf: &mut Buf<'_>) -> Result {
 }
 
 fn store_discover(ctx: StoreCtx<'_, Arc<Registry>>, line: &[u8]) -> Result {
-    // Keeps the module loaded while the server is asked.
+    // Keeps the module loaded during the discovery.
     let ctx = ctx.keep_module::<crate::LocalModule>()?;
     let registry = ctx.data();
     if line.len() > discovery::PAGE_LEN {
@@ -355,8 +355,7 @@ fn store_discover(ctx: StoreCtx<'_, Arc<Registry>>, line: &[u8]) -> Result {
     })
 }
 
-/// Asks a server for its exports, and shows them. The session is closed after that, unless it has
-/// disks.
+/// Discovers the exports of a server, and shows them. Then closes the session, unless it has disks.
 fn try_discover(
     registry: &Arc<Registry>,
     opts: &SessionOptions<'_>,

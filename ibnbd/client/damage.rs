@@ -6,7 +6,7 @@
 //! the other disks.
 //!
 //! A damaged request has changed nothing on the server's disk, and its user has not seen the data
-//! yet. So the client sends it again, at most [`MAX_RESENDS`](checksum::MAX_RESENDS) times, and
+//! yet. The client therefore resends it, at most [`MAX_RESENDS`](checksum::MAX_RESENDS) times, and
 //! after a pause from the second time on. It prefers another path than the one that has damaged the
 //! request.
 //!

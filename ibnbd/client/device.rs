@@ -96,14 +96,14 @@ fn device_path(name: &CStr) -> Result<DevicePath<'_>> {
     DevicePath::new(name.to_bytes()).map_err(|error| convert::error(error.errno()))
 }
 
-/// The way in which an operator wants a device opened.
+/// The options with which an operator opens a device.
 #[derive(Clone, Copy)]
 pub(crate) struct WantedDevice {
     /// The access to the device.
     pub(crate) access: Access,
     /// The checksum of its data.
     pub(crate) checksum: DataChecksum,
-    /// What to do about a device without identity.
+    /// The policy for a device without identity.
     pub(crate) identity: IdentityCheck,
 }
 
@@ -153,7 +153,7 @@ kx::impl_has_work! {
 
 struct DeviceInner {
     standing: Standing,
-    /// What to do if the device comes back without identity.
+    /// The policy if the device has no identity when it is reopened.
     identity_check: IdentityCheck,
     /// The server's last answer to OPEN that described this device.
     rsp: OpenRsp,
@@ -168,7 +168,7 @@ struct DeviceInner {
     /// The state that user space sees.
     shown: DevState,
     pending_uevents: PendingUevents,
-    /// When the server was last asked what has changed.
+    /// The time of the last refresh.
     refreshed: Option<Instant<Monotonic>>,
     /// Failed attempts to reopen the device since the session was lost.
     attempts: u32,
@@ -236,7 +236,7 @@ impl Device {
             }? Error),
             GFP_KERNEL,
         )?;
-        // Reopening the device takes both locks, and reclaim may wait for that.
+        // Reopening the device takes both locks, and reclaim may wait for the reopened device.
         in_reclaim(|| drop(this.asking.lock()));
         in_reclaim(|| drop(this.inner.lock()));
         Ok(this)
@@ -262,17 +262,17 @@ impl Device {
         self.inner.lock().rsp
     }
 
-    /// Returns what happens if the device comes back without identity.
+    /// Returns the policy if the device has no identity when it is reopened.
     pub(crate) fn identity_check(&self) -> IdentityCheck {
         self.inner.lock().identity_check
     }
 
-    /// Sets what happens if the device comes back without identity.
+    /// Sets the policy if the device has no identity when it is reopened.
     pub(crate) fn set_identity_check(&self, check: IdentityCheck) {
         self.inner.lock().identity_check = check;
     }
 
-    /// Warns that nothing distinguishes the device from another one of its name, if that is so.
+    /// Warns if the device has no identity, which distinguishes it from other devices of its name.
     pub(crate) fn warn_without_identity(&self) {
         let inner = self.inner.lock();
         let rsp = &inner.rsp;
@@ -360,8 +360,8 @@ impl Device {
             .record_disk(("ibnbd", self.number), what, cause);
     }
 
-    /// Does the same as [`unused`](crate::events::SessionDevice::unused), unless the disk is open or
-    /// unmapped. While a task opens or closes it, the next attempt finds out.
+    /// As [`unused`](crate::events::SessionDevice::unused), unless the disk is open or unmapped. If
+    /// a task is opening or closing the disk, the next attempt will see the result.
     fn open_if_unused(self: &Arc<Self>, inner: &mut DeviceInner) {
         let usage = inner.disk.as_ref().map(|disk| disk.usage());
         if matches!(usage, Some(Usage::None | Usage::Changing)) {
@@ -388,7 +388,7 @@ impl Device {
     /// - `EALREADY` if the device is open, `ENODEV` if it is being unmapped, `EBUSY` if its
     ///   mapping is not complete.
     /// - `ESTALE` if the server now has another disk under this name.
-    /// - `EAGAIN` if the server lost the session meanwhile; `EINTR` if a signal arrived.
+    /// - `EAGAIN` if the server has lost the session during the call; `EINTR` if a signal arrived.
     /// - Errors of [`admin::open_device`].
     pub(crate) fn remap(self: &Arc<Self>, queue: &kx::work::Queue) -> Result {
         let state = self.state();
@@ -419,7 +419,7 @@ impl Device {
             .and_then(|()| admin::open_device(self.io.transport(), name, self.access, checksum));
         let mut inner = self.inner.lock();
         if inner.generation != generation {
-            // The session was lost meanwhile; the loss has already queued another OPEN.
+            // The session was lost during the call; the loss has already queued another OPEN.
             return Err(EAGAIN);
         }
         let open = match answer {
@@ -451,7 +451,7 @@ impl Device {
             self.open_if_unused(&mut inner);
         }
         drop(inner);
-        // So that this client does not keep the other disk from its users.
+        // This client must not block other users of the other disk.
         self.close_on_server(&open);
         Err(ESTALE)
     }
@@ -604,8 +604,8 @@ impl Device {
         self.left_ms(inner) == 0
     }
 
-    /// Returns how long requests may still wait for the device, in milliseconds; the maximum stands
-    /// for no limit.
+    /// Returns how long requests may still wait for the device, in milliseconds; `u32::MAX` means
+    /// no limit.
     fn left_ms(&self, inner: &DeviceInner) -> u32 {
         let limit_s = self.io.transport().settings().queue_timeout_s.get();
         let waited_ms = u64::try_from(inner.since.elapsed().as_millis()).unwrap_or(0);
@@ -613,7 +613,7 @@ impl Device {
         left_ms.map_or(u32::MAX, |left| u32::try_from(left).unwrap_or(u32::MAX))
     }
 
-    /// Schedules the next attempt to reopen the device, if its standing calls for one.
+    /// Schedules the next attempt to reopen the device, if its standing requires one.
     fn try_later(self: &Arc<Self>) {
         let inner = self.inner.lock();
         if !inner.standing.is_retried() {
@@ -645,7 +645,7 @@ impl Device {
         self.scanning.disable_sync();
         self.io.paused().end();
         self.close_asking(queue);
-        // Last: until it is closed, the device must learn when the server has lost the session.
+        // Last: until it is closed, the device must be notified if the server loses the session.
         self.events.remove(&**self);
     }
 
@@ -660,11 +660,11 @@ impl Device {
         let transport = self.io.transport();
         let note = || self.events.unclosed().note(&self.name, self.access);
         if standing != Standing::Open || !transport.is_connected() {
-            // An OPEN may have had no answer.
+            // An OPEN may be unanswered.
             return note();
         }
-        // On a worker, which no signal interrupts: a message that is still on its way when the device
-        // is mapped again would close it then.
+        // On a worker, which is not interrupted by signals: if this returned with the message in
+        // flight, it could close the device after it was mapped again.
         let closed = {
             let transport = transport.clone();
             background::complete(queue, move || {
@@ -672,7 +672,7 @@ impl Device {
             })
         };
         let closed = closed.unwrap_or_else(|_| {
-            // There was no memory for that.
+            // The worker could not be started for lack of memory.
             admin::close_device(transport, generation, device_id)
         });
         if closed.is_err() {

@@ -40,16 +40,16 @@ use kx::sysfs::{
     PlainDir, //
 };
 
-/// Lists that are kept; each is that of another session.
+/// Maximum number of retained lists, each of a different session.
 const MAX_LISTS: usize = 16;
 /// Bytes of a page of text, which fit in a file of sysfs; also of a request, which is shown.
 pub(crate) const PAGE_LEN: usize = 4000;
 /// Pages of a list: a server cannot make it longer than 1 MiB.
 const MAX_PAGES: usize = 256;
-/// Answers to a question. Those of an honest server have 4 KiB each but for the last, so that fewer
-/// than 400 of them fill the pages.
+/// Maximum number of answers in a discovery. All answers of a well-behaved server except the last
+/// have 4 KiB, so that fewer than 400 fill the pages.
 const MAX_ANSWERS: usize = 512;
-/// How long the client goes on asking, in milliseconds.
+/// Maximum duration of a discovery, in milliseconds.
 const MAX_MS: i64 = 60_000;
 
 /// Lines of text, in pages that are shown in one file each.
@@ -60,7 +60,7 @@ struct Text {
 }
 
 impl Text {
-    /// Adds a line, whose newline is in it.
+    /// Adds a line, which includes its newline.
     ///
     /// # Errors
     ///
@@ -118,7 +118,7 @@ impl Found {
     }
 }
 
-/// Asks the server of a session for the exports that the session may open.
+/// Requests the exports that a session may open from its server.
 ///
 /// # Context
 ///
@@ -137,7 +137,7 @@ pub(crate) fn ask(session: &Session) -> Result<Found> {
     let mut reply = KVec::from_elem(0u8, DISCOVER_RSP_LEN, GFP_KERNEL)?;
     let mut after: Option<CString> = None;
     for _ in 0..MAX_ANSWERS {
-        // A server that is slow each time would keep the operator waiting without an end.
+        // A server that is slow each time would keep the operator waiting forever.
         if begin.elapsed().as_millis() >= MAX_MS {
             return Err(ETIMEDOUT);
         }
@@ -146,7 +146,7 @@ pub(crate) fn ask(session: &Session) -> Result<Found> {
             None => None,
         };
         let rsp = match admin::discover(session.transport(), name, &mut reply) {
-            // The session was lost before the message left.
+            // The session was lost before the message was sent.
             Err(ESTALE) => continue,
             rsp => rsp?,
         };
@@ -178,7 +178,7 @@ struct List {
     pages: usize,
 }
 
-/// Only root may read them, as only root may ask.
+/// Only root may read them, as only root may start a discovery.
 static FILES: [Attr<Arc<List>>; 6] = [
     Attr::new(
         c"number",
@@ -228,7 +228,7 @@ static PAGE_FILES: [Attr<Arc<KVec<u8>>>; 1] = [Attr::new(
     None,
 )];
 
-/// The directory of a list. Its files take no lock, so it can be dropped under any.
+/// The directory of a list. Its files take no lock, so it can be dropped under any lock.
 struct Folder {
     session: CString,
     // In the order of removal.
@@ -271,7 +271,7 @@ impl Discoveries {
         inner.parent = parent;
     }
 
-    /// Shows what was found for `request`, in place of the former list of the session.
+    /// Shows the result of `request`, which replaces the former list of the session.
     ///
     /// # Errors
     ///
@@ -291,8 +291,8 @@ impl Discoveries {
             unlisted: found.unlisted,
             pages: found.exports.pages.len(),
         };
-        // The former list goes only when nothing but the directories of the new one can fail; sysfs
-        // has no two of the same name.
+        // The former list is removed only when no other step than creating the new directories can
+        // fail; sysfs does not allow two of the same name.
         let list = Arc::new(list, GFP_KERNEL)?;
         inner.lists.reserve(1, GFP_KERNEL)?;
         if inner.parent.is_none() {

@@ -2,8 +2,8 @@
 
 //! Forwards session events to the session's devices.
 //!
-//! When the server has lost the session, each device is opened again by a worker of its
-//! own, so that a slow one delays no other.
+//! When the server has lost the session, each device is reopened by its own work item, so that a
+//! slow device does not delay others.
 
 use crate::{
     admin,
@@ -40,23 +40,23 @@ pub(crate) trait SessionDevice: Send + Sync {
     /// Updates the state that user space sees; a change queues a uevent.
     fn show(self: Arc<Self>);
 
-    /// Notes that the server has lost the session, which is in `generation` now; quiesces the queue
-    /// until the device is open again.
+    /// Records that the server has lost the session, which is now in `generation`; quiesces the
+    /// queue until the device is reopened.
     fn session_lost(self: Arc<Self>, generation: u32);
 
-    /// Queues an immediate attempt to reopen the device, if its standing calls for one.
+    /// Queues an immediate attempt to reopen the device, if its standing requires one.
     fn open_soon(self: Arc<Self>);
 
-    /// Notes that the last user has closed the disk: a worker opens the device soon if nothing proved that
-    /// it is the disk that was in use.
+    /// Records that the last user has closed the disk. A worker then reopens the device if it was refused
+    /// for lack of proof that it is the same disk.
     ///
     /// # Context
     ///
     /// May sleep, but not for the server or the disk: the caller holds the disk's open mutex.
     fn unused(self: Arc<Self>);
 
-    /// Queues a question for the properties of the device, if the notice with `number` concerns
-    /// this device.
+    /// Queues a refresh of the properties of the device, if the notice with `number` concerns this
+    /// device.
     fn noticed(self: Arc<Self>, number: u32);
 
     /// Applies a new queue timeout to the requests that wait for the device.
@@ -143,7 +143,7 @@ impl EventHandler {
         Ok(())
     }
 
-    /// Removes a device; it gets no session events from then on.
+    /// Removes a device, which gets no more session events.
     pub(crate) fn remove(&self, device: &dyn SessionDevice) {
         let mut inner = self.inner.lock();
         let mut places = inner.devices.iter();
@@ -153,7 +153,7 @@ impl EventHandler {
         drop(gone);
     }
 
-    /// Notes that the last user has closed the disk with that number.
+    /// Records that the last user has closed the disk with that number.
     ///
     /// # Context
     ///

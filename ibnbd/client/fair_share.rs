@@ -137,7 +137,7 @@ impl FairShareInner {
     }
 }
 
-/// What may be submitted after requests have left.
+/// A request that may be submitted after others have ended.
 pub(crate) struct Next {
     pub(crate) waiting: Option<Waiting>,
     /// Whether [`FairShare::next`] may have another one.
@@ -184,7 +184,7 @@ impl FairShare {
         }? Error)
     }
 
-    /// Notes that the disk is in use; returns whether another one is as well.
+    /// Records that the disk is in use; returns whether another one is, too.
     fn is_contended(&self, now_ns: u64) -> bool {
         let now_ms = now_ns / 1_000_000;
         let group = &*self.group_ref.0;
@@ -232,8 +232,8 @@ impl FairShare {
         }
     }
 
-    /// Takes back the admission of a request that was not sent. If the request was counted, the
-    /// caller calls [`FairShare::next`] afterwards.
+    /// Reverts the admission of a request that was not sent. If the request was counted, the caller
+    /// must then call [`FairShare::next`].
     #[inline]
     pub(crate) fn leave(&self, Admission(since_ns): Admission) {
         if since_ns.is_some() {
@@ -241,8 +241,8 @@ impl FairShare {
         }
     }
 
-    /// Notes that a request has ended, which counted since `since_ns`. Returns what may be submitted
-    /// in its place as [`FairShare::next`] does.
+    /// Records the end of a request that was counted since `since_ns`. Returns the request that may
+    /// be submitted instead, as [`FairShare::next`] does.
     pub(crate) fn ended(&self, since_ns: u64, all: bool) -> Next {
         let now_ns = self.group_ref.0.now_ns();
         let all = !self.is_contended(now_ns) || all;
@@ -255,9 +255,9 @@ impl FairShare {
     }
 
     /// Returns the next waiting request that may be submitted now, if there is one; `all` ignores
-    /// the window. The caller repeats this after [`FairShare::leave`], and after a request of
-    /// [`FairShare::ended`] that was not sent, until there is none. So requests wait only while a
-    /// counted one is under way, whose end admits the next.
+    /// the window. After [`FairShare::leave`], and after a request of [`FairShare::ended`] that was
+    /// not sent, the caller must repeat this until there is none. Requests therefore wait only
+    /// while a counted one is in flight, whose end releases the next.
     pub(crate) fn next(&self, all: bool) -> Next {
         let now_ns = self.group_ref.0.now_ns();
         let all = all || now_ns / 1_000_000 >= self.group_ref.0.until_ms.load(Relaxed);

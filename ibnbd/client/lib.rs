@@ -25,7 +25,7 @@
 //! | [`write_cache`] | unflushed writes and losses of the server's write cache |
 //! | [`fair_share`] | fair shares of a session that several disks use |
 //! | [`latencies`] | latency histograms of a disk |
-//! | [`damage`] | checksums of a disk's data, and what is done about damage |
+//! | [`damage`] | checksums of a disk's data, and the handling of damage |
 //! | [`limits`] | the disk's properties |
 //! | [`unclosed`] | devices that the server may have open for no disk |
 //!

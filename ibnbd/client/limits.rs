@@ -66,7 +66,7 @@ pub(crate) fn of_disk(rsp: &OpenRsp, carrier: Carrier) -> Result<Limits> {
     };
     let whole_bytes = |bytes: u32| bytes - bytes % block;
     let max_discard_sectors = whole_blocks(rsp.max_discard_sectors);
-    // Not a power of two if the disk is striped over several others.
+    // Not a power of two if the disk is a stripe set.
     let granularity = if rsp.discard_granularity % block == 0 {
         rsp.discard_granularity.max(physical)
     } else {

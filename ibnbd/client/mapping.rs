@@ -178,8 +178,8 @@ impl Mapping {
         self.device().remap(self.opened.session().registry().jobs())
     }
 
-    /// Unmaps the disk: removes it, and has the server close the device when the
-    /// last reference to the mapping is dropped.
+    /// Unmaps the disk: removes it. The device is closed on the server when the last reference to
+    /// the mapping is dropped.
     ///
     /// `leave` is called once the removal is certain; a caller that runs in one of the disk's own
     /// attributes removes that attribute there.
@@ -191,11 +191,11 @@ impl Mapping {
     ///
     /// # Errors
     ///
-    /// Those of [`GenDisk::begin_removal`]: `EBUSY` if the disk is open, unless `force` is set, and
-    /// `EALREADY` if it is being unmapped; the error of `leave`.
+    /// Errors of [`GenDisk::begin_removal`]: `EBUSY` if the disk is open, unless `force` is set,
+    /// and `EALREADY` if it is being unmapped; the error of `leave`.
     pub(crate) fn unmap(&self, force: bool, leave: impl FnOnce() -> Result) -> Result {
         self.begin_removal(force)?;
-        // Without the lock: `leave` may wait for tasks that want it.
+        // Without the lock, as `leave` may wait for tasks that are taking it.
         if let Err(error) = leave() {
             if let Some(parts) = &*self.parts.lock() {
                 parts.disk.cancel_removal();
@@ -228,11 +228,11 @@ impl Mapping {
     }
 
     /// Claims the removal of the disk. Without `force`, this may wait a while for a partition scan, so
-    /// the lock is free meanwhile.
+    /// the lock is not held.
     ///
     /// # Errors
     ///
-    /// `EALREADY` if the disk is not complete yet or already unmapped; those of
+    /// `EALREADY` if the disk is not complete yet or already unmapped; errors of
     /// [`GenDisk::begin_removal`].
     fn begin_removal(&self, force: bool) -> Result {
         let disk = match &*self.parts.lock() {

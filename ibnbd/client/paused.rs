@@ -2,9 +2,9 @@
 
 //! Requests that pause before they are sent again.
 //!
-//! The block layer has one timer for all requests on its requeue list. A request that is to be
-//! dispatched at once would end the pauses of the others, or would have to pause itself. So paused
-//! requests wait here, each until its own time.
+//! The block layer has one timer for all requests on its requeue list. A request that must be
+//! dispatched at once would end the pauses of the others, or would itself be delayed. Paused
+//! requests therefore wait here, each for its own time.
 //!
 //! Contexts: *any*, unless stated otherwise.
 
@@ -30,7 +30,8 @@ use kx::{
     }, //
 };
 
-/// Interval at which paused requests are checked, in milliseconds. A pause may be longer by that.
+/// Interval at which paused requests are checked, in milliseconds. A pause may be longer by this
+/// interval.
 const CHECK_MS: u32 = 10;
 
 /// A request that pauses for `ms` milliseconds from `since` on.
@@ -103,7 +104,8 @@ impl Paused {
         }
     }
 
-    /// Waits for the last check. The disk has been removed, so no request pauses any more.
+    /// Waits for the last check. The disk must have been removed, so that no request pauses any
+    /// more.
     ///
     /// # Context
     ///
@@ -113,7 +115,7 @@ impl Paused {
     }
 }
 
-/// Returns the requests whose pause is over to the block layer.
+/// Returns the requests whose pause has ended to the block layer.
 impl WorkItem for Paused {
     type Pointer = Arc<Self>;
 

@@ -3,9 +3,9 @@
 //! All sessions and mappings.
 //!
 //! A session is opened for its first mapping and closed after its last, unless an operator keeps it open. A caller that finds a session
-//! while it is being opened or closed waits, so that a name never has two sessions. A discovery uses
-//! the session that is there, or opens one for itself. A mapping waits until that is gone: it would
-//! have the paths and the port of the discovery, and not its own.
+//! while it is being opened or closed waits, so that a name never has two sessions. A discovery uses an existing session, or opens one
+//! for itself. A mapping waits for the end of such a session, as it has the paths and the port of the discovery instead of the
+//! mapping's own.
 
 use crate::{
     discovery::Discoveries,
@@ -48,13 +48,13 @@ pub(crate) struct Registry {
     #[pin]
     changed: CondVar,
     disks: DiskOwner,
-    /// Runs the work that reopens devices, and that ends the pauses of requests; no work on it waits
+    /// Runs the work items that reopen devices, and end the pauses of requests; none of them waits
     /// for a disk.
     retries: Arc<Queue>,
-    /// Sends uevents of disks; nothing that a disk needs waits for it.
+    /// Sends uevents of disks; no work that a disk depends on waits for it.
     uevent_queue: Arc<Queue>,
-    /// Completes operators' requests, also when the operator's task has left, and closes devices that
-    /// are open for no disk.
+    /// Completes operators' requests, even after the operator's task has exited, and closes devices
+    /// that are open without a disk.
     jobs: Arc<Queue>,
     #[pin]
     discoveries: Discoveries,
@@ -77,7 +77,7 @@ impl RegistryInner {
     ///
     /// `ENOMEM`.
     fn free_number(&self) -> Result<u32> {
-        // One of the first numbers is free, as many as there are disks and one more.
+        // Of the first n + 1 numbers, with n disks, at least one is free.
         let mut taken = KVVec::from_elem(false, self.places.len() + 1, GFP_KERNEL)?;
         for place in &self.places {
             if let Some(taken) = taken.get_mut(place.number as usize) {
@@ -141,7 +141,7 @@ pub(crate) struct SessionRef {
 pub(crate) enum User {
     /// A mapping, or an operator who keeps the session open.
     Disk(Wanted),
-    /// A discovery: a session that exists may have any queues. One that is opened has as few as
+    /// A discovery: a session that exists may have any queues. A new session gets as few as
     /// possible, as no disk ever uses it.
     Discovery,
 }
@@ -176,8 +176,8 @@ impl Entry {
         }
     }
 
-    /// Returns the session unless the caller has to wait for another one. Without disks, an entry
-    /// gets none any more.
+    /// Returns the session, unless the caller must wait for another one. An entry without disks
+    /// never gets any.
     fn usable(&self, user: User) -> Option<&Arc<Session>> {
         let may_use = match user {
             User::Disk(_) => self.disks > 0,
@@ -196,15 +196,15 @@ pub(crate) enum NoSession {
     NoPath,
     /// The session belongs to another network namespace.
     Foreign,
-    /// The session exists, and has poll queues or was asked for with some.
+    /// The session exists, and either it or the request has poll queues.
     Polled,
-    /// The session exists, and has another number of queues than it was asked for with.
+    /// The session exists, with another number of queues than requested.
     OtherQueues,
     /// The session exists, and authenticates with another key.
     OtherKey,
     /// The session has another failover time.
     OtherFailoverTime,
-    /// The session exists, and has no path to any address at which a discovery is to ask.
+    /// The session exists, without a path to any of the addresses of the discovery.
     OtherServer,
     /// `EINTR` if a signal arrived; `ENOMEM`; errors of [`Session::open`].
     Failed(Error),
@@ -378,14 +378,14 @@ impl Registry {
                     session,
                     user,
                 };
-                // The locks of sessions are not for the time of this one, nor is their end.
+                // Do not take locks of sessions under this lock, or drop a session.
                 drop(inner);
                 return match is_asked(&found, opts, user) {
                     true => Ok(found),
                     false => Err(NoSession::OtherServer),
                 };
             }
-            // Else discoveries that begin meanwhile could keep the session.
+            // Without this, new discoveries could keep the session open.
             entry.wanted |= matches!(user, User::Disk(_));
             if self.changed.wait_interruptible(&mut inner) {
                 return Err(EINTR.into());
@@ -524,8 +524,8 @@ fn check(session: &Session, opts: &SessionOptions<'_>, user: User) -> Result<(),
     Ok(())
 }
 
-/// Returns whether a session leads to the server that a discovery is to ask: with other addresses,
-/// its answer might be that of another server.
+/// Returns whether a session leads to the server of a discovery: with other addresses, another
+/// server might answer.
 fn is_asked(session: &Session, opts: &SessionOptions<'_>, user: User) -> bool {
     let leads_to = |path: PathAddr| session.transport().leads_to(&path.dst);
     matches!(user, User::Disk(_)) || opts.path_count() == 0 || opts.paths().any(leads_to)

@@ -35,7 +35,7 @@ pub(crate) struct Pdu {
 pub(crate) struct Check {
     /// The CRC of the header. The CRC of the answer's data continues it.
     pub(crate) crc: u32,
-    /// The checksum that came with the answer.
+    /// The checksum in the answer.
     pub(crate) received: Option<u32>,
     /// The path of the answer, if the answer has a checksum or reports damage.
     pub(crate) path: Option<u32>,
@@ -45,7 +45,7 @@ pub(crate) struct Check {
 }
 
 impl Check {
-    /// Notes the checksum that came with the answer, and the answer's path.
+    /// Records the checksum in the answer, and the answer's path.
     pub(crate) fn note(&mut self, received: Option<u32>, path: u32) {
         self.received = received;
         self.path = Some(path);
@@ -65,7 +65,7 @@ impl Check {
 pub(crate) struct Admission(pub(crate) Option<u64>);
 
 impl Admission {
-    /// Takes the admission of `rq`, which is not counted from then on.
+    /// Takes the admission of `rq`, which is then no longer counted.
     #[inline]
     pub(crate) fn take(rq: &mut Request<IbnbdMq>) -> Self {
         core::mem::take(&mut rq.pdu_mut().admission)

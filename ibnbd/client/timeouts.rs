@@ -3,9 +3,9 @@
 //! Request timeouts of a disk.
 //!
 //! After `io_timeout_limit` timeouts a request is cancelled: its users get an error as soon as the
-//! transport allows that. The server may still execute the request. So the disk counts as stuck
-//! until the server has answered the last cancelled request, and all other requests fail: no
-//! cancelled write can take effect after a later one.
+//! transport allows that. The server may still execute the request. The disk therefore counts as
+//! stuck until the server has answered the last cancelled request, and all other requests fail, so
+//! that no cancelled write takes effect after a later one.
 //!
 //! With a limit or without, the driver counts the requests that have timed out and not ended.
 //!
@@ -84,7 +84,7 @@ pub(crate) struct Timeouts {
     used: AtomicFlag,
     /// The partition scan of the new disk has ended.
     scanned: AtomicFlag,
-    /// A request was cancelled before that.
+    /// A request was cancelled before the end of the scan.
     cut: AtomicFlag,
 }
 
@@ -144,20 +144,20 @@ impl Timeouts {
         !self.scanned.load(Relaxed)
     }
 
-    /// Returns whether the partition scan may lack what one of its reads was to bring: it was cancelled, or
-    /// all requests fail.
+    /// Returns whether the result of the partition scan may be incomplete, because a request was cancelled
+    /// or all requests fail.
     pub(crate) fn is_scan_cut(&self) -> bool {
         self.cut.load(Relaxed) || self.is_stuck()
     }
 
-    /// Fails all new requests from now on.
+    /// Fails all new requests.
     pub(crate) fn stop(&self) {
         if !self.stopped.xchg(true, Full) {
             self.stuck.fetch_add(1, Relaxed);
         }
     }
 
-    /// Notes that the partition scan has ended, and undoes [`Self::stop`], if it was called.
+    /// Records that the partition scan has ended, and undoes [`Self::stop`], if it was called.
     pub(crate) fn scan_over(&self) {
         self.scanned.store(true, Relaxed);
         if self.stopped.xchg(false, Full) {
@@ -171,7 +171,7 @@ impl Timeouts {
         if is_late(so_far) {
             self.late.fetch_add(1, Relaxed);
         }
-        // ORDERING: Nobody else changes the value of a request that is not with the driver.
+        // ORDERING: There are no concurrent changes of a request that the driver does not own yet.
         request.0.store(so_far, Relaxed);
     }
 
@@ -184,7 +184,7 @@ impl Timeouts {
             CANCELLED => return true,
             times => limit > 0 && times + 1 >= limit,
         };
-        // ORDERING: The request counts before `ends` can find out that it has to be subtracted.
+        // ORDERING: The request is counted before `ends` can see that it must be subtracted.
         let first = !is_late(times);
         if first {
             self.late.fetch_add(1, Full);
@@ -197,7 +197,8 @@ impl Timeouts {
             false => (times + 1).min(CANCELLED - 1),
         };
         if cancels && self.is_scanning() {
-            // ORDERING: Before the exchange, after which the request may end and the scan look.
+            // ORDERING: Before the exchange, after which the request may end and the scan may check
+            // the flag.
             self.cut.store(true, Relaxed);
         }
         if request.0.cmpxchg(times, next, Full).is_ok() {
@@ -312,7 +313,7 @@ mod tests {
         assert_eq!(timeouts.ends(&other), Some(0));
     }
 
-    /// Without a path, the requests of a new disk wait as those of other disks.
+    /// Without a path, the requests of a new disk wait like the requests of other disks.
     #[test]
     fn a_new_disk_has_a_limit() {
         let timeouts = Timeouts::new();

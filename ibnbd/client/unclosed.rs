@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Devices that the server may have open for no disk.
+//! Devices that the server may have open without a disk.
 //!
 //! CLOSE cannot be sent while no path is connected, and its answer can be lost; after an OPEN whose
 //! answer was lost, the device has no number to close it by. The server closes devices when it loses
-//! the session, but it may find a lost path later than the client does, and keep the session. So the
-//! client asks the server for such a device by its name, and closes it if the server has it open:
-//! after a while, when a path is connected again, and before the device is opened again. It asks until
-//! the server has answered.
+//! the session, but it may detect the loss of a path later than the client, and keep the session. The
+//! client therefore queries such a device by its name, and closes it if the server has it open: after
+//! a while, when a path has reconnected, and before the device is reopened. It retries until the
+//! server has answered.
 //!
 //! As names mean the same in every session generation, the list outlasts the loss of the session.
 //! While a device is in the list, no disk has it open.
 //!
-//! Not with the kernel's own server, which cannot be asked without opening the device.
+//! This does not work with the in-kernel RNBD server, which cannot be queried without opening the
+//! device.
 
 use crate::admin;
 use ibnbd_proto::Access;
@@ -44,21 +45,21 @@ use kx::{
     }, //
 };
 
-/// Interval at which the end of another thread's attempt is looked for.
+/// Interval at which to poll for the end of another thread's attempt.
 const CHECK_MS: i64 = 20;
 /// Delays between attempts.
 const RETRY: Backoff = Backoff {
     base_ms: 500,
     max_ms: 30_000,
 };
-/// Interval at which the end of a message is looked for that the server has not answered yet.
+/// Interval at which to poll for the answer to an outstanding message.
 const BUSY_MS: u32 = 500;
 
 /// A device that is to be closed.
 struct Unwanted {
     name: Arc<CString>,
     access: Access,
-    /// A thread is asking for the device, or closing it.
+    /// A thread is querying or closing the device.
     closing: bool,
 }
 
@@ -77,7 +78,7 @@ impl List {
     }
 }
 
-/// What becomes of a device that is to be closed.
+/// The result of claiming a device that is to be closed.
 enum Claim {
     /// The caller closes the device with this name.
     Close(Arc<Session>, Arc<CString>, Access),
@@ -115,7 +116,7 @@ impl Unclosed {
             }? Error),
             GFP_KERNEL,
         )?;
-        // Devices that are opened again take this lock, and reclaim may wait for them.
+        // Reopening a device takes this lock, and reclaim may wait for the device.
         in_reclaim(|| drop(this.list.lock()));
         Ok(this)
     }
@@ -226,8 +227,8 @@ impl Unclosed {
         }
     }
 
-    /// Closes a device that the caller has claimed. If the server has not executed that, there will be
-    /// another attempt; if it refuses, there is nothing that one could change.
+    /// Closes a device that the caller has claimed. If the server has not executed the message, it is
+    /// retried later; if the server refuses, there is no remedy.
     fn close(self: &Arc<Self>, transport: &Session, name: &Arc<CString>, access: Access) -> Result {
         let closed = admin::close_named(transport, name, access);
         let closed = closed.or_else(|error| match admin::is_unanswered(error) {
@@ -241,7 +242,7 @@ impl Unclosed {
         let device = at.and_then(|at| list.devices.remove(at).ok());
         match (closed, device) {
             (Err(_), Some(device)) => {
-                // Behind the others. The place has just become free.
+                // At the end of the list, in the place that has just become free.
                 let again = Unwanted {
                     closing: false,
                     ..device
@@ -257,8 +258,8 @@ impl Unclosed {
     }
 }
 
-/// Closes the devices, up to the first for which the server does not answer. An OPEN that the server
-/// has yet to answer may be for one of them, so that comes first.
+/// Closes the devices, up to the first for which the server does not answer. An unanswered OPEN may
+/// be for one of them, so this first waits for its answer.
 impl WorkItem for Unclosed {
     type Pointer = Arc<Self>;
 

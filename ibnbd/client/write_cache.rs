@@ -2,8 +2,8 @@
 
 //! The writes that the server's write cache may lose.
 //!
-//! A power failure of the server loses writes that were not flushed, while the clients that wrote
-//! them keep running. So a later flush must fail; see [`ibnbd_proto::unflushed`].
+//! A power failure of the server loses unflushed writes, while the clients that wrote them keep
+//! running. A later flush must therefore fail; see [`ibnbd_proto::unflushed`].
 //!
 //! Contexts: *any*.
 
@@ -30,8 +30,7 @@ const REPORTED: u32 = 2;
 
 /// The unflushed writes of a disk, and whether the server has lost some.
 ///
-/// It has a cache line of its own, because all requests read the fields around it, which do not
-/// change.
+/// It has its own cache line, because all requests read the adjacent fields, which do not change.
 #[repr(align(64))]
 pub(crate) struct WriteCache {
     /// A [`Record`].
@@ -59,14 +58,14 @@ impl WriteCache {
         self.safe.store(safe, Relaxed);
     }
 
-    /// Replaces the record by what `next` makes of it; returns the record before the change.
+    /// Replaces the record by the result of `next`; returns the record before the change.
     ///
     /// # Errors
     ///
     /// The error of `next`; the record is unchanged then.
     fn update<E>(&self, next: impl Fn(Record) -> Result<Record, E>) -> Result<Record, E> {
         // ORDERING: The call follows the event that it records: an answer has arrived, or the tasks
-        // that want a flush have seen their writes end.
+        // that request a flush have seen the end of their writes.
         let mut bits = self.record.load(Relaxed);
         loop {
             let before = Record::from_bits(bits);
@@ -95,14 +94,14 @@ impl WriteCache {
         Record::from_bits(self.record.load(Relaxed)).generation()
     }
 
-    /// Notes that a write sent in `generation`, which need not be durable, was answered.
+    /// Records that a write sent in `generation`, which need not be durable, was answered.
     ///
     /// # Errors
     ///
-    /// [`Late`] if the server's write cache was lost since: the write has to be sent again.
+    /// [`Late`] if the server's write cache was lost since, so that the write must be resent.
     #[inline]
     pub(crate) fn written(&self, generation: u32) -> Result<(), Late> {
-        // ORDERING: The cache generation tells apart the answers from before `safe` changed.
+        // ORDERING: The cache generation distinguishes answers from before the change of `safe`.
         let safe = self.safe.load(Relaxed);
         // For most writes the record stays as it is.
         self.update(|record| {
@@ -112,17 +111,17 @@ impl WriteCache {
         Ok(())
     }
 
-    /// Notes that the flush with `tag` is about to be sent.
+    /// Records that the flush with `tag` is about to be sent.
     pub(crate) fn flushing(&self, tag: Tag) {
         self.change(|record| record.flushing(tag.get()));
     }
 
-    /// Notes that the flush with `tag`, sent in `generation`, has succeeded.
+    /// Records that the flush with `tag`, sent in `generation`, has succeeded.
     pub(crate) fn flushed(&self, generation: u32, tag: Tag) {
         self.change(|record| record.flushed(generation, tag.get()));
     }
 
-    /// Notes that the server's write cache was lost; the queue is quiesced. Returns whether there
+    /// Records that the server's write cache was lost; the queue is quiesced. Returns whether there
     /// were unflushed writes: flushes fail from now on.
     pub(crate) fn lose(&self) -> bool {
         let before = self.change(Record::lost);
@@ -133,7 +132,7 @@ impl WriteCache {
         matters
     }
 
-    /// Notes that all answered writes are durable, as the server reports; the queue is quiesced.
+    /// Records that all answered writes are durable, as the server reports; the queue is quiesced.
     pub(crate) fn kept(&self) {
         self.change(Record::lost);
     }
@@ -154,7 +153,7 @@ impl WriteCache {
         self.loss.load(Relaxed) != WHOLE
     }
 
-    /// Notes that the last opener has closed the disk: flushes succeed again if one has failed.
+    /// Records that the last opener has closed the disk: flushes succeed again if one has failed.
     /// Returns whether this call made the difference.
     pub(crate) fn closed(&self) -> bool {
         self.loss.cmpxchg(REPORTED, WHOLE, Full).is_ok()

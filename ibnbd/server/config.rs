@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The exports and hosts that the operator has configured, and what they allow clients to do.
+//! The exports and hosts that the operator has configured, and the permissions of clients that
+//! follow.
 //!
 //! One lock protects the rules of each export and the list of sessions that have it open. A session
 //! is added to the list before the device is opened, and a change of the rules takes effect before
-//! the sessions on the list are checked again ([`Config::next_refused`]). So no client keeps a
-//! device that it could no longer open.
+//! the sessions on the list are checked again ([`Config::next_refused`]). No client therefore keeps
+//! a device that it could no longer open.
 //!
 //! Contexts: *may sleep*. The lock is held only while the lists are read or changed.
 
@@ -80,18 +81,18 @@ pub(crate) mod revoke;
 /// The exports and hosts that the operator has configured.
 #[pin_data]
 pub(crate) struct Config {
-    /// Runs the work that closes devices.
+    /// Runs the work items that close devices.
     closers: Arc<Queue>,
     #[pin]
     inner: Mutex<ConfigInner>,
-    /// Where the server listens, as clients learn it; `None` before it listens, and once it is
-    /// about to stop. The ports have a reference to this.
+    /// The ports for the portals that clients get; `None` before the server listens, and once it is
+    /// about to stop. The ports hold a reference to this.
     #[pin]
     ports: Mutex<Option<Arc<Ports>>>,
 }
 
 struct ConfigInner {
-    /// In the order of their names, each of which is there once.
+    /// Sorted by name; the names are unique.
     exports: KVec<Export>,
     hosts: KVec<Host>,
     /// The last id given to an export or host; ids are not reused.
@@ -199,7 +200,7 @@ impl ConfigInner {
         Self::decide_for(self.host_of(peer), export, peer, access)
     }
 
-    /// The same for a client whose host is known.
+    /// As [`Self::decide`], for a client whose host was looked up.
     fn decide_for(
         host: Option<&Host>,
         export: &Export,
@@ -231,13 +232,13 @@ pub(crate) struct Asked<'a> {
     pub(crate) session: Arc<dyn CloseDevice>,
     /// The id that the device gets in the session.
     pub(crate) device: u32,
-    /// Number of devices of the session, counting those that are being closed.
+    /// Number of devices of the session, including devices that are being closed.
     pub(crate) devices: usize,
     pub(crate) name: &'a str,
     pub(crate) access: Access,
 }
 
-/// What [`Config::list`] says of the list as a whole.
+/// Properties of the whole list that [`Config::list`] writes.
 pub(crate) struct List {
     /// There are more exports than fit in the page.
     pub(crate) more: bool,
@@ -356,15 +357,15 @@ impl Config {
         Ok(Some(granted))
     }
 
-    /// Sets where the server listens; `None` before the ports go.
+    /// Sets the ports; `None` before they are dropped.
     pub(crate) fn set_ports(&self, ports: Option<Arc<Ports>>) {
         let former = core::mem::replace(&mut *self.ports.lock(), ports);
         drop(former);
     }
 
-    /// Writes the exports that a session may open to `page`, in the order of their names from the
-    /// first one behind `after` on, and the server's portals if this is the first page. A session
-    /// that may open nothing does not learn the portals.
+    /// Writes the exports that a session may open to `page`, sorted by name from the first one
+    /// following `after` on, and the server's portals if this is the first page. A session that may
+    /// not open any export does not get the portals.
     ///
     /// # Errors
     ///
@@ -625,7 +626,7 @@ impl Config {
         Ok(hosts.push(host, GFP_KERNEL)?)
     }
 
-    /// Withdraws what [`Config::allow`] allowed.
+    /// Revokes the permission of [`Config::allow`].
     pub(crate) fn disallow(&self, export: ExportId, host: HostId) {
         let _ = self.with_export(export, |export| {
             export.hosts.retain(|other| *other != host);
@@ -711,9 +712,9 @@ pub(crate) struct Granted {
 }
 
 impl Granted {
-    /// Notes the present size of the export, unless it has another device by now.
+    /// Records the current size of the export, unless it has another device by now.
     pub(crate) fn note_size(&self, size: Size) {
-        // Fails if the export was removed meanwhile.
+        // Fails if the export was removed concurrently.
         let _ = self.config.with_export(self.export, |export| {
             if export.path.as_deref() == Some(&*self.path) {
                 export.size = size;
@@ -733,7 +734,7 @@ impl Drop for Granted {
             opens.remove(at).ok()
         });
         drop(inner);
-        // Without the lock: the last reference to the session may go with this.
+        // Without the lock, as this may drop the last reference to the session.
         drop(open);
     }
 }
@@ -741,6 +742,6 @@ impl Drop for Granted {
 /// Returns the value of a flag of [`Terms`].
 #[inline]
 pub(crate) fn is_set(flag: &AtomicFlag) -> bool {
-    // ORDERING: Nothing else depends on it.
+    // ORDERING: The flag orders no other access.
     flag.load(Relaxed)
 }

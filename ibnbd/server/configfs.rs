@@ -64,8 +64,8 @@ struct Context {
     /// concurrent writes, the remaining paths match the remaining list.
     #[pin]
     addresses: Mutex<()>,
-    /// Held while an export is changed and the devices of clients that may not have it any more are
-    /// revoked: no concurrent write makes the export look as if they might.
+    /// Held while an export is changed and the devices of clients that may no longer have it open
+    /// are revoked, so that no concurrent write can allow them again in between.
     #[pin]
     exports: Mutex<()>,
 }

@@ -68,8 +68,8 @@ pub(crate) struct Opened {
     /// The cache generation: changes with each boot of this machine, and when the disk was removed
     /// and found again.
     cache_run: Identity,
-    /// The volatile cache when the device was opened. The client's disk is made for it, and keeps
-    /// to it, so every answer says the same; see [`Opened::is_written_through`].
+    /// The cache policy when the device was opened. The client's disk is created with it and does
+    /// not change, so every answer reports the same; see [`Opened::is_written_through`].
     cache: CachePolicy,
     /// The size last reported to the client, in sectors.
     reported: Atomic<u64>,
@@ -83,8 +83,8 @@ pub(crate) struct Opened {
 }
 
 impl Opened {
-    /// Opens the device with the number `dev`, from [`BlockDevice::find`], for the session `name`,
-    /// whose `requests` these are. `terms` are those of its export, if it is opened as one.
+    /// Opens the device with the number `dev`, from [`BlockDevice::find`], for the session `name`
+    /// with its `requests`. `terms` are the terms of the export, if the device is opened as one.
     ///
     /// # Context
     ///

@@ -74,7 +74,7 @@ impl Exports {
         &self.boot
     }
 
-    /// Sets the sysfs directory of exports that are opened from now on.
+    /// Sets the sysfs directory of exports that are opened later.
     pub(crate) fn set_folder(&self, folder: Option<Arc<PlainDir>>) {
         let old = core::mem::replace(&mut self.inner.lock().folder, folder);
         drop(old);
@@ -88,8 +88,8 @@ impl Exports {
     ///
     /// # Errors
     ///
-    /// `EBUSY` if this or another user needs the device exclusively, and it has several; `EPERM` if
-    /// it has as many writers as the mode allows; `ENOMEM`.
+    /// `EBUSY` if this or another user requires exclusive access, and there would be several users;
+    /// `EPERM` if the device has the maximum number of writers that the mode allows; `ENOMEM`.
     pub(crate) fn enter(self: &Arc<Self>, bdev: &BlockDevice, access: Access) -> Result<User> {
         let user = self.count(bdev, access)?;
         let unlinked = self
@@ -176,8 +176,8 @@ impl User {
     ///
     /// # Context
     ///
-    /// May sleep. The task that drops what `add` has added must not hold a lock that its attributes
-    /// take.
+    /// May sleep. The task that drops the directory that `add` has created must not hold a lock
+    /// that its attributes take.
     pub(crate) fn show<D>(&self, add: impl FnOnce(&PlainDir) -> Option<D>) -> Option<D> {
         let mut inner = self.exports.inner.lock();
         add(inner.find(self.dev)?.dir.as_ref()?.sessions())

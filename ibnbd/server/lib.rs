@@ -3,10 +3,10 @@
 //! The server of IBNBD: exports block devices of this machine to IBTRS
 //! sessions.
 //!
-//! A client's session ([`session::Session`]) opens devices ([`device::Opened`]) and sends I/O for
-//! them. The operator exports devices by name in configfs ([`configfs`], [`config`]), or all those
-//! below `dev_search_path`. An I/O request ([`device::io::IoRequest`]) is checked, becomes a bio over the
-//! chunk that it arrived in, and is answered when the bio ends.
+//! A client's session ([`session::Session`]) opens devices ([`device::Opened`]) and sends I/O for them.
+//! The operator exports devices by name in configfs ([`configfs`], [`config`]), or all devices below
+//! `dev_search_path`. An I/O request ([`device::io::IoRequest`]) is checked, becomes a bio over the chunk
+//! that it arrived in, and is answered when the bio ends.
 //!
 //! # Lock order
 //!
@@ -15,8 +15,8 @@
 //! `Exports::inner` and a disk's open mutex, or `Config::inner` and either `Peer::sources` or
 //! `Sessions::list` of `ibtrs_server`, and `Session::paths` of that. A discovery takes
 //! `Config::ports`, then `Ports::inner` of `ibtrs_server`, then `Config::inner`, one at a time.
-//! `Session::open` is held while a disk is opened. So it is not taken under `Sessions::joining`, nor
-//! by tasks that hold the locks of configfs; these leave that to work items.
+//! `Session::open` is held while a disk is opened. It is therefore not taken under
+//! `Sessions::joining`, nor by tasks that hold the locks of configfs, which use work items instead.
 
 #![deny(unsafe_code)]
 
@@ -103,15 +103,15 @@ struct ServerModule {
     // The planned stop, before the listener closes the sessions that are left.
     _stop: Stop,
     _portals: Portals,
-    // Sessions go before the sysfs directories that show them.
+    // Sessions are dropped before the sysfs directories that show them.
     _listener: ibtrs_server::Listener,
     _control: sysfs::Control,
     _works: Works,
     _limits: Works,
 }
 
-/// Lets clients be told where the server listens, as long as it lives. The listener, which is
-/// dropped later, has references to both.
+/// Provides clients with the server's portals while this exists. Dropped before the listener, which
+/// holds references to the ports and the configuration.
 struct Portals(Arc<config::Config>);
 
 impl Drop for Portals {
@@ -120,8 +120,8 @@ impl Drop for Portals {
     }
 }
 
-/// A queue that works for sessions, even after they are gone: sending the last answer, removing a
-/// device. The queue is empty once this is dropped.
+/// A queue for work items of sessions, some of which outlive the session: sending the last answer,
+/// removing a device. The queue is empty once this is dropped.
 struct Works(Arc<Queue>);
 
 impl Drop for Works {

@@ -115,8 +115,8 @@ pub(crate) struct Service {
     /// The queue that watches and closes devices. The owner of the service flushes it after
     /// dropping the service.
     queue: Arc<Queue>,
-    /// The queue that looks at the requests which wait for a limit. Apart from the other one, where work
-    /// items wait for these requests. Flushed as well.
+    /// The queue that serves the requests which wait for a limit. Separate from the other queue, whose
+    /// work items wait for these requests. The owner flushes it, too.
     limits: Arc<Queue>,
 }
 
@@ -331,7 +331,7 @@ impl Session {
 
     /// Sets the version that both sides speak.
     pub(crate) fn set_version(&self, version: u8) {
-        // ORDERING: Nothing else depends on it.
+        // ORDERING: The value orders no other access.
         self.version.store(version.into(), Relaxed);
     }
 
@@ -340,13 +340,13 @@ impl Session {
         self.version.load(Relaxed) >= 2
     }
 
-    /// Notes that the session opens a device with checksums, which has these limits.
+    /// Records that the session opens a device with checksums, which has these limits.
     pub(crate) fn set_checksums(&self, limits: Option<Arc<HostThrottle>>) {
         if limits.is_some() {
             let former = core::mem::replace(&mut *self.limits.lock(), limits);
             drop(former);
         }
-        // ORDERING: Before the answer to OPEN, and only then does the client send I/O.
+        // ORDERING: Ordered by the answer to OPEN, before which the client sends no I/O.
         self.checksums.store(true, Relaxed);
     }
 
@@ -374,7 +374,7 @@ impl Session {
         Some(table.get(at)?.1.clone())
     }
 
-    /// Returns how many devices the session has, counting those that are being closed.
+    /// Returns how many devices the session has, including devices that are being closed.
     pub(crate) fn count(&self, open: &OpenDevices) -> usize {
         open.len().saturating_add(self.closing.load(Relaxed))
     }
@@ -386,11 +386,12 @@ impl Session {
 
     /// Returns whether withdrawn devices may have I/O in service.
     pub(crate) fn is_closing(&self) -> bool {
-        // ORDERING: Pairs with the drop of `Closing`: what follows comes after the end of that I/O.
+        // ORDERING: Pairs with the drop of `Closing`: later accesses are ordered after the end of
+        // that I/O.
         self.closing.load(Acquire) != 0
     }
 
-    /// Calls `func` for each device that I/O finds.
+    /// Calls `func` for each device that is open for I/O.
     ///
     /// # Context
     ///
@@ -402,12 +403,12 @@ impl Session {
         }
     }
 
-    /// Lets I/O find the devices of `open`, and no others. From one call to the next, one device is
-    /// removed, or one is added for which there is [room](OpenDevices::reserve).
+    /// Publishes the devices of `open` for I/O. From one call to the next, one device is removed,
+    /// or one is added for which space was [reserved](OpenDevices::reserve).
     ///
     /// # Context
     ///
-    /// May sleep. Allocates nothing.
+    /// May sleep, but does not allocate.
     pub(crate) fn publish(&self, open: &mut OpenDevices) {
         let table = open.table();
         let former = self.devices.replace(table);
@@ -419,7 +420,7 @@ impl Session {
     ///
     /// # Context
     ///
-    /// May sleep. Allocates nothing.
+    /// May sleep, but does not allocate.
     pub(crate) fn withdraw(&self, id: u32) -> Option<OpenDevice> {
         let mut open = self.open.lock();
         let device = open.take(id)?;
@@ -435,30 +436,32 @@ impl Session {
         self.lost_devices.load(Relaxed)
     }
 
-    /// Stops the session, and returns the devices that were open: I/O finds none of them any more.
-    /// `lost` notes that they are closed because the session has ended.
+    /// Stops the session, and returns the devices that were open, which are no longer available for
+    /// I/O. `lost` says that they are closed because the session has ended.
     ///
     /// # Context
     ///
     /// May sleep.
     pub(crate) fn take_all(&self, lost: bool) -> KVec<OpenDevice> {
-        // ORDERING: Before the table goes, see `is_stopped`.
+        // ORDERING: Before the table is removed, see `is_stopped`.
         self.stopped.fetch_add(1, Full);
-        // An OPEN holds the lock for as long as its disk takes. I/O ends now.
+        // An OPEN holds the lock for as long as its disk takes, but I/O must end now.
         drop(self.devices.replace(None));
         let mut open = self.open.lock();
         let list = core::mem::take(&mut open.list);
         if lost && list.iter().any(|open| open.device.access().writes()) {
-            // ORDERING: Under the lock that a thread which finds no devices has taken since.
+            // ORDERING: Written under the lock, which a thread that later finds no devices has
+            // taken since.
             self.lost_devices.store(true, Relaxed);
         }
-        // Under the lock: otherwise a thread that withdraws a device could publish the table again,
-        // with devices that are already being closed.
+        // Again under the lock: a thread that withdraws a device may have republished the table,
+        // with devices that are now being closed.
         drop(self.devices.replace(None));
         list
     }
 
-    /// Returns whether the session is stopped: then a device that was not found may have been open.
+    /// Returns whether the session is stopped. If so, a device that was not found may have been
+    /// open.
     #[cold]
     pub(crate) fn is_stopped(&self) -> bool {
         // ORDERING: A full barrier after the look-up in the table, which is removed after the flag
@@ -501,16 +504,18 @@ struct Handle {
     session: Arc<Session>,
     /// The queue that serves the session's administrative messages, one at a time.
     messages: Arc<Queue>,
-    /// Runs the work that closes the session's devices.
+    /// Runs the work items that close the session's devices.
     closers: Arc<Queue>,
 }
 
 impl ServiceSession for Handle {
     fn drain(&self, limit: Deadline) -> Result {
         self.session.watch.disable_sync();
-        // The client's requests wait until the paths are closed, and reclaim may wait for them.
+        // The client's requests wait until the paths are closed, and the client's reclaim may wait
+        // for these requests.
         let _no_io = NoIo::enter();
-        // An OPEN that arrived before this may still be in service; it finds the session stopped.
+        // An OPEN that arrived earlier may still be in service; it will see that the session is
+        // stopped.
         self.session.stop(&self.closers, limit)
     }
 
@@ -534,7 +539,7 @@ impl ServiceSession for Handle {
 
     fn request(&self, request: Request) {
         let session = &self.session;
-        // Comes first, because any field of a damaged header may be wrong.
+        // First, because any field of a damaged header may be wrong.
         let intact = match session.has_checksums() {
             true => match serve::examine(session, &request) {
                 Ok(intact) => intact,
@@ -573,14 +578,14 @@ impl ServiceSession for Handle {
 
     fn down(&self) {
         self.session.watch.disable_sync();
-        // The line is empty, but its last look may be due.
+        // The line is empty, but its work item may still be pending.
         self.session.limit_line_work.disable_sync();
         let notices = self.session.notices.lock().take();
         drop(notices);
         self.session.peer.gone();
-        // All messages of the session are answered, so their work is about to return. `closers`
-        // also runs work of other sessions, which may wait for their disks, so it is not flushed
-        // here.
+        // All messages of the session are answered, so their work items are about to return.
+        // `closers` also runs work items of other sessions, which may wait for their disks, so it
+        // is not flushed here.
         self.messages.flush();
         self.session.close_all();
     }

@@ -7,8 +7,8 @@
 //! The stop ends after `stop_timeout_s`; writes that were not reported durable by then count as lost,
 //! as after a power failure.
 //!
-//! The operator may say how long the server will be away: with the order to drain it, or for all
-//! planned stops in the parameter `downtime_s`. The transport tells the clients.
+//! The operator may specify how long the server will be down: with the command to drain it, or for
+//! all planned stops in the parameter `downtime_s`. The transport announces this to the clients.
 //!
 //! Contexts: *may sleep*, unless stated otherwise.
 
@@ -18,14 +18,14 @@ use ibtrs_server::Drain;
 use kernel::prelude::*;
 use kx::reboot::RebootHandler;
 
-/// Returns the time for which the server expects to be away after a planned stop, unless the operator
-/// says something else.
+/// Returns the time for which the server expects to be down after a planned stop, unless the operator
+/// specifies another one.
 pub(crate) fn usual_downtime() -> Option<Downtime> {
     Downtime::new(param::downtime_s.get())
 }
 
-/// Drains the server, within `stop_timeout_s`; `why` is for the log. Clients are told that the server
-/// expects to be away for `downtime`.
+/// Drains the server, within `stop_timeout_s`; `why` is for the log. The server announces to its
+/// clients that it expects to be down for `downtime`.
 ///
 /// # Errors
 ///

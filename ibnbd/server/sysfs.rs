@@ -2,8 +2,7 @@
 
 //! Exports in sysfs: `/sys/class/ibnbd-server/ctl/devices/`.
 //!
-//! Serving clients does not depend on these files: if they cannot be created, a line in the log
-//! says so.
+//! Serving clients does not depend on these files: if they cannot be created, this is logged.
 //!
 //! Contexts: *may sleep*; functions of files: *sysfs*.
 
@@ -120,7 +119,7 @@ fn store_drain(ctx: StoreCtx<'_, Arc<ServerControl>>, input: &[u8]) -> Result {
     stop::stop(drain, "draining", downtime)
 }
 
-/// Logs what is wrong with an order; returns the error.
+/// Logs why an order is refused; returns the error.
 fn refused(error: TextError) -> Error {
     pr_err_ratelimited!(
         "drain: {}: 0, 1, or downtime=SECONDS, at most {}\n",

@@ -24,7 +24,7 @@ use kx::sync::atomic::{
     Relaxed, //
 };
 
-/// The limits of a host, and what it has used of them.
+/// The limits of a host, and its usage.
 #[pin_data]
 pub(crate) struct HostThrottle {
     /// There is a limit. Outside of the lock, so that requests of a host without limits take no
@@ -58,7 +58,7 @@ impl HostThrottle {
         let (rates, throttle) = &mut *self.inner.lock();
         change(rates);
         throttle.reset();
-        // ORDERING: A request that misses the change is served by the former limits.
+        // ORDERING: A request that misses the change is served with the former limits.
         self.is_limited.store(rates.is_limited(), Relaxed);
     }
 

@@ -19,15 +19,15 @@ use kx::{
     work::WorkItem, //
 };
 
-/// Least time between two questions to the server, in milliseconds, however many notices arrive.
+/// Minimum interval between two refreshes, in milliseconds, however many notices arrive.
 pub(super) const REFRESH_PAUSE_MS: u32 = 1000;
 
 impl Device {
-    /// Asks the server what has changed about the device.
+    /// Refreshes the properties of the device from the server.
     ///
     /// # Errors
     ///
-    /// The answer was lost, or is not one: the question has to be asked again.
+    /// The answer was lost or is invalid; the refresh must be repeated.
     fn refresh(self: &Arc<Self>) -> Result {
         let _no_io = NoIo::enter();
         let _asking = self.asking.lock();
@@ -35,7 +35,8 @@ impl Device {
         // Before the device's number is read: a session that has begun since does not know it.
         let session = transport.generation();
         if !session.is_open() {
-            // The device may not have heard of the new session, in which it is opened again.
+            // The device may not have been notified of the new session yet, in which it will be
+            // reopened.
             return Ok(());
         }
         let (generation, device_id) = {
@@ -64,7 +65,7 @@ impl Device {
         Ok(())
     }
 
-    /// Takes over the size that the server reports, if that has changed.
+    /// Adopts the size that the server reports, if it has changed.
     fn resized(self: &Arc<Self>, inner: &mut DeviceInner, sectors: u64) {
         // An unchanged report does not override a size that the operator has set.
         if inner.rsp.nsectors != sectors {

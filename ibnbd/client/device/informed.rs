@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What a device does on the events of its session.
+//! The reactions of a device to events of its session.
 
 use super::{
     changes::REFRESH_PAUSE_MS,
@@ -65,8 +65,8 @@ impl SessionDevice for Device {
         if inner.standing != Standing::Reopening {
             return;
         }
-        // An attempt schedules the next one, for the end of the wait at the latest. Without a path,
-        // none would succeed before that.
+        // Each attempt schedules the next one, at the latest for the end of the timeout. Without a
+        // path, no earlier attempt would succeed.
         let delay = match self.io.transport().is_connected() {
             true => 0,
             false => self.left_ms(&inner).saturating_add(1),

@@ -2,9 +2,9 @@
 
 //! Sends uevents of a disk.
 //!
-//! Sending a uevent waits for other senders, and these may wait for memory, which may wait
-//! for this very disk. So a worker sends it, without a lock that opening the device again
-//! takes, and requests do not wait for it.
+//! Sending a uevent waits for other senders, and these may wait for memory, which may wait for this
+//! very disk. A worker therefore sends it, without any lock that reopening the device takes, and
+//! requests do not wait for it.
 
 use super::Device;
 use crate::request::IbnbdMq;

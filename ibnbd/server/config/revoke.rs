@@ -2,9 +2,10 @@
 
 //! Closes devices of clients that may no longer have the export open.
 //!
-//! The [`Closer`] of a device is allocated before the device is opened, so the operator can take an
-//! export away from clients even when memory is short. It first revokes the device, which waits for
-//! nothing, because the session's lock may be held by an OPEN of another device whose disk hangs.
+//! The [`Closer`] of a device is allocated before the device is opened, so the operator can
+//! withdraw an export from clients even when memory is short. It first revokes the device, which
+//! never blocks, because the session's lock may be held by an OPEN of another device whose disk
+//! hangs.
 
 use super::{
     Asked,
@@ -70,7 +71,7 @@ kx::impl_has_work! {
 }
 
 impl Closer {
-    /// Creates the closer of the device that is `asked` for, which closes it on `queue`.
+    /// Creates the closer of the device of the request `asked`, which closes the device on `queue`.
     ///
     /// # Errors
     ///
@@ -104,7 +105,7 @@ impl Closer {
 
     /// Refuses new requests to the device, and queues its closing; `why` is for the log.
     fn start(self: &Arc<Self>, why: GrantRefusal) {
-        // ORDERING: The flag guards nothing. The close waits for a request that does not see it.
+        // ORDERING: The flag orders no other access. The close waits for requests that miss it.
         self.revoked.store(true, Relaxed);
         self.why.populate(why);
         self.work.enqueue(self.clone());
@@ -128,7 +129,7 @@ impl WorkItem for Closer {
 ///
 /// # Context
 ///
-/// May sleep. Allocates nothing.
+/// May sleep, but does not allocate.
 pub(crate) fn refuse(config: &Config, export: ExportId) {
     while let Some((closer, why)) = config.next_refused(export) {
         closer.start(why);
@@ -140,7 +141,7 @@ pub(crate) fn refuse(config: &Config, export: ExportId) {
 ///
 /// # Context
 ///
-/// May sleep. Allocates nothing.
+/// May sleep, but does not allocate.
 ///
 /// # Errors
 ///

@@ -148,7 +148,7 @@ impl ExportDir {
     fn store_realtime(&self, input: &[u8]) -> Result {
         let on = self.store_bool("allow_realtime", input)?;
         self.with(|export| {
-            // ORDERING: Nothing else depends on it.
+            // ORDERING: The flag orders no other access.
             export.realtime.store(on, Relaxed);
             Ok(())
         })
@@ -179,7 +179,7 @@ impl ExportDir {
     ///
     /// # Errors
     ///
-    /// `EINVAL` without a path; `EBUSY` if another path is written meanwhile; errors of
+    /// `EINVAL` without a path; `EBUSY` if another path is written concurrently; errors of
     /// [`Check::run`].
     fn enable(&self) -> Result {
         let path = self.with(|export| match &export.path {

@@ -98,8 +98,8 @@ impl IoRequest {
         self.request.is_moot() || self.device.is_revoked()
     }
 
-    /// Ends a request that nobody wants any more. If its session `is_stopped`, or its path is being
-    /// closed, the client sends it again.
+    /// Ends a request whose result is no longer wanted. If its session `is_stopped`, or its path is
+    /// being closed, the client resends it.
     pub(crate) fn end_unwanted(self, is_stopped: bool) {
         let Self {
             request, device, ..
@@ -112,7 +112,7 @@ impl IoRequest {
         }
     }
 
-    /// Hands the request to its disk, or to those that wait for the disk.
+    /// Submits the request to its disk, or adds it to the disk's backlog.
     ///
     /// # Context
     ///
@@ -126,7 +126,7 @@ impl IoRequest {
         self.start(requests);
     }
 
-    /// Hands a request that has waited to its disk, unless nobody wants it any more.
+    /// Submits a request that has waited to its disk, unless its result is no longer wanted.
     ///
     /// # Context
     ///
@@ -242,7 +242,7 @@ mod tests {
     use ibtrs_proto::errno::Errno;
 
     /// The client's disk ends a request with the status of the server's disk, although an answer
-    /// has only nine bits for it.
+    /// encodes it in only nine bits.
     #[test]
     fn every_status_travels() {
         assert_eq!(Status::OK.to_result(), Ok(()));

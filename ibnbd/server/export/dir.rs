@@ -63,7 +63,7 @@ impl ExportDir {
 ///
 /// # Errors
 ///
-/// `EEXIST` if the link exists; `ENODEV` if the device is gone; `ENOMEM`.
+/// `EEXIST` if the link exists; `ENODEV` if the device was removed; `ENOMEM`.
 pub(crate) fn link(dir: Arc<PlainDir>, bdev: &BlockDevice) -> Result<Link<Arc<PlainDir>>> {
     Link::new(dir, bdev, fmt!("block_dev"))
 }

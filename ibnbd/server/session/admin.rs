@@ -3,8 +3,8 @@
 //! Administrative messages: session information, opening and closing of devices, discovery.
 //!
 //! The messages of a session are served one at a time, so a client occupies at most one worker,
-//! whatever it sends. Closing a device waits for its I/O and runs in a worker of its own; a session
-//! has no more of these workers than devices.
+//! whatever it sends. Closing a device waits for its I/O and runs in a separate worker; a session
+//! has at most one of these for each device.
 
 use super::{
     open::{
@@ -92,7 +92,7 @@ enum Reply {
 type OpenAnswer = [u8; OPEN_RSP_LONG_LEN];
 
 impl Reply {
-    /// Returns the message, cut to the `wanted` bytes that the client has room for.
+    /// Returns the message, truncated to the `wanted` bytes of the client's buffer.
     fn bytes(&self, wanted: usize) -> &[u8] {
         match self {
             Self::SessInfo(bytes) => bytes,
@@ -211,7 +211,7 @@ fn open(session: &Arc<Session>, message: &Open<'_>, source: Addr) -> Result<Open
         export: session.config.has_exports(),
     };
     try_open(session, message, source).map_err(|OpenRefusal { error, why }| {
-        // The client only wants to know.
+        // The client has only queried the device.
         let is_answer = error == ENOENT && message.only_known && session.has_extensions();
         if !is_answer && session.may_log(&source) {
             pr_warn!(
@@ -241,7 +241,7 @@ fn try_open(
     if let Some(known) = open.by_name(name) {
         return describe_known(session, message, known);
     }
-    // The client learns now that it is closed, or opens it again.
+    // The answer notifies the client that the device is closed, or the client reopens it.
     session.gone.lock().forget(name.as_str().as_bytes());
     if is_question(session, message) {
         return Err(OpenRefusal::new(
@@ -272,9 +272,9 @@ fn try_open(
     Ok(answer)
 }
 
-/// Returns whether the client only asks for a device that the session has open.
+/// Returns whether the client only queries a device that the session has open.
 fn is_question(session: &Session, message: &Open<'_>) -> bool {
-    // Clients in C send whatever their memory holds there.
+    // C clients send uninitialised memory in this field.
     message.only_known && session.has_extensions()
 }
 
@@ -301,7 +301,8 @@ fn describe_known(
         let why = "the session has it open from dev_search_path, which is off: close it before the export is opened";
         return Err(OpenRefusal::new(EEXIST, why));
     }
-    // The last OPEN that opens the device counts: a client whose CLOSE was lost may map it again.
+    // The last OPEN that opens the device is decisive, as a client whose CLOSE was lost may map the
+    // device again.
     let checksums = match only_known {
         true => known.device.has_checksums(),
         false => wants_checksums(session, message),
@@ -325,7 +326,7 @@ struct Permitted {
     granted: Option<Granted>,
 }
 
-/// Decides whether a session may open a device, and finds it.
+/// Decides whether a session may open a device, and looks it up.
 fn permit(
     session: &Arc<Session>,
     message: &Open<'_>,
@@ -401,8 +402,8 @@ fn open_permitted(
     )?;
     let name = CString::try_from_fmt(fmt!("{}", message.dev_name.as_str()))?;
     open.reserve()?;
-    // Otherwise the client would be told that it has opened a device that is closed as soon as this
-    // lock is free.
+    // Without this check, the OPEN would succeed for a device that is closed as soon as this lock
+    // is released.
     if device.is_revoked() {
         let why = "its export was taken away while it was being opened";
         return Err(OpenRefusal::new(EACCES, why));
@@ -425,16 +426,16 @@ fn open_permitted(
     })
 }
 
-/// Lets I/O find a device that was opened. A refused device is dropped without the lock, which its
-/// attributes take.
+/// Publishes a device that was opened for I/O. A refused device is dropped without the lock, as its
+/// attributes take it.
 fn publish(
     session: &Session,
     mut open: MutexGuard<'_, OpenDevices>,
     new: NewDevice,
 ) -> Result<(), OpenRefusal> {
     let limits = new.device.device.throttle().cloned();
-    // Sysfs shows the device already, so an operator who creates the first export after this check
-    // finds it there.
+    // The device is already in sysfs, so an operator who creates the first export after this check
+    // can see it.
     let result = match new.grant.is_none() && session.config.has_exports() {
         true => Err((Denied::from(grant::unknown(false)).into(), new.device)),
         false => open

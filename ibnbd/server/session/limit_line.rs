@@ -2,8 +2,9 @@
 
 //! Requests of a session that wait for a limit of their host.
 //!
-//! They wait in one line, as the limits are those of all devices of the host together. A work item
-//! looks at the line when the first request may go on. Requests to devices without limits pass it.
+//! They wait in one FIFO, as the limits apply to all devices of the host together. A work item
+//! serves the line when the first request may proceed. Requests to devices without limits bypass
+//! it.
 
 use super::Session;
 use crate::{
@@ -31,13 +32,13 @@ use kx::{
 /// The number of `Session::limit_line_work`.
 pub(crate) const LIMIT_LINE: u64 = 1;
 
-/// Longest time in milliseconds between two looks at the line, which also end the requests that
-/// nobody wants any more.
+/// Maximum time in milliseconds between two runs of the work item, which also ends requests whose
+/// result is no longer wanted.
 const MAX_PAUSE_MS: u64 = 100;
 
 const NS_PER_MS: u64 = 1_000_000;
 
-/// Returns the time until the next look, in milliseconds.
+/// Returns the time until the next run of the work item, in milliseconds.
 fn pause_ms(wait_ns: u64) -> u32 {
     // CAST: At most `MAX_PAUSE_MS`.
     wait_ns.div_ceil(NS_PER_MS).min(MAX_PAUSE_MS) as u32
@@ -66,7 +67,7 @@ impl LimitLine {
     }
 
     fn push(&self, tag: Tag) {
-        // There is room for all tags.
+        // The ring has a place for each tag.
         let _ = kernel::warn_on!(!self.tags.lock().push(tag));
     }
 
@@ -80,13 +81,14 @@ impl LimitLine {
 }
 
 impl Session {
-    /// Has a request go on as soon as `limits` allow it: now, or after those in the line.
+    /// Resumes a request as soon as `limits` allow it: now, or after the requests in the line.
     ///
     /// # Context
     ///
-    /// May sleep, but does not wait.
+    /// May sleep, but does not wait for the limits.
     pub(crate) fn limit(self: &Arc<Self>, limits: &HostThrottle, waiting: Waiting) {
-        // ORDERING: A request that does not see one which has just joined the line passes it.
+        // ORDERING: A request that misses one which has just joined the line overtakes it, which is
+        // harmless.
         let wait_ns = match self.limit_line.len.load(Relaxed) {
             0 => match limits.serve(waiting.bytes()) {
                 Ok(()) => return waiting.resume(self),
@@ -104,7 +106,7 @@ impl Session {
         };
         self.limit_line.len.fetch_add(1, Relaxed);
         self.limit_line.push(tag);
-        // The time of a look that is already due does not change.
+        // If the work item is already queued, its time does not change.
         self.limit_line_work
             .enqueue_in(self.clone(), pause_ms(wait_ns));
     }
@@ -113,8 +115,8 @@ impl Session {
         self.limit_line.len.fetch_sub(1, Relaxed);
     }
 
-    /// Ends the requests in the line that are not wanted any more: those behind the first one must
-    /// not keep their path or device until their turn comes.
+    /// Ends the requests in the line whose results are no longer wanted. Requests behind the first
+    /// one must not keep their path or device until they are served.
     fn end_unwanted(&self) {
         let count = self.limit_line.tags.lock().len();
         for _ in 0..count {
@@ -134,8 +136,8 @@ impl Session {
         }
     }
 
-    /// Has the first requests go on as far as the limits allow. Returns the milliseconds until the
-    /// next one may; `None` if the line is empty.
+    /// Resumes the first requests as far as the limits allow. Returns the milliseconds until the
+    /// next one may proceed; `None` if the line is empty.
     fn serve_line(self: &Arc<Self>) -> Option<u32> {
         loop {
             let tag = self.limit_line.first()?;
@@ -158,7 +160,7 @@ impl Session {
     }
 }
 
-/// Looks at the line. Only this takes requests out of it.
+/// Serves the line. Only this work item removes requests from it.
 impl WorkItem<LIMIT_LINE> for Session {
     type Pointer = Arc<Self>;
 
@@ -192,7 +194,8 @@ impl Waiting {
         limits.map_or(Ok(()), |limits| limits.serve(self.bytes()))
     }
 
-    /// Returns whether nobody wants the request any more, which has not reached its disk yet.
+    /// Returns whether the result of the request, which has not reached its disk yet, is no longer
+    /// wanted.
     fn is_unwanted(&self, session: &Session) -> bool {
         match self {
             Self::Io(io) => io.is_over() || session.device(io.device_id()).is_none(),
@@ -200,7 +203,7 @@ impl Waiting {
         }
     }
 
-    /// Ends a request that is not wanted any more.
+    /// Ends a request whose result is no longer wanted.
     fn end(self, session: &Session) {
         match self {
             Self::Io(io) => io.end_unwanted(session.is_stopped()),
@@ -222,7 +225,7 @@ impl Waiting {
 mod tests {
     use super::*;
 
-    /// A look is not too early, as it would find nothing, and comes ten times a second at least.
+    /// The work item does not run too early, and at least ten times a second.
     #[test]
     fn pauses() {
         for (wait_ns, ms) in [

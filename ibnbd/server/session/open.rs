@@ -79,7 +79,7 @@ impl fmt::Display for Called<'_> {
 ///
 /// # Context
 ///
-/// Drop may sleep until the device's I/O has ended. Its caller does not hold the lock of the
+/// Drop may sleep until the device's I/O has ended. Its caller must not hold the lock of the
 /// session's devices, which the attributes of the device take.
 pub(crate) struct Closing {
     device: Option<OpenDevice>,
@@ -227,5 +227,5 @@ impl OpenDevices {
     }
 }
 
-/// The devices that I/O finds, sorted by id.
+/// The devices that are open for I/O, sorted by id.
 pub(super) type Table = KVec<(u32, PercpuArc<Opened>)>;

@@ -95,7 +95,8 @@ pub(crate) fn serve(session: &Arc<Session>, hdr: &IoHdr, intact: Intact, request
 }
 
 /// Refuses a message with `error`, whose checksum was computed, and charges the session's host for
-/// it: a client may have no more data examined than it may write. So the answer may have to wait.
+/// it: the limit for writes also applies to data that the server only verifies. The answer may
+/// therefore be delayed.
 ///
 /// # Context
 ///
@@ -120,11 +121,11 @@ pub(crate) fn charge(session: &Arc<Session>, request: Request, error: Error) {
     session.limit(&limits, refused);
 }
 
-/// Decides whether to believe a message of a session that has opened a device with checksums.
+/// Verifies a message of a session that has opened a device with checksums.
 ///
 /// # Errors
 ///
-/// Why not; [`damaged`] refuses the message.
+/// The defect of the message, which [`damaged`] then refuses.
 pub(crate) fn examine(session: &Session, request: &Request) -> Result<Intact, IoError> {
     let arrived = Arrived {
         header: request.user_hdr(),
@@ -136,7 +137,7 @@ pub(crate) fn examine(session: &Session, request: &Request) -> Result<Intact, Io
     checksum::examine(&arrived, has_checksums, crc32c, of_data)
 }
 
-/// Logs and refuses a message that [`examine`] does not believe, and charges for it.
+/// Logs and refuses a message that has failed [`examine`], and charges for it.
 ///
 /// # Context
 ///
@@ -160,7 +161,7 @@ pub(crate) fn damaged(session: &Arc<Session>, request: Request, error: IoError) 
     }
 }
 
-/// Ends a request to a device that the session does not, or no longer, have open; `examined` tells
+/// Ends a request to a device that the session does not have open, or no longer; `examined` says
 /// whether its checksum was computed.
 #[cold]
 fn refuse(session: &Arc<Session>, id: u32, examined: bool, request: Request) {

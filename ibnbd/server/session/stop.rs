@@ -3,8 +3,8 @@
 //! The planned stop of a session.
 //!
 //! A stopped session serves no more requests. For each of its devices, a worker waits until the
-//! requests in service have ended, flushes the disk and tells the client that everything is
-//! durable. So the client need not fail a flush when the disk comes back with another cache
+//! requests in service have ended, flushes the disk and notifies the client that everything is
+//! durable. The client then need not fail a flush when it reopens the disk with another cache
 //! generation ([`ibnbd_proto::unflushed`]).
 //!
 //! Contexts: *may sleep*, unless stated otherwise.
@@ -64,7 +64,7 @@ pub(crate) struct Stopping {
 }
 
 impl Session {
-    /// Stops the session in an orderly way, until `limit` at the latest.
+    /// Stops the session in an orderly way, at the latest by `limit`.
     ///
     /// # Errors
     ///
@@ -73,13 +73,13 @@ impl Session {
         let mut result = Ok(());
         let devices = self.take_all(false);
         if self.has_lost_devices() {
-            // Its last path was lost meanwhile, and they were closed without a flush.
+            // The last path was lost during the stop, and the devices were closed without a flush.
             result = Err(ETIMEDOUT);
         }
         let mut stopping = KVec::new();
         for device in devices {
             match Stopping::begin(self, device, closers, limit) {
-                // Without memory, nothing waits for the worker of this device.
+                // If the allocation fails, this stop does not wait for the worker of the device.
                 Ok(this) => {
                     if stopping.push(this, GFP_KERNEL).is_err() {
                         result = Err(ETIMEDOUT);
@@ -174,7 +174,7 @@ impl Stopping {
         Ok(this)
     }
 
-    /// Makes the device durable, and tells the client.
+    /// Makes the device durable, and notifies the client.
     ///
     /// # Errors
     ///

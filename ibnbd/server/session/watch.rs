@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Notifies clients of changed devices, and of those that an operator has closed.
+//! Notifies clients of changed devices, and of devices that an operator has closed.
 //!
-//! The kernel does not notify the opener of a block device that its size has changed. So a
-//! worker reads the sizes once a second. A client that takes notices gets one, and then asks for
-//! the device's properties as if it opened the device again. Until it has asked, it gets another
-//! notice every second, so a lost notice does no harm.
+//! The kernel does not notify the opener of a block device that its size has changed. A worker
+//! therefore polls the sizes once a second. A client that supports notices gets one, and then
+//! queries the device's properties as if it reopened the device. Until then, the notice is repeated
+//! every second, so a lost notice does no harm.
 
 use super::{
     open::OpenDevice,
@@ -24,10 +24,10 @@ const PERIOD_MS: u32 = 1000;
 /// Devices of a session that one round of notices covers. The next round covers the others.
 const BATCH: usize = 32;
 /// Rounds of notices about a closed device. A path over which they are lost is closed long before
-/// that; a client that has unmapped the device meanwhile does not ask.
+/// that; a client that has since unmapped the device does not query it.
 const ROUNDS: u32 = 120;
 
-/// A device that an operator has closed, and whose client has not asked since.
+/// A device that an operator has closed, and whose client has not queried it since.
 struct Gone {
     id: u32,
     name: CString,
@@ -42,8 +42,8 @@ impl AllGone {
         Self(KVec::new())
     }
 
-    /// Forgets the device that a client calls `name`: the client knows that it is closed, or has it
-    /// open again.
+    /// Removes the device that a client calls `name`: the client knows that it is closed, or has
+    /// reopened it.
     pub(crate) fn forget(&mut self, name: &[u8]) {
         self.0.retain(|gone| gone.name.to_bytes() != name);
     }
@@ -72,8 +72,8 @@ impl Session {
         self.watch.enqueue_in(self.clone(), PERIOD_MS);
     }
 
-    /// Prepares to notify the client that an operator closes `device`. Without memory there will be
-    /// one notice, which may be lost.
+    /// Prepares to notify the client that an operator closes `device`. If the allocation fails,
+    /// there will be only one notice, which may be lost.
     ///
     /// # Context
     ///
@@ -90,7 +90,8 @@ impl Session {
         let _ = self.gone.lock().0.push(gone, GFP_NOWAIT);
     }
 
-    /// Notifies the client that device `id` is closed, once a second until it has asked.
+    /// Notifies the client that device `id` is closed, once a second until it has queried the
+    /// device.
     ///
     /// # Context
     ///
@@ -107,7 +108,7 @@ impl Session {
         }
     }
 
-    /// Sends a notice about device `id`, if the client takes notices. The notice may be lost.
+    /// Sends a notice about device `id`, if the client supports notices. The notice may be lost.
     ///
     /// # Context
     ///

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Requests that a disk does not take at once.
+//! Requests that a disk does not accept without blocking.
 //!
 //! Completion handlers of all clients share a work queue of the RDMA core, and each handles all
-//! requests of its connection. So no handler may sleep in `submit_bio()`: it submits with
-//! `REQ_NOWAIT`, and what the disk does not take then joins the backlog of the device. Workers
-//! submit that, and sleep until the disk takes it. Devices that do not know `REQ_NOWAIT` get all
-//! their requests from these workers.
+//! requests of its connection. Therefore no handler may sleep in `submit_bio()`: it submits with
+//! `REQ_NOWAIT`, and a request that the disk does not accept joins the backlog of the device.
+//! Workers submit these requests, and sleep until the disk accepts them. Devices that do not
+//! support `REQ_NOWAIT` get all their requests from these workers.
 //!
-//! Requests do not pass those in the backlog: the workers would starve.
+//! New requests do not overtake the backlog, as the workers would starve.
 //!
-//! A device has a few *lanes*, each with one worker at a time, so that a slow device occupies only so
-//! many threads, and requests of different CPUs do not wait for each other. The work queue belongs to
-//! the session, so that the hung disks of one client leave the others their workers. It is safe for
-//! memory reclaim: the client may be waiting to free its memory.
+//! A device has a few *lanes*, each with one worker at a time, so that a slow device occupies a
+//! limited number of threads, and requests of different CPUs do not wait for each other. The work
+//! queue belongs to the session, so that hung disks of one client do not occupy the workers of
+//! others. It is safe for memory reclaim: the client may be waiting to free its memory.
 
 use super::{
     requests::{
@@ -55,11 +55,11 @@ const MAX_LANES: u32 = 4;
 
 /// The backlog of a device.
 ///
-/// Dropping it waits for the workers, and may sleep. All requests of the device have ended by then.
+/// Dropping it waits for the workers, and may sleep. All requests of the device must have ended.
 pub(crate) struct Backlog {
     requests: Arc<Requests>,
     lanes: KVec<Arc<Lane>>,
-    /// Number of requests in the lanes, and of those that workers submit.
+    /// Number of requests in the lanes or being submitted by workers.
     len: Arc<Atomic<u32>>,
 }
 
@@ -82,7 +82,7 @@ impl Backlog {
         })
     }
 
-    /// Returns whether no request waits. Otherwise a new one has to wait behind the others: with
+    /// Returns whether no request waits. If one does, a new request must queue behind it: with
     /// `REQ_NOWAIT` it would take the tag for which a worker sleeps.
     ///
     /// # Context
@@ -90,7 +90,8 @@ impl Backlog {
     /// Any.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        // ORDERING: A request that does not see one which has just joined passes it.
+        // ORDERING: A request that misses one which has just joined overtakes it, which is
+        // harmless.
         self.len.load(Relaxed) == 0
     }
 
@@ -107,7 +108,7 @@ impl Backlog {
         let at = CpuId::current().as_u32() as usize % self.lanes.len().max(1);
         if let Some(lane) = self.lanes.get(at) {
             self.len.fetch_add(1, Relaxed);
-            // There is room for all tags.
+            // The ring has a place for each tag.
             let _ = kernel::warn_on!(!lane.tags.lock().push(tag));
             lane.work.enqueue(lane.clone());
         }
@@ -126,7 +127,7 @@ impl Drop for Backlog {
 #[pin_data]
 struct Lane {
     requests: Arc<Requests>,
-    /// That of the backlog.
+    /// Shared with the backlog.
     len: Arc<Atomic<u32>>,
     #[pin]
     tags: SpinLockIrq<Ring<Tag>>,

@@ -2,8 +2,8 @@
 
 //! The requests of a session: a bio for each chunk, and a place for each request that waits.
 //!
-//! No two requests in service have the same tag, so each finds its bio free and its place
-//! empty. All memory is allocated with the session.
+//! No two requests in service have the same tag, so the bio and the place of a tag are always free
+//! for its request. All memory is allocated with the session.
 
 use super::IoRequest;
 use crate::throttle::HostThrottle;
@@ -84,7 +84,7 @@ impl Requests {
     }
 
     /// Returns the queue that runs the workers of the devices' backlogs. The first device of `session`
-    /// creates it: it has a thread of its own for memory reclaim, which a session without devices does
+    /// creates it: it has a rescuer thread for memory reclaim, which a session without devices does
     /// not need.
     ///
     /// # Context
@@ -103,8 +103,8 @@ impl Requests {
         self.workers.as_ref().ok_or(ENOMEM)
     }
 
-    /// Keeps a request in the place of its tag, which is returned for [`Self::take`]. `None`, and
-    /// the request ends with `EIO`, if another one is there, which does not happen.
+    /// Stores a request in the place of its tag; returns the tag for [`Self::take`]. If the place
+    /// is occupied, which never happens, returns `None`, and the request ends with `EIO`.
     ///
     /// # Context
     ///
@@ -116,7 +116,7 @@ impl Requests {
         (!kernel::warn_on!(!is_kept)).then_some(tag)
     }
 
-    /// Takes back a request that was kept.
+    /// Takes a stored request out again.
     ///
     /// # Context
     ///
