@@ -68,10 +68,10 @@ pub(crate) unsafe fn install<H: Handler>(cq: *mut bindings::ib_cq, qp: *const Qu
 /// `cq` must be the completion queue of `qp` that [`install`] was called for.
 pub(crate) unsafe fn remove<H: Handler>(cq: *mut bindings::ib_cq, qp: &QueuePair<H>) {
     qp.tells_batches(false);
-    // A work item that is running may have missed the flag, so wait for it. `flush_work()` looks for
-    // the pool of the work item first, without a lock. A worker that starts the item leaves that
-    // word, then executes a full barrier, and then `poll` reads the flag. The flag was cleared with a
-    // full barrier, too, so either `flush_work()` finds the item, or `poll` sees the flag.
+    // A running work item may have missed the flag, so wait for it. `flush_work()` first looks up the
+    // pool of the work item, without a lock. A worker that starts the item leaves the pool id in that
+    // word and executes a full barrier, and only then does `poll` read the flag. The flag was cleared
+    // with a full barrier, too, so either `flush_work()` finds the item, or `poll` sees the flag.
     // SAFETY: By this function's contract the queue is live and for a work queue, so its work item
     // is initialised.
     unsafe { kernel::bindings::flush_work(work_of(cq)) };

@@ -94,8 +94,8 @@ pub struct RecvClass {
     pub count: u32,
     /// Size of each buffer in bytes; zero for receives that only immediates complete.
     pub bytes: u32,
-    /// Size in bytes of the payload of each buffer: what follows the first `bytes` of a message. Zero,
-    /// or a divisor of the page size. If it is not zero, `bytes` are [`HEAD`].
+    /// Size in bytes of the payload of each buffer, which follows the first `bytes` of a message.
+    /// Zero, or a divisor of the page size. If it is not zero, `bytes` is [`HEAD`].
     pub payload: u32,
 }
 
@@ -139,7 +139,7 @@ pub struct Received<'a> {
     pub class: usize,
     /// The data in the buffer without its payload; empty for a write with immediate.
     pub bytes: &'a [u8],
-    /// The message is the immediate of a write, and has nothing else.
+    /// The message is only the immediate of a write.
     pub is_write: bool,
     /// The number of bytes in the payload of the buffer.
     pub payload: usize,
@@ -157,16 +157,17 @@ pub struct Received<'a> {
 }
 
 impl Received<'_> {
-    /// Keeps the payload of the message; `None` if it has none, or if this was called before. The
-    /// buffer is not posted again, whatever the handler returns, until it is [given
-    /// back](QueuePair::give_back).
+    /// Retains the payload of the message; `None` if it has none, or if this was called before. The
+    /// buffer is not posted again, whatever the handler returns, until the payload is passed to
+    /// [`QueuePair::give_back`].
     #[inline]
     pub fn keep(&self) -> Option<Kept> {
         let kept = Kept::new(self.entry.class, self.entry.index)?;
         if self.payload == 0 || self.kept.replace(true) {
             return None;
         }
-        // ORDERING: `give_back()` needs the value that is returned here, so it comes later.
+        // ORDERING: `give_back()` can only be called with the value returned here, so it runs
+        // later.
         self.entry.kept.store(true, Relaxed);
         Some(kept)
     }
@@ -181,7 +182,7 @@ pub enum Repost {
     No,
 }
 
-/// A scatter element of nothing.
+/// An empty scatter element.
 const NO_SGE: bindings::ib_sge = bindings::ib_sge {
     addr: 0,
     length: 0,
@@ -221,7 +222,7 @@ struct Ring {
     /// Bytes of the payload of a buffer.
     payload: u32,
     num_sge: i32,
-    /// Whether the CPU's writes have to be made visible to the device, and the device's to the CPU.
+    /// Whether the memory needs DMA syncs, in both directions.
     needs_sync: bool,
     buf: Option<MappedBytes>,
     split: Option<Split>,
@@ -267,7 +268,7 @@ impl Split {
         let (head, payload) = (Self::head_at(entry.index), self.payload_at(entry.index));
         let sge = self.heads.sge(head, HEAD as u32).ok_or(EINVAL)?;
         let behind = self.payloads.sge(payload, self.payload).ok_or(EINVAL)?;
-        // INVARIANT: Both parts are those of this buffer.
+        // INVARIANT: Both elements name this buffer alone.
         entry.sges = [sge.raw(), behind.raw()];
         entry.head = Some(self.heads.pieces().record(head).ok_or(EINVAL)?);
         Ok(())
@@ -303,11 +304,12 @@ pub(crate) struct Rings {
     /// Whether messages begin with an immediate.
     imm_in_messages: AtomicFlag,
     closed: AtomicFlag,
-    /// The entries of the receive queue that no buffer has, without the one for the marker of
-    /// [`QueuePair::close`]. Locked while buffers are added, and while `closed` is being set.
+    /// The entries of the receive queue that are not used for a buffer, except for the one for the
+    /// marker of [`QueuePair::close`]. Locked while buffers are added, and while `closed` is being
+    /// set.
     #[pin]
     adding: Mutex<u32>,
-    /// As `closed`, for buffers that are given back, which are posted under the lock.
+    /// As `closed`, for buffers that `give_back` reposts under this lock.
     #[pin]
     refuses: SpinLockIrq<bool>,
 }
@@ -406,7 +408,7 @@ impl Drop for Ring {
         if let Some(buf) = &mut self.buf {
             // SAFETY: By the type invariant only receives of the owner name the memory. `QueuePair` drops
             // its rings after it has destroyed the device's queue pair, and nothing was posted from a
-            // ring that no queue pair has got.
+            // ring that was never added to a queue pair.
             unsafe { buf.free() };
         }
         if let Some(split) = &mut self.split {
@@ -509,8 +511,8 @@ fn new_refuses() -> impl PinInit<SpinLockIrq<bool>> {
 }
 
 impl Rings {
-    /// Number of new buffers that are posted with one call, for which the device's driver takes a lock.
-    /// Their work requests are on the stack.
+    /// Number of new buffers that are posted with one call, as the device's driver takes a lock in each
+    /// call. Their work requests are on the stack.
     const AT_A_TIME: usize = 8;
 
     /// Creates the rings of a receive queue that has `depth` entries for buffers.
@@ -535,8 +537,8 @@ impl Rings {
         !self.imm_in_messages.xchg(true, Relaxed)
     }
 
-    /// Closes the rings: from now on, handlers do not repost buffers, and tasks can neither add any
-    /// nor give any back. When this returns, those that were doing so have posted theirs.
+    /// Closes the rings: handlers no longer repost buffers, and tasks can no longer add or return
+    /// any. When this returns, tasks that were adding or returning buffers have posted them.
     ///
     /// # Context
     ///
@@ -549,12 +551,12 @@ impl Rings {
         *self.refuses.lock() = true;
     }
 
-    /// Adds the buffers of a class and posts them while nobody can close the rings: calls `post` with
-    /// each of them once, at least one and at most [`Self::AT_A_TIME`] at a time.
+    /// Adds the buffers of a class and posts them under the lock that closing the rings takes: calls
+    /// `post` with each of them once, at least one and at most [`Self::AT_A_TIME`] at a time.
     ///
     /// # Errors
     ///
-    /// Those of [`QueuePair::add_recvs`].
+    /// Errors of [`QueuePair::add_recvs`].
     fn add(
         &self,
         class: usize,
@@ -632,7 +634,7 @@ impl<H: Handler> QueuePair<H> {
     ///
     /// # Errors
     ///
-    /// `EINVAL`: there are not as many bytes.
+    /// `EINVAL` if the buffer's payload is shorter.
     #[inline]
     pub fn sync_payload(&self, kept: &Kept, len: usize) -> Result {
         let (ring, _) = self.keeper(kept).ok_or(EINVAL)?;
@@ -644,9 +646,9 @@ impl<H: Handler> QueuePair<H> {
         split.payloads.sync_for_cpu(at, len)
     }
 
-    /// Gives back a payload of this queue pair, which is not to be used any more: its buffer is posted
-    /// again, unless the queue pair is being closed. (With a payload of another queue pair, a buffer of
-    /// this one may be posted whose payload is still in use.)
+    /// Releases a payload of this queue pair, which the caller must no longer use: its buffer is posted
+    /// again, unless the queue pair is being closed. The payload must be of this queue pair: with one
+    /// of another, a buffer whose payload is still in use may be posted.
     ///
     /// # Context
     ///
@@ -662,10 +664,10 @@ impl<H: Handler> QueuePair<H> {
         let refuses = self.recvs().refuses.lock();
         if !*refuses {
             // An error means that the queue pair is being torn down.
-            // SAFETY: The queue pair owns the rings. It is live: as it is not closed, nobody has begun
-            // to destroy it, and closing it waits for the lock. The entry was just found in the ring.
+            // SAFETY: The queue pair owns the rings. It is live: as it is not closed, its destruction
+            // has not begun, and closing it waits for the lock. The entry was just found in the ring.
             // Its buffer is not posted: it was kept, so `recv_done` has not posted it, and only one
-            // exchange finds the flag set after that.
+            // exchange sees the flag set.
             let _ = unsafe { ring.post::<1>(self.as_raw(), slice::from_ref(entry)) };
         }
     }
@@ -693,7 +695,7 @@ unsafe extern "C" fn recv_done<H: Handler>(cq: *mut bindings::ib_cq, wc: *mut bi
         return;
     }
     let class = entry.class as usize;
-    // The ring is always there, as the entry is in it.
+    // The ring always exists, as the entry is in it.
     let Some(ring) = qp.recvs().get(class) else {
         return;
     };
@@ -711,8 +713,8 @@ unsafe extern "C" fn recv_done<H: Handler>(cq: *mut bindings::ib_cq, wc: *mut bi
                 // The buffer is in the ring, so this does not fail.
                 let _ = split.sync_head_for_cpu(entry.index);
             }
-            // It leaves zeroes: if the next message does not get there although it completes, this one is
-            // not taken for it.
+            // `take` leaves zeroes: if the device reports the next message without writing it, this one
+            // is not mistaken for it.
             // SAFETY: By the invariant of `Entry` the record is memory of the ring, which lives with the
             // queue pair.
             head = unsafe { record.take() };
@@ -721,10 +723,11 @@ unsafe extern "C" fn recv_done<H: Handler>(cq: *mut bindings::ib_cq, wc: *mut bi
         (None, Some(buf)) => {
             let (at, len) = place(entry.index as usize, ring.bytes, len);
             // SAFETY: `place` returns a part of this buffer alone. The device has completed its
-            // receive, so it writes to the buffer only once that is posted again. This function does
-            // that last, after the handler, to which the bytes are lent, has returned. Nobody else
-            // can: `QueuePair::give_back` takes the result of `Received::keep`, which returns none
-            // for a message without a payload, and a ring with a `buf` has no payloads (`Ring::new`).
+            // receive, so it writes to the buffer only once the buffer is posted again. This function
+            // does so last, after the handler, to which the bytes are lent, has returned. No other
+            // function can: `QueuePair::give_back` takes the result of `Received::keep`, which
+            // returns `None` for a message without a payload, and a ring with a `buf` has no payloads
+            // (`Ring::new`).
             unsafe { buf.read(at, len) }.unwrap_or(&[])
         }
         (None, None) => &[],
@@ -752,7 +755,7 @@ unsafe extern "C" fn recv_done<H: Handler>(cq: *mut bindings::ib_cq, wc: *mut bi
         // An error means that the queue pair is being torn down.
         // SAFETY: The queue pair owns the rings, and is live, as its completion is handled. The entry
         // is in the ring of its class by its type invariant. Its buffer is not posted, as its
-        // completion was just handled, and nobody can give it back, as it was not kept.
+        // completion was just handled, and `give_back` cannot post it, as its payload was not kept.
         let _ = unsafe { ring.post::<1>(qp.as_raw(), slice::from_ref(entry)) };
     }
 }

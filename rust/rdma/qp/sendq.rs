@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The send queue of a queue pair. It builds chains of work requests in memory of its own, posts
+//! The send queue of a queue pair. It builds chains of work requests in preallocated memory, posts
 //! them in batches, and counts the free entries of the device's queue.
 //!
-//! The device frees entries of its send queue only when it completes a signalled request, and in
-//! order. So the completion of a signalled request also frees the entries of all unsignalled ones
-//! before it, and the queue always knows how many entries are free.
+//! Entries of the device's send queue are freed only by completions of signalled requests, in
+//! order. Such a completion also frees the entries of all unsignalled requests before it. The
+//! number of free entries is therefore always known.
 //!
 //! # Examples
 //!
@@ -132,15 +132,15 @@ pub(crate) enum Entries {
     All,
 }
 
-/// The longest chain that a queue takes, if it has as many entries.
+/// The longest chain that a queue accepts, if it has enough entries.
 pub const MAX_CHAIN: SqSpace = SqSpace {
     // CAST: Both are small.
     wrs: SendQueue::BATCH_WRS as u32,
     sges: SendQueue::BATCH_SGES as u32,
 };
 
-/// Returns whether nothing of a chain that was refused with `error` was or will be sent, see
-/// [`QueuePair::send`]: no device returns one of these.
+/// Returns whether `error` means that no part of the refused chain was or will be sent, see
+/// [`QueuePair::send`]. Errors of a device's driver never have these values.
 ///
 /// # Examples
 ///
@@ -213,7 +213,8 @@ impl<H: Handler> Chain<'_, H> {
         self.rdma(to, from, None, Signal::None);
     }
 
-    /// Writes to the peer's memory, and reports the completion, which shows that the peer's device has got the bytes.
+    /// Writes to the peer's memory, and reports the completion, which shows that the peer's device has received the
+    /// bytes.
     pub fn rdma_write_signalled(
         &mut self,
         to: Remote,
@@ -226,8 +227,8 @@ impl<H: Handler> Chain<'_, H> {
     /// Reads from the peer's memory. If one of the last work requests of a chain is signalled, its
     /// completion also means that the earlier ones have read all of their bytes.
     ///
-    /// The memory stays mapped until [`DmaPieces::end_reads`] or [`DmaUser::end_reads`] is called for it, see there. A
-    /// chain is refused if reads that another queue pair has posted into the same memory may not have completed.
+    /// The memory stays mapped until [`DmaPieces::end_reads`] or [`DmaUser::end_reads`] is called for it. A chain is
+    /// refused if reads of another queue pair into the same memory may be outstanding.
     ///
     /// [`DmaPieces::end_reads`]: crate::dma::DmaPieces::end_reads
     /// [`DmaUser::end_reads`]: crate::dma::DmaUser::end_reads
@@ -271,7 +272,7 @@ impl<H: Handler> Chain<'_, H> {
         }
     }
 
-    /// As [`Self::rdma_write_imm`], with the immediate in a message of its own.
+    /// As [`Self::rdma_write_imm`], with the immediate in a separate message.
     #[cold]
     fn rdma_write_then_imm(
         &mut self,
@@ -414,7 +415,7 @@ impl<H: Handler> QueuePair<H> {
     ///
     /// # Errors
     ///
-    /// With `EAGAIN`, `EINVAL` and `ENOTCONN`, nothing of the chain was or will be sent:
+    /// With `EAGAIN`, `EINVAL` and `ENOTCONN`, no part of the chain was or will be sent:
     ///
     /// - `EAGAIN`: the device's queue has no space now beside the
     ///   [reserve](crate::qp::QpConfig::send_reserve). [`Handler::sq_space_freed`] is called when
@@ -468,7 +469,7 @@ impl<H: Handler> QueuePair<H> {
         self.send_chain_of_one(to, from, imm, signal, doorbell)
     }
 
-    /// As [`QueuePair::send_message`], with all that a chain takes.
+    /// As [`QueuePair::send_message`], by the general path for chains.
     #[cold]
     fn send_chain_of_one<const N: usize>(
         &self,
@@ -557,7 +558,7 @@ impl<H: Handler> QueuePair<H> {
     ///
     /// # Errors
     ///
-    /// `ENOTCONN` and those of the driver, as [`QueuePair::send`].
+    /// `ENOTCONN`, and errors of the driver, as [`QueuePair::send`].
     pub fn ring(&self) -> Result {
         let mut queue = self.send_queue().lock();
         if queue.is_closed() {
@@ -584,7 +585,7 @@ unsafe fn complete<H: Handler>(
     report: impl FnOnce(&QueuePair<H>, QpRef<'_, H>, Position),
 ) {
     // SAFETY: By this function's contract the core has filled in the completion, which is being
-    // handled, and does not change it meanwhile.
+    // handled, and does not change it during the call.
     let (qp, wc) = unsafe { (QueuePair::<H>::from_completion(cq, wc), Wc::from_raw(wc)) };
     // SAFETY: A completion of the queue pair is being handled until this function returns.
     let qp_ref = || unsafe { QpRef::new(qp) };

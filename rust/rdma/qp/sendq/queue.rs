@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The state of a send queue: the work requests that wait for the doorbell, and the number of those
-//! that the device has not completed. Only [`SendQueue::post`] uses the device.
+//! The state of a send queue: the work requests that wait for the doorbell, and the number of
+//! outstanding requests. Only [`SendQueue::post`] uses the device.
 
 use core::{
     mem::ManuallyDrop,
@@ -43,8 +43,7 @@ pub(super) union Wr {
 /// The number of the latest queue.
 static LAST_NUMBER: Atomic<u64> = Atomic::new(0);
 
-/// The work requests that wait for the doorbell, and the number of those that the device has not
-/// completed.
+/// The work requests that wait for the doorbell, and the number of outstanding requests.
 ///
 /// # Invariants
 ///
@@ -75,10 +74,11 @@ pub(crate) struct SendQueue {
 unsafe impl Send for SendQueue {}
 
 impl SendQueue {
-    /// Capacity for work requests and scatter elements that wait for the doorbell; those of the
-    /// longest chain.
+    /// Capacity for waiting work requests and, in `BATCH_SGES`, their scatter elements; also the
+    /// limits of a chain.
     pub(super) const BATCH_WRS: usize = 96;
-    /// Entries that are enough for two of the longest chains, with what waits for the next signalled request.
+    /// Enough entries for two chains of maximum length, and the unsignalled requests before each signalled
+    /// one.
     // CAST: A small constant.
     const COMMON: u32 = 2 * (Self::BATCH_WRS as u32 + Credits::SIGNAL_EVERY);
     pub(super) const BATCH_SGES: usize = 272;
@@ -109,8 +109,8 @@ impl SendQueue {
         })
     }
 
-    /// Leaves that many entries to chains with [`Entries::All`], but enough to others for two of the longest chains; of a
-    /// short queue, two thirds.
+    /// Reserves `reserve` entries for chains with [`Entries::All`], or fewer, so that other chains have enough entries
+    /// for two chains of maximum length; on a short queue, two thirds of it.
     pub(crate) fn with_reserve(self, reserve: u32) -> Self {
         let depth = self.credits.depth;
         let most = depth.saturating_sub(Self::COMMON).max(depth / 3);
@@ -151,14 +151,14 @@ impl SendQueue {
         }
     }
 
-    /// Makes room for a chain of `space`, and returns the space that it takes. Unless the chain fits
-    /// beside the waiting ones, `post`, which is called with this queue, first hands those to the
-    /// device, even if the chain is refused after that.
+    /// Makes room for a chain of `space`, and returns the space that it needs, with its immediate.
+    /// If the chain does not fit beside the waiting ones, this first calls `post` with this queue to
+    /// post those, even if the chain is then refused.
     ///
     /// # Errors
     ///
-    /// `ENOTCONN`: the queue is closed; `EINVAL`: the queue can never hold such a chain; `EAGAIN`: not
-    /// now; those of `post`.
+    /// `ENOTCONN`: the queue is closed; `EINVAL`: the queue can never hold such a chain; `EAGAIN`: no
+    /// space now; errors of `post`.
     #[inline]
     pub(super) fn make_room(
         &mut self,
@@ -181,7 +181,7 @@ impl SendQueue {
     #[inline]
     fn with_imm(&self, space: SqSpace) -> SqSpace {
         match &self.imms {
-            // The immediate of a chain may take a message of its own.
+            // The immediate of a chain may need a separate message.
             Some(_) => SqSpace {
                 wrs: space.wrs.saturating_add(1),
                 sges: space.sges.saturating_add(1),
@@ -190,9 +190,9 @@ impl SendQueue {
         }
     }
 
-    /// Returns whether a chain can be queued. Unless it fits beside the waiting ones, [`Self::make_room`]
-    /// posts those first: they free space only after they were posted, and perhaps no other task will
-    /// post them.
+    /// Returns whether a chain can be queued. If it does not fit beside the waiting ones,
+    /// [`Self::make_room`] posts those first: they free space only after they were posted, and there may
+    /// be no other task that posts them.
     ///
     /// # Errors
     ///
@@ -203,7 +203,7 @@ impl SendQueue {
             Entries::All => 0,
             Entries::Common => self.reserve,
         };
-        // What has credit and fits is possible.
+        // A chain that has credit and fits is also possible.
         match self.has_credit(space, kept) && self.fits(space) {
             true => Ok(Fit::Beside),
             false => self.misfit(space, kept),
@@ -243,8 +243,8 @@ impl SendQueue {
             && self.used_sges.saturating_add(space.sges as usize) <= self.sges.len()
     }
 
-    /// Queues a chain of one message with an immediate: a write to `to`, or else a send. Returns false if
-    /// it is not as simple as mostly; then nothing was queued.
+    /// Queues a chain of one message with an immediate: a write to `to` or, without `to`, a send. Returns
+    /// false, with nothing queued, in all but the common case.
     ///
     /// `cqe` is a completion entry of the queue pair, or of a slot that it keeps, see
     /// `QueuePair::report_of`.
@@ -333,8 +333,9 @@ impl SendQueue {
     ///
     /// # Errors
     ///
-    /// The driver's error, or `EIO` in place of the errors with which this crate reports that
-    /// nothing was sent: the device may have got some of the requests.
+    /// The driver's error, but `EIO` instead of an error that
+    /// [`is_surely_unsent`](super::is_surely_unsent) accepts: the device may have received some of
+    /// the requests.
     ///
     /// # Safety
     ///
@@ -350,13 +351,13 @@ impl SendQueue {
         // SAFETY: The queue pair is live by this function's contract. By the type invariant the
         // waiting requests form a valid list with their elements in `sges`; the list ends, as
         // `Draft::gather`, `Chain` and `push_message` create requests with a null link, and
-        // `Draft::finish` restores the end. The device's driver copies requests and elements before
-        // it returns. `QueuePair::report_of`, from which `Chain::push` and `push_message` have
-        // completion entries, has checked that they are those of the queue pair, or of slots that it
-        // keeps, and `Chain::reg_mr` that regions belong to its protection domain, so all of them
-        // outlive the queue pair. `Draft::gather` and `push_message` have checked that the elements
-        // are of that domain. It keeps the memory that they name, but for that of I/O (`MappedIo`), as the
-        // crate's documentation says.
+        // `Draft::finish` restores the end. The device's driver copies requests and elements before it
+        // returns. `QueuePair::report_of`, which returns the completion entries for `Chain::push` and
+        // `push_message`, has checked that they are in the queue pair or in slots that it keeps, and
+        // `Chain::reg_mr` that regions belong to its protection domain, so all of them outlive the queue
+        // pair. `Draft::gather` and `push_message` have checked that the elements are of that domain. The
+        // domain keeps the memory that they name, except the memory of an I/O (`MappedIo`), as described
+        // in the crate's documentation.
         let ret = unsafe { bindings::ib_post_send(qp, self.wrs.as_ptr().cast(), &mut bad) };
         kernel::error::to_result(ret).map_err(|error| {
             self.closed = true;
@@ -469,7 +470,7 @@ impl Draft<'_> {
 
     /// Appends a request whose completion goes to `cqe`. Its success is signalled only if
     /// `signalled`, or if the queue needs the signal.
-    // Inlined, so that the request is made where it stays.
+    // Inlined, so that the request is built in place.
     #[inline(always)]
     pub(super) fn push(&mut self, mut wr: Wr, cqe: *mut bindings::ib_cqe, signalled: bool) {
         if self.overflow || self.wrs_left == 0 {
@@ -502,7 +503,7 @@ impl Draft<'_> {
     ///
     /// # Errors
     ///
-    /// `EINVAL` if the chain exceeded its space or was refused; then nothing of it remains.
+    /// `EINVAL` if the chain exceeded its space or was refused; no part of it remains queued.
     #[inline]
     pub(super) fn finish(self) -> Result {
         if !self.overflow {
@@ -537,7 +538,7 @@ struct Credits {
     done: u64,
     /// Position of the latest signalled request.
     signalled: u64,
-    /// Number of requests after which the queue signals one by itself.
+    /// Interval in requests at which the queue signals a request that need not be.
     signal_every: u64,
     /// The position of each signalled request in flight.
     signals: Ring<u64>,
@@ -551,7 +552,7 @@ struct CreditMark {
 }
 
 impl Credits {
-    /// The most requests until one is signalled.
+    /// Maximum number of requests from one signalled request to the next.
     const SIGNAL_EVERY: u32 = 64;
 
     fn new(depth: u32) -> Result<Self> {
@@ -574,7 +575,7 @@ impl Credits {
             .saturating_sub(self.taken.wrapping_sub(self.done) as u32)
     }
 
-    /// Takes an entry, which must be free; returns whether its request has to be signalled.
+    /// Takes an entry, which must be free; returns whether its request must be signalled.
     #[inline]
     fn take(&mut self, signalled: bool) -> bool {
         self.taken = self.taken.wrapping_add(1);
@@ -587,8 +588,8 @@ impl Credits {
         true
     }
 
-    /// Frees the entries of a completed signalled request, and of those before it; returns its
-    /// position.
+    /// Frees the entries of a completed signalled request and of all requests before it; returns
+    /// its position.
     #[inline]
     fn completed(&mut self) -> u64 {
         if let Some(position) = self.signals.pop() {

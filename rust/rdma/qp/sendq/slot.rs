@@ -3,8 +3,8 @@
 //! Slots, the objects to which completions are reported.
 //!
 //! A completion contains the address of a `struct ib_cqe`, which the work request named when it was
-//! posted. These entries are embedded in the slots of a table that the queue pair keeps alive. So
-//! the address never dangles, and a completion is reported with a reference to its slot.
+//! posted. These entries are embedded in the slots of a table that the queue pair keeps alive. The
+//! address therefore never dangles, and a completion is reported with a reference to its slot.
 //!
 //! # Examples
 //!
@@ -65,8 +65,8 @@ use kernel::{
 pub enum Kind {
     /// The slot's message was sent.
     Send,
-    /// The slot's key was invalidated, its data was read from the peer, or what was sent before has
-    /// been acknowledged: its request can go on.
+    /// The slot's key was invalidated, its data was read from the peer, or earlier messages were
+    /// acknowledged: its request can proceed.
     Other,
 }
 

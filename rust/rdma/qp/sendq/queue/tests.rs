@@ -90,7 +90,7 @@ mod suite {
         Ok(())
     }
 
-    /// A message that is queued by itself is what a chain of it would be.
+    /// `push_message` queues the same request as a chain of one message.
     #[test]
     fn a_message_alone_is_a_chain_of_one() -> Result {
         let mut queue = queue()?;
@@ -123,7 +123,7 @@ mod suite {
         Ok(())
     }
 
-    /// Whatever a message alone is too simple for is left to chains, and leaves nothing behind.
+    /// `push_message` refuses everything but the common case, and queues nothing then.
     #[test]
     fn a_message_alone_is_not_always_possible() -> Result {
         let none = ptr::null_mut();
@@ -141,7 +141,8 @@ mod suite {
         Ok(())
     }
 
-    /// A chain that takes more than was announced leaves nothing behind, even if it caused signals.
+    /// A chain that exceeds its announced space is rolled back completely, even if it caused
+    /// signals.
     #[test]
     fn overflow_leaves_nothing() -> Result {
         for (wrs, sges) in [(2, 9), (9, 2)] {
@@ -189,7 +190,7 @@ mod suite {
         post(&mut queue);
         queue.signal_all();
         chain(&mut queue, 3, false)?;
-        // The first frees those before it, too.
+        // The first completion also frees the entries of the requests before it.
         assert_eq!(queue.credits.signals.len(), 3);
         for free in [DEPTH - 2, DEPTH - 1, DEPTH] {
             queue.completed();
@@ -198,7 +199,7 @@ mod suite {
         Ok(())
     }
 
-    /// A completion tells which requests are over, even after a chain was refused.
+    /// A completion shows which requests have completed, even after a chain was refused.
     #[test]
     fn completions_know_their_position() -> Result {
         let (mut queue, other) = (queue()?, queue()?);
@@ -278,7 +279,7 @@ mod suite {
         Ok(())
     }
 
-    /// Makes room for a chain; returns what came of it, and how often the waiting ones were posted for it.
+    /// Makes room for a chain; returns the result, and how often waiting chains were posted.
     fn room_for(queue: &mut SendQueue, wrs: u32) -> (Result<u32>, u32) {
         let mut posted = 0;
         let room = queue.make_room(space(wrs, 0), Entries::All, |queue| {
@@ -289,8 +290,8 @@ mod suite {
         (room.map(|space| space.wrs), posted)
     }
 
-    /// What waits is posted for a chain that is refused for now, as for one that needs its place: only
-    /// its completion makes room, and perhaps no other task will post it.
+    /// Waiting chains are posted both for a chain that is refused for now and for one that needs their
+    /// place: only their completion makes room, and there may be no other task that posts them.
     #[test]
     fn what_waits_is_posted_when_there_is_no_room() -> Result {
         let mut queue = queue()?;
@@ -314,7 +315,7 @@ mod suite {
         Ok(())
     }
 
-    /// What may not be refused finds room, however many other chains there are.
+    /// Chains that may not be refused find room, however many other chains there are.
     #[test]
     fn the_reserve_is_left_free() -> Result {
         let mut queue = queue()?.with_reserve(4);
@@ -406,8 +407,8 @@ mod suite {
         Ok(addr)
     }
 
-    /// A refused chain gives the places of its immediates back. Otherwise later messages would
-    /// come round to a place whose message is still in flight.
+    /// A refused chain returns the places of its immediates, so that no later message reuses a
+    /// place whose message is still in flight.
     #[test]
     fn immediates_of_a_refused_chain_are_taken_back() -> Result {
         let mut queue = queue()?;
@@ -434,7 +435,7 @@ mod suite {
         Ok(())
     }
 
-    /// No error of a driver says that nothing was sent.
+    /// No error of a driver is reported as one that means that nothing was sent.
     #[test]
     fn errors_of_drivers_are_others() {
         for error in [EAGAIN, EINVAL, ENOTCONN] {
@@ -445,7 +446,7 @@ mod suite {
 
     /// Chains of all kinds, queued, refused and completed in any order: each entry of the device's
     /// queue is free, will be freed by a signal in flight, or waits for the next signal, which
-    /// comes within a quarter of the queue.
+    /// follows within a quarter of the queue.
     #[test]
     fn credits_are_balanced() -> Result {
         for depth in [1, 2, 3, 5, 16, 47, 300] {
