@@ -2,9 +2,9 @@
 
 //! The state of a disk that decides how its requests are dispatched.
 //!
-//! The server names a device by a number that a restart invalidates. Until the device is
-//! open again the queue is quiesced: each request waits here in the slot of its tag, and
-//! is then given back to the block layer, which dispatches it again.
+//! The server names a device by a number that a restart invalidates. Until the device is reopened
+//! the queue is quiesced: each request waits here in the slot of its tag, and then returns to the
+//! block layer, which dispatches it again.
 //!
 //! Contexts: *any*, unless stated otherwise.
 
@@ -198,7 +198,7 @@ impl DiskQueue {
         self.prio
     }
 
-    /// Returns whether each write has to be durable before it ends.
+    /// Returns whether each write must be durable before it ends.
     #[inline]
     pub(crate) fn is_write_through(&self) -> bool {
         self.write_through.load(Relaxed)
@@ -213,14 +213,14 @@ impl DiskQueue {
         dispatch::queue(self, rq.tag(), rq).map_err(|rq| (rq, Status::RESOURCE))
     }
 
-    /// Has the request with tag `tag` dispatched again if it waits for the queue state to change. A
-    /// cancelled request ends instead.
+    /// Requeues the request with tag `tag` if it waits for a change of the queue state. A cancelled
+    /// request ends instead.
     pub(crate) fn dispatch_again(&self, tag: Tag) {
         dispatch::Disk::requeue(self, tag.into());
     }
 
-    /// Sets the queue live for the device that the server calls `device_id`; with `write_through`,
-    /// each write has to be durable before it ends.
+    /// Sets the queue live for the device with the server's number `device_id`; with
+    /// `write_through`, each write must be durable before it ends.
     pub(crate) fn open(&self, device_id: u32, write_through: bool) {
         self.write_through.store(write_through, Relaxed);
         dispatch::open(self, device_id);
@@ -308,15 +308,16 @@ impl dispatch::Disk for DiskQueue {
 
 /// The last close, and recovery from a loss of unflushed writes.
 impl DiskQueue {
-    /// Notes that the last opener has closed the disk.
+    /// Records that the last opener has closed the disk.
     ///
     /// # Context
     ///
     /// May sleep, but not for the server or the disk; with the disk's open mutex held.
     pub(crate) fn closed(&self) {
         self.say_whole(self.write_cache.closed());
-        // ORDERING: The device sets the queue state of a refusal, and then reads the number of openers,
-        // which the caller has changed: one of the two sees what the other one did.
+        // ORDERING: The device sets the queue state of a refusal and then reads the number of openers,
+        // which the caller has changed before it reads the queue state: at least one of the two sees
+        // the other's change.
         dispatch::Disk::barrier(self);
         let failing = dispatch::Disk::queue_state(self) == QueueState::Failing;
         if failing && !dispatch::Disk::is_gone(self) {

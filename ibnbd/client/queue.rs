@@ -376,7 +376,7 @@ pub(crate) fn submit_waiting(disk: &Arc<DiskQueue>) {
     submit_each(disk, disk.fair_share().next(disk.timeouts().is_stuck()));
 }
 
-/// Submits a waiting request, if there is one, and those that may follow it.
+/// Submits a waiting request, if there is one, and further ones that may follow it.
 fn submit_each(disk: &Arc<DiskQueue>, mut next: Next) {
     while let Some((rq, queue)) = next.waiting {
         let outcome = if disk.timeouts().is_stuck() {

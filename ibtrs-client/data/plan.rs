@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Plans how a request is sent: pure functions of what both sides have agreed on.
+//! Plans how a request is sent: pure functions of the negotiated parameters.
 
 use crate::{
     data::wire::Wire,
@@ -20,7 +20,7 @@ use ibtrs_proto::{
 };
 use kernel::prelude::*;
 
-/// The data of a request, as far as the plan depends on it.
+/// The properties of a request's data on which the plan depends.
 #[derive(Clone, Copy)]
 pub(crate) enum Data {
     None,
@@ -112,8 +112,8 @@ impl Wire {
         self.capsules && req.cid > 0 && capsule::fits(data, req.usr_len)
     }
 
-    /// Returns whether a write takes its data to the server, unless that is in too many pieces.
-    /// Otherwise the server fetches it.
+    /// Returns whether the client pushes the data of a write, unless the data is in too many
+    /// pieces. If not, the server fetches it.
     #[inline]
     pub(crate) fn is_pushed(&self, req: &Descriptor) -> bool {
         self.fits_landing(req) || self.fits_capsule(req, req.bytes)

@@ -13,12 +13,12 @@
 //! - a request whose data is copied through an [`IoBuffer`], when the server has
 //!   answered: neither the server nor the device ever knew its memory.
 //!
-//! A request that was cancelled before the server answered has no memory any more:
+//! The memory of a request that was cancelled before the server answered is no longer accessible:
 //! see [`cancel`].
 //!
-//! A request leaves its slot under the slot's lock, so it ends once. When the path
-//! is torn down, requests without an answer are taken out with everything that is
-//! needed to send them again: see [`take`].
+//! A request is removed from its slot under the slot's lock, so it ends only once. When the path is
+//! torn down, unanswered requests are removed with everything that is needed to resend them: see
+//! [`take`].
 
 use crate::{
     data::{
@@ -159,7 +159,7 @@ impl Carried {
         MappedIo::new(pd, io, dir).map(Self::Mapped)
     }
 
-    /// Returns what the plan of the request depends on.
+    /// Returns the properties of the data on which the plan of the request depends.
     #[inline]
     pub(super) fn data(&self) -> Data {
         match self {
@@ -238,7 +238,7 @@ impl ReqSlot {
         unanswered.map(|in_flight| in_flight.timer.began())
     }
 
-    /// Returns whether an unanswered request is in flight that its users no longer want.
+    /// Returns whether an unanswered request is in flight whose users no longer want its result.
     pub(crate) fn is_unwanted(&self) -> bool {
         let inner = self.inner.lock();
         let in_flight = inner
@@ -295,7 +295,7 @@ impl Memory {
     ///
     /// # Errors
     ///
-    /// `ENOMEM`; those of the driver.
+    /// `ENOMEM`; errors of the device's driver.
     pub(crate) fn new(pd: &Arc<Pd>, wire: &Wire) -> Result<Self> {
         Ok(Self {
             mr: IoMr::new(pd, wire.mr_pages)?,
@@ -310,7 +310,7 @@ fn unanswered(in_flight: &mut Option<InFlight>) -> Option<&mut InFlight> {
 }
 
 impl ReqSlotInner {
-    /// Takes the request out of its slot if it is over.
+    /// Removes the request from its slot if it has ended.
     #[inline]
     fn finish(&mut self, qp: &QueuePair<Con>) -> Option<Ended> {
         let in_flight = self
@@ -360,7 +360,7 @@ impl ReqSlotInner {
     }
 }
 
-/// A request that is over and has left its slot.
+/// A request that has ended and was removed from its slot.
 pub(crate) struct Ended {
     io: Carried,
     /// Bytes of data to copy from the slot's [`IoBuffer`].
@@ -373,7 +373,8 @@ pub(crate) struct Ended {
 }
 
 impl Ended {
-    /// Ends the request, which was in `slot` of a path with the domain `pd`; the slot is not used again before that.
+    /// Completes the request, which was in `slot` of a path with the domain `pd`. The slot must not be reused before
+    /// that.
     ///
     /// # Context
     ///
@@ -484,14 +485,15 @@ pub(crate) fn sent(qp: &QpRef<'_, Con>, slot: SlotRef<'_, Con>) {
 }
 
 /// Handles the completion of the local invalidation that the request of `slot` has posted. The
-/// request stays in its slot until then, so the completion is never another request's.
+/// request stays in its slot until then, so the completion is never attributed to another request.
 pub(crate) fn invalidated(qp: &QpRef<'_, Con>, slot: SlotRef<'_, Con>) {
     advance(qp, slot, |in_flight| {
         in_flight.key = in_flight.key.invalidated()
     });
 }
 
-/// Applies `note` to the request of `slot` for a completion; ends the request if it is over then.
+/// Applies `note` to the request of `slot` for a completion; ends the request if that was the last
+/// event it waited for.
 fn advance(qp: &QpRef<'_, Con>, slot: SlotRef<'_, Con>, note: impl FnOnce(&mut InFlight)) {
     let mut inner = slot.inner.lock();
     let mut revoked = false;
@@ -511,11 +513,11 @@ fn advance(qp: &QpRef<'_, Con>, slot: SlotRef<'_, Con>, note: impl FnOnce(&mut I
 
 /// Cancels the request of `slot` if it [is to be cancelled](IoHandle::is_cancelled) and the server has
 /// not answered it: the request ends for its users as soon as its memory is no longer in use. It stays
-/// in its slot until it is answered, or until the teardown of the path leaves it to the session.
+/// in its slot until it is answered, or until the teardown of the path passes it to the session.
 ///
 /// # Context
 ///
-/// Any but hardirq. The caller keeps the path from being torn down meanwhile.
+/// Any but hardirq. The caller must prevent a teardown of the path during the call.
 pub(crate) fn cancel(qps: &[PercpuArc<QueuePair<Con>>], slot: SlotRef<'_, Con>) {
     let mut guard = slot.inner.lock();
     let inner = &mut *guard;
@@ -584,9 +586,9 @@ fn report_cancelled(qp: &QueuePair<Con>, slot: SlotRef<'_, Con>) {
     }
 }
 
-/// Takes the request out of `slot`, whose connections are drained; `service` is one of them. Returns an
-/// answered request with its result. Any other is left to `requeue`, with the time of its submission and
-/// its user header, and returned only if refused.
+/// Removes the request from `slot`, whose connections are drained; `service` is one of them. Returns an
+/// answered request with its result. An unanswered one is passed to `requeue`, with the time of its
+/// submission and its user header, and returned only if `requeue` refuses it.
 pub(crate) fn take(
     slot: &SlotRef<'_, Con>,
     service: &QueuePair<Con>,

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Most requests: reads and writes of a disk that go in a capsule, their data through the buffer of the
-//! tag. They could be sent as any others; here, what is known of all of them is not asked for again.
+//! The fast path for most requests: reads and writes of a disk that are sent as a capsule, with their
+//! data in the buffer of the tag. The general path could send them as well; this one skips the checks
+//! whose results are known for all of them.
 
 use crate::{
     data::{
@@ -43,7 +44,7 @@ use rdma::{
 /// Where the data of a write begins.
 const HEADERS: usize = capsule::HEADERS as usize;
 
-/// Returns the user header of a small request; `None` if that is no small one.
+/// Returns the user header of a small request; `None` if the request is not small.
 #[inline]
 pub(super) fn user_hdr<'a>(
     wire: &Wire,
@@ -163,7 +164,7 @@ mod tests {
     const USER_HDR: [u8; DISK_USER_HDR] = [0xa5; DISK_USER_HDR];
     const TAG: Tag = Tag::new(3);
 
-    /// Returns what is agreed on with a server that has accepted with `rsp` of its choice.
+    /// Returns the parameters that are negotiated with a server whose response `change` modifies.
     fn wire(dev: &Device, change: impl FnOnce(&mut ConnRsp)) -> Result<Wire> {
         let mut rsp = ConnRsp {
             queue_depth: 8,
@@ -193,7 +194,7 @@ mod tests {
         req
     }
 
-    /// What is sent of a small request is what would be sent of any other.
+    /// A small request is sent exactly as the general path would send it.
     #[test]
     fn a_small_request_is_as_any_other() -> Result {
         let dev = Device::nth(0)?;
@@ -214,7 +215,7 @@ mod tests {
                 let plan = wire.plan(&req, Data::Buffered);
                 assert!(plan.is_capsule && plan.transfer == transfer);
                 let mut inner = slot.inner.lock();
-                // What an earlier request may have left there.
+                // Remains of an earlier request.
                 inner.hdr.write(0, &[0xff; HEADERS])?;
                 let place =
                     inner.write_header(&wire, &req, &USER_HDR, plan, Some(buffer), false)?;

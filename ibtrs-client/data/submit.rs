@@ -103,8 +103,8 @@ impl PathIo {
     ///
     /// # Errors
     ///
-    /// The I/O is handed back with `ENOTCONN` if the path is going away and has certainly not sent
-    /// the request; other errors are those of [`Session::submit`].
+    /// Returns the I/O with `ENOTCONN` if the path is being torn down and has certainly not sent
+    /// the request, or with an error of [`Session::submit`].
     ///
     /// [`Session::submit`]: crate::session::Session::submit
     // The way of all requests to the device, in one function that its callers share.
@@ -135,8 +135,8 @@ impl PathIo {
             .inspect_err(|_| qp.handler().release_credit())
     }
 
-    /// Returns another connection than `cid`, whose window is full, with room in its own window for one
-    /// request, which is taken.
+    /// Returns another connection, as the window of `cid` is full, and takes one request of that
+    /// connection's window.
     #[cold]
     fn another(&self, cid: u16) -> Option<(u16, &PercpuArc<QueuePair<Con>>)> {
         self.link.stats.declared.inc(client_path::WINDOW_FULL);
@@ -154,7 +154,7 @@ impl PathIo {
         })
     }
 
-    /// Sends a request on its connection `qp`, which has room for it.
+    /// Sends a request on its connection `qp`, for which a credit was taken.
     #[inline(always)]
     fn submit_here(
         &self,
@@ -180,7 +180,7 @@ impl PathIo {
         }
     }
 
-    /// As [`Self::submit_here`], for requests of all kinds; the server is to tell its times if `timed`.
+    /// As [`Self::submit_here`], for all kinds of requests; requests the server's times if `timed`.
     #[inline(never)]
     fn submit_any(
         &self,
@@ -254,7 +254,7 @@ impl PathIo {
         self.posted(qp, guard, req, 1, posted)
     }
 
-    /// A request that is about to be posted, without a region of its own.
+    /// Returns the state of a request that is about to be posted, without its own region.
     #[inline]
     fn in_flight(&self, qp: &QueuePair<Con>, req: &Descriptor, io: Carried) -> InFlight {
         InFlight {
@@ -273,8 +273,8 @@ impl PathIo {
         }
     }
 
-    /// The request in a slot, with `nents` scatter elements, was posted or not. If it is certain that it was not sent, it
-    /// comes back.
+    /// Handles the result of posting the request in a slot, which has `nents` scatter elements. Returns the request if it
+    /// was certainly not sent.
     #[inline]
     fn posted<B: Backend>(
         &self,
@@ -379,8 +379,8 @@ impl ReqSlotInner {
         Ok(())
     }
 
-    /// Writes the user header and the request header, which names `buffer` if the data goes through
-    /// it, and asks for the server's times if `timed`; returns the placement.
+    /// Writes the user header and the request header, which names `buffer` if the data is copied
+    /// through it, and requests the server's times if `timed`; returns the placement.
     pub(super) fn write_header(
         &mut self,
         wire: &Wire,
