@@ -42,9 +42,10 @@ impl Ends {
         })
     }
 
-    /// Returns whether the client can be at `src`, as far as the network shows. Over RoCE the
-    /// client only claims that address in its request, but answers go to the client's GID. Over
-    /// iWARP they go to the address itself; over InfiniBand a GID does not show an IP address.
+    /// Returns whether the client can have the address `src`, as far as the network allows to
+    /// check. Over RoCE the client only claims that address in its request, but answers go to the
+    /// client's GID. Over iWARP they go to the address itself; over InfiniBand a GID does not show
+    /// an IP address.
     pub(crate) fn is_credible(&self, id: &IncomingId) -> bool {
         id.peer_roce_gid()
             .is_none_or(|gid| gid == self.src.roce_gid())

@@ -56,13 +56,13 @@ pub(crate) struct Env {
     /// Queue for other short work: accepts, checks of keys, buffers.
     pub(crate) queue: Arc<Queue>,
     /// Queue for the set-up and the state changes of paths. A set-up may wait for memory, for the client,
-    /// and for another session to end, and so does not hold up the requests, fences and heartbeats of
-    /// others.
+    /// and for the end of another session, without delaying requests, fences and heartbeats of other
+    /// clients.
     pub(crate) setup: Arc<Queue>,
-    /// Queue for the ends of paths and sessions, which wait for connections to end and for devices
-    /// to be closed.
+    /// Queue for the teardown of paths and sessions, which waits for connections to end and for
+    /// devices to be closed.
     pub(crate) slow: Arc<Queue>,
-    /// Queue for requests that had to wait for another path; they may wait for disks in turn.
+    /// Queue for requests that have waited for another path, and may now wait for disks.
     pub(crate) wakes: Arc<Queue>,
     #[pin]
     pub(crate) ledger: Ledger,
@@ -100,8 +100,8 @@ impl Env {
         // server.
         let urgent = Options::unbound().high_priority().mem_reclaim();
         let urgent = Queue::new(urgent, fmt!("ibtrs-server-hb"))?;
-        // The others have no rescuers: the end of a session closes devices, which waits for queues
-        // of the system that have none either.
+        // The other queues have no rescuers: the end of a session closes devices, which waits for
+        // system queues without rescuers anyway.
         let queue = Queue::new(Options::unbound(), fmt!("ibtrs-server"))?;
         let setup = Queue::new(Options::unbound(), fmt!("ibtrs-server-setup"))?;
         let slow = Queue::new(Options::unbound(), fmt!("ibtrs-server-end"))?;
@@ -138,7 +138,7 @@ impl Env {
         )
     }
 
-    /// Ends the work, when there are no sessions any more.
+    /// Stops the work items. There must be no sessions any more.
     ///
     /// # Context
     ///

@@ -33,10 +33,10 @@
 //!
 //! # Order between paths
 //!
-//! Chunk numbers are common to all paths of a session: when a path fails, the client sends the
-//! request again over another path, with the same number. The server serves it when the first
-//! attempt has ended ([`data::chunk_owner`]), and closes the path of that attempt. A client with
-//! extensions sends a fence first ([`session::fences`]).
+//! Chunk numbers are common to all paths of a session: when a path fails, the client resends the
+//! request over another path, with the same number. The server serves it when the first attempt has
+//! ended ([`data::chunk_owner`]), and closes the path of that attempt. A client with extensions
+//! sends a fence first ([`session::fences`]).
 //!
 //! # Authentication
 //!

@@ -123,9 +123,9 @@ struct Fsm {
     auth1: Option<(Proof, Instant<Monotonic>)>,
     /// The INFO request, until it is handled.
     info: Option<Info>,
-    /// The INFO request has arrived: the client has done its part.
+    /// The INFO request has arrived: the client has completed its part.
     informed: bool,
-    /// AUTH1 has arrived and is not answered yet: the client waits.
+    /// AUTH1 has arrived and is not answered yet, so the client waits.
     proving: bool,
 }
 
@@ -138,11 +138,11 @@ pub(crate) struct Path {
     pub(crate) io: Arc<PathIo>,
     pub(crate) parent: Arc<dyn Parent>,
     pub(crate) uuid: [u8; 16],
-    /// The client takes notices.
+    /// The client supports notices.
     pub(crate) notices: bool,
-    /// The client takes reports that writes are durable.
+    /// The client supports reports that writes are durable.
     pub(crate) durable: bool,
-    /// The client takes the time for which the server expects to be away.
+    /// The client supports announcements of a downtime.
     pub(crate) downtime: bool,
     /// The memory of the slots.
     #[pin]
@@ -359,7 +359,7 @@ impl Path {
     fn keep_registered(&self, removal: RemovalGuard) -> Result {
         let mut cons = self.io.cons.lock();
         if cons.is_taken {
-            // Nobody would drop it, and the path would refer to itself.
+            // It would never be dropped, and would form a reference cycle with the path.
             drop(cons);
             drop(removal);
             return Err(ENODEV);
@@ -470,7 +470,7 @@ impl Path {
         self.fsm.lock().state
     }
 
-    /// Returns whether the client takes notices over this path, once it has [posted
+    /// Returns whether the client accepts notices over this path, once it has [posted
     /// receives](PathIo::recvs_posted).
     pub(crate) fn takes_notices(&self) -> bool {
         self.notices && self.io.takes_requests()
@@ -741,7 +741,7 @@ impl WorkItem<{ work::ZOMBIE }> for Path {
         let (informed, proving) = (fsm.informed, fsm.proving);
         drop(fsm);
         if informed {
-            // The client has done its part: the rest takes the server's time, and completes the
+            // The client has completed its part. The rest is up to the server, which completes the
             // path or closes it.
             return;
         }

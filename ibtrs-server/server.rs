@@ -59,7 +59,7 @@ impl Server {
     }
 }
 
-/// Accepts sessions as long as it lives.
+/// Accepts sessions until it is dropped.
 ///
 /// Dropping it closes all sessions and waits for their requests: may sleep.
 pub struct Listener {
@@ -87,7 +87,7 @@ impl Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         self.ports.close();
-        // Wait for the connection requests that arrived before.
+        // Wait for connection requests that arrived earlier.
         self.server.env.queue.flush();
         self.server.sessions.close();
         self.server.env.close();

@@ -82,9 +82,9 @@ pub(crate) struct Session {
     pub(crate) dir: Mutex<Option<Arc<SessionDir>>>,
     /// The last path has ended; changes under the lock of the list of sessions.
     pub(crate) gone: AtomicFlag,
-    /// The session was drained, or gives way to that of an authenticated client: no path joins it,
-    /// even if it is still there when the server accepts sessions again. Changes under the lock of
-    /// the list of sessions.
+    /// The session was drained, or is being replaced by that of an authenticated client: no path
+    /// joins it, even if it still exists when the server accepts sessions again. Changes under the
+    /// lock of the list of sessions.
     pub(crate) ending: AtomicFlag,
     /// The service has finished with the session, in a drain.
     pub(crate) is_served: AtomicFlag,
@@ -94,7 +94,7 @@ pub(crate) struct Session {
     last_id: Atomic<u32>,
     #[pin]
     pub(crate) fences: Fences,
-    /// Serves requests that had to wait for another path.
+    /// Serves requests that have waited for another path.
     #[pin]
     pub(crate) wake: Work<Self>,
     /// Gives buffers to the requests in the line. Unlike `wake`, it never waits for a disk.
@@ -249,10 +249,10 @@ impl Session {
             self.sessions.one_has_gone();
             return;
         }
-        // All paths have left the session, so no other task uses the directory.
+        // The session has no paths any more, so no other task uses the directory.
         let dir = self.dir.lock().take();
         drop(dir);
-        // Before another session can have the name.
+        // Before another session can get the name.
         self.end_messages();
         if let Some(uppers) = self.io.uppers.as_ref() {
             uppers.down();

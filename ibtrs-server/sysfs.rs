@@ -5,7 +5,7 @@
 //! A directory is dropped before the object that it shows, in sleepable context: the drop
 //! waits for readers and writers of its files, which are quick.
 //!
-//! Contexts of the functions of files: *sysfs*.
+//! Context of the functions of files: *sysfs*.
 
 use crate::{
     data::stats::Stats, //
@@ -134,7 +134,7 @@ static PATH_FILES: [Attr<Arc<Path>>; 9] = [
         let id = path.key_id();
         buf.line(fmt!("{}", id.as_ref().map_or("", KeyId::as_str)))
     }),
-    // The same.
+    // An empty line if the client is not authenticated.
     Attr::ro(c"suite", |path: &Path, buf| {
         buf.line(fmt!("{}", path.suite().map_or("", Suite::as_str)))
     }),

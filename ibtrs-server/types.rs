@@ -98,9 +98,9 @@ impl Deadline {
 /// Where the requests of a path land.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Shape {
-    /// In chunks, which have room for the largest.
+    /// In chunks, which can hold the largest request.
     Chunks,
-    /// In slots, whose data is elsewhere if there is more than little.
+    /// In slots, which hold only little data; more data is in buffers.
     Slots,
 }
 

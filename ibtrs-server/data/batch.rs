@@ -26,7 +26,7 @@ use kx::sync::atomic::{
     Relaxed, //
 };
 
-/// No CPU.
+/// The value that stands for no CPU.
 const NONE: u32 = u32::MAX;
 
 /// Answers of a connection that wait for the end of a batch.
@@ -58,8 +58,8 @@ impl Batch {
         self.cpu.store(CpuId::current().as_u32(), Relaxed);
     }
 
-    /// Keeps the answer of `chunk`, which is that of `slot`, for the message of the batch. Returns the chunk of
-    /// an answer to send now, if any: `chunk` if it cannot wait, or the first one if the message is full.
+    /// Adds the answer of `chunk`, the chunk of `slot`, to the message of the batch. Returns the chunk of an
+    /// answer to send now, if any: `chunk` if it cannot be batched, or the first one if the message is full.
     ///
     /// # Context
     ///
@@ -79,7 +79,7 @@ impl Batch {
             return Some(chunk);
         }
         let is_full = first.more.is_full();
-        // Before the client has the answer, which its next request may follow at once.
+        // Before the client receives the answer, as its next request may follow at once.
         let spare = slot.put(chunk);
         let full = match is_full {
             true => {

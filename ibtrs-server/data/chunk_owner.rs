@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Chunk ownership: which path has a tag in service.
+//! Chunk ownership: which path serves a tag.
 //!
-//! [`ibtrs_proto::chunk_owner`] has the rules, [`ibtrs_proto::serving`] the order of the
-//! steps; this file provides the memory, and [`crate::data::claims`] carries them out.
+//! [`ibtrs_proto::chunk_owner`] defines the rules, [`ibtrs_proto::serving`] the order of the steps;
+//! this file provides the memory, and [`crate::data::claims`] executes the steps.
 
 use crate::storage::chunk::{
     Chunk,

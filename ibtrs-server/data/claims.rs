@@ -35,7 +35,7 @@ use rdma::slot::SlotRef;
 pub(crate) enum Claim {
     /// The request may be served.
     Serve(KBox<Chunk>),
-    /// The request waits until another path is done with the tag, or was dropped because its own
+    /// The request waits until another path has released the tag, or was dropped because its own
     /// path is being closed.
     Later,
 }
@@ -49,7 +49,7 @@ impl Con {
     ///
     /// # Errors
     ///
-    /// The chunk is handed back: this path already has a request with this tag.
+    /// Returns the chunk if this path already has a request with this tag.
     #[inline]
     pub(crate) fn claim(
         &self,
@@ -120,8 +120,8 @@ impl PathIo {
     }
 
     /// Drops the requests of this path that wait: for another path, a buffer, their data, or the
-    /// invalidation of a key. The connections of the path have ended. Returns false if another
-    /// thread is about to take one of the requests; the caller then calls it again.
+    /// invalidation of a key. The connections of the path must be closed. Returns false if another
+    /// thread is about to take one of the requests; the caller must then repeat the call.
     ///
     /// # Context
     ///

@@ -108,23 +108,23 @@ pub(crate) trait Control: Send + Sync {
     /// Logs a warning about something that the client has caused.
     fn warn(&self, what: fmt::Arguments<'_>);
 
-    /// Takes AUTH1, to be handled by a work item.
+    /// Stores AUTH1, for a work item to handle.
     fn auth1_received(self: Arc<Self>, message: &[u8]);
 
-    /// Takes the INFO request, to be handled by a work item.
+    /// Stores the INFO request, for a work item to handle.
     fn info_received(self: Arc<Self>, message: &[u8]);
 
-    /// Takes a fence that the path may carry.
+    /// Handles a fence that the path may carry.
     ///
     /// # Errors
     ///
     /// A violation of the protocol, for the log.
     fn fence_received(self: Arc<Self>, fence: Fence) -> Result<(), &'static str>;
 
-    /// Takes the confirmation that object `number` is durable.
+    /// Handles the client's confirmation that object `number` is durable.
     fn durable_seen(&self, purpose: Purpose, number: u32);
 
-    /// Takes the confirmation of a downtime.
+    /// Handles the client's confirmation of a downtime.
     fn downtime_seen(&self);
 
     /// Returns the holder of the buffers of the path's requests, which is the session.
@@ -145,7 +145,7 @@ pub(crate) trait Control: Send + Sync {
     fn supersede(&self, id: PathId, waiting: Option<Tag>);
 }
 
-/// A session as its requests know it.
+/// The view of a session that its requests have.
 #[pin_data]
 pub(crate) struct SessionIo {
     pub(crate) env: Arc<Env>,
@@ -226,7 +226,7 @@ pub(crate) struct Resources {
     pub(crate) checks: Option<u32>,
 }
 
-/// A path as its requests know it.
+/// The view of a path that its requests have.
 #[pin_data]
 pub(crate) struct PathIo {
     pub(crate) session: Arc<SessionIo>,
@@ -239,11 +239,11 @@ pub(crate) struct PathIo {
     /// The client has sent a heartbeat, so it has posted its receives. Over iWARP, a message that
     /// arrives earlier terminates the connection.
     recvs_posted: AtomicFlag,
-    /// The client takes answers that consist of one message and leave the key as it was.
+    /// The client supports answers that consist of one message and do not change the key.
     pub(crate) same_key: bool,
-    /// The client takes several answers in one message.
+    /// The client supports several answers in one message.
     pub(crate) more_answers: bool,
-    /// The client takes the answer in the message that invalidates its key.
+    /// The client supports the answer in the message that invalidates its key.
     pub(crate) inv_answers: bool,
     /// Answers invalidate the client's key on request.
     pub(crate) remote_invalidation: bool,
@@ -371,11 +371,11 @@ impl PathIo {
         self.takes_requests.load(Relaxed)
     }
 
-    /// As [`Self::takes_requests`], for a thread that has put a request into its place instead of
+    /// As [`Self::takes_requests`], for a thread that has made a request pending instead of
     /// claiming a tag.
     pub(crate) fn takes_requests_ordered(&self) -> bool {
-        // ORDERING: The request is put there before the flag is read; pairs with the full exchange
-        // in `set_connected`.
+        // ORDERING: The request is stored before the flag is read; pairs with the full exchange in
+        // `set_connected`.
         smp_mb(Full);
         self.takes_requests()
     }
@@ -487,7 +487,7 @@ impl Con {
     }
 }
 
-/// A request that the service has to answer.
+/// A request that the service must answer.
 ///
 /// The request owns its memory: until it is dropped, no other request uses the memory, and with
 /// `always_invalidate` the client cannot write to it. Dropping the request answers with `EIO`.

@@ -115,7 +115,7 @@ impl Con {
         self.control.warn(fmt!("bad request: {}", error.as_str()));
         let errno = convert::error(error.errno());
         match (error, self.upper()) {
-            // The request may be a good one.
+            // The request may be valid.
             (RequestError::NoMemory, _) | (_, None) => errno,
             (_, Some(upper)) => upper.bad_request(errno),
         }

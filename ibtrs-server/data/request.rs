@@ -97,7 +97,7 @@ impl Request {
         buffer.zero(at + bytes.len(), len - bytes.len())
     }
 
-    /// Answers the request; a read that succeeded, with its data.
+    /// Answers the request; a successful read with its data.
     ///
     /// # Context
     ///
@@ -107,7 +107,7 @@ impl Request {
         self.answer(result);
     }
 
-    /// Answers a read that succeeded, with its data, and with `trailer` at the end of the answer. A
+    /// Answers a successful read with its data, and with `trailer` at the end of the answer. A
     /// request without data gets no trailer.
     ///
     /// # Context
@@ -129,7 +129,7 @@ impl Request {
         }
     }
 
-    /// Notes that the disk has executed the request. Without this call, the disk's time ends with
+    /// Records that the disk has executed the request. Without this call, the disk's time ends with
     /// the answer.
     #[inline]
     pub fn executed(&mut self) {
@@ -143,8 +143,8 @@ impl Request {
     }
 
     /// Ends the request without an answer while the service is being drained, see
-    /// [`ServiceSession::drain`](crate::ServiceSession::drain). The client sends the request again
-    /// in another session.
+    /// [`ServiceSession::drain`](crate::ServiceSession::drain). The client resends the request in
+    /// another session.
     ///
     /// # Context
     ///

@@ -33,8 +33,8 @@ use rdma::{
 pub(crate) mod answer;
 pub(crate) mod fetch;
 
-/// Has the answer to request `tag`, or the data of its request, which is in its place, sent or fetched
-/// once there is SQ space.
+/// Queues the answer to the request with `tag`, or the fetch of its data, until there is SQ space. The
+/// request must be in its slot.
 ///
 /// # Context
 ///
@@ -150,7 +150,7 @@ fn send_again<'a>(
     match answer::send(qp, slot, chunk) {
         Ok(spare) => Ok(spare.some().map(Left::Sent)),
         Err((error, chunk)) if error == EAGAIN => {
-            // Just taken out, so its place is free.
+            // It was just taken out, so its place is free.
             let _ = slot.unsent.put(chunk);
             Err(EAGAIN)
         }

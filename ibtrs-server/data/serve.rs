@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The way of a request from its claim to the service.
+//! The steps of a request from its claim to the service.
 
 use crate::{
     data::{

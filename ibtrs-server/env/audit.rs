@@ -46,8 +46,8 @@ impl Audit {
         )
     }
 
-    /// Returns whether to log a line that a client at `source` has caused. Before that, logs how
-    /// many lines were left out.
+    /// Returns whether to log a line that a client at `source` has caused. First logs how many
+    /// lines were suppressed.
     ///
     /// # Context
     ///
@@ -88,8 +88,8 @@ impl ClientLog {
         Self { audit, trust }
     }
 
-    /// Returns whether to log a line that the client has caused from the address `source`. Before
-    /// that, logs how many lines were left out.
+    /// Returns whether to log a line that the client has caused from the address `source`. First
+    /// logs how many lines were suppressed.
     ///
     /// # Context
     ///

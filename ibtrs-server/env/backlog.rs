@@ -45,7 +45,7 @@ pub(crate) struct PendingConn {
 }
 
 impl PendingConn {
-    /// Creates the request of a client that waits for an answer from now on.
+    /// Creates the request of a client, which now waits for the answer.
     pub(crate) fn new(id: ConnRequest, private_data: &[u8]) -> Self {
         Self {
             id,
@@ -94,7 +94,7 @@ impl Backlog {
         next
     }
 
-    /// Returns whether a connection for which `is_meant` returns true waits to be accepted, or is being
+    /// Returns whether a connection for which `is_meant` returns true is in the backlog or being
     /// accepted.
     pub(crate) fn has(&self, is_meant: impl Fn(&Asked) -> bool) -> bool {
         let waiting = self.pending.iter().filter_map(PendingConn::asked);

@@ -75,14 +75,14 @@ pub(crate) struct Config {
     pub(crate) max_buffers: u64,
 }
 
-/// Maximum number of send queue entries of a connection with slots. Answers that find none wait.
-/// With the default depth, the completion queue has room for 1023 entries: rxe takes twice the memory
-/// for one more.
+/// Maximum number of send queue entries of a connection with slots. Answers wait if there is no free
+/// entry. With the default depth, the completion queue has 1023 entries; with one more, rxe would
+/// double its memory.
 const SLOT_SENDS: u32 = 508;
-/// The same of its service connection.
+/// Maximum number of send queue entries of a service connection with slots.
 const SLOT_SERVICE_SENDS: u32 = 252;
-/// The same that the longest chain takes: the data of the largest request, if each page is a piece,
-/// and the answer.
+/// Number of send queue entries of the longest chain: the data of the largest request, if each page
+/// is a piece, and the answer.
 const LONGEST_CHAIN: u32 = (MAX_SLOT_IO / PAGE_SIZE as u32).div_ceil(MAX_SGES) + 2;
 /// Minimum number of send queue entries with slots: the longest chain, plus up to 64 entries that
 /// become free only with the next signalled completion.
@@ -94,7 +94,7 @@ const _: () = assert!(SHORTEST_SENDS <= SLOT_SERVICE_SENDS && SHORTEST_SENDS <= 
 /// The receives of a service connection for AUTH1 and the INFO request.
 pub(crate) const SETUP_RECVS: u32 = 2;
 
-/// Paths leave the memory divided by this to the buffers.
+/// The fraction of the memory that is reserved for buffers, as a divisor.
 const FOR_BUFFERS: u64 = 4;
 
 impl Config {
@@ -188,7 +188,7 @@ impl Config {
         slots.unwrap_or(self.chunks)
     }
 
-    /// Returns the greatest number of bytes of data in a request of a client with slots.
+    /// Returns the maximum number of bytes of data in a request of a client with slots.
     pub(crate) fn max_io(&self) -> u32 {
         let max_io = limits::server_response(&self.chunks, false).max_io_size;
         max_io.min(MAX_SLOT_IO)
@@ -215,7 +215,7 @@ impl Config {
             messages: false,
         };
         let depth = self.layout(plain).queue_depth();
-        // Messages go by the service connection.
+        // Messages use the service connection.
         let requests = depth - DepthSplit::of_session(depth).reserved();
         Terms {
             window: has_capsules.then(|| Window::of_path(requests, cons.saturating_sub(1))),
@@ -371,7 +371,7 @@ impl Config {
     }
 
     /// Returns the bytes that the chunks or slots and the capsules of a path with `cons` connections
-    /// take. With slots, its session has a buffer in reserve, which each of its paths counts.
+    /// take. With slots, its session has a reserve buffer, which each of its paths counts.
     pub(crate) fn chunks_bytes(&self, terms: Terms, cons: u16) -> u64 {
         let (layout, page) = (self.layout(terms), PAGE_SIZE as u32);
         let chunks = match terms.shape {
@@ -392,7 +392,7 @@ impl Config {
         if cid == 0 {
             return limits::connection_bytes(self.service_sends(terms), self.service_recvs(terms));
         }
-        // The numbers of answers that wait for SQ space.
+        // The tags of answers that wait for SQ space.
         let unsent = size_of::<u32>() as u64 * u64::from(self.depth(terms));
         limits::connection_bytes(self.io_sends(terms), self.io_recvs(terms)).saturating_add(unsent)
     }

@@ -40,7 +40,7 @@ impl FailureTable {
         u64::try_from(self.since.elapsed().as_millis()).unwrap_or(0)
     }
 
-    /// Returns whether clients of a source have to wait before they may try again.
+    /// Returns whether clients of a source must wait before they may retry.
     pub(crate) fn must_wait(&self, source: &Source) -> bool {
         self.failures.lock().wait_ms(source, self.now_ms()) > 0
     }

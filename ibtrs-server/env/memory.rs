@@ -46,7 +46,7 @@ struct Account {
     begun: u64,
     /// Number of paths that are or were connected and still exist.
     connected: u32,
-    /// The last time that such a path went away.
+    /// The last time that an incomplete path ended.
     left: Option<Instant<Monotonic>>,
 }
 
@@ -89,7 +89,7 @@ impl Accounts {
         }
     }
 
-    /// Forgets origins that need not be remembered.
+    /// Removes accounts that need not be remembered.
     fn forget(&mut self) {
         self.list
             .retain(|account| account.has_paths() || account.is_known());
@@ -285,7 +285,7 @@ impl Charge {
         }
     }
 
-    /// Gives back the charge of the chunks.
+    /// Releases the charge of the chunks.
     pub(crate) fn chunks_back(&self) {
         let mut accounts = self.env.ledger.accounts.lock();
         let bytes = self.chunks.xchg(0, Relaxed);

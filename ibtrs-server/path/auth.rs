@@ -65,7 +65,7 @@ impl Path {
             self.event(Event::Error);
             return;
         }
-        // Before the answer, which the client's next connection may follow at once.
+        // Before the answer, as the client's next connection may follow at once.
         let entered = self.parent.clone().enter(self, came);
         if let Err(refusal) = &entered {
             if self.may_log() {

@@ -70,7 +70,7 @@ impl Path {
         result.map_err(|error| Refusal::new(error, "its chunks cannot be allocated"))
     }
 
-    /// Posts the receives for capsules on the I/O connections, which had none until now.
+    /// Posts the receives for capsules on the I/O connections, which have none yet.
     fn add_capsules(&self) -> Result {
         if self.io.terms.window.is_none() {
             return Ok(());

@@ -27,7 +27,7 @@ use kx::work::WorkItem;
 /// Maximum number of fences of a path that are not handled or not answered yet; a client needs one
 /// for each of its paths.
 const MAX_FENCES: usize = 256;
-/// Delay before another try to answer a fence if there was no SQ space.
+/// Delay before a retry to answer a fence if there was no SQ space.
 const RETRY_MS: u32 = 20;
 
 /// Fences that a path has received.
@@ -86,7 +86,7 @@ impl Inbox {
 }
 
 impl Path {
-    /// Takes a fence that the path may carry.
+    /// Handles the arrival of a fence that the path may carry.
     ///
     /// # Context
     ///

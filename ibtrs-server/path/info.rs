@@ -159,7 +159,7 @@ fn register_groups(
     let count = path.groups.lock().len();
     let mut descs = KVVec::with_capacity(count, GFP_KERNEL)?;
     for at in 0..count {
-        // Gone if the path is being torn down.
+        // `None` if the path is being torn down.
         let group = path.groups.lock().get(at).cloned().ok_or(ENOTCONN)?;
         space.once_free(|| service.send(needed, Doorbell::Later, |chain| group.register(chain)))?;
         let desc = SgDesc {
@@ -194,7 +194,7 @@ impl<'a> Space<'a> {
     fn once_free<T>(&self, mut send: impl FnMut() -> Result<T>) -> Result<T> {
         loop {
             match send() {
-                // A connection that was lost gives no space back, and ends the path.
+                // A lost connection frees no space, and ends the path.
                 Err(error) if error == EAGAIN && !self.path.is_closing() => {
                     if self.began.elapsed().as_millis() >= SPACE_TIMEOUT_MS {
                         return Err(ETIMEDOUT);

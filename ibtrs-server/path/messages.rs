@@ -89,7 +89,7 @@ impl Path {
         let mut cons = self.io.cons.lock();
         if cons.is_taken || cons.messages.is_some() {
             drop(cons);
-            // Closing it takes locks of its handlers.
+            // Without the lock, as closing it takes locks of its handlers.
             drop(conn);
             return Err(ECONNRESET);
         }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The session of a path, as the path sees it.
+//! The session of a path, behind an interface.
 
 use crate::{
     path::Path,

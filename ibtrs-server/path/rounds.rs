@@ -76,7 +76,7 @@ impl Path {
     }
 }
 
-/// Carries out a round.
+/// Executes a round.
 impl WorkItem<{ crate::path::work::IDLE }> for Path {
     type Pointer = Arc<Self>;
 

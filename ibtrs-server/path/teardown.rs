@@ -58,7 +58,7 @@ impl Path {
         drop(messages);
         // From here on no message arrives, and no device uses the memory of the path.
         for qp in qps.iter().flatten() {
-            // Answers that had waited for SQ space, and requests whose data was to be fetched.
+            // Drops answers that waited for SQ space, and requests whose data was to be fetched.
             send::retry(qp);
         }
         for qp in qps.into_iter().flatten() {

@@ -222,7 +222,7 @@ type Acceptance = [u8; CONN_RSP_LEN];
 struct Ready {
     path: Arc<Path>,
     acceptance: Acceptance,
-    /// Numbers of reads that may be in progress at a time.
+    /// The limits of reads in flight.
     reads: Reads,
 }
 
@@ -422,8 +422,8 @@ impl Incomer<'_> {
     }
 
     /// Returns whether the client of this connection gets the UUID of `session` once it proves a
-    /// key, because `session` is not authenticated. (A client that has joined such a session offers
-    /// no proof any more.) See [`Session::take_uuid`].
+    /// key, because `session` is not authenticated. (A client that has joined such a session no
+    /// longer offers a proof.) See [`Session::take_uuid`].
     fn may_replace(&self, session: &Session) -> bool {
         if session.kind() != Kind::Plain || self.request.cid > 0 {
             return false;
@@ -560,7 +560,8 @@ impl Incomer<'_> {
         };
         let qp = qp_config.create(self.id.shared(), &path.io.pd, con)?;
         if terms.shape == Shape::Slots && qp.send_depth() < SHORTEST_SENDS {
-            // The completion queue of the device is too short for more, beside the receives.
+            // The device's completion queue is too short for this many sends in addition to the
+            // receives.
             return Err(E2BIG);
         }
         qp.set_slots(path.io.slots.clone())?;
@@ -585,8 +586,8 @@ impl Incomer<'_> {
     }
 }
 
-/// Returns whether the queues of a device have room for this number of receives, beside the sends
-/// that any connection needs.
+/// Returns whether the queues of a device have room for this number of receives, in addition to the
+/// sends that any connection needs.
 fn fits(dev: &Device, receives: u32) -> bool {
     receives <= dev.max_recvs(SHORTEST_SENDS)
 }
@@ -596,7 +597,7 @@ fn fits(dev: &Device, receives: u32) -> bool {
 /// does not retry, but its devices have longer queues.
 fn requests(config: &Config, terms: Terms, dev: &Device, service: bool) -> u32 {
     let (wanted, beside, others) = match service {
-        // Of a short completion queue, the sends get half.
+        // Sends get at most half of the completion queue.
         true => {
             let sends = config.service_sends(terms).min(dev.max_cqe() / 2);
             (config.service_requests(terms), sends, SETUP_RECVS)

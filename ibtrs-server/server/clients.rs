@@ -70,7 +70,8 @@ impl Clients {
                 if may_stay(&path.io.ends.src) || !path.event(Event::UserDisconnect) {
                     continue;
                 }
-                // An operator's act, so not limited: no client's lines may hide it.
+                // Not rate-limited, as an operator has caused it: lines of clients must not
+                // suppress it.
                 pr_info!("{}: disconnected: {}\n", **path, why);
             }
         }

@@ -88,8 +88,8 @@ impl Drain {
             session.ending.store(true, Relaxed);
             let (server, this, last) = (self.server.clone(), session.clone(), session.clone());
             draining.finishing.fetch_add(1, Relaxed);
-            // Without memory, the session is closed as if its paths were lost: its client may be
-            // left with unflushed writes.
+            // If the allocation fails, the session is closed as if its paths were lost, and its
+            // client may be left with unflushed writes.
             let spawned = self.server.env.slow.spawn(GFP_NOWAIT, move || {
                 this.drain(&server.draining, limit, downtime);
                 server.draining.finished_one();
@@ -128,7 +128,8 @@ impl Drain {
     /// Begins to close the sessions that the service has not finished with. It is waiting for a
     /// disk, and their clients must not continue to write to other disks.
     fn close_late(&self, sessions: &List) {
-        // ORDERING: A flag that is set right now makes a session late that was just in time.
+        // ORDERING: If the flag is set concurrently, a session that was just in time counts as
+        // late.
         let is_late = |session: &&Arc<Session>| !session.is_served.load(Relaxed);
         for session in sessions.list.iter().filter(is_late) {
             self.server.draining.left_over.store(true, Relaxed);
@@ -165,8 +166,8 @@ pub(crate) struct Draining {
     one: Mutex<()>,
     /// The service did not finish in time with a drained session.
     left_over: AtomicFlag,
-    /// Number of sessions that a drain has begun with and the service has not finished with. Such a
-    /// session may have left the list, because its last path was lost.
+    /// Number of sessions that are being drained and that the service has not finished with. Such a
+    /// session may have been removed from the list, because its last path was lost.
     finishing: Atomic<u32>,
 }
 
@@ -179,7 +180,7 @@ impl Draining {
         })
     }
 
-    /// Notes that the service has finished with a session that a drain has begun with.
+    /// Records that the service has finished with a session that is being drained.
     fn finished_one(&self) {
         // ORDERING: Pairs with `has_finished`.
         self.finishing.fetch_sub(1, Full);
@@ -193,7 +194,7 @@ impl Draining {
 }
 
 impl Session {
-    /// Makes the service finish with the session, and closes the session's paths.
+    /// Lets the service drain the session, and closes the session's paths.
     fn drain(self: &Arc<Self>, draining: &Draining, limit: Deadline, downtime: Option<Downtime>) {
         self.announce_drain(downtime);
         let notices = Notices::new(self.clone());

@@ -8,7 +8,7 @@
 //!
 //! A port that is bound to an address belongs to the RDMA device that had the address at that time,
 //! even if the address moves. When the device is removed, a worker destroys the listening id, for
-//! which the removal waits, and listens again when the device is back.
+//! which the removal waits, and listens again when the device has returned.
 //!
 //! Contexts: *may sleep*. The lock of [`Ports`] is held while ids begin to listen or are destroyed,
 //! and destroying an id waits for handlers that take `Env::backlog`.
@@ -64,7 +64,7 @@ use rdma::cm::{
 
 /// Connection requests that the connection manager keeps for a listening id.
 const BACKLOG: i32 = 64;
-/// Interval at which the server tries again to listen on ports where this has failed.
+/// Interval at which the server retries to listen on ports where this has failed.
 const RETRY_MS: u32 = 1000;
 
 /// Identifies a port; ids are not reused.
@@ -78,7 +78,7 @@ pub struct PortInfo {
     pub address: Option<Addr>,
     /// The port number; for a GID, the service id of that number.
     pub number: u16,
-    /// The server listens, or would if the RDMA device of the address were there.
+    /// The server listens, or would if the RDMA device of the address were present.
     pub enabled: bool,
     /// The server listens.
     pub listening: bool,
@@ -107,7 +107,7 @@ struct PortsInner {
     ports: KVec<Port>,
     /// The last number of a port.
     last: u64,
-    /// For good.
+    /// Never listens again.
     closed: bool,
 }
 
@@ -161,7 +161,7 @@ impl Ports {
         )
     }
 
-    /// Begins to listen on all addresses, unless only ports count.
+    /// Begins to listen on all addresses, unless the server listens on ports only.
     ///
     /// # Errors
     ///
@@ -176,7 +176,7 @@ impl Ports {
         }
     }
 
-    /// Stops listening for good: no more requests arrive.
+    /// Stops listening permanently: no more requests arrive.
     pub(crate) fn close(&self) {
         let mut inner = self.inner.lock();
         inner.closed = true;
@@ -448,7 +448,7 @@ impl PortsInner {
         self.wildcards.iter().any(Option::is_some)
     }
 
-    /// Returns whether an enabled port keeps others from listening on the address.
+    /// Returns whether an enabled port prevents others from listening on the address.
     fn is_taken(&self, address: &Addr, number: u16) -> bool {
         let mut enabled = self.ports.iter().filter(|port| port.enabled);
         enabled.any(|port| {
@@ -469,7 +469,7 @@ impl PortsInner {
 }
 
 impl Port {
-    /// Takes the result of listening again.
+    /// Stores the result of listening again.
     fn listens_again(&mut self, result: Result<Listening>) {
         match result {
             Ok(listening) => {
@@ -518,7 +518,7 @@ struct PortHandler {
 impl CmHandler for PortHandler {
     fn event(&self, event: &CmEvent<'_>) {
         if event.is_end() {
-            // ORDERING: Queueing the work is a barrier, and the work reads it.
+            // ORDERING: Queueing the work item, which reads the flag, is a barrier.
             self.ended.store(true, Relaxed);
             // Run the work now, even if it waits to retry another port: the removal waits for it.
             self.ports.relisten.modify(self.ports.clone(), 0);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! How a path gets into its session, and a session its name.
+//! Adds paths to sessions, and gives sessions their names.
 
 use crate::{
     env::audit::ClientLog,
@@ -155,7 +155,7 @@ impl Session {
             let why = "the client has not set up all connections";
             return Err(Refusal::new(EPROTO, why));
         }
-        // The name is checked before the chunks are created, which costs the most.
+        // The name is checked before the chunks are created, which is the most expensive step.
         let services = &self.sessions.services;
         services.check_name(name, self.kind() == Kind::Authenticated)?;
         self.claim_name(name, path)?;
@@ -192,7 +192,7 @@ impl Session {
     /// Creates the directory of a path, which is connected, in sysfs.
     fn show(&self, path: &Arc<Path>) -> Result {
         let session = self.dir.lock().clone().ok_or(ENODEV)?;
-        // Before the uevent: a path without a directory has none.
+        // Before the uevent, as a path without a directory has no uevent.
         let room = KBox::new_uninit(GFP_KERNEL)?;
         path.is_shown_in(room.write(PathDir::new(&session, path)?));
         Ok(())

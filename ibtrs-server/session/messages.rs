@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The session's end for messages between programs.
+//! The connection of a session to the message service.
 
 use super::Session;
 use crate::types::Deadline;
@@ -41,7 +41,7 @@ impl Session {
         Ok(attached)
     }
 
-    /// Tells programs that the server is about to be stopped.
+    /// Notifies programs that the server is about to be stopped.
     ///
     /// # Context
     ///

@@ -19,7 +19,7 @@ use kx::sync::atomic::{
     Relaxed, //
 };
 
-/// Sends notices to a client that takes them.
+/// Sends notices to a client that supports them.
 ///
 /// Holds a reference to the session, so the service must drop it when the session has ended
 /// ([`ServiceSession::down`](crate::ServiceSession::down)).
@@ -46,13 +46,13 @@ impl Notices {
     ///
     /// # Errors
     ///
-    /// `ENOTCONN`: no connected path takes notices; `EAGAIN`: not now.
+    /// `ENOTCONN`: no connected path supports notices; `EAGAIN`: no path can send one now.
     pub fn send(&self, number: u32) -> Result {
         self.send_by(Imm::Notice(number), Path::takes_notices)
     }
 
-    /// Tells the client that everything it was or will be answered about object `number` in this
-    /// session is durable. May be lost like [`Notices::send`]; the client confirms it
+    /// Reports to the client that all answers about object `number` in this session, past and
+    /// future, are durable. May be lost like [`Notices::send`]; the client confirms it
     /// ([`ServiceSession::durable_seen`](crate::ServiceSession::durable_seen)).
     ///
     /// # Context
@@ -61,14 +61,14 @@ impl Notices {
     ///
     /// # Errors
     ///
-    /// `ENOTCONN`: no connected path has a client that takes this message; `EAGAIN`: not now.
+    /// `ENOTCONN`: no connected path supports this message; `EAGAIN`: no path can send it now.
     pub fn durable(&self, number: u32) -> Result {
         self.send_by(Imm::Durable(number), |path| {
             path.durable && path.io.takes_requests()
         })
     }
 
-    /// Tells the client for how long the server expects to be away. May be lost like
+    /// Announces to the client for how long the server expects to be down. May be lost like
     /// [`Notices::send`]; the client's answer completes `Session::downtime_seen`.
     ///
     /// # Context

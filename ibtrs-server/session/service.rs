@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The interface for the services above, of which each serves one [`Purpose`] of connections.
+//! The interface for the services above, each of which serves one [`Purpose`] of connections.
 
 use crate::{
     data::con::upper::{
@@ -99,7 +99,7 @@ pub struct SessionInfo<'a> {
     pub chunk_bytes: u32,
     /// Limits for the lines of the log that the client causes.
     pub log: ClientLog,
-    /// Sends notices; `None` if the client takes none.
+    /// Sends notices; `None` if the client does not support them.
     pub notices: Option<Notices>,
 }
 

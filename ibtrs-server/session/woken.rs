@@ -26,8 +26,8 @@ impl Session {
         self.io.release(id, tag, wake);
     }
 
-    /// Closes the path `id`, which the client has superseded. If a newer request has taken the place of
-    /// its `waiting` one, that is dropped.
+    /// Closes the path `id`, which the client has superseded. If a newer request has replaced its
+    /// `waiting` one, the latter is dropped.
     pub(crate) fn close_superseded(&self, id: PathId, waiting: Option<Tag>) {
         let Some(path) = self.path(id) else {
             return;

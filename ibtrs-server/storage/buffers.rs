@@ -82,7 +82,7 @@ const LATE_MS: u32 = 100;
 
 /// The session that holds buffers.
 pub(crate) trait Holder: Send + Sync {
-    /// Returns its part of the buffers.
+    /// Returns its share of the buffers.
     fn holding(&self) -> &Holding;
 
     /// Schedules the work item that serves its line.
@@ -116,15 +116,15 @@ struct Memory {
     pieces: Arc<Pieces>,
     /// Number of its size.
     size: usize,
-    /// Belongs to a session, which has it in reserve.
+    /// Whether it is the reserve buffer of a session.
     is_reserve: bool,
-    /// The mapping for the device of the request that has it.
+    /// The mapping for the device of the request that uses the buffer.
     source: Option<Source>,
-    /// Room for the next mapping, unless there is one.
+    /// Preallocated space for the next mapping, unless the memory is mapped.
     room: DmaRoom,
     /// The session that holds it, while a slot uses it or it is late.
     holder: Option<Arc<dyn Holder>>,
-    /// The next one in a stack, or the one that the slot had before.
+    /// The next entry of a stack, or the former buffer of the slot.
     next: Option<KBox<Memory>>,
 }
 
@@ -148,7 +148,8 @@ impl Memory {
         }
     }
 
-    /// Ends the mapping; returns false if it stays, as the device may still write to the memory.
+    /// Ends the mapping; returns false if the memory remains mapped, as the device may still write
+    /// to it.
     fn unmap(&mut self) -> bool {
         match self.source.take().map(Source::unmap) {
             None => true,
@@ -248,7 +249,7 @@ impl Drop for Buffer {
         let mut next = self.memory.take();
         while let Some(mut memory) = next {
             next = memory.next.take();
-            // Before anyone else gets it.
+            // Before it is reused.
             match memory.unmap() {
                 true => take_back(memory),
                 false => leave_mapped(memory),
@@ -358,7 +359,7 @@ impl Buffers {
         Arc::pin_init(this, GFP_KERNEL)
     }
 
-    /// Ends the work, when all connections are closed.
+    /// Stops the work item. All connections must be closed.
     ///
     /// # Context
     ///
@@ -371,7 +372,7 @@ impl Buffers {
         }
     }
 
-    /// Returns whether no slot of any session is to keep a buffer for its next request.
+    /// Returns whether slots must not keep buffers for their next requests, in all sessions.
     #[inline]
     pub(crate) fn is_short(&self) -> bool {
         // ORDERING: A slot that misses the change keeps its buffer for one more request.
@@ -403,7 +404,7 @@ impl Buffers {
         self.sizes.bytes(size) as u64
     }
 
-    /// Records that there was no memory although there may be more.
+    /// Records that an allocation has failed, although the limit allows more.
     fn fail(&self) {
         self.failed.store(true, Relaxed);
         self.short.store(true, Relaxed);
@@ -473,7 +474,7 @@ impl Buffers {
         }
     }
 
-    /// Takes a free buffer that is at least of `size`, from wherever there is one.
+    /// Takes a free buffer of at least `size`, from any shelf or the store.
     fn any_free(&self, size: usize) -> Option<KBox<Memory>> {
         self.clear_shelves();
         let mut store = self.store.lock();
@@ -531,7 +532,7 @@ impl Buffers {
         }
     }
 
-    /// Puts memory among the free buffers, which are freed if nobody needs them.
+    /// Adds memory to the free buffers, which are freed after some time if they are not used.
     fn put(self: &Arc<Self>, memory: KBox<Memory>) {
         if self.shelve(memory) {
             self.tidy.enqueue_in(self.clone(), KEEP_MS);
@@ -577,8 +578,8 @@ impl Buffers {
         store.memory.free > 0
     }
 
-    /// Takes back the late buffers to which no device writes any more, and has the paths of the
-    /// others closed. Returns whether there are others.
+    /// Releases the late buffers to which no device writes any more, and closes the paths of the
+    /// others. Returns whether there are others.
     ///
     /// # Context
     ///
@@ -603,7 +604,7 @@ impl Buffers {
         store.late.count > 0
     }
 
-    /// Leaves the late buffers to the domains for which they are mapped.
+    /// Passes the late buffers to the domains for which they are mapped.
     ///
     /// # Context
     ///
@@ -649,7 +650,7 @@ impl Store {
         Some(memory)
     }
 
-    /// Takes a free buffer that is then freed.
+    /// Removes a free buffer, for the caller to free.
     fn remove(&mut self, sizes: &Sizes) -> Option<KBox<Memory>> {
         let size = self.stacks.iter().rposition(|stack| stack.count > 0)?;
         let memory = self.pop(size, sizes)?;
@@ -660,7 +661,7 @@ impl Store {
 }
 
 impl Holding {
-    /// Allocates the buffer that the session has in reserve, unless it has one.
+    /// Allocates the reserve buffer of the session, unless it has one.
     ///
     /// # Context
     ///
@@ -774,7 +775,7 @@ mod tests {
         mr::Mr, //
     };
 
-    /// A session that nobody reaches.
+    /// A session without clients.
     #[pin_data]
     struct Nobody {
         #[pin]
@@ -805,7 +806,7 @@ mod tests {
         fn new() -> Result<Self> {
             let queue = Queue::new(Options::unbound(), fmt!("ibtrs-server-test"))?;
             let buffers = Buffers::new(4 * PAGE_SIZE as u32, u64::MAX, queue)?;
-            // The tests do its work.
+            // The tests call its steps directly.
             buffers.tidy.disable_sync();
             let nobody = try_pin_init!(Nobody { holding <- Holding::new(buffers, 4) }? Error);
             Ok(Self {
@@ -852,14 +853,14 @@ mod tests {
         assert_eq!(rig.counts(), (bytes, bytes, bytes));
         drop(buffer);
         assert_eq!(rig.counts(), (bytes, 0, 0));
-        // They are of another processor if the test moves.
+        // They are on another CPU's shelf if the test migrates.
         rig.buffers().clear_shelves();
         assert_eq!(start(&rig.take()?)?, place);
         assert!(!rig.buffers().take_late());
         Ok(())
     }
 
-    /// Nobody gets a buffer to which the device may still write, and all others can be used.
+    /// A buffer to which the device may still write is not reused, and all others can be used.
     #[test]
     fn a_buffer_comes_back_when_its_device_writes_no_more() -> Result {
         let rig = Rig::new()?;
@@ -883,7 +884,7 @@ mod tests {
         rig.pd.end()?;
         assert!(!rig.buffers().take_late());
         assert_eq!(rig.counts(), (3 * bytes, 0, 0));
-        // It is as good as new.
+        // It can be reused.
         rig.buffers().clear_shelves();
         let all = [rig.take()?, rig.take()?, rig.take()?];
         assert_eq!(rig.counts(), (3 * bytes, 3 * bytes, 3 * bytes));

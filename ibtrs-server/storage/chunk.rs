@@ -131,16 +131,16 @@ impl ChunkSlot {
         }? Error)
     }
 
-    /// Takes the chunk for a request; `None` if a request has it. If the slot still has the buffer in
-    /// reserve, that does not stay: the new request may be in service for long, or wait in the line
-    /// for that buffer.
+    /// Takes the chunk for a request; `None` if another request has it. A reserve buffer that the
+    /// slot still has is moved to `leaving`: the new request may be in service for long, or may
+    /// itself wait for the reserve buffer.
     #[inline]
     pub(crate) fn take(&self) -> Option<KBox<Chunk>> {
         let mut inner = self.inner.lock();
         let mut chunk = inner.idle.take()?;
         let reserve = chunk.landing.slot().and_then(InSlot::take_reserve);
         if reserve.is_some() && self.is_used() {
-            // There is one in a session, so its place is free.
+            // A session has only one, so the place is free.
             inner.leaving = reserve;
         } else {
             drop(inner);
@@ -358,7 +358,7 @@ pub(crate) struct Chunk {
     pub(crate) result: Result,
 }
 
-/// Returns room for a user header of `len` bytes.
+/// Returns the memory for a user header of `len` bytes.
 #[inline]
 fn room<'a>(
     short: &'a mut [u8; SHORT_USER_HDR],
@@ -424,7 +424,7 @@ impl Chunk {
         self.times = Times::NotWanted;
         self.more.clear();
         self.cid = cid;
-        // One that was left belongs to a connection that is closed, or about to be.
+        // A remaining one belongs to a connection that is closed, or about to be.
         self.capsule = None;
         self.invalidated = false;
         self.result = Ok(());
@@ -439,7 +439,7 @@ impl Chunk {
         self.answer.tag()
     }
 
-    /// Returns the outcome of the request as answers carry it: an error in nine bits.
+    /// Returns the outcome of the request as encoded in answers: an error in nine bits.
     pub(crate) fn outcome(&self) -> Answer {
         let errno = |error| convert::errno(error).to_imm();
         Answer {
@@ -585,7 +585,7 @@ impl Chunk {
         }
     }
 
-    /// Notes that all work requests of the connection up to `done` have completed, and so has
+    /// Records that all work requests of the connection up to `done` have completed, and so has
     /// [`Self::fetch`] if it was posted before.
     pub(crate) fn end_fetch(&self, done: Position) {
         if let Some((_, source)) = self.to_fetch() {
@@ -604,9 +604,9 @@ impl Chunk {
         self.landing.data(&self.request)
     }
 
-    /// Makes the data of a read visible to the device. Also if the read has failed: bytes that the
-    /// CPU has written there must not reach memory after the data that the client sends next. Returns
-    /// the scatter element of the data, if one covers it, as mostly.
+    /// Syncs the data of a read for the device, even if the read has failed: dirty cache lines must
+    /// not be written back over the data that the client sends next. Returns the scatter element of
+    /// the data, if one covers it, which is the common case.
     #[inline]
     pub(crate) fn leave_data(&self) -> Result<Option<Sge>> {
         let Some((source, region)) = self.landing.source(&self.request) else {
@@ -635,7 +635,7 @@ impl Chunk {
         self.landing.chunk().map_or(0, |whole| whole.mr().rkey())
     }
 
-    /// Returns the message that names the key of the chunk from now on.
+    /// Returns the message with the new key of the chunk.
     pub(crate) fn key(&self) -> RkeyRsp {
         RkeyRsp {
             tag: self.tag(),
@@ -706,8 +706,8 @@ impl Chunk {
     }
 
     /// Writes the message with the answers to other requests; returns its scatter element. The
-    /// message does not change before the client has it: only then can the chunk's next request
-    /// arrive.
+    /// message does not change before the client has received it, as the chunk's next request can
+    /// arrive only after that.
     pub(crate) fn more_answers(&mut self) -> Result<Sge> {
         let sge = self.answer.write(|out| self.more.encode(out))?;
         sge.ok_or(EINVAL)

@@ -2,9 +2,9 @@
 
 //! The memory of a tag: where its requests land, and where their data is.
 //!
-//! A *chunk* has room for the largest request. A *slot* ([`ibtrs_proto::slots`]) has room for
-//! headers and little data; a request that needs more gets a [`Buffer`]. Slots lie in groups: each
-//! group is a range of memory under one key.
+//! A *chunk* can hold the largest request. A *slot* ([`ibtrs_proto::slots`]) can hold headers and a
+//! little data; a request that needs more gets a [`Buffer`]. Slots lie in groups: each group is a
+//! range of memory under one key.
 
 use crate::{
     storage::{
@@ -54,7 +54,7 @@ pub(crate) struct Whole {
     /// Memory for small data, to which no client can write; allocated for the first request that needs
     /// it, so that a path connects sooner.
     small: Option<Source>,
-    /// Small requests that do without before memory is tried for again.
+    /// Number of small requests to skip before the allocation is retried.
     pause: u8,
     /// The client must not be able to write to requests in service.
     secure: bool,
@@ -92,8 +92,8 @@ impl Whole {
         })
     }
 
-    /// Number of small requests of a chunk without memory for them for which the allocation is not
-    /// repeated: where it fails, it takes longest.
+    /// Number of small requests to skip after a failed allocation of the memory for small data, as
+    /// failing allocations take longest.
     const PAUSE: u8 = 64;
 
     /// Maximum number of work requests of [`Self::register`].
@@ -205,7 +205,7 @@ impl Group {
         })
     }
 
-    /// Registers the slots for the client to write to.
+    /// Registers the slots for remote writes by the client.
     pub(crate) fn register<H: Handler>(&self, chain: &mut Chain<'_, H>) {
         chain.reg_mr(&self.mr, Access::RemoteWrite);
     }
@@ -265,7 +265,7 @@ pub(crate) struct Spare(Option<Buffer>, Option<Buffer>);
 impl Spare {
     pub(crate) const NONE: Self = Self(None, None);
 
-    /// Returns this, if it has a buffer.
+    /// Returns `self` if it has a buffer.
     #[inline]
     pub(crate) fn some(self) -> Option<Self> {
         (self.0.is_some() || self.1.is_some()).then_some(self)
@@ -539,10 +539,10 @@ impl Landing {
         }
     }
 
-    /// Gives the memory of a chunk back, for which the keys of its path are no longer good: once the
-    /// connections are closed, dropping the chunk ends its mappings. `None` if the domain of the path
-    /// still has it mapped, see [`ChunkMemory::unmapped`], and for a slot, whose memory belongs to its
-    /// group.
+    /// Returns the memory of a chunk for reuse. The connections of its path must be closed, so that
+    /// its keys are no longer valid; dropping the chunk ends its mappings. `None` if the domain of the
+    /// path still has it mapped, see [`ChunkMemory::unmapped`], and for a slot, whose memory belongs
+    /// to its group.
     ///
     /// # Context
     ///
@@ -604,7 +604,7 @@ mod tests {
             assert!(!has_small(&landing));
             assert_eq!(landing.must_invalidate(&request(len)?), len > 0);
         }
-        // Without it, the key is invalidated.
+        // Without memory for small data, the key is invalidated.
         assert!(landing.must_invalidate(&request(1)?));
         landing.want_small(&request(1)?);
         assert!(has_small(&landing));
@@ -645,7 +645,7 @@ mod tests {
             let memory = after.into_memory().ok_or(EINVAL)?;
             assert_eq!(memory.chunk.len(), LEN);
             assert_eq!(memory.private.is_some(), is_used);
-            // The next chunk has it from the beginning.
+            // The next chunk has the memory for small data from the beginning.
             let pd = Pd::new(&Device::nth(0)?)?;
             let next = Whole::new(&pd, memory, true, 6)?;
             assert_eq!(next.small.is_some(), is_used);

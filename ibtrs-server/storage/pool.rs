@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Memory of lost paths, kept for when they reconnect.
+//! Memory of lost paths, retained until they reconnect.
 //!
 //! When a client reconnects, a machine whose memory is full of page cache, perhaps with data that is
 //! still to be written, provides free memory slowly or not at all. The memory of a path is therefore
@@ -75,7 +75,7 @@ impl ChunkMemory {
 struct Kept {
     chunks: KVVec<ChunkMemory>,
     bytes: u64,
-    /// The fewest free bytes since the last check: that much was not needed.
+    /// The minimum of free bytes since the last check: that many were not needed.
     least: u64,
 }
 
@@ -96,7 +96,7 @@ impl Pool {
         })
     }
 
-    /// Takes the memory of a chunk from the pool, wherever it is, or allocates it, preferably on
+    /// Takes the memory of a chunk from the pool, on any node, or allocates it, preferably on
     /// `node`. The memory is zeroed. (Clients without capsules have larger slots.)
     ///
     /// # Context
@@ -107,7 +107,7 @@ impl Pool {
     ///
     /// `ENOMEM`.
     pub(crate) fn take(&self, chunk_bytes: usize, node: Node) -> Result<ChunkMemory> {
-        // Memory is whole pages, and a chunk need not be.
+        // The memory is whole pages, but the size of a chunk may not be.
         let wanted = chunk_bytes.next_multiple_of(PAGE_SIZE);
         let mut kept = self.kept.lock();
         let fits = |memory: &ChunkMemory| memory.chunk.len() == wanted;
@@ -121,7 +121,7 @@ impl Pool {
         ChunkMemory::new(chunk_bytes, node)
     }
 
-    /// Keeps the memory of an unused chunk, unless the pool would exceed `most` bytes.
+    /// Retains the memory of an unused chunk, unless the pool would exceed `most` bytes.
     ///
     /// # Context
     ///
@@ -140,7 +140,7 @@ impl Pool {
         }
     }
 
-    /// Frees memory until no more than `most` bytes are kept.
+    /// Frees memory until no more than `most` bytes are retained.
     pub(crate) fn shrink(&self, most: u64) {
         loop {
             let mut kept = self.kept.lock();
@@ -155,7 +155,7 @@ impl Pool {
         }
     }
 
-    /// Returns the number of bytes that are kept.
+    /// Returns the number of retained bytes.
     pub(crate) fn bytes(&self) -> u64 {
         self.kept.lock().bytes
     }
@@ -176,7 +176,7 @@ impl Pool {
 mod tests {
     use super::*;
 
-    /// A chunk of the usual size is no whole number of pages where these are large.
+    /// With large pages, the default size of a chunk is not a whole number of pages.
     #[test]
     fn memory_of_any_size_is_found_again() -> Result {
         let pool = KBox::pin_init(Pool::new(), GFP_KERNEL)?;

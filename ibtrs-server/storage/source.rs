@@ -106,7 +106,7 @@ impl Source {
         })
     }
 
-    /// Ends the mapping of memory without a region; returns the room for the next one.
+    /// Ends the mapping of memory without a region; returns the space for the next mapping.
     ///
     /// # Errors
     ///

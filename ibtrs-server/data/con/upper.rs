@@ -16,8 +16,8 @@ use kernel::prelude::*;
 
 /// The service of one session, an upper layer.
 pub trait ServiceSession: Send + Sync + 'static {
-    /// A request has arrived, on any path. [`Request::respond`] answers it, later and in another
-    /// context if need be.
+    /// A request has arrived, on any path. [`Request::respond`] answers it, possibly later and in
+    /// another context.
     ///
     /// # Context
     ///
@@ -111,7 +111,7 @@ impl Uppers {
     }
 }
 
-/// Has each of `uppers` decide about a path before `add` is called.
+/// Lets each of `uppers` decide about a path before `add` is called.
 fn join_all<'a>(
     uppers: &mut dyn Iterator<Item = (Purpose, &'a dyn ServiceSession)>,
     source: Addr,

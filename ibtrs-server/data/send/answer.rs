@@ -56,7 +56,7 @@ use rdma::{
 struct Data {
     /// The client's memory.
     to: Remote,
-    /// All of the data, if it takes one scatter element, as most does.
+    /// All of the data, if it fits one scatter element, as it usually does.
     whole: Option<Sge>,
 }
 
@@ -147,11 +147,11 @@ fn leave_service(qp: &QueuePair<Con>, chunk: &mut Chunk) {
             (path.session.name(), &path.name, chunk.tag().get(), error)
         });
     }
-    // Before the answer, after which the client may send the next capsule.
+    // Before the answer, as the client may send the next capsule after it.
     if let Some(kept) = chunk.capsule.take() {
         qp.give_back(kept);
     }
-    // Before the answer, after which the client may use the tag again.
+    // Before the answer, as the client may reuse the tag after it.
     if take(&mut chunk.claimed) {
         path.session
             .release(path.id, chunk.tag(), || con.control.wake());
@@ -159,7 +159,7 @@ fn leave_service(qp: &QueuePair<Con>, chunk: &mut Chunk) {
 }
 
 /// Puts back the chunk of a request that gets no answer: its session is about to be closed, and the
-/// client sends the request again in the next one.
+/// client resends the request in the next one.
 ///
 /// # Context
 ///

@@ -43,11 +43,11 @@ use rdma::{
     },
 };
 
-/// Why a path ends.
+/// The reason in the log for closing the path.
 const FAILED: &str = "cannot fetch the data of a write";
 
-/// Begins to fetch the data of a request, which has a buffer, if it has data to fetch. The request is
-/// served, on its connection, when that is done.
+/// Begins to fetch the data of a request that has a buffer; without data to fetch, only posts a NOP.
+/// The request is served on its connection when the fetch has completed.
 ///
 /// # Context
 ///
@@ -68,11 +68,12 @@ pub(crate) fn begin(qp: &QueuePair<Con>, slot: SlotRef<'_, Con>, chunk: KBox<Chu
     }
 }
 
-/// Tries again with the request of `slot`, for which there was no SQ space.
+/// Retries the fetch for `slot`, for which there was no SQ space.
 ///
 /// # Errors
 ///
-/// `EAGAIN`: there still is none. With another error, the request is for [`give_up`].
+/// `EAGAIN`: there still is none. With any other error, the caller must pass the request to
+/// [`give_up`].
 pub(crate) fn retry(
     qp: &QueuePair<Con>,
     slot: SlotRef<'_, Con>,

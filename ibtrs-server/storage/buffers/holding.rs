@@ -141,7 +141,7 @@ impl Holding {
         self.line.lock().first()
     }
 
-    /// Takes the first request out of the line, if that is `waiter`.
+    /// Removes the first request from the line, if it is `waiter`.
     pub(crate) fn leave_first(&self, waiter: Waiter) -> bool {
         let mut line = self.line.lock();
         if line.first() != Some(waiter) {
