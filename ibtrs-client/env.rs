@@ -92,8 +92,8 @@ fn unbound() -> Options {
     Options::unbound().mem_reclaim()
 }
 
-/// Creates the queue `ibtrs-LETTER-NAME` for heartbeats or failover, which must not wait for programs
-/// that keep all CPUs busy.
+/// Creates the queue `ibtrs-LETTER-NAME` for heartbeats or failover, which must not be delayed by
+/// programs that keep all CPUs busy.
 pub(crate) fn urgent_queue(letter: char, name: &str) -> Result<Arc<Queue>> {
     Queue::new(unbound().high_priority(), fmt!("ibtrs-{}-{}", letter, name))
 }
@@ -135,7 +135,7 @@ impl Env {
         &self.name
     }
 
-    /// Returns the name in the form of messages.
+    /// Returns the name in the form that messages use.
     pub(crate) fn session_name(&self) -> Result<SessionName<'_>> {
         SessionName::new(self.name().to_bytes()).map_err(|error| convert::error(error.errno()))
     }

@@ -24,11 +24,11 @@
 //!
 //! # Work queues
 //!
-//! Each session has four, all safe for memory reclaim, each running many work items at a time (one
-//! item never runs twice at once): for requeueing, which never sleeps for long; for state changes,
-//! which sleep until connections are torn down; for connecting and the calls of [`SessionEvents`],
-//! which may take long; and for uevents, for which no other work waits. Work on one of the first
-//! three may wait for work on the next, never the other way round.
+//! Each session has four, all safe for memory reclaim, each running many work items concurrently
+//! (but each item only once at a time): for requeueing, which never sleeps for long; for state
+//! changes, which sleep until connections are torn down; for connecting and the calls of
+//! [`SessionEvents`], which may take long; and for uevents, which no other work item waits for. A
+//! work item on one of the first three may wait for one on the next, never the other way round.
 //!
 //! The queues belong to the session and not to the module, because forward progress depends on
 //! that: when memory is short, a queue runs on its rescuer alone, one work item at a time. On a
@@ -109,7 +109,7 @@ mod param {
         pub(crate) small_io_bytes: IntParam = IntParam::new(4096, 0..=16384),
         "Data of up to this many bytes (of writes 4096 at most) is copied through memory that stays registered; 0 for none (default: 4096)";
 
-        /// Take slots over soft-RoCE as well; see [`rdma::device::Device::reads_survive_loss`].
+        /// Use slots over soft-RoCE as well; see [`rdma::device::Device::reads_survive_loss`].
         pub(crate) slots_over_rxe: BoolParam = BoolParam::new(false),
         "Take slots over soft-RoCE as well, whose RDMA reads go wrong if packets are lost: for tests (default: N)";
     }

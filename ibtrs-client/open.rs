@@ -17,7 +17,7 @@ use kernel::{
 
 impl Session {
     /// Opens a session: connects its paths and waits until the first is connected; the others keep
-    /// trying. The session belongs to the network namespace of the caller.
+    /// retrying. The session belongs to the network namespace of the caller.
     ///
     /// # Context
     ///
@@ -29,8 +29,8 @@ impl Session {
     ///
     /// - `EINTR`: interrupted by a signal.
     /// - `ECONNABORTED`: users disconnected or removed all its paths during the call.
-    /// - `ETIMEDOUT`, `EHOSTUNREACH`, `ECONNREFUSED`, `ECONNRESET` and others of the connection
-    ///   manager: the server cannot be reached.
+    /// - `ETIMEDOUT`, `EHOSTUNREACH`, `ECONNREFUSED`, `ECONNRESET` and other errors of the
+    ///   connection manager: the server cannot be reached.
     /// - The error with which the server refused the connection.
     /// - `EINVAL`: no path, no connection for ordinary I/O, more connections than a path may have, or
     ///   a server whose queue is too short to use.

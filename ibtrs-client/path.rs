@@ -95,7 +95,7 @@ struct Fsm {
     machine: Machine,
     /// The path was not started, and has accepted no event.
     is_new: bool,
-    /// [`Path::show`] has not returned, so the path may yet appear in sysfs.
+    /// [`Path::show`] has not returned, so the path may still be added to sysfs.
     being_shown: bool,
     todo: Steps<Actions>,
     /// States not yet reported by a uevent.
@@ -166,7 +166,7 @@ pub struct Path {
     /// The operator has put the path on standby.
     standby: AtomicFlag,
     stats: Arc<Stats>,
-    /// As that of the session.
+    /// As `Session::hook`.
     #[pin]
     hook: Mutex<Option<KBox<dyn PathDir>>>,
     #[pin]
@@ -393,7 +393,7 @@ impl Path {
         Some(self.proved()?.key_id)
     }
 
-    /// Returns the suite by which both sides have proved that, under the same condition.
+    /// Returns the suite by which both sides have proved themselves, under the same condition.
     ///
     /// # Context
     ///
@@ -461,7 +461,7 @@ impl Path {
         let (text, of) = *self.last_error.lock();
         match of == epoch {
             true => text,
-            // No error has ended it.
+            // The attempt has not ended by an error.
             false => Text::new(fmt!("disconnected by the client")),
         }
     }
@@ -501,7 +501,7 @@ impl Path {
     pub(crate) fn bound(&self, dev: &Device, id: &ActiveId) {
         let mut hca = self.hca.lock();
         if *hca.name != *dev.name() {
-            // If memory is short, the old name stays; it is only shown to operators.
+            // If the allocation fails, the old name remains; it is only shown to operators.
             if let Ok(name) = CString::try_from_fmt(fmt!("{}", dev.name())) {
                 hca.name = name;
             }

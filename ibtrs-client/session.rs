@@ -98,7 +98,7 @@ pub struct SessionConfig<'a> {
     /// The name, as the server's operator will see it.
     pub name: SessionName<'a>,
     /// The paths, at least one. All are tried in parallel; once one is connected, the others keep
-    /// trying in the background.
+    /// retrying in the background.
     pub paths: &'a [PathSpec],
     /// Number of connections of each path for ordinary I/O, at least one. More than one for each
     /// CPU is useless, as a CPU uses only one of them.
@@ -163,7 +163,8 @@ pub(crate) trait SessionDir: Send {
     /// Reports by a uevent that a failover has ended.
     fn failed_over(&self, told: &Told);
 
-    /// Creates the directory of a path that is about to connect; `shown` counts the path.
+    /// Creates the directory of a path that is about to connect; the directory must keep `shown`,
+    /// which counts the path.
     ///
     /// # Errors
     ///
@@ -171,7 +172,7 @@ pub(crate) trait SessionDir: Send {
     fn show_path(&self, path: &Arc<Path>, shown: ShownPath) -> Result<KBox<dyn PathDir>>;
 }
 
-/// Sizes that both sides agreed on.
+/// The negotiated sizes.
 #[derive(Clone, Copy)]
 pub(crate) struct Limits {
     /// Number of chunks that the session uses.
@@ -515,7 +516,7 @@ impl Session {
         self.failover.lock().logic.has_ext()
     }
 
-    /// Returns the server's port, to which paths go that the operator adds.
+    /// Returns the server's port, which paths that the operator adds use.
     ///
     /// # Context
     ///

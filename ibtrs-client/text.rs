@@ -10,7 +10,7 @@ use core::fmt::{
 /// Maximum length of a line, in bytes.
 const LEN: usize = 160;
 
-/// A line of text, cut if it is too long.
+/// A line of text, truncated if it is too long.
 ///
 /// # Invariants
 ///
@@ -35,7 +35,7 @@ impl Text {
     /// Any.
     pub fn new(args: fmt::Arguments<'_>) -> Self {
         let mut text = Self::EMPTY;
-        // An error means that the line was cut.
+        // An error means that the line was truncated.
         let _ = text.write_fmt(args);
         text
     }

@@ -72,8 +72,8 @@ pub struct Descriptor {
     pub bytes: u32,
     /// Ring the doorbell now. If not, [`Session::commit`](crate::Session::commit) must follow.
     pub last: bool,
-    /// The epoch of a path that gets the request only if no other path takes it, as
-    /// [`Io::note_answer`](kx::io::Io::note_answer) reported it.
+    /// The epoch of a path to avoid, as reported by [`Io::note_answer`](kx::io::Io::note_answer):
+    /// it gets the request only if no other path accepts it.
     pub avoid: Option<u32>,
     /// The connection to use.
     pub(crate) cid: u16,

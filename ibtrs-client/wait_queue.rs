@@ -62,7 +62,7 @@ impl WaitQueue {
             }
         }
     }
-    /// Waits until `ready` returns true, for conditions that are sure to become true soon.
+    /// Waits until `ready` returns true, for conditions that are certain to become true soon.
     ///
     /// # Context
     ///

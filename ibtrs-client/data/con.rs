@@ -77,7 +77,7 @@ impl Con {
         self.control.error(what);
     }
 
-    /// As [`Con::error`], for a breach of the protocol by the server.
+    /// As [`Con::error`], for a violation of the protocol by the server.
     #[cold]
     pub(crate) fn breach(&self, what: fmt::Arguments<'_>) {
         self.link.set_broken();
@@ -92,8 +92,8 @@ impl Con {
     /// Counts a request that is about to be sent, unless `window` are in flight.
     #[inline]
     pub(crate) fn try_acquire_credit(&self, window: i32) -> bool {
-        // ORDERING: A counter. The server has one receive more than the window, for the request that it
-        // answers before it posts the receive again.
+        // ORDERING: A counter only. The server has one receive more than the window, for the request
+        // that it answers before it reposts the receive.
         if self.outstanding.load(Relaxed) >= window {
             return false;
         }
@@ -124,8 +124,7 @@ impl Con {
 
     /// Records that the server has invalidated `key`.
     pub(crate) fn key_revoked(&self, key: u32) {
-        // ORDERING: Completions of a connection run one after the other; for the exception see
-        // `revoked`.
+        // ORDERING: Completions of a connection are serialized; for the exception see `revoked`.
         let revoked = Revoked::from_bits(self.revoked.load(Relaxed));
         match revoked.add(key) {
             Ok(next) => {

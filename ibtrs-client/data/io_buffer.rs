@@ -100,8 +100,9 @@ impl Group {
 }
 
 impl IoBuffers {
-    /// Creates buffers for up to `depth` tags, or for fewer if the device or memory runs out:
-    /// requests with other tags do without. They are registered as `regions` regions at most.
+    /// Creates buffers for up to `depth` tags, or for fewer if resources of the device or memory
+    /// run out: requests with other tags do not use a buffer. They are registered as `regions`
+    /// regions at most.
     ///
     /// # Context
     ///
@@ -150,7 +151,8 @@ impl IoBuffers {
         let group = self.groups.get(tag >> self.group_shift)?;
         let number = tag & ((1 << self.group_shift) - 1);
         let at = number << self.stride_shift;
-        // As many as from one buffer to the next, which `Group::new` has found to be in one piece.
+        // The distance from one buffer to the next, which `Group::new` has found to be in one
+        // piece.
         let part = group.dma.pieces().part(at, 1 << self.stride_shift)?;
         // The last group may have fewer.
         (number < group.count).then(|| IoBuffer {
@@ -162,7 +164,7 @@ impl IoBuffers {
         })
     }
 
-    /// Iterates over the regions, which the caller registers for the server to write to.
+    /// Iterates over the regions, which the caller must register for remote writes by the server.
     pub(crate) fn regions(&self) -> impl Iterator<Item = &Mr> {
         self.groups.iter().map(|group| &group.mr)
     }
@@ -180,7 +182,7 @@ pub(crate) struct IoBuffer {
 }
 
 impl IoBuffer {
-    /// Returns whether the data of a request goes through the buffer.
+    /// Returns whether the data of a request is copied through the buffer.
     #[inline]
     pub(crate) fn takes(&self, request: &Descriptor) -> bool {
         let most = match request.dir {
@@ -252,7 +254,7 @@ impl IoBuffer {
         let (len, (block, offset)) = (bytes as usize, self.place(bytes)?);
         self.group.dma.sync_for_cpu(self.at, len)?;
         let copied = io.fill(block, offset, len);
-        // Hand the buffer back to the device, for the next read.
+        // Return the buffer to the device, for the next read.
         self.group.dma.sync_for_device(self.at, len)?;
         copied
     }
@@ -268,7 +270,7 @@ mod tests {
     /// With buffers of 4096 bytes, of which a group has 64, the last group is shorter.
     const DEPTH: u16 = 150;
 
-    /// Returns the number that a tag has in its buffer.
+    /// Returns the number with which the buffer of a tag is marked.
     fn mark(tag: Tag) -> [u8; 2] {
         (tag.get() + 1).to_ne_bytes()
     }

@@ -52,7 +52,7 @@ pub(crate) struct Link {
     pub(crate) heartbeat: PathHeartbeat,
     /// The last round trip of a heartbeat in nanoseconds; 0 before the first.
     latency_ns: Atomic<u64>,
-    /// The server has broken the protocol.
+    /// The server has violated the protocol.
     broken: AtomicFlag,
     /// The client has revoked a key that the server may still use in good faith.
     pub(crate) revoked: AtomicFlag,
@@ -121,13 +121,13 @@ impl Link {
         )
     }
 
-    /// Records that the server has broken the protocol.
+    /// Records that the server has violated the protocol.
     pub(crate) fn set_broken(&self) {
         // ORDERING: The connections are drained before the flag is read.
         self.broken.store(true, Relaxed);
     }
 
-    /// Returns whether the server has broken the protocol.
+    /// Returns whether the server has violated the protocol.
     pub(crate) fn is_broken(&self) -> bool {
         self.broken.load(Relaxed)
     }

@@ -212,7 +212,7 @@ impl Con {
             return Repost::Yes;
         }
         match decoded {
-            // The server's word about the key is not trusted, see `ibtrs_proto::keys`.
+            // What the server reports about the key is not trusted, see `ibtrs_proto::keys`.
             Imm::IoRsp { id, errno } | Imm::IoRspInv { id, errno } => {
                 self.answered_with_key(&qp, &message, imm::Answer { id, errno });
             }

@@ -48,11 +48,11 @@ use kx::{
 
 // The counters, in the order of the ranges that are reset together.
 
-/// Requests that left the path for another one.
+/// Requests that were moved to another path.
 const FAILOVERS: usize = 0;
 const RECONNECTED: usize = 1;
 const CONNECT_FAILED: usize = 2;
-/// Answers handled on this CPU although their connection belongs to others.
+/// Answers handled on this CPU although their connection belongs to other CPUs.
 const MIGRATED_TO: usize = 3;
 const SG: usize = 4;
 const READ_LATENCY: usize = SG + table::SG_ROWS;
@@ -94,7 +94,7 @@ impl Strays {
 
 /// The counters of a path.
 pub(crate) struct Stats {
-    /// Requests, from submission until they end or leave the path.
+    /// Requests, from submission until they end or are moved to another path.
     flow: Flow,
     pub(crate) batches: Batches,
     counters: Counters<COUNTERS>,
@@ -142,8 +142,8 @@ impl Stats {
         Timer(Instant::now())
     }
 
-    /// Counts a request that was handed to the device; `bytes` includes the user header, `nents` is
-    /// the length of its scatter list.
+    /// Counts a request that was posted; `bytes` includes the user header, `nents` is the length of
+    /// its scatter list.
     #[inline]
     pub(crate) fn submitted(&self, dir: Dir, bytes: u32, nents: u32) {
         self.flow.begun(dir, bytes.into());
@@ -178,7 +178,7 @@ impl Stats {
         }
     }
 
-    /// Counts a request that has left the path for another one, without an answer.
+    /// Counts an unanswered request that was moved to another path.
     pub(crate) fn failed_over(&self) {
         self.flow.ended();
         self.counters.inc(FAILOVERS);
@@ -196,7 +196,7 @@ impl Stats {
         self.counters.inc(CONNECT_FAILED);
     }
 
-    /// Returns the number of requests that the path has taken and that have not ended.
+    /// Returns the number of requests that were submitted on the path and have not ended.
     pub(crate) fn in_flight(&self) -> u64 {
         self.flow.in_flight()
     }

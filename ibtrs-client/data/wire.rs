@@ -44,7 +44,7 @@ pub(crate) struct Wire {
     /// The immediates that the server may send.
     pub(crate) imms: ImmTerms,
     pub(crate) layout: ImmLayout,
-    /// Number of chunks in use: the first ones of the server's.
+    /// Number of chunks in use, which are the first ones of the server's chunks.
     pub(crate) depth: u16,
     /// Maximum bytes of data in one request.
     pub(crate) max_io_bytes: u32,
@@ -58,7 +58,7 @@ pub(crate) struct Wire {
     pub(crate) inv_answers: bool,
     /// Requests may be capsules.
     pub(crate) capsules: bool,
-    /// Requests may be capsules, and the server takes [the headers](SMALL_HEADERS) of small ones.
+    /// Requests may be capsules, and the server accepts [the headers](SMALL_HEADERS) of small ones.
     pub(super) small_capsules: bool,
     /// The path has a message connection.
     pub(crate) messages: bool,
@@ -74,9 +74,10 @@ pub(crate) fn takes_slots(dev: &Device) -> bool {
         && (dev.reads_survive_loss() || crate::param::slots_over_rxe.get())
 }
 
-/// Returns the most requests of a connection for which the queues of the device have room: four entries
-/// of the send queue each, five if immediates travel in messages, and two receives. See `sends` and
-/// `answers` in [`crate::path::attempt::connect`]; a queue pair takes an entry of each queue for itself.
+/// Returns the maximum number of requests of a connection that fit the queues of the device: four
+/// entries of the send queue each, five if immediates travel in messages, and two receives. See `sends`
+/// and `answers` in [`crate::path::attempt::connect`]; a queue pair takes an entry of each queue for
+/// itself.
 fn queue_room(dev: &Device) -> u32 {
     let sends = match dev.has_immediates() {
         true => 4,
@@ -165,7 +166,7 @@ impl Wire {
         })
     }
 
-    /// Returns the most requests that are in flight on a connection.
+    /// Returns the maximum number of requests in flight on a connection.
     pub(crate) fn requests_of_connection(&self) -> u32 {
         u32::from(self.depth).min(self.window.unsigned_abs())
     }
@@ -176,7 +177,7 @@ impl Wire {
         (self.window < i32::MAX).then(|| self.requests_of_connection())
     }
 
-    /// Returns the number of receives of an I/O connection for [`Nop`]s of the server's own. Only
+    /// Returns the number of receives of an I/O connection for the server's own [`Nop`]s. Only
     /// servers with extensions send them; without a window, the many receives suffice.
     ///
     /// [`Nop`]: ibtrs_proto::imm::Imm::Nop

@@ -23,7 +23,7 @@ use kx::sync::atomic::{
     Relaxed, //
 };
 
-/// A number within the range of its setting; users read it again for each use.
+/// A number within the range of its setting. Users must read it for each use.
 pub struct Number {
     value: Atomic<u32>,
     setting: &'static Setting,
@@ -62,7 +62,7 @@ impl Number {
 }
 
 /// The settings of a session. Functions of [`Session`](crate::Session) change them, as some changes
-/// do more than store a number.
+/// have side effects.
 pub struct Settings {
     max_reconnect_attempts: Atomic<i32>,
     /// Maximum time in milliseconds for which I/O stalls when one of several paths is lost
@@ -75,7 +75,7 @@ pub struct Settings {
     /// Longest delay before the first attempt to reconnect, in milliseconds.
     pub reconnect_delay_ms: Number,
     /// How long requests wait for a path, in seconds; 0 if they do not wait,
-    /// [`settings::UNLIMITED`] if they wait for ever.
+    /// [`settings::UNLIMITED`] if they wait forever.
     pub queue_timeout_s: Number,
     /// Time after which a path authenticates again, in seconds; 0 for never.
     pub reauth_interval_s: Number,

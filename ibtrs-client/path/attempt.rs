@@ -138,7 +138,7 @@ pub(crate) fn needed_in_reclaim() {
     in_reclaim(|| drop(cons.lock()));
 }
 
-/// A connected path as submitters see it.
+/// A connected path, as used by submitters.
 pub(crate) struct PathConn {
     pub(crate) attempt: Arc<Attempt>,
     pub(crate) io: PathIo,
@@ -172,7 +172,7 @@ pub(crate) struct Attempt {
     pub(crate) carries_messages: AtomicFlag,
     /// Set when both sides have proved themselves; unset without authentication.
     pub(crate) proved: SetOnce<Proved>,
-    /// Set when submitters can find the path.
+    /// Set when the path is published to submitters.
     pub(crate) published: SetOnce<Published>,
     /// Set with `published`.
     pub(crate) published_at: SetOnce<Instant<Monotonic>>,
@@ -183,11 +183,11 @@ pub(crate) struct Attempt {
     pub(crate) progress: CondVar,
     #[pin]
     pub(crate) cons: Mutex<Resources>,
-    /// When the probe that is under way began, by the clock of the heartbeat, but at least 1; 0 without
-    /// one. See [`crate::path::probe`].
+    /// When the probe in progress began, by the clock of the heartbeat, but at least 1; 0 without one.
+    /// See [`crate::path::probe`].
     pub(crate) probe_began: Atomic<u64>,
-    /// The resources are not kept for the next attempt, because their device goes away or the
-    /// attempt found no memory.
+    /// The resources are not kept for the next attempt, because their device is being removed or an
+    /// allocation of the attempt has failed.
     pub(crate) disposable: AtomicFlag,
     /// The number of the failover that began with the loss of the path, or that the path joined; unset
     /// if there is none.
@@ -249,8 +249,8 @@ impl Attempt {
         self.path.error(self.epoch(), what);
     }
 
-    /// As [`Attempt::error`], for a breach of the protocol by the server. The breach may be
-    /// repeated whenever one of the requests in flight is sent again, see [`Loss`].
+    /// As [`Attempt::error`], for a violation of the protocol by the server. It may be repeated
+    /// whenever one of the requests in flight is resent, see [`Loss`].
     pub(crate) fn breach(&self, what: fmt::Arguments<'_>) {
         self.link.set_broken();
         self.error(what);
@@ -508,7 +508,7 @@ impl Control for Attempt {
 
     fn fence_done(&self, fence: Fence) {
         // ORDERING: A fence is counted before it is posted. Only the handler of the service connection,
-        // which runs once at a time, subtracts.
+        // whose calls are serialized, subtracts.
         if self.fences.load(Relaxed) == 0 {
             return self.breach(fmt!("answer to a fence that was not sent"));
         }
@@ -526,7 +526,7 @@ impl Control for Attempt {
         }
         drop(setup);
         if self.published.as_ref().is_none() {
-            // Until then, the only fence is one with `drain`.
+            // Before that, the only fence is one with `drain`.
             return self.breach(fmt!("answer to a fence that was not sent"));
         }
         self.path.parent.clone().fence_done(fence.epoch);

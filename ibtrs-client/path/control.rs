@@ -149,9 +149,8 @@ impl Path {
         }
     }
 
-    /// Drains the path, or takes it into use again. A drained path takes no new requests while
-    /// another path is connected and not drained. Requests in flight are unaffected, and the path
-    /// stays connected.
+    /// Drains the path, or undoes that. A drained path takes no new requests while another path is
+    /// connected and not drained. Requests in flight are unaffected, and the path stays connected.
     ///
     /// # Context
     ///
@@ -228,7 +227,7 @@ impl Path {
         );
     }
 
-    /// Applies a change that the operator has made to requests that follow, and reports it to user space.
+    /// Applies a change by the operator to subsequent requests, and reports it to user space.
     fn ranked(&self, what: &'static str, variable: &CStr) {
         self.parent.ranks_changed();
         self.parent.record(self.name(), what, "by a user");
@@ -321,7 +320,7 @@ impl Path {
         self.drain.flush();
         self.connect.flush();
         self.events.flush();
-        // This waits for a handler of a device removal that is running, and no other one follows. The
+        // This waits for a running handler of a device removal, and no other call of it follows. The
         // handler may have queued the work item.
         self.release_kept();
         self.release.disable_sync();
@@ -424,7 +423,7 @@ mod tests {
             assert!(false);
             return;
         };
-        // An attempt that has no connection yet, and no worker.
+        // An attempt without a connection or a worker.
         let Ok(attempt) = Attempt::new(path.clone(), EPOCH, None) else {
             assert!(false);
             return;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The session of a path, as the path sees it.
+//! The session of a path.
 
 use crate::{
     path::{
@@ -72,7 +72,7 @@ pub(crate) trait Parent: Send + Sync {
     /// earlier one has ended.
     ///
     /// Returns the error for the attempt: `EAGAIN`, after which the next attempt begins at once, or
-    /// `EKEYREJECTED`, after which it waits, because the other client seems to see each new UUID.
+    /// `EKEYREJECTED`, after which it waits, because the other client seems to learn each new UUID.
     /// Returns `None` if a path is connected, which uses the UUID at some other server.
     ///
     /// # Context
@@ -135,7 +135,7 @@ pub(crate) trait Parent: Send + Sync {
     /// Any.
     fn record(&self, path: &CStr, what: &'static str, cause: &str);
 
-    /// Rebuilds the multipath after a path was drained, put on standby, or taken into use again.
+    /// Rebuilds the multipath after a path was drained, put on standby, or made active again.
     ///
     /// # Context
     ///
@@ -181,14 +181,14 @@ pub(crate) trait Parent: Send + Sync {
     /// Any.
     fn moved_request_answered(self: Arc<Self>, failover: u32);
 
-    /// Records that a request which `failover` has moved ends otherwise.
+    /// Records that a request which `failover` has moved ends in another way.
     ///
     /// # Context
     ///
     /// Any.
     fn moved_request_ended(self: Arc<Self>, failover: u32);
 
-    /// Queues the work that resubmits or fails the requests on the requeue list.
+    /// Queues the work item that resubmits or fails the requests on the requeue list.
     ///
     /// # Context
     ///
@@ -216,8 +216,8 @@ pub(crate) trait Parent: Send + Sync {
     /// Any.
     fn durable(self: Arc<Self>, epoch: u32, number: u32);
 
-    /// Takes note of how long the server that `attempt` has reached expects to be away, in seconds;
-    /// 0 if it has changed its mind. Returns `false` if the attempt is not connected yet, or if the
+    /// Records for how many seconds the server of `attempt` expects to be down; 0 if it has
+    /// withdrawn the announcement. Returns `false` if the attempt is not connected yet, or if the
     /// server has lost its session since.
     ///
     /// # Context

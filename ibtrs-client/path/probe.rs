@@ -20,12 +20,12 @@ use kx::{
     work::WorkItem, //
 };
 
-/// How long the server has to answer a probe.
+/// Time limit for the server's answer to a probe.
 const PROBE_TIMEOUT_MS: u32 = 5000;
 const PROBE_TIMEOUT_NS: u64 = PROBE_TIMEOUT_MS as u64 * 1_000_000;
 
 impl PathConn {
-    /// Sends a probe, unless one is under way.
+    /// Sends a probe, unless one is in progress.
     pub(crate) fn probe(&self) {
         let attempt = &self.attempt;
         let now = attempt.link.heartbeat.now_ns().max(1);
@@ -36,11 +36,11 @@ impl PathConn {
         }
         attempt.link.heartbeat.listen();
         // A full queue contains messages that the server must acknowledge anyway. On any other
-        // error, the path is about to go.
+        // error, the path is about to be closed.
         let probing = self.io.qps.first().map(|qp| send_imm(qp, Imm::Heartbeat));
         if let Some(Ok(()) | Err(EAGAIN)) = probing {
             let path = &attempt.path;
-            // Also if the timer still runs for an earlier attempt.
+            // Even if the timer still runs for an earlier attempt.
             path.probe_timeout.modify(path.clone(), PROBE_TIMEOUT_MS);
         }
     }
@@ -62,7 +62,7 @@ impl WorkItem<{ crate::path::work::PROBE_TIMEOUT }> for Path {
             return;
         }
         let silent = attempt.link.heartbeat.is_silent();
-        // ORDERING: Pairs with the exchange in `probe`, which may begin again from here on.
+        // ORDERING: Pairs with the exchange in `probe`, which may begin another probe from here on.
         if attempt.probe_began.cmpxchg(began, 0, Full).is_err() {
             return;
         }

@@ -49,8 +49,8 @@ impl Path {
         self.fsm.lock().machine.reconnect_now();
     }
 
-    /// Tells the state machine that attempt `epoch` has failed with `error`, if it is the current
-    /// one.
+    /// Reports to the state machine that attempt `epoch` has failed with `error`, if it is the
+    /// current one.
     pub(crate) fn attempt_failed(self: &Arc<Self>, epoch: u32, error: Error) {
         let nr_cons = self.env.nr_cons();
         let mut fsm = self.fsm.lock();
@@ -188,7 +188,7 @@ impl Path {
         }
     }
 
-    /// Carries out the actions of a step.
+    /// Performs the actions of a step.
     fn perform(self: &Arc<Self>, actions: Actions) {
         for action in actions.iter() {
             match action {
@@ -256,7 +256,7 @@ impl Path {
         Ok(())
     }
 
-    /// Unpublishes the path, closes its connections, and leaves the requests in flight to the
+    /// Unpublishes the path, closes its connections, and passes the requests in flight to the
     /// session.
     fn tear_down(&self) {
         let Some(attempt) = self.attempt() else {
@@ -298,7 +298,7 @@ impl Path {
         self.release.enqueue(self.clone());
     }
 
-    /// Applies a new limit of attempts, also to a path that waits for its next one.
+    /// Applies a new limit of attempts, even to a path that waits for its next one.
     pub(crate) fn attempts_limited(self: &Arc<Self>) {
         self.event(Event::LimitSet);
     }
@@ -335,7 +335,7 @@ impl Path {
     }
 }
 
-/// Carries out state changes.
+/// Performs state changes.
 impl WorkItem<{ crate::path::work::EVENTS }> for Path {
     type Pointer = Arc<Self>;
 
@@ -360,7 +360,7 @@ impl WorkItem<{ crate::path::work::EVENTS }> for Path {
     }
 }
 
-/// Frees the resources of an attempt whose device goes away.
+/// Frees the resources of an attempt whose device is being removed.
 impl WorkItem<{ crate::path::work::RELEASE }> for Path {
     type Pointer = Arc<Self>;
 

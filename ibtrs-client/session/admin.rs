@@ -78,19 +78,21 @@ impl Admin {
         })
     }
 
-    /// Tells lockdep that reclaim may wait for the lock, as administrative messages reopen devices.
+    /// Declares to lockdep that reclaim may wait for the lock, as administrative messages reopen
+    /// devices.
     pub(crate) fn needed_in_reclaim(&self) {
         in_reclaim(|| drop(self.state.lock()));
     }
 
-    /// Returns whether a message is under way, or waits for its answer.
+    /// Returns whether a message is being sent or unanswered.
     pub(crate) fn is_busy(&self) -> bool {
         let mut state = self.state.lock();
         state.collect_late();
         !state.free.all_are_free()
     }
 
-    /// Waits for a permit, for as long as a message may take: the server may answer none.
+    /// Waits for a permit, up to the time limit of a message, as the server may not answer any
+    /// message.
     ///
     /// # Errors
     ///
@@ -129,7 +131,7 @@ impl Admin {
             if began.elapsed().as_millis() >= i64::from(ADMIN_TIMEOUT_MS) {
                 return Err(ETIMEDOUT);
             }
-            // Checked periodically, because a late answer wakes no waiter.
+            // Polled, because a late answer does not wake a waiter.
             let pause = msecs_to_jiffies(100);
             if let CondVarTimeoutResult::Signal { .. } =
                 self.returned.wait_interruptible_timeout(&mut state, pause)
@@ -153,7 +155,7 @@ impl Permit<'_> {
         self.tag
     }
 
-    /// Keeps the chunk in use until `io` has ended, although no task waits for it any more.
+    /// Keeps the chunk reserved until `io` has ended, although no task waits for it any more.
     pub(crate) fn keep_until_answered(mut self, io: SyncIo) {
         self.late = Some(io);
     }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Planned stops of the server for which it has announced how long it expects to be away.
+//! Planned stops for which the server has announced how long it expects to be down.
 //!
-//! An announcement belongs to a session generation. It is forgotten when the first path is connected
-//! after the session has lost all of its paths: then the server is back.
+//! An announcement belongs to a session generation. It is dropped when the first path is connected
+//! after the session has lost all of its paths, as the server is then up again.
 
 use super::Session;
 use crate::{
@@ -25,8 +25,8 @@ use kernel::{
 };
 
 impl Session {
-    /// Takes note of how long the server that `attempt` has reached expects to be away, in seconds;
-    /// 0 if it has changed its mind. Returns `false` if the attempt is not connected yet, or if the
+    /// Records for how many seconds the server of `attempt` expects to be down; 0 if it has
+    /// withdrawn the announcement. Returns `false` if the attempt is not connected yet, or if the
     /// server has lost its session since.
     ///
     /// # Context
@@ -41,7 +41,7 @@ impl Session {
         if !failover.logic.is_current(published) {
             return false;
         }
-        // The server repeats it until it has the answer.
+        // The server repeats the announcement until it receives the answer.
         let known = failover.announcement.map(|known| known.downtime);
         if known == downtime {
             return true;
@@ -52,7 +52,7 @@ impl Session {
         });
         drop(failover);
         self.tell_downtime(attempt, downtime);
-        // If the last path is lost already, requests wait for longer.
+        // If the last path is already lost, requests now wait for longer.
         self.expiry.modify(self.clone(), 0);
         true
     }
@@ -79,8 +79,8 @@ impl Session {
         }
     }
 
-    /// Returns the seconds until the server expects to be back, if it has announced that; 0 if it is
-    /// late.
+    /// Returns the seconds until the server expects to be up again, if it has announced that; 0 if
+    /// it is overdue.
     ///
     /// # Context
     ///

@@ -37,7 +37,7 @@ pub(super) struct Notices {
 enum Notice {
     /// The object of this number has changed.
     Changed(u32),
-    /// The object `number` is durable, according to the server that attempt `epoch` reached.
+    /// The object `number` is durable, according to the server of attempt `epoch`.
     Durable { epoch: u32, number: u32 },
 }
 

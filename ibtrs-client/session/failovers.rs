@@ -34,7 +34,7 @@ use kernel::{
 /// A path that was lost while another one was connected.
 #[derive(Clone, Copy)]
 pub(crate) struct Lost {
-    /// Milliseconds since 1970 when the loss was noticed.
+    /// When the loss was detected, in milliseconds since 1970.
     at_ms: i64,
     path: Text,
     cause: Text,
@@ -182,7 +182,7 @@ impl Session {
         self.record.state.lock().unsent.take()
     }
 
-    /// Returns the last failover, which may be under way.
+    /// Returns the last failover, which may be in progress.
     ///
     /// # Context
     ///
@@ -203,7 +203,7 @@ impl Session {
         show(Single(&times))
     }
 
-    /// Forgets the times that failovers have taken.
+    /// Resets the times that failovers have taken.
     ///
     /// # Context
     ///

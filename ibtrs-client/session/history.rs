@@ -267,7 +267,8 @@ impl History {
         rings.push(change);
     }
 
-    /// Adds a change of a disk, whose name is `prefix` and its number. All disks have the same prefix.
+    /// Adds a change of a disk, whose name is `prefix` followed by its number. All disks have the same
+    /// prefix.
     fn record_disk(
         &self,
         (prefix, disk): (&'static str, u32),
@@ -388,7 +389,7 @@ mod tests {
         for at_ms in 3..1000 {
             rings.push(change(at_ms, CONNECTED));
             rings.push(change(at_ms, FAILED));
-            // The same failure again is no change.
+            // A repeated failure is not a change.
             rings.push(change(at_ms, FAILED));
         }
         let found = shown(&rings)?;
@@ -398,7 +399,7 @@ mod tests {
         Ok(())
     }
 
-    /// The file has less room than the rings.
+    /// The file can hold less than the rings.
     #[test]
     fn what_does_not_fit_the_file_is_what_happens_most_often() -> Result {
         let mut rings = Rings::new()?;
@@ -424,7 +425,7 @@ mod tests {
         assert!(len(&paths) <= ROOM && found.len() > 40);
         assert_eq!(found.first(), Some(&(false, 509)));
         assert_eq!(found.last(), Some(&(false, 1)));
-        // Disks have half of the file, and do not hide that either.
+        // Disks get at least half of the file, and do not hide this either.
         change(&mut rings, 0, "unmapped", 20_000);
         for at in 3..500 {
             change(&mut rings, 1, "resized", 10_000 * at);

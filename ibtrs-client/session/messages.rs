@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The session's end for messages between programs.
+//! The connection of a session to the message service.
 
 use super::Session;
 use ibtrs_core::{
@@ -20,8 +20,8 @@ use kernel::{
 impl Session {
     /// See [`Parent::begin_attempt`](crate::path::parent::Parent::begin_attempt).
     pub(crate) fn begin_attempt(&self) -> Result<(u32, Option<Arc<Attached>>)> {
-        // Held until the attempt is announced: the service takes an attempt that it does not know for lost
-        // once it knows a later one.
+        // Held until the attempt is announced: once the service knows a later attempt, it treats an
+        // unknown earlier one as lost.
         let mut known = self.messages.lock();
         let upper = self.attached(&mut known);
         let epoch = self.failover.lock().logic.begin().ok_or(EOVERFLOW)?;

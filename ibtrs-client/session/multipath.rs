@@ -174,8 +174,8 @@ impl Multipath {
         }
     }
 
-    /// Returns the set to leave out if no path outside `left_out` takes a request; none if all have been
-    /// tried. `avoided` is the path that the request avoids.
+    /// Returns the next set of paths to exclude, if no path outside `left_out` has accepted a request;
+    /// `None` if all have been tried. `avoided` is the path that the request avoids.
     fn fewer(&self, left_out: PathSet, avoided: PathSet) -> Option<PathSet> {
         [self.drained.or(avoided), self.drained, PathSet::NONE]
             .into_iter()

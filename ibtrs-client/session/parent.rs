@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The session as its paths see it.
+//! Implements the interface of a session for its paths.
 
 use super::Session;
 use crate::{

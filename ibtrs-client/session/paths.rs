@@ -181,13 +181,13 @@ impl Session {
         }
     }
 
-    /// Makes a snapshot with `change` applied.
+    /// Creates a snapshot with `change` applied.
     fn next_snapshot(
         &self,
         paths: &mut Paths,
         change: impl FnOnce(&mut KVec<Arc<PathConn>>),
     ) -> Option<KBox<Multipath>> {
-        // There always is one; checking is easier than proving it.
+        // There is always a spare; a check is easier than a proof.
         let mut next = paths.spares.take()?;
         next.paths.clear();
         let multipath = self.multipath.read();
@@ -196,7 +196,7 @@ impl Session {
             .into_iter()
             .flat_map(|multipath| multipath.paths.iter())
         {
-            // There is room for all paths.
+            // The list has capacity for all paths.
             let _ = next.paths.push_within_capacity(path.clone());
         }
         drop(multipath);
@@ -207,7 +207,7 @@ impl Session {
     }
 
     /// Offers the connected path `conn` to the session. With [`OfferResult::Publish`], submitters
-    /// find the path from here on.
+    /// may use the path from here on.
     ///
     /// # Context
     ///
@@ -253,7 +253,7 @@ impl Session {
         failover.outage = None;
         failover.away = None;
         if !was_connected {
-            // The server is back.
+            // The server is up again.
             failover.announcement = None;
         }
         self.publish_generation(&failover);
@@ -267,7 +267,7 @@ impl Session {
         conn.attempt.published_at.populate(Instant::now());
         conn.attempt.path.set_previous(offer.epoch);
         self.swap(&mut paths, |paths| {
-            // There is room for all paths.
+            // The list has capacity for all paths.
             let _ = paths.push_within_capacity(conn.clone());
         });
         drop(paths);
@@ -342,8 +342,8 @@ impl Session {
         self.notify.enqueue(self.clone());
     }
 
-    /// The users have handled an event: quiesced I/O resumes unless something else still holds it
-    /// back.
+    /// Records that the users have handled an event: quiesced I/O resumes, unless it is quiesced
+    /// for another reason.
     pub(crate) fn users_notified(&self) {
         let mut paths = self.paths.lock();
         let mut failover = self.failover.lock();

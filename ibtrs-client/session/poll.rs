@@ -20,7 +20,7 @@ use kx::work::WorkItem;
 
 /// Interval at which the session polls connections that may have no other poller.
 const POLL_MS: u32 = 250;
-/// Rounds of polling a connection in a row, as long as completions are found.
+/// Maximum number of consecutive polls of a connection, while completions are found.
 const POLL_ROUNDS: u32 = 64;
 
 impl Session {
@@ -40,8 +40,8 @@ impl Session {
         }
     }
 
-    /// Polls all polled connections, each for at most [`POLL_ROUNDS`] rounds: a task that keeps one
-    /// of them busy polls it itself.
+    /// Polls all polled connections, each at most [`POLL_ROUNDS`] times: a task that keeps a
+    /// connection busy polls it itself.
     pub(crate) fn poll_all(&self) {
         let first = self.nr_queues();
         for queue in first..first + self.nr_poll_queues() {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Re-authentication: reconnects paths at an interval, so that both sides prove themselves again.
+//! Re-authentication: periodically reconnects paths, so that both sides prove themselves again.
 //!
-//! [`ibtrs_proto::reauth`] chooses the next path. A work item of the session carries the decision
-//! out in steps and never waits, so that closing the session does not take long.
+//! [`ibtrs_proto::reauth`] chooses the next path. A work item of the session executes the decision
+//! in steps and never waits, so that closing the session is fast.
 
 use super::Session;
 use crate::path::Path;
@@ -34,14 +34,14 @@ use kx::{
 };
 
 /// How long a path waits for its requests in flight before it is reconnected. Requests that are
-/// still in flight then are sent again over another path.
+/// still in flight are then resent over another path.
 const DRAIN_MS: i64 = 5000;
 /// How long a session's only path waits for administrative messages before the round is postponed.
 /// No other path could carry the messages.
 const MESSAGES_MS: i64 = 1000;
 /// Time between two checks of the path.
 const CHECK_MS: u32 = 50;
-/// Time until the next try when the operator has to act first.
+/// Time until the next attempt when the operator must act first.
 const AGAIN_MS: u32 = 60_000;
 /// Time until the next check of the paths when one of them, or the session, is not ready.
 const NOT_READY_MS: u32 = 1000;
@@ -53,24 +53,24 @@ struct Round {
     epoch: u32,
     is_only: bool,
     began: Instant<Monotonic>,
-    /// The number of the path's outcomes before it began to connect again; `None` while its
-    /// requests in flight end.
+    /// The number of the path's outcomes before it began to reconnect; `None` while its requests in
+    /// flight complete.
     outcomes: Option<u64>,
 }
 
 /// The end of a round.
 enum End {
-    /// The path is connected again, was lost or closed before the reconnect, or need not reconnect
-    /// any more.
+    /// The path has reconnected, was lost or closed before the reconnect, or no longer needs to
+    /// reconnect.
     Over,
-    /// The path could not be connected. It logs the reason, and keeps trying within its limit of
+    /// The path could not be connected. It logs the reason, and keeps retrying within its limit of
     /// attempts.
     Failed,
     /// The path stays connected; the next round begins after this many milliseconds.
     Postponed(u32),
 }
 
-/// The conditions that were logged, and are not logged again while they last.
+/// The conditions that were logged, and are not logged again while they persist.
 #[derive(Clone, Copy, Default)]
 struct Logged {
     no_key: bool,
@@ -80,7 +80,7 @@ struct Logged {
 
 struct ReauthState {
     round: Option<Round>,
-    /// UUID of the path that could not be connected in its round, until it is back.
+    /// UUID of the path that could not be connected in its round, until it is connected again.
     failed: Option<[u8; 16]>,
     logged: Logged,
 }
@@ -140,7 +140,7 @@ impl Round {
         }
     }
 
-    /// Reconnects the path once no request and no message needs it any more.
+    /// Reconnects the path once it has no requests or messages in flight.
     fn prepare(&mut self, session: &Session) -> Result<u32, End> {
         if session.reauth_status(&self.path, None).1 != self.epoch {
             // The path was lost, or a user has reconnected it.
@@ -149,7 +149,7 @@ impl Round {
         if session.settings().reauth_interval_s.get() == 0 {
             return Err(End::Over);
         }
-        // The others may have been lost since the round began.
+        // The other paths may have been lost since the round began.
         if !session.may_reconnect(self) {
             return Err(End::Postponed(NOT_READY_MS));
         }
@@ -178,8 +178,8 @@ impl Round {
 }
 
 impl Session {
-    /// Called when the operator has changed a setting that rounds depend on: forgets the failed
-    /// path and the logged conditions, and checks the paths at once.
+    /// Called when the operator has changed a setting that rounds depend on: resets the failed path
+    /// and the logged conditions, and checks the paths at once.
     ///
     /// # Context
     ///
@@ -300,7 +300,7 @@ impl Session {
         }
     }
 
-    /// Returns whether the path of the round may reconnect as it was chosen.
+    /// Returns whether the conditions under which the path of the round was chosen still hold.
     fn may_reconnect(&self, round: &Round) -> bool {
         let failed = self.reauth.failed();
         let paths = self.paths.lock();
@@ -322,7 +322,8 @@ impl Session {
         )
     }
 
-    /// Returns the UUID of the path whose round has failed, unless that path is back or removed.
+    /// Returns the UUID of the path whose round has failed, unless that path is connected again or
+    /// was removed.
     fn forget_failed(&self) -> Option<[u8; 16]> {
         let failed = self.reauth.failed()?;
         let paths = self.paths.lock();

@@ -3,8 +3,8 @@
 //! Resubmits or fails the requests on the requeue list. A request last sent on a
 //! lost path waits until the epoch of that path is fenced.
 //!
-//! [`ibtrs_proto::failover`] decides; one work item, queued whenever a decision may
-//! have changed, carries the decisions out.
+//! [`ibtrs_proto::failover`] decides; one work item, queued whenever a decision may have changed,
+//! executes the decisions.
 
 use crate::{
     session::{
@@ -40,11 +40,11 @@ use kernel::{
 };
 use kx::work::WorkItem;
 
-/// Delay before the next try if a send queue was full.
+/// Delay before a retry if a send queue was full.
 const FULL_PAUSE_MS: u32 = 2;
 
 impl Session {
-    /// Queues the work that resubmits or fails the requests on the requeue list.
+    /// Queues the work item that resubmits or fails the requests on the requeue list.
     ///
     /// # Context
     ///
@@ -260,7 +260,8 @@ impl Session {
         self.abandon(back.err(), EIO);
     }
 
-    /// Ends a request that has left the requeue list and that no path takes, with `error`.
+    /// Ends a request that was removed from the requeue list, and that no path accepts, with
+    /// `error`.
     fn abandon(self: &Arc<Self>, waiting: Option<Waiting>, error: Error) {
         let Some(waiting) = waiting else {
             return;

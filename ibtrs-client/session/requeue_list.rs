@@ -170,7 +170,7 @@ impl FailoverState {
         Generation(self.logic.phase())
     }
 
-    /// Adds a request that was built for `generation` and that no path has taken.
+    /// Adds a request that was built for `generation` and that no path has accepted.
     ///
     /// # Errors
     ///
@@ -203,7 +203,7 @@ impl FailoverState {
     ///
     /// # Errors
     ///
-    /// The I/O is handed back if the slot of its tag is in use, which the rules for tags exclude.
+    /// Returns the I/O if the slot of its tag is in use, which the rules for tags exclude.
     pub(crate) fn put_lost(
         &mut self,
         (path, loss): (&Published, Loss),
@@ -252,7 +252,7 @@ impl FailoverState {
         Some(waiting)
     }
 
-    /// Takes over the memory of `new` if the list has none yet.
+    /// Takes the memory of `new` if the list has none yet.
     pub(crate) fn set_list(&mut self, new: &mut RequeueList) {
         if self.list.slots.is_empty() {
             core::mem::swap(&mut self.list, new);

@@ -110,13 +110,13 @@ impl Session {
     /// `EINVAL`: out of range.
     pub fn set_hb_missed_max(&self, missed: u32) -> Result {
         self.env.settings().hb_missed_max.set(missed)?;
-        // The interval may follow from the number.
+        // The interval may depend on the number.
         self.heartbeats_changed();
         Ok(())
     }
 
     /// Returns the times that follow from the failover time towards the server of the connected paths,
-    /// or a server of ours if there is none.
+    /// or an IBTRS server with extensions if there is none.
     ///
     /// # Context
     ///
@@ -157,7 +157,7 @@ impl Session {
     /// `EINVAL`: out of range.
     pub fn set_queue_timeout_s(self: &Arc<Self>, s: u32) -> Result {
         self.env.settings().queue_timeout_s.set(s)?;
-        // The work item computes the remaining time again.
+        // The work item recomputes the remaining time.
         self.expiry.modify(self.clone(), 0);
         self.session_events.queue_timeout_changed();
         Ok(())

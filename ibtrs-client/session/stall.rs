@@ -71,7 +71,7 @@ impl Session {
     }
 
     /// Returns for how many milliseconds the oldest unanswered I/O request has been on its path; 0
-    /// without one. The answer is at most [`MAX_AGE_MS`] old.
+    /// without one. The result may be up to [`MAX_AGE_MS`] old.
     ///
     /// # Context
     ///

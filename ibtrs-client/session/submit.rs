@@ -70,9 +70,9 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// The I/O is handed back with
-    /// - `EAGAIN`: the connection's queue is full, try again later;
-    /// - `ENOMEM`: the RDMA device has no space left to map the data; try again later;
+    /// Returns the I/O with
+    /// - `EAGAIN`: the connection's queue is full, retry later;
+    /// - `ENOMEM`: the RDMA device has no space left to map the data; retry later;
     /// - `ESTALE`: the request was built for an earlier generation;
     /// - `ETIMEDOUT`: no path has been connected for longer than requests may wait
     ///   (`queue_timeout_s`);
@@ -108,8 +108,8 @@ impl Session {
         Ok(())
     }
 
-    /// Submits a request again for which there was no room: the send queue may be full of unpolled
-    /// completions.
+    /// Retries a request for which there was no room, after polling: the send queue may be full of
+    /// unpolled completions.
     #[cold]
     fn poll_and_retry(
         self: &Arc<Self>,
@@ -125,8 +125,8 @@ impl Session {
         }
     }
 
-    /// Sends the request or puts it on the requeue list. Returns true if the only path of the
-    /// session took it, which leaves no doorbell of another path to ring.
+    /// Sends the request or puts it on the requeue list. Returns true if the session's only path
+    /// accepted it, so that there is no other path whose doorbell must be rung.
     #[inline]
     fn submit_or_requeue(
         self: &Arc<Self>,

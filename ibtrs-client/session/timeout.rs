@@ -22,7 +22,7 @@ use kernel::{
 impl Session {
     /// Probes the paths that carry the request with tag `tag`, which has timed out. A path whose
     /// server does not answer fails; the request is then sent over another path, or over this one
-    /// when it is connected again. The request itself stays in flight.
+    /// when it has reconnected. The request itself stays in flight.
     ///
     /// # Context
     ///
@@ -44,8 +44,8 @@ impl Session {
     /// answered. If the path is lost, the request is resent as a message without effect, as the server
     /// may still be executing the original in that chunk.
     ///
-    /// Cancelling a read revokes the key of its memory. If the server answers later on, it uses
-    /// that key, which fails the path; the path then reconnects.
+    /// Cancelling a read revokes the key of its memory. If the server answers later, it uses that
+    /// key, which fails the path; the path then reconnects.
     ///
     /// # Context
     ///

@@ -76,7 +76,7 @@ pub(super) static FILES: [Attr<Arc<Path>>; 17] = [
         let id = path.key_id();
         buf.line(fmt!("{}", id.as_ref().map_or("", KeyId::as_str)))
     }),
-    // The same.
+    // An empty line if the path is not connected or not authenticated.
     Attr::ro(c"suite", |path: &Path, buf| {
         buf.line(fmt!("{}", path.suite().map_or("", Suite::as_str)))
     }),
@@ -121,7 +121,7 @@ fn show_state(path: &Path, buf: &mut Buf<'_>) -> Result {
     ))
 }
 
-/// Shows the address in use, or else the one that the operator gave.
+/// Shows the address in use, or without one, the address that the operator gave.
 fn show_addr(buf: &mut Buf<'_>, used: Option<SockAddr>, asked: Option<Addr>) -> Result {
     if let Some(addr) = used.and_then(|addr| convert::addr(&addr)).or(asked) {
         show(buf, addr)?;
@@ -157,7 +157,7 @@ fn flag(input: &[u8]) -> Result<bool> {
 
 fn store_remove_path(ctx: Ctx<'_>, input: &[u8]) -> Result {
     one(input)?;
-    // Keep the module loaded: this function runs on after the file that called it is removed.
+    // Keep the module loaded, as this function continues to run after its file is removed.
     let ctx = ctx.keep_module::<crate::LocalModule>()?;
     let path = ctx.data().clone();
     path.remove(|| ctx.remove_self().map(drop).ok_or(ENODEV))

@@ -2,8 +2,8 @@
 
 //! Authentication of a path (Documentation/protocol.md, "Authentication").
 //!
-//! The exchange takes place on the service connection, before the others are set up. It allocates
-//! little memory, because it also runs while reclaim waits for the path.
+//! The exchange runs on the service connection, before the others are set up. It allocates little
+//! memory, because it also runs while reclaim waits for the path.
 
 use crate::{
     data::con::{
@@ -74,7 +74,7 @@ fn auth_rejected(attempt: &Attempt, error: AuthError) -> Error {
 }
 
 /// Returns the error for a refusal that a peer has sent. A peer's `EAGAIN` becomes `EBUSY`, because
-/// our own starts the next attempt without delay.
+/// the client's own `EAGAIN` starts the next attempt without delay.
 pub(crate) fn map_peer_errno(errno: Errno) -> Error {
     match errno {
         Errno::EAGAIN => EBUSY,

@@ -269,7 +269,7 @@ impl ConnSetup {
 
 /// Runs the attempt until the path is published or has failed.
 ///
-/// All that was set up is in [`Attempt::cons`] afterwards, also after a failure.
+/// Everything that was set up is then in [`Attempt::cons`], even after a failure.
 ///
 /// # Context
 ///
@@ -299,7 +299,7 @@ pub(crate) fn run(attempt: &Arc<Attempt>) {
         // The path failed after it was published.
         Ok(()) => attempt.failed(ECONNRESET),
         Err(error) => {
-            // Logged only if no more specific error was.
+            // Only logged if no more specific error was logged.
             attempt.error(fmt!("cannot connect: {}", convert::errno(error).as_str()));
             attempt.failed(error);
             if KEY_ERRORS.contains(&error) {
@@ -317,7 +317,7 @@ struct TokenGuard<'a> {
 }
 
 impl<'a> TokenGuard<'a> {
-    /// Time between two tries to take the token.
+    /// Interval between attempts to take the token.
     const PAUSE_MS: u32 = 20;
 
     /// Waits for the token while `wanted` returns true; after `wait_ms` milliseconds, continues
@@ -751,7 +751,7 @@ fn connect_rest(attempt: &Arc<Attempt>, pd: &Arc<Pd>, wire: &Wire, auth: &Client
 }
 
 /// Sends the session's name to the server, receives the addresses of its chunks, and creates the
-/// requests that use them.
+/// request slots that use them.
 fn exchange_info(attempt: &Arc<Attempt>, pd: &Arc<Pd>, wire: &Wire) -> Result<Arc<Slots<Con>>> {
     let len = info_rsp_len(wire.rsp.queue_depth);
     let info = KVVec::<u8>::zeroed(len, GFP_KERNEL)?;

@@ -67,8 +67,8 @@ pub(crate) struct Setup {
     /// The parameters with which the server accepted the service connection, decoded and as
     /// received.
     pub(super) rsp: Option<(ConnRsp, [u8; CONN_RSP_LEN])>,
-    /// The private data of all acceptances by connection number if the path is authenticated; else
-    /// empty.
+    /// The private data of all acceptances by connection number if the path is authenticated;
+    /// otherwise empty.
     pub(super) acceptances: KVVec<[u8; CONN_RSP_LEN]>,
     /// The server's AUTH2.
     auth2: Option<Message<AUTH2_LEN>>,
@@ -81,7 +81,7 @@ pub(crate) struct Setup {
     pub(crate) abort: Option<Error>,
     /// The highest epoch up to which the server has fenced abandoned requests; 0 for none.
     pub(crate) fenced: u32,
-    /// The worker of the attempt has not left.
+    /// The worker of the attempt has not returned.
     pub(crate) connecting: bool,
 }
 
@@ -116,7 +116,7 @@ impl Setup {
         self.proving = false;
     }
 
-    /// Records that the client's proof is on its way.
+    /// Records that the client's proof was sent.
     pub(crate) fn set_proving(&mut self) {
         self.proving = true;
     }
@@ -158,7 +158,7 @@ impl Events {
     }
 
     /// Fails the attempt. The error is stored before the attempt ends, because ending it causes
-    /// further errors, which must not be taken for the reason.
+    /// further errors, which must not be mistaken for the reason.
     fn fail(&self, error: Error, what: fmt::Arguments<'_>) {
         let mut setup = self.attempt.setup.lock();
         setup.failed = setup.failed.or(Some(error));
