@@ -36,7 +36,7 @@ use kx::mm::NoIo;
 /// A device that the server has open.
 #[derive(Clone, Copy)]
 pub(crate) struct OpenDevice {
-    /// How the server has described the device.
+    /// The server's description of the device.
     pub(crate) rsp: OpenRsp,
     /// The session generation in which the device has the number in `rsp`.
     pub(crate) generation: Generation,
@@ -91,7 +91,7 @@ pub(crate) fn introduce(transport: &Session) -> Result<u8> {
 ///
 /// # Errors
 ///
-/// `ENOENT` if the server has the device no longer open; errors of [`open_device`].
+/// `ENOENT` if the server no longer has the device open; errors of [`open_device`].
 pub(crate) fn ask_device(
     transport: &Session,
     name: DevicePath<'_>,
@@ -105,7 +105,7 @@ pub(crate) fn ask_device(
     ask(transport, &open)
 }
 
-/// Opens a device on the server. The caller calls [`check_checksum`] with the answer.
+/// Opens a device on the server. The caller must pass the answer to [`check_checksum`].
 ///
 /// A C server supports neither exclusive access nor checksums, so the client does not request them.
 ///
@@ -115,8 +115,8 @@ pub(crate) fn ask_device(
 ///
 /// # Errors
 ///
-/// `EOPNOTSUPP` if a C server would be needed to know an extension; errors of the server and of the
-/// transport; `EPROTO` if the answer is invalid.
+/// `EOPNOTSUPP` if the server is a C server, and the options need an extension; errors of the
+/// server and of the transport; `EPROTO` if the answer is invalid.
 pub(crate) fn open_device(
     transport: &Session,
     name: DevicePath<'_>,
@@ -132,8 +132,8 @@ pub(crate) fn open_device(
     ask(transport, &opening(name, access, checksum))
 }
 
-/// Checks that the server uses the same `checksum` for the opened device. If not, the caller closes
-/// the device.
+/// Checks that the server uses the same `checksum` for the opened device. If not, the caller must
+/// close the device.
 ///
 /// # Errors
 ///
@@ -193,7 +193,7 @@ fn ask(transport: &Session, msg: &Open<'_>) -> Result<OpenDevice> {
     if extensions {
         rsp.details = Details::decode(&reply);
     } else {
-        // A C server leaves arbitrary bytes there.
+        // A C server sends arbitrary bytes in this field.
         rsp.identity = Identity::UNKNOWN;
     }
     Ok(OpenDevice { rsp, generation })
@@ -208,8 +208,8 @@ fn ask(transport: &Session, msg: &Open<'_>) -> Result<OpenDevice> {
 ///
 /// # Errors
 ///
-/// `EOPNOTSUPP` if the server does not know the message; errors of the server and of the transport;
-/// `EPROTO` if the answer is invalid.
+/// `EOPNOTSUPP` if the server does not support the message; errors of the server and of the
+/// transport; `EPROTO` if the answer is invalid.
 ///
 /// [`DISCOVER_RSP_LEN`]: ibnbd_proto::msg::DISCOVER_RSP_LEN
 pub(crate) fn discover<'a>(
@@ -223,7 +223,7 @@ pub(crate) fn discover<'a>(
     let msg = Discover { after };
     let sent = send(transport, Dir::Read, &msg.encode(), reply);
     sent.map_err(|error| match error {
-        // The answer to a type of message that the server does not have.
+        // The answer to an unsupported type of message.
         EINVAL => EOPNOTSUPP,
         error => error,
     })?;
@@ -285,11 +285,12 @@ pub(crate) fn close_named(transport: &Session, name: &CStr, access: Access) -> R
     }
 }
 
-/// Returns whether a message that has ended with `error` may have had no answer, so that it is not
-/// known whether the server has executed it, or had the answer that it was not executed.
+/// Returns whether a message that has ended with `error` must be repeated: it may be unanswered, so
+/// that it is unknown whether the server has executed it, or the server has answered that it was
+/// not executed.
 pub(crate) fn is_unanswered(error: Error) -> bool {
-    // The server answers with `EIO` if it has no memory to handle a message, and with `EBADMSG` if that
-    // was damaged on the way.
+    // The server answers with `EIO` if it has no memory to handle a message, and with `EBADMSG` if the
+    // message was damaged in transit.
     let errors = [
         ETIMEDOUT,
         ECONNABORTED,

@@ -38,8 +38,8 @@ struct Task<R> {
 ///
 /// # Errors
 ///
-/// `EINTR` if a signal arrived: `func` continues, and the worker drops its result. `ENOMEM`;
-/// `func` does not run then.
+/// `EINTR` if a signal arrived: `func` continues, and the worker drops its result. `ENOMEM`; then
+/// `func` does not run.
 pub(crate) fn attempt<R: Send + 'static>(
     queue: &Queue,
     func: impl FnOnce() -> R + Send + 'static,
@@ -58,7 +58,7 @@ pub(crate) fn attempt<R: Send + 'static>(
 ///
 /// # Errors
 ///
-/// `ENOMEM`; `func` does not run then.
+/// `ENOMEM`; then `func` does not run.
 pub(crate) fn complete<R: Send + 'static>(
     queue: &Queue,
     func: impl FnOnce() -> R + Send + 'static,
@@ -85,7 +85,7 @@ impl Fate {
     ///
     /// # Errors
     ///
-    /// `EINTR` if the user was killed before. The function then undoes its work.
+    /// `EINTR` if the user was already killed. The function must then undo its work.
     pub(crate) fn commit(&self) -> Result {
         match self.decide(Self::COMMITTED) {
             true => Ok(()),
@@ -101,8 +101,8 @@ impl Fate {
 ///
 /// # Errors
 ///
-/// `EINTR` if the task is being killed, and `func` undoes its work. `ENOMEM`; `func` does not run
-/// then.
+/// `EINTR` if the task is being killed, and `func` undoes its work. `ENOMEM`; then `func` does not
+/// run.
 pub(crate) fn attempt_until_killed<R: Send + 'static>(
     queue: &Queue,
     func: impl FnOnce(&Fate) -> R + Send + 'static,

@@ -92,7 +92,7 @@ impl Control {
 
 impl Drop for Control {
     fn drop(&mut self) {
-        // The directories go before their parent.
+        // The directories are removed before their parent.
         self.registry.set_links(None);
         self.registry.discoveries().show_in(None);
         drop(self.ctl.take());
@@ -184,7 +184,7 @@ fn try_map(registry: &Arc<Registry>, opts: &MapOptions<'_>) -> Result<(), Failur
     create(registry, opened).map_err(at("cannot create the disk"))
 }
 
-/// Creates the disk of an open device, and has its partition table read. Both steps may block
+/// Creates the disk of an open device, and reads its partition table. Both steps may block
 /// uninterruptibly, so a worker executes them, and this task can be killed.
 ///
 /// # Errors
@@ -252,7 +252,7 @@ fn store_open_session(ctx: StoreCtx<'_, Arc<Registry>>, line: &[u8]) -> Result {
     })
 }
 
-/// Opens a session, or keeps one open that exists, until a write to `close_session`.
+/// Opens a session, or keeps an existing one open, until a write to `close_session`.
 fn open_session(registry: &Arc<Registry>, opts: &OpenOptions<'_>) -> Result<(), Failure> {
     let wanted = Wanted {
         queues: Queues {

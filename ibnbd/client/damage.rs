@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Detects damaged requests by the checksums of a disk, and sends them again.
+//! Detects damaged requests by the checksums of a disk, and resends them.
 //!
 //! In a session that has a disk with checksums, the server also detects some damaged requests of
 //! the other disks.
@@ -72,14 +72,13 @@ impl Damage {
     }
 }
 
-/// Returns the path that has damaged the request, if it is sent again.
+/// Returns the path that has damaged the request, if the request is being resent.
 pub(crate) fn damaging_path(rq: &Request<IbnbdMq>) -> Option<u32> {
     rq.pdu().check.avoid
 }
 
 /// Puts the checksum of a request into its header. Called before each attempt to send it, even if
-/// the transport took none of the earlier attempts, because the user may have changed the data
-/// since.
+/// the transport has refused the earlier ones, because the user may have changed the data since.
 pub(crate) fn seal(rq: &mut Request<IbnbdMq>, op: Op, header: &mut [u8; IO_HDR_LEN]) {
     let crc = checksum::start(header, crc32c);
     let check = &mut rq.pdu_mut().check;
@@ -97,7 +96,7 @@ pub(crate) fn seal(rq: &mut Request<IbnbdMq>, op: Op, header: &mut [u8; IO_HDR_L
 ///
 /// # Errors
 ///
-/// `EBADMSG` if request or answer were damaged; that of `result`.
+/// `EBADMSG` if the request or the answer was damaged; the error of `result`.
 #[inline]
 pub(crate) fn verify(rq: &mut Request<IbnbdMq>, result: Result) -> Result {
     match rq.queue_data().has_checksums() || result == Err(EBADMSG) {
@@ -108,7 +107,7 @@ pub(crate) fn verify(rq: &mut Request<IbnbdMq>, result: Result) -> Result {
 
 fn examine(rq: &mut Request<IbnbdMq>, result: Result) -> Result {
     // An abandoned request has no data any more. This is the answer to the message without effect
-    // that took its place.
+    // that has replaced it.
     if rq.is_abandoned() {
         return result;
     }
@@ -133,8 +132,7 @@ fn examine(rq: &mut Request<IbnbdMq>, result: Result) -> Result {
     }
 }
 
-/// Returns the pause after which a damaged request is sent again, in milliseconds; `None` if it
-/// fails.
+/// Returns the pause before a damaged request is resent, in milliseconds; `None` if it fails.
 pub(crate) fn resend_after(rq: &mut Request<IbnbdMq>, op: Op) -> Option<u32> {
     let check = &mut rq.pdu_mut().check;
     let again = check.resends.again();

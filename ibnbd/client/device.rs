@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Devices that the client has opened on the server, and opens again after a restart of the server.
+//! Devices that the client has opened on the server, and reopens after a restart of the server.
 //!
 //! Contexts: *may sleep*, unless stated otherwise.
 
@@ -175,7 +175,7 @@ struct DeviceInner {
     /// When the server lost the session; starts the queue timeout of waiting requests.
     since: Instant<Monotonic>,
     last_error: Option<Error>,
-    /// The device is closed for good, and not reopened.
+    /// The device is closed permanently, and not reopened.
     closed: bool,
 }
 
@@ -297,13 +297,14 @@ impl Device {
         self.inner.lock().shown
     }
 
-    /// Sets the disk that user space sees from now on; its pending uevents have been sent when this
+    /// Sets the disk that user space sees; pending uevents of the former one have been sent when this
     /// returns. `None` means that the disk is unmapped: the device does not touch it again, and later
     /// calls have no effect.
     ///
     /// # Context
     ///
-    /// May sleep until uevents are sent, so the caller holds no lock that reopening a device takes.
+    /// May sleep until uevents are sent, so the caller must not hold a lock that reopening a device
+    /// takes.
     pub(crate) fn set_disk(self: &Arc<Self>, disk: Option<Arc<GenDisk<IbnbdMq>>>) {
         let mut inner = self.inner.lock();
         match &disk {
@@ -456,7 +457,7 @@ impl Device {
         Err(ESTALE)
     }
 
-    /// Compares the server's answer with the disk before.
+    /// Compares the server's answer with the former disk.
     ///
     /// # Errors
     ///
@@ -524,7 +525,7 @@ impl Device {
         let mut inner = self.inner.lock();
         inner.shown.may_resize().map_err(convert::error)?;
         let block = u64::from(inner.rsp.logical_block_size >> 9).max(1);
-        // `%` would leave a call of a panic function that objtool of 7.3 does not know.
+        // `%` would generate a call of a panic function that objtool of 7.3 does not know.
         if sectors == 0 || sectors.checked_rem(block) != Some(0) {
             return Err(EINVAL);
         }

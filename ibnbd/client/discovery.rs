@@ -166,7 +166,7 @@ pub(crate) fn ask(session: &Session) -> Result<Found> {
     Err(EFBIG)
 }
 
-/// A list as its directory shows it.
+/// A list, as shown in its directory.
 struct List {
     /// Counts the lists, so that readers notice another one.
     number: u64,

@@ -74,11 +74,11 @@ pub(crate) struct Traits {
     pub(crate) read_only: bool,
     /// The server honours I/O priorities.
     pub(crate) prio: bool,
-    /// The server's disk keeps all writes that it has answered.
+    /// The server's disk retains all writes that it has answered.
     pub(crate) safe: bool,
     /// The checksum of the disk's data.
     pub(crate) checksum: DataChecksum,
-    /// Runs the work that ends the pauses of requests; no work on it waits for a disk.
+    /// Runs the work items that end the pauses of requests; none of them waits for a disk.
     pub(crate) work_queue: Arc<work::Queue>,
 }
 
@@ -175,7 +175,7 @@ impl DiskQueue {
         self.damage.checksum().is_on()
     }
 
-    /// Returns the requests that pause before they are sent again.
+    /// Returns the requests that pause before they are resent.
     #[inline]
     pub(crate) fn paused(&self) -> &Arc<Paused> {
         &self.paused
@@ -231,7 +231,7 @@ impl DiskQueue {
         dispatch::set_state(self, queue_state);
     }
 
-    /// Fails waiting requests and all later ones. Requests in flight end as ever, because the
+    /// Fails waiting requests and all later ones. Requests in flight end normally, because the
     /// session still exists.
     pub(crate) fn set_gone(&self) {
         dispatch::fail_all(self);
@@ -244,7 +244,7 @@ impl dispatch::Disk for DiskQueue {
 
     #[inline]
     fn queue_state(&self) -> QueueState {
-        // ORDERING: Pairs with `set_queue_state`: the number read after `LIVE` is that of the
+        // ORDERING: Pairs with `set_queue_state`: a number that is read after `LIVE` belongs to the
         // device for which the state was set.
         match self.queue_state.load(Acquire) {
             LIVE => QueueState::Live,

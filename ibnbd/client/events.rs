@@ -62,7 +62,7 @@ pub(crate) trait SessionDevice: Send + Sync {
     /// Applies a new queue timeout to the requests that wait for the device.
     fn queue_timeout_changed(self: Arc<Self>);
 
-    /// Notes that a stopping server has flushed the device, if `number` is that of this device: a
+    /// Records that a stopping server has flushed the device, if `number` is that of this device: a
     /// new cache generation then means no loss. Returns whether it is; `None` if that is not known, as
     /// the device may be being opened: the number that it has is of an earlier session generation.
     fn durable(&self, number: u32) -> Option<bool>;
@@ -85,7 +85,7 @@ struct EventHandlerInner {
 }
 
 impl EventHandler {
-    /// Creates the handler of a session without devices. Work on `queue` waits for the server.
+    /// Creates the handler of a session without devices. Work items on `queue` wait for the server.
     pub(crate) fn new(name: &str, queue: &Arc<Queue>) -> Result<Arc<Self>> {
         let inner = EventHandlerInner {
             transport: None,
@@ -167,7 +167,7 @@ impl EventHandler {
         }
     }
 
-    /// Returns the devices that the server may have open for no disk.
+    /// Returns the devices that the server may have open without a disk.
     pub(crate) fn unclosed(&self) -> &Arc<Unclosed> {
         &self.unclosed
     }
@@ -194,7 +194,7 @@ impl SessionEvents for EventHandler {
                 None => unknown = true,
             }
         }
-        // A number that no device has is that of one that was unmapped.
+        // A number that no device has belongs to one that was unmapped.
         noted || !unknown
     }
 

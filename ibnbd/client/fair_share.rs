@@ -118,13 +118,13 @@ impl FairShareInner {
         self.under_way = self.under_way.saturating_sub(1);
     }
 
-    /// Returns whether one more request may be under way; `all` ignores the window.
+    /// Returns whether one more request may be in flight; `all` ignores the window.
     fn has_room(&self, all: bool) -> bool {
         all || self.under_way < self.window.limit()
     }
 
-    /// Takes the tag of the next waiting request, if it may be submitted now, and counts it.
-    /// Returns also whether another one may be submitted then.
+    /// Takes the tag of the next waiting request, if it may be submitted now, and counts it. Also
+    /// returns whether another one may follow.
     fn take(&mut self, all: bool) -> (Option<u32>, bool) {
         if !self.has_room(all) {
             return (None, false);

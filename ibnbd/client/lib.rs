@@ -100,7 +100,7 @@ impl kernel::Module for ClientModule {
 impl Drop for ClientModule {
     fn drop(&mut self) {
         // No mapping is being created or removed, as that would keep the module loaded. Unmapping
-        // removes the links before their directory goes.
+        // removes the links before their directory is removed.
         self.registry.unmap_all();
         self.registry.end_keeping_all();
         drop(self.control.take());

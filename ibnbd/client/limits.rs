@@ -16,7 +16,8 @@ use kernel::{
 };
 use kx::blk::Limits;
 
-/// Most sectors that a request without data can cover: its length is a 32-bit number of bytes.
+/// Maximum number of sectors that a request without data can cover: its length is a 32-bit number
+/// of bytes.
 const MAX_DATALESS_SECTORS: u32 = u32::MAX >> 9;
 
 /// Largest physical block size, `io_min` and `io_opt` that the client believes, in bytes. The
@@ -47,8 +48,8 @@ impl Carrier {
 /// `EFBIG` if the disk has more than [`MAX_SECTORS`]; `EINVAL` if the session cannot carry a
 /// logical block or a page in one request.
 pub(crate) fn of_disk(rsp: &OpenRsp, carrier: Carrier) -> Result<Limits> {
-    // No smaller block has been decoded. The compiler does not always see that, and would keep a
-    // panic for the divisions.
+    // The decoder accepts no smaller block. The compiler does not always see that, and would
+    // generate a panic for the divisions.
     let block = u32::from(rsp.logical_block_size).max(1 << 9);
     let physical = match rsp.physical_block_size_bytes() {
         said if said <= MAX_HINT_BYTES => said.max(block),
@@ -224,7 +225,7 @@ mod tests {
         assert_eq!(most.physical_block_bytes, MAX_HINT_BYTES);
         assert_eq!(most.io_min_bytes, MAX_HINT_BYTES);
         assert_eq!(most.io_opt_bytes, MAX_HINT_BYTES);
-        // Believing this would mean a read-ahead of 4 GiB.
+        // Trusting this value would mean a read-ahead of 4 GiB.
         let more = of(said(1 << 31))?;
         assert_eq!(more.physical_block_bytes, 512);
         assert_eq!((more.io_min_bytes, more.io_opt_bytes), (512, 0));

@@ -59,7 +59,7 @@ struct Parts {
 }
 
 impl Mapping {
-    /// Creates the disk of an open device, and adds it to the system. From then on it can be
+    /// Creates the disk of an open device, and adds it to the system. The disk can then be
     /// unmapped.
     ///
     /// # Context
@@ -105,7 +105,8 @@ impl Mapping {
         let rsp = self.device().rsp();
         let io = self.device().io().clone();
         let limits = Limits {
-            // A checksum holds only for data that does not change until the server has it.
+            // A checksum is only valid if the data does not change until the server has received
+            // it.
             stable_writes: io.has_checksums(),
             ..limits::of_disk(&rsp, Carrier::of(session.transport()))?
         };
@@ -122,8 +123,8 @@ impl Mapping {
         )
     }
 
-    /// Creates the link `<device path>@<session>`. Without it, because the name is too long, for
-    /// example, the disk works all the same.
+    /// Creates the link `<device path>@<session>`. If this fails, because the name is too long, for
+    /// example, the disk works without it.
     fn link(&self, registry: &Registry, disk: &GenDisk<IbnbdMq>) -> Option<Link<Arc<PlainDir>>> {
         let path = self.device().name().to_str().ok()?;
         let session = self.session_name().to_str().ok()?;
@@ -250,7 +251,7 @@ impl Mapping {
     /// Drops a reference to the disk on a worker, as freeing the disk may sleep.
     fn drop_disk(&self, disk: Arc<GenDisk<IbnbdMq>>) {
         let jobs = self.opened.session().registry().jobs();
-        // Without memory, it is dropped here.
+        // If the allocation fails, it is dropped here.
         let _ = jobs.spawn(GFP_KERNEL, move || drop(disk));
     }
 }
@@ -281,7 +282,7 @@ impl NewDisk {
         let Self { device, disk } = self;
         let limit = device.limit_scan();
         let scanned = disk.scan_partitions();
-        // Some parsers take a table that cannot be read for an absent one.
+        // Some parsers treat a table that cannot be read as absent.
         let scanned = match device.io().timeouts().is_scan_cut() {
             true => Err(ETIMEDOUT),
             false => scanned,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Requests that pause before they are sent again.
+//! Requests that pause before they are resent.
 //!
 //! The block layer has one timer for all requests on its requeue list. A request that must be
 //! dispatched at once would end the pauses of the others, or would itself be delayed. Paused
@@ -80,8 +80,9 @@ impl Paused {
         )
     }
 
-    /// Returns a request to the block layer after `ms` milliseconds. Until then the request keeps
-    /// its tag, and the disk cannot be removed. The caller has called [`stop_timer`] for the request.
+    /// Returns a request to the block layer after `ms` milliseconds. Until then the request keeps its
+    /// tag, and the disk cannot be removed. The caller must have called [`stop_timer`] for the
+    /// request.
     ///
     /// [`stop_timer`]: crate::request::stop_timer
     pub(crate) fn requeue_after(self: &Arc<Self>, rq: Request<IbnbdMq>, ms: u32) {

@@ -94,7 +94,7 @@ struct Entry {
     /// Number of mappings, of attempts to create one, and 1 if an operator keeps the session open.
     disks: usize,
     discoveries: usize,
-    /// A mapping waits; of a session without disks, no more discoveries begin.
+    /// A mapping waits: no more discoveries begin to use a session without disks.
     wanted: bool,
     state: State,
 }
@@ -105,17 +105,17 @@ enum State {
     Closing,
 }
 
-/// The entry of a mapping. It keeps the device from being mapped twice, and the number from being
-/// used twice.
+/// The entry of a mapping. It prevents the device from being mapped twice, and the number from
+/// being used twice.
 struct Place {
     number: u32,
     session: CString,
     device: CString,
-    /// Present as long as the disk can be unmapped.
+    /// Present while the disk can be unmapped.
     mapping: Option<Arc<dyn Unmap>>,
 }
 
-/// A mapped disk, as the registry knows it.
+/// The registry's interface of a mapped disk.
 pub(crate) trait Unmap: Send + Sync {
     /// Unmaps the disk by force.
     ///
@@ -348,7 +348,7 @@ impl Registry {
     /// opened.
     ///
     /// Each queue is a connection of the session's paths, so their number cannot change for the next
-    /// disk. As in the C driver, a disk with poll queues has its session to itself.
+    /// disk. As in the C driver, a disk with poll queues does not share its session.
     ///
     /// # Context
     ///
@@ -433,10 +433,11 @@ impl Registry {
     ///
     /// # Errors
     ///
-    /// `EEXIST` if it is kept already; `ENOMEM`.
+    /// `EEXIST` if it is already kept open; `ENOMEM`.
     pub(crate) fn keep(&self, session: SessionRef) -> Result {
         let mut kept = self.kept.lock();
-        // On an error, the session is dropped after the lock is released: to close it may take long.
+        // On an error, the session is dropped after the lock is released, as closing it may take
+        // long.
         if kept.iter().any(|other| *other.name() == *session.name()) {
             return Err(EEXIST);
         }
@@ -444,7 +445,7 @@ impl Registry {
         Ok(kept.push_within_capacity(session)?)
     }
 
-    /// Closes the session `name` if it has no disk; otherwise its last disk does.
+    /// Closes the session `name` if it has no disk; otherwise it is closed with its last disk.
     ///
     /// # Context
     ///
@@ -452,17 +453,17 @@ impl Registry {
     ///
     /// # Errors
     ///
-    /// `ENOENT`: no session of that name is kept.
+    /// `ENOENT`: no session of that name is kept open.
     pub(crate) fn end_keeping(&self, name: &[u8]) -> Result {
         let session = self.take_kept(|session| session.name().to_bytes() == name);
         session.map(drop).ok_or(ENOENT)
     }
 
-    /// Calls a function with the name of each session that is kept.
+    /// Calls `f` with the name of each session that is kept open.
     ///
     /// # Errors
     ///
-    /// The first one of `f`.
+    /// The first error of `f`.
     pub(crate) fn for_each_kept(&self, mut f: impl FnMut(&CStr) -> Result) -> Result {
         self.kept
             .lock()
@@ -476,7 +477,7 @@ impl Registry {
         kept.remove(at).ok()
     }
 
-    /// As [`Registry::end_keeping`], for all. The module is being unloaded.
+    /// As [`Registry::end_keeping`], for all sessions, when the module is unloaded.
     pub(crate) fn end_keeping_all(&self) {
         while let Some(session) = self.take_kept(|_| true) {
             drop(session);

@@ -10,7 +10,7 @@ use kx::blk::{
     Status, //
 };
 
-/// Most segments of a request.
+/// Maximum number of segments of a request.
 pub(crate) const MAX_SEGMENTS: u16 = 128;
 
 /// The driver of the disks; [`crate::queue`] has its operations.
@@ -26,7 +26,7 @@ pub(crate) struct Pdu {
     /// Number of times that the request had timed out when the driver returned it to the block
     /// layer.
     pub(crate) timeouts: u32,
-    /// Detects damage on the way.
+    /// Detects damage in transit.
     pub(crate) check: Check,
 }
 
@@ -51,7 +51,7 @@ impl Check {
         self.path = Some(path);
     }
 
-    /// Forgets the damage of a request that ends.
+    /// Resets the damage of a request that ends.
     #[inline]
     fn reset(&mut self) {
         self.avoid = None;

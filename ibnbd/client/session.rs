@@ -48,7 +48,7 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    /// Opens the session that the options name. Work on `jobs` waits for the server.
+    /// Opens the session that the options name. Work items on `jobs` wait for the server.
     ///
     /// # Context
     ///

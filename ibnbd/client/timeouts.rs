@@ -7,7 +7,7 @@
 //! stuck until the server has answered the last cancelled request, and all other requests fail, so
 //! that no cancelled write takes effect after a later one.
 //!
-//! With a limit or without, the driver counts the requests that have timed out and not ended.
+//! With or without a limit, the driver counts the requests that have timed out and not ended.
 //!
 //! A new disk has a limit even if the operator has set none, until the disk is opened for writing or
 //! exclusively: its first readers are the partition scan and udev, see [`ibnbd_proto::timeouts`]. The
@@ -124,7 +124,7 @@ impl Timeouts {
         Ok(())
     }
 
-    /// Notes that the disk is opened for writing or exclusively.
+    /// Records that the disk is opened for writing or exclusively.
     pub(crate) fn used(&self) {
         self.used.store(true, Relaxed);
     }
@@ -165,7 +165,7 @@ impl Timeouts {
         }
     }
 
-    /// Notes that a request is dispatched. It has already timed out `so_far` times.
+    /// Records that a request is dispatched. It has already timed out `so_far` times.
     #[inline]
     pub(crate) fn start_timer(&self, request: &Times, so_far: u32) {
         if is_late(so_far) {
@@ -175,7 +175,7 @@ impl Timeouts {
         request.0.store(so_far, Relaxed);
     }
 
-    /// Notes that a request has timed out once more; returns whether it is cancelled.
+    /// Records that a request has timed out once more; returns whether it is cancelled.
     pub(crate) fn exceeded(&self, request: &Times, timeout: Timeout) -> bool {
         let limit = self.limit_of(timeout);
         let times = request.0.load(Relaxed);
@@ -219,7 +219,7 @@ impl Timeouts {
         self.late.load(Relaxed)
     }
 
-    /// Notes that a request ends, or that it returns to the block layer, which may dispatch it again.
+    /// Records that a request ends, or that it returns to the block layer, which may dispatch it again.
     /// Returns the number of its timeouts; [`None`] if it was cancelled.
     #[inline]
     pub(crate) fn ends(&self, request: &Times) -> Option<u32> {
@@ -299,7 +299,8 @@ mod tests {
         assert_eq!(timeouts.ends(&request), None);
     }
 
-    /// The timer may handle a request that the driver has just returned, whose tag is another one's.
+    /// The timer may handle a request that the driver has just returned, and whose tag already
+    /// belongs to another one.
     #[test]
     fn a_timeout_counts_for_its_own_request_only() {
         let timeouts = in_use();
@@ -347,7 +348,7 @@ mod tests {
         assert!(!timeouts.is_scan_cut());
         assert!(timeouts.exceeded(&read, lost(READ)) && timeouts.is_stuck());
         assert_eq!(timeouts.ends(&read), None);
-        // The read has ended, and its data is missing all the same.
+        // The read has ended, but its data is missing.
         assert!(!timeouts.is_stuck() && timeouts.is_scan_cut());
         timeouts.start_timer(&read, 0);
         timeouts.scan_over();

@@ -9,7 +9,7 @@
 //! a while, when a path has reconnected, and before the device is reopened. It retries until the
 //! server has answered.
 //!
-//! As names mean the same in every session generation, the list outlasts the loss of the session.
+//! As names mean the same in every session generation, the list survives the loss of the session.
 //! While a device is in the list, no disk has it open.
 //!
 //! This does not work with the in-kernel RNBD server, which cannot be queried without opening the
@@ -67,12 +67,12 @@ struct List {
     /// Present until the session is closed.
     transport: Option<Arc<Session>>,
     devices: KVec<Unwanted>,
-    /// Failed attempts since the last that succeeded.
+    /// Failed attempts since the last successful one.
     attempts: u32,
 }
 
 impl List {
-    /// Returns the device that `func` holds for.
+    /// Returns the device for which `func` returns true.
     fn find(&mut self, func: impl Fn(&Unwanted) -> bool) -> Option<&mut Unwanted> {
         self.devices.iter_mut().find(|device| func(device))
     }
@@ -102,7 +102,7 @@ kx::impl_has_work! {
 }
 
 impl Unclosed {
-    /// Creates an empty list. Work on `queue` waits for the server.
+    /// Creates an empty list. Work items on `queue` wait for the server.
     pub(crate) fn new(queue: Arc<Queue>) -> Result<Arc<Self>> {
         let list = List {
             transport: None,
@@ -126,7 +126,7 @@ impl Unclosed {
         self.list.lock().transport = Some(transport);
     }
 
-    /// Forgets the devices: the session is closed, and so are they.
+    /// Clears the list: closing the session has closed the devices.
     ///
     /// # Context
     ///
@@ -140,8 +140,8 @@ impl Unclosed {
         drop((transport, devices));
     }
 
-    /// Notes that the server may have the device `name` open with `access` for no disk. Without
-    /// memory, it stays open until the session ends.
+    /// Records that the server may have the device `name` open with `access` without a disk. If the
+    /// allocation fails, it stays open until the session ends.
     ///
     /// # Context
     ///
@@ -168,7 +168,7 @@ impl Unclosed {
         self.close_later(&transport);
     }
 
-    /// Has the devices closed, now that a path is connected.
+    /// Schedules the closing of the devices, as a path is connected.
     ///
     /// # Context
     ///
@@ -183,7 +183,7 @@ impl Unclosed {
         }
     }
 
-    /// Has the devices closed after a while, if a path is connected. If not,
+    /// Schedules the closing of the devices after a while, if a path is connected. If not,
     /// [`close_soon`](Self::close_soon) follows.
     fn close_later(self: &Arc<Self>, transport: &Session) {
         if transport.is_connected() {
@@ -193,7 +193,7 @@ impl Unclosed {
         }
     }
 
-    /// Has the server close the device with that name, if it is to be closed.
+    /// Closes the device with that name on the server, if it is in the list.
     ///
     /// # Context
     ///

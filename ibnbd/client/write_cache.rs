@@ -51,7 +51,7 @@ impl WriteCache {
         }
     }
 
-    /// Sets whether the server's disk keeps all writes that it has answered, as a disk without a
+    /// Sets whether the server's disk retains all writes that it has answered, as a disk without a
     /// volatile cache does.
     pub(crate) fn set_safe(&self, safe: bool) {
         // ORDERING: The caller sets the queue state afterwards, which publishes this.
@@ -62,7 +62,7 @@ impl WriteCache {
     ///
     /// # Errors
     ///
-    /// The error of `next`; the record is unchanged then.
+    /// The error of `next`; then the record is unchanged.
     fn update<E>(&self, next: impl Fn(Record) -> Result<Record, E>) -> Result<Record, E> {
         // ORDERING: The call follows the event that it records: an answer has arrived, or the tasks
         // that request a flush have seen the end of their writes.
@@ -103,7 +103,7 @@ impl WriteCache {
     pub(crate) fn written(&self, generation: u32) -> Result<(), Late> {
         // ORDERING: The cache generation distinguishes answers from before the change of `safe`.
         let safe = self.safe.load(Relaxed);
-        // For most writes the record stays as it is.
+        // For most writes the record does not change.
         self.update(|record| {
             let next = record.written(generation)?;
             Ok(if safe { record } else { next })
@@ -137,13 +137,13 @@ impl WriteCache {
         self.change(Record::lost);
     }
 
-    /// Returns whether a flush has to fail because unflushed writes may be lost; the loss then
-    /// counts as reported.
+    /// Returns whether a flush must fail because unflushed writes may be lost; the loss then counts
+    /// as reported.
     pub(crate) fn fails_flush(&self) -> bool {
         if self.loss.load(Relaxed) == WHOLE {
             return false;
         }
-        // If this fails, the loss was reported or acknowledged before.
+        // If this fails, the loss was already reported or acknowledged.
         let _ = self.loss.cmpxchg(LOST, REPORTED, Full);
         true
     }
@@ -154,13 +154,13 @@ impl WriteCache {
     }
 
     /// Records that the last opener has closed the disk: flushes succeed again if one has failed.
-    /// Returns whether this call made the difference.
+    /// Returns whether this call has made them succeed again.
     pub(crate) fn closed(&self) -> bool {
         self.loss.cmpxchg(REPORTED, WHOLE, Full).is_ok()
     }
 
     /// Lets flushes succeed again, because the operator has acknowledged the loss. Returns whether
-    /// this call made the difference.
+    /// this call has made them succeed again.
     pub(crate) fn accept_loss(&self) -> bool {
         self.loss.xchg(WHOLE, Full) != WHOLE
     }

@@ -228,7 +228,7 @@ impl ConfigInner {
 /// A session's request to open an export.
 pub(crate) struct Asked<'a> {
     pub(crate) peer: &'a Arc<Peer>,
-    /// Closes the device if the operator takes the export away.
+    /// Closes the device if the operator withdraws the export.
     pub(crate) session: Arc<dyn CloseDevice>,
     /// The id that the device gets in the session.
     pub(crate) device: u32,
@@ -290,7 +290,7 @@ impl Config {
         )
     }
 
-    /// Takes the lock.
+    /// Acquires the lock.
     fn lock(&self) -> Locked<'_> {
         let no_io = NoIo::enter();
         Locked {
@@ -404,7 +404,7 @@ impl Config {
             };
             ConfigInner::decide_for(host, export, peer, access).is_ok()
         };
-        // Whether there is an export `after` makes no difference.
+        // The export `after` need not exist.
         let is_behind =
             |export: &&Export| after.is_none_or(|after| export.name.to_bytes() > after.as_bytes());
         let exports = inner.exports.iter().filter(is_behind);
@@ -433,7 +433,7 @@ impl Config {
         if let Some(ports) = ports {
             ports.for_each_listening(|addr, port| {
                 if let Some(portal) = Portal::new(addr, port) {
-                    // Entries that do not fit are left out, as in a page.
+                    // Entries that do not fit are omitted, as in a page.
                     let _ = portals.push_within_capacity(portal);
                 }
             });
@@ -447,7 +447,7 @@ impl Config {
     ///
     /// # Errors
     ///
-    /// The reason of a refusal.
+    /// The reason for a refusal.
     pub(crate) fn authorize(
         &self,
         name: SessionName<'_>,
@@ -565,15 +565,15 @@ impl Config {
         Ok(id)
     }
 
-    /// Removes an export. The caller has disabled it: sessions that still have it open are closing
-    /// its device.
+    /// Removes an export. The caller must have disabled it: sessions that still have it open are
+    /// closing its device.
     pub(crate) fn remove_export(&self, id: ExportId) {
         let mut inner = self.lock();
         let exports = &mut inner.exports;
         let at = exports.iter().position(|export| export.id == id);
         let export = at.and_then(|at| exports.remove(at).ok());
         drop(inner);
-        // Without the lock: the last references to sessions may go with the export.
+        // Without the lock, as this may drop the last references to sessions.
         drop(export);
     }
 
@@ -605,7 +605,7 @@ impl Config {
         let mut inner = self.lock();
         let at = inner.hosts.iter().position(|host| host.id == id)?;
         let host = inner.hosts.remove(at).ok()?;
-        // Open devices of its session share the throttle and may stay, without limits.
+        // Open devices of its session share the throttle, and may stay open without limits.
         host.throttle.change(|rates| *rates = Rates::default());
         Some(host.name)
     }
@@ -699,7 +699,7 @@ pub(crate) struct Terms {
     pub(crate) throttle: Option<Arc<HostThrottle>>,
 }
 
-/// The right of a session to have an export open, as long as this lives.
+/// The right of a session to have an export open, until this is dropped.
 pub(crate) struct Granted {
     config: Arc<Config>,
     export: ExportId,

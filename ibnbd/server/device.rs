@@ -66,7 +66,7 @@ pub(crate) struct Opened {
     /// device, for example.
     identity: Identity,
     /// The cache generation: changes with each boot of this machine, and when the disk was removed
-    /// and found again.
+    /// and re-added.
     cache_run: Identity,
     /// The cache policy when the device was opened. The client's disk is created with it and does
     /// not change, so every answer reports the same; see [`Opened::is_written_through`].
@@ -160,7 +160,7 @@ impl Opened {
         }
     }
 
-    /// Returns whether the session may not use the device any more: an operator closes it.
+    /// Returns whether the session may not use the device any more, because an operator closes it.
     #[inline]
     pub(crate) fn is_revoked(&self) -> bool {
         config::is_set(&self.revoked)
@@ -221,7 +221,7 @@ impl Opened {
         self.reported.load(Relaxed) != self.bdev.capacity_sectors()
     }
 
-    /// Returns the current limits for the client, and notes the size as reported.
+    /// Returns the current limits for the client, and records the size as reported.
     pub(crate) fn tell_limits(&self) -> DeviceLimits {
         let limits = self.bdev.limits();
         let nsectors = self.bdev.capacity_sectors();

@@ -134,7 +134,7 @@ impl Exports {
             inner.list.push(export, GFP_KERNEL)?;
         }
         let export = inner.find(dev).ok_or(EINVAL)?;
-        // Does not fail for a new export, so each export in the list has a user.
+        // This does not fail for a new export, so each export in the list has a user.
         export.users.enter(access).map_err(convert::error)?;
         Ok(User {
             exports: self.clone(),

@@ -53,7 +53,7 @@ mod throttle;
 
 #[allow(unsafe_code)]
 mod param {
-    //! The parameters of the module; the macro reaches into the loader.
+    //! The parameters of the module; the macro uses internals of the module loader.
 
     use kx::param::{
         BoolParam,
@@ -70,7 +70,7 @@ mod param {
         pub(crate) dev_search_path: StringParam<4000> = StringParam::new(""),
         "Directory below which devices may be opened; %SESSNAME% stands for the client's session (no default)";
 
-        /// Most devices of a session.
+        /// Maximum number of devices of a session.
         pub(crate) max_devices: IntParam = IntParam::new(256, 1..=65536),
         "Devices that a session may have open, 1 to 65536 (default: 256)";
 
@@ -82,7 +82,7 @@ mod param {
         pub(crate) stop_timeout_s: IntParam = IntParam::new(30, 1..=600),
         "Seconds that requests and disks have to finish before the server is unloaded or the machine rebooted, 1 to 600 (default: 30)";
 
-        /// The time for which the server expects to be away after a planned stop, in seconds.
+        /// The time for which the server expects to be down after a planned stop, in seconds.
         pub(crate) downtime_s: IntParam = IntParam::new(0, 0..=86400),
         "Seconds for which the server expects to be away after a planned stop, which clients are told, 1 to 86400; 0 to tell nothing (default: 0)";
     }
@@ -100,7 +100,7 @@ struct ServerModule {
     // In the order of teardown. First, operators can no longer configure anything.
     _configfs: kx::configfs::Registration,
     _reboot: RebootNotifier<BeforeReboot>,
-    // The planned stop, before the listener closes the sessions that are left.
+    // The planned stop, before the listener closes the remaining sessions.
     _stop: Stop,
     _portals: Portals,
     // Sessions are dropped before the sysfs directories that show them.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The client of a session, as the rules for exports see it.
+//! The properties of a client that the rules for exports use.
 
 use ibtrs_proto::addr::Addr;
 use ibtrs_server::Sources;
@@ -75,7 +75,7 @@ impl Peer {
         sources.as_ref().is_some_and(Sources::any)
     }
 
-    /// Notes that the session has ended.
+    /// Records that the session has ended.
     ///
     /// # Context
     ///

@@ -138,7 +138,7 @@ impl Service {
 
 impl ibtrs_server::Service for Service {
     fn session_up(&self, info: SessionInfo<'_>) -> Result<Arc<dyn ServiceSession>, Refusal> {
-        // Once more: the host may have been created after `check_name`.
+        // Check again, as the host may have been created after `check_name`.
         self.check_host_name(info.name.to_bytes(), info.authenticated)?;
         let session = self.new_session(info);
         session.map_err(|error| Refusal::new(error, "the session cannot be created"))
@@ -242,13 +242,13 @@ pub(crate) struct Session {
     pub(crate) limit_line: LimitLine,
     #[pin]
     pub(crate) limit_line_work: DelayedWork<Self, LIMIT_LINE>,
-    /// Sends notices; `None` once the session has ended, or if the client takes none.
+    /// Sends notices; `None` once the session has ended, or if the client does not support them.
     #[pin]
     pub(crate) notices: Mutex<Option<Notices>>,
     /// Checks the sizes of the devices.
     #[pin]
     pub(crate) watch: DelayedWork<Self>,
-    /// The devices that an operator has closed and the client may not know of.
+    /// The devices that an operator has closed, and of which the client may not have been notified.
     #[pin]
     pub(crate) gone: SpinLock<AllGone>,
     /// Nonzero once the session serves no more requests.
@@ -285,7 +285,7 @@ impl Session {
         self.log.may_log(source)
     }
 
-    /// Logs why a message from `source` is refused, and returns the error to answer with.
+    /// Logs why a message from `source` is refused, and returns the error for the answer.
     pub(crate) fn refused(&self, source: &Addr, error: MsgError) -> Error {
         if self.may_log(source) {
             pr_warn!("{}: message refused: {}\n", self.name(), error.as_str());
@@ -415,7 +415,7 @@ impl Session {
         open.take_back(former);
     }
 
-    /// Removes the device `id` from the session, and returns it; the caller closes it by
+    /// Removes the device `id` from the session, and returns it; the caller must close it with
     /// [`Closing`]. `None` if the session does not have it open.
     ///
     /// # Context
@@ -425,7 +425,7 @@ impl Session {
         let mut open = self.open.lock();
         let device = open.take(id)?;
         self.publish(&mut open);
-        // ORDERING: The lock of `open` orders this: the device is always in one of the two counts.
+        // ORDERING: Ordered by the lock of `open`: the device is always in one of the two counts.
         self.closing.fetch_add(1, Relaxed);
         Some(device)
     }

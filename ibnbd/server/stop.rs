@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! Planned stops: when the module is unloaded, before a reboot, and when an operator drains the
-//! server. They make sure that no client loses data.
+//! server. They ensure that no client loses data.
 //!
 //! The transport drains its sessions, and each [stops in an orderly way](crate::session::Session::stop).
 //! The stop ends after `stop_timeout_s`; writes that were not reported durable by then count as lost,

@@ -35,7 +35,7 @@ use kx::{
     }, //
 };
 
-/// The device `ctl`, and the directory of exports below it, as long as this lives.
+/// The device `ctl`, and the directory of exports below it, until this is dropped.
 pub(crate) struct Control {
     exports: Arc<Exports>,
     server: Arc<ServerControl>,
@@ -72,7 +72,7 @@ impl Control {
         })
     }
 
-    /// Notes that the server listens, so that it can be drained.
+    /// Records that the server listens, so that it can be drained.
     pub(crate) fn listens(&self, drain: Drain) {
         self.server.stop.populate(drain);
     }
@@ -80,7 +80,7 @@ impl Control {
 
 impl Drop for Control {
     fn drop(&mut self) {
-        // The directory of exports goes before its parent.
+        // The directory of exports is removed before its parent.
         self.exports.set_folder(None);
         drop(self.ctl.take());
     }

@@ -32,7 +32,8 @@ impl Device {
         let _no_io = NoIo::enter();
         let _asking = self.asking.lock();
         let transport = self.io.transport();
-        // Before the device's number is read: a session that has begun since does not know it.
+        // Before the device's number is read: a session that has begun since does not know the
+        // number.
         let session = transport.generation();
         if !session.is_open() {
             // The device may not have been notified of the new session yet, in which it will be
@@ -94,7 +95,8 @@ impl Device {
         self.record("resized", fmt!("{sectors} sectors now, {before} before"));
     }
 
-    /// Notes that the server's operator has closed the device; its I/O fails until it is reopened.
+    /// Records that the server's operator has closed the device; its I/O fails until it is
+    /// reopened.
     fn taken(self: &Arc<Self>, inner: &mut DeviceInner) {
         pr_err!(
             "ibnbd{}: {} was closed on the server; write 1 to remap_device to have it opened again\n",
@@ -107,7 +109,7 @@ impl Device {
     }
 
     /// Handles the loss of the server's write cache: if there were unflushed writes, flushes fail,
-    /// so that no program takes lost data for durable.
+    /// so that no program treats lost data as durable.
     pub(super) fn cache_lost(self: &Arc<Self>, inner: &mut DeviceInner) {
         if !self.io.write_cache().lose() {
             return;
@@ -128,7 +130,7 @@ impl WorkItem<{ crate::device::work::REFRESH }> for Device {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
-        // The server does not repeat a notice that it has answered a question about.
+        // The server does not repeat a notice once it has answered the resulting query.
         if this.refresh().is_err() {
             this.refresh.enqueue_in(this.clone(), REFRESH_PAUSE_MS);
         }

@@ -14,7 +14,7 @@ use kx::{
     work::WorkItem, //
 };
 
-/// Time in milliseconds that the server has to answer the requests of a disk that is unmapped by
+/// Time limit in milliseconds for the server to answer the requests of a disk that is unmapped by
 /// force.
 const ANSWER_TIMEOUT_MS: u32 = 10_000;
 
@@ -24,8 +24,8 @@ impl Device {
         self.forcing.enqueue_in(self.clone(), ANSWER_TIMEOUT_MS);
     }
 
-    /// Deletes this device's `disk` once its requests have ended; [`Device::begin_forcing`], called
-    /// before, makes them end.
+    /// Deletes this device's `disk` once its requests have ended; [`Device::begin_forcing`], which
+    /// must have been called, ends them.
     ///
     /// # Context
     ///
@@ -41,7 +41,7 @@ impl WorkItem<{ crate::device::work::FORCING }> for Device {
 
     fn run(this: Arc<Self>) {
         this.io.transport().fail_unwanted();
-        // Check again: a request may have been on its way to a path.
+        // Check again: a request may have been about to be submitted on a path.
         this.forcing.enqueue_in(this.clone(), ANSWER_TIMEOUT_MS);
     }
 }

@@ -43,7 +43,7 @@ impl PendingUevents {
         (!is_empty).then(|| core::mem::take(self))
     }
 
-    /// Sends the uevents. An error is ignored: it means only that no program got the uevent.
+    /// Sends the uevents. Errors are ignored: they only mean that no program received the uevent.
     fn send(self, disk: &GenDisk<IbnbdMq>) {
         if self.cache_lost {
             let _ = disk.uevent(Action::Change, &[c"IBNBD_CACHE_LOST=1"]);
@@ -62,7 +62,7 @@ impl PendingUevents {
 }
 
 impl Device {
-    /// Has a worker send the pending uevents.
+    /// Schedules the work item that sends the pending uevents.
     pub(super) fn tell_soon(self: &Arc<Self>) {
         self.uevents.enqueue(self.clone());
     }

@@ -22,7 +22,7 @@ use kx::{
     work::Queue, //
 };
 
-/// Checks whether a path is that of a block device that can be exported.
+/// Checks whether a path leads to a block device that can be exported.
 #[pin_data]
 pub(super) struct Check {
     pub(super) path: CString,

@@ -48,7 +48,7 @@ use kx::{
 };
 
 /// How long the removal of an export, or of a link to a host, waits for devices that are being
-/// closed: it holds the locks of directories.
+/// closed, as it holds the locks of directories.
 const REMOVAL_MS: u32 = 2_000;
 
 /// The directory `exports`.

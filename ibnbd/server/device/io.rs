@@ -52,8 +52,9 @@ pub(crate) struct IoRequest {
 }
 
 impl IoRequest {
-    /// Makes a request from one that was [checked](ibnbd_proto::io_check) for `device`, whose id in
-    /// the session is `device_id`. `crc` is that of the header, of a read whose answer has a checksum.
+    /// Creates the I/O of a request that was [checked](ibnbd_proto::io_check) for `device`, whose id
+    /// in the session is `device_id`. `crc` is the CRC of the header, if this is a read whose answer
+    /// has a checksum.
     pub(crate) fn new(
         request: Request,
         device: PercpuArc<Opened>,
@@ -93,7 +94,7 @@ impl IoRequest {
         self.device_id
     }
 
-    /// Returns whether the path of the request is being closed, or its device.
+    /// Returns whether the path or the device of the request is being closed.
     pub(crate) fn is_over(&self) -> bool {
         self.request.is_moot() || self.device.is_revoked()
     }
@@ -130,7 +131,7 @@ impl IoRequest {
     ///
     /// # Context
     ///
-    /// May sleep, until the disk takes the request.
+    /// May sleep, until the disk accepts the request.
     pub(crate) fn submit_waiting(mut self, requests: &Requests) {
         if self.is_over() {
             return self.end_unwanted(false);
@@ -139,7 +140,7 @@ impl IoRequest {
         self.start(requests);
     }
 
-    /// Makes the request wait for its disk.
+    /// Adds the request to the backlog of its disk.
     fn wait(self) {
         // Keeps the backlog, as the request may end at once.
         let device = self.device.clone();
@@ -165,7 +166,7 @@ impl IoRequest {
         }
     }
 
-    /// Answers a read that succeeded, with the checksum of its header and its data.
+    /// Answers a successful read with the checksum of its header and its data.
     ///
     /// Runs in the context in which the disk ends its bios, which may be an interrupt. The CRC of
     /// 128 KiB, the longest read by default, takes some ten microseconds there; that of 1 MiB takes
@@ -254,7 +255,7 @@ mod tests {
         }
     }
 
-    /// The error of a damaged request is none that the server's disk can have.
+    /// The error of a damaged request differs from all errors of the server's disk.
     #[test]
     fn damage_is_no_status() {
         let damaged = convert::error(IoError::Damaged.errno());

@@ -149,7 +149,7 @@ pub(crate) fn serve(session: &Arc<Session>, closers: &Queue, mut request: Reques
 /// Why a device is not opened.
 struct OpenRefusal {
     error: Error,
-    /// The reason, where the errno alone does not give it.
+    /// The reason for the log.
     why: &'static str,
 }
 
@@ -203,8 +203,8 @@ impl From<MsgError> for OpenRefusal {
     }
 }
 
-/// Opens a device. A device that the session has open is described once more, because a client
-/// that has lost the answer repeats its message.
+/// Opens a device. If the session already has it open, it is described again, because a client that
+/// has lost the answer repeats its message.
 fn open(session: &Arc<Session>, message: &Open<'_>, source: Addr) -> Result<OpenAnswer> {
     let called = Called {
         name: message.dev_name.as_str(),
@@ -368,7 +368,7 @@ struct NewDevice {
     answer: OpenAnswer,
 }
 
-/// Opens a device, and makes room for it in the list.
+/// Opens a device, and reserves space for it in the list.
 fn open_permitted(
     session: &Arc<Session>,
     message: &Open<'_>,
@@ -533,8 +533,8 @@ fn close(session: &Arc<Session>, closers: &Queue, message: Close, request: Reque
     session.log_close(&device, "by its client");
     let closing = Closing::new(session, device);
     let _no_io = NoIo::enter();
-    // Without memory, the closure is dropped here, which closes the device and answers with an
-    // error.
+    // If the allocation fails, the closure is dropped here, which closes the device and answers
+    // with an error.
     let _ = closers.spawn(GFP_KERNEL, move || {
         drop(closing);
         request.respond(Ok(()));

@@ -54,7 +54,7 @@ pub(crate) struct LimitLine {
 }
 
 impl LimitLine {
-    /// Creates an empty line, with room for `depth` requests.
+    /// Creates an empty line with a capacity of `depth` requests.
     ///
     /// # Errors
     ///

@@ -111,8 +111,8 @@ pub(crate) struct OpenDevices {
     /// The next id to try. An id is reused only after four billion others, and each session
     /// starts at a random one, so that a late request does not hit another device.
     next_id: u32,
-    /// The next table to publish. It has room for at least all devices but one, so that a device
-    /// can be withdrawn without an allocation.
+    /// The next table to publish. It has capacity for at least all devices but one, so that a
+    /// device can be withdrawn without an allocation.
     spare: Option<KBox<Table>>,
 }
 
@@ -188,23 +188,24 @@ impl OpenDevices {
         }
         let mut table = self.spare.take()?;
         for device in &self.list {
-            // There is room: see `spare` and `reserve`.
+            // There is capacity: see `spare` and `reserve`.
             let pushed = table.push_within_capacity((device.id, device.device.get()));
             let _ = kernel::warn_on!(pushed.is_err());
         }
         Some(table)
     }
 
-    /// Makes a replaced table the spare one.
+    /// Stores a replaced table as the spare one.
     pub(super) fn take_back(&mut self, table: Option<KBox<Table>>) {
         if let Some(mut table) = table {
-            // It has room for all former devices, which are all but one if one was added.
+            // It has capacity for all former devices, which are all but one if one was added.
             table.clear();
             self.spare = Some(table);
         }
     }
 
-    /// Inserts a device, for which there must be [room](Self::reserve); otherwise returns it.
+    /// Inserts a device, for which space must be [reserved](Self::reserve); without that, returns
+    /// the device.
     #[expect(clippy::result_large_err)]
     pub(crate) fn insert(&mut self, device: OpenDevice) -> Result<(), OpenDevice> {
         let at = match self.place(device.id) {

@@ -44,7 +44,7 @@ use kx::{
 const CHECK_MS: i64 = 5;
 /// Interval in milliseconds at which the server repeats an unanswered message.
 const AGAIN_MS: u32 = 200;
-/// Time in milliseconds that a client has to answer; its machine may be dead.
+/// Time limit in milliseconds for the answer of a client, whose machine may be dead.
 const ANSWER_MS: u32 = 10_000;
 
 /// A device in a planned stop.
@@ -110,7 +110,7 @@ impl Session {
         result
     }
 
-    /// Notes that the client has acknowledged that a device is durable.
+    /// Records that the client has acknowledged that a device is durable.
     ///
     /// # Context
     ///
@@ -139,8 +139,8 @@ impl Stopping {
             id,
             name,
             _dir: dir,
-            // Before `device`, which goes first when this fails: it waits for I/O, and the export
-            // is granted until that has ended.
+            // Bound before `device`, so that `device` is dropped first if this fails: its drop
+            // waits for its I/O, and the export must stay granted until the I/O has ended.
             granted,
             device,
             ..
@@ -218,8 +218,8 @@ impl Stopping {
 }
 
 impl Session {
-    /// Tells the client that the writes to a device are durable; returns `false` if the client
-    /// cannot acknowledge it.
+    /// Reports to the client that the writes to a device are durable; returns `false` if the client
+    /// cannot acknowledge that.
     fn tell_durable(&self, number: u32) -> bool {
         match &*self.notices.lock() {
             Some(notices) => !matches!(notices.durable(number), Err(ENOTCONN)),

@@ -56,8 +56,7 @@ impl View {
     }
 
     /// Creates the directory. If the session reopens the device while it is still being closed, the
-    /// second directory is `<session>.<id>`, which is no other's name because names of sessions have
-    /// no dot.
+    /// second directory is `<session>.<id>`, which is unique because names of sessions have no dot.
     ///
     /// # Errors
     ///

@@ -21,7 +21,7 @@ use kx::work::WorkItem;
 
 /// Interval between checks of the devices' sizes.
 const PERIOD_MS: u32 = 1000;
-/// Devices of a session that one round of notices covers. The next round covers the others.
+/// Devices of a session that one round of notices covers. The next round covers the remaining ones.
 const BATCH: usize = 32;
 /// Rounds of notices about a closed device. A path over which they are lost is closed long before
 /// that; a client that has since unmapped the device does not query it.

@@ -49,8 +49,8 @@ use kx::{
     }, //
 };
 
-/// Most lanes of a device: 256 devices, the default limit of a session, may all be slow without
-/// using up the work queue.
+/// Maximum number of lanes of a device: 256 devices, the default limit of a session, may all be
+/// slow without using up the work queue.
 const MAX_LANES: u32 = 4;
 
 /// The backlog of a device.
@@ -95,7 +95,7 @@ impl Backlog {
         self.len.load(Relaxed) == 0
     }
 
-    /// Makes a request wait for its device, which has this backlog.
+    /// Adds a request for the device of this backlog.
     ///
     /// # Context
     ///

@@ -48,7 +48,7 @@ impl Waiting {
     }
 }
 
-/// See the module.
+/// The table of a session's requests, see the module.
 pub(crate) struct Requests {
     pub(crate) bios: BioTable<IoRequest>,
     places: KVVec<TakeCell<Waiting>>,
