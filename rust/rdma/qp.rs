@@ -178,9 +178,9 @@ impl<'a, H: Handler> QpRef<'a, H> {
     ///
     /// A completion of the queue pair must be handled as long as the result exists.
     pub(crate) unsafe fn new(qp: &'a QueuePair<H>) -> Self {
-        // INVARIANT: While a completion is handled, either the owner has its reference, which `Qp`
-        // drops only after `QueuePair::close`, when all completions have been handled and no other
-        // can come; or, with direct polling, the poller has a reference.
+        // INVARIANT: While a completion is handled, either the owner still holds its reference,
+        // which `Qp` drops only after `QueuePair::close`, when all completions have been handled
+        // and no further one is possible; or, with direct polling, the poller holds a reference.
         Self { qp }
     }
 
@@ -224,14 +224,14 @@ pub struct QpConfig {
 }
 
 /// This function is neither generic nor inlined, so that the name of the lock class has one
-/// address, as lockdep requires. Otherwise every module with a copy of the function would have a
-/// copy of the name.
+/// address, as lockdep requires. A generic or inlined function would be copied into each module,
+/// together with the name.
 #[inline(never)]
 fn new_send_queue(queue: SendQueue) -> impl PinInit<SpinLockIrq<SendQueue>> {
     new_spinlock_irq!(queue, "QueuePair::send_queue")
 }
 
-/// Not generic, and not inlined, as [`new_send_queue`].
+/// Neither generic nor inlined, as [`new_send_queue`].
 #[inline(never)]
 fn new_drained() -> impl PinInit<Mutex<bool>> {
     new_mutex!(false, "QueuePair::drained")
@@ -314,8 +314,8 @@ impl QpConfig {
         qp.id.create_qp(|| unsafe {
             bindings::rdma_create_qp(qp.id.as_raw(), pd.as_raw(), &mut attr)
         })?;
-        // SAFETY: The id is live and has the queue pair that was just created. Nobody else reads
-        // the field yet: this object was not shared, no completion can come before something is
+        // SAFETY: The id is live and has the queue pair that was just created. Nothing else reads
+        // the field yet: this object was not shared, there is no completion before a request is
         // posted, and `event` does not use the field.
         unsafe { *qp.qp.get() = (*qp.id.as_raw()).qp };
         if has_work {
@@ -338,7 +338,7 @@ impl QpConfig {
 /// - The value is the object of a `PercpuOwner`.
 /// - `qp` is null, or the one queue pair that `id` ever gets, whose context is the address of this
 ///   value. It is written before the value is shared.
-/// - Once `drained` is set, nothing is posted any more and no completion is outstanding.
+/// - Once `drained` is set, no request is posted any more and no completion is outstanding.
 #[pin_data(PinnedDrop)]
 pub struct QueuePair<H: Handler> {
     qp: UnsafeCell<*mut bindings::ib_qp>,
@@ -420,7 +420,7 @@ impl<H: Handler> QueuePair<H> {
 
     #[inline]
     pub(crate) fn as_raw(&self) -> *mut bindings::ib_qp {
-        // SAFETY: By the type invariant nobody writes `qp` once the value is shared.
+        // SAFETY: By the type invariant `qp` is not written once the value is shared.
         unsafe { *self.qp.get() }
     }
 
@@ -501,11 +501,11 @@ impl<H: Handler> QueuePair<H> {
     pub fn disconnect(&self) {
         self.send_queue.lock().close();
         if self.is_direct() {
-            // Keep pollers from reposting buffers behind the marker of the drain, where nothing
-            // waits for their completions.
+            // Prevent pollers from reposting buffers behind the drain marker, where nothing would
+            // wait for their completions.
             self.recvs.close();
         }
-        // An error means that there is no connection to end.
+        // An error means that there is no connection.
         let _ = self.id.disconnect();
     }
 
@@ -530,9 +530,9 @@ impl<H: Handler> QueuePair<H> {
     /// returned. From now on, chains and receive buffers are refused. May be called again.
     ///
     /// Afterwards the device executes nothing for the peer any more, so memory may be reused as
-    /// [`Pd`](crate::pd::Pd) describes. As everywhere in the kernel, this is the word of the
-    /// device's driver: one that cannot move the queue pair to the error state drains nothing, and
-    /// the core warns of it.
+    /// [`Pd`](crate::pd::Pd) describes. As everywhere in the kernel, this relies on the device's
+    /// driver: if it cannot move the queue pair to the error state, nothing is drained, and the
+    /// core warns.
     ///
     /// With [`PollContext::Direct`], every [`poll`] that began before the call of
     /// [`QueuePair::disconnect`] must have returned. This function itself polls only ten times a
@@ -557,11 +557,11 @@ impl<H: Handler> QueuePair<H> {
         self.recvs.close();
         let qp = self.as_raw();
         if !qp.is_null() {
-            // SAFETY: The queue pair is live by the type invariant, and `create` has asked for an
-            // entry for the marker in each queue, which nobody else uses, as this thread has the
-            // lock. The send queue and `recvs` are closed, so only a handler that is running posts
-            // anything behind the marker: its own buffer again. Buffers that were given back are in
-            // front of the marker.
+            // SAFETY: The queue pair is live by the type invariant, and `create` has reserved an
+            // entry for the marker in each queue, which no other thread uses, as this thread holds
+            // the lock. The send queue and `recvs` are closed, so only a running handler can post
+            // behind the marker: it reposts its own buffer. Buffers that were returned by
+            // `give_back` are in front of the marker.
             unsafe { bindings::ib_drain_qp(qp) };
             if !self.is_direct() {
                 // A handler that was running may have reposted its buffer behind the marker. It has
@@ -576,7 +576,7 @@ impl<H: Handler> QueuePair<H> {
             // `create` has called `plug::install` for it.
             unsafe { plug::remove(cq.as_raw(), self) };
         }
-        // INVARIANT: The drains have completed, and nothing is posted any more.
+        // INVARIANT: The drains have completed, and no request is posted any more.
         *drained = true;
         self.pd.close();
     }
@@ -591,8 +591,9 @@ impl<H: Handler> QueuePair<H> {
         // queue pair is destroyed, and the core delivers no event after that.
         let (qp, event) = unsafe { (&*context.cast::<Self>(), (*event).event) };
         if event == bindings::ib_event_type_IB_EVENT_COMM_EST {
-            // SAFETY: The id is live, as `qp` keeps it. Its lower one, which the call uses, stays:
-            // the queue pair has this event only once the peer has answered or was accepted.
+            // SAFETY: The id is live, as `qp` keeps it. Its lower id, which the call uses, is not
+            // destroyed: the queue pair gets this event only once the peer has answered or was
+            // accepted.
             unsafe { bindings::rdma_notify(qp.id.as_raw(), event) };
         }
     }
@@ -605,7 +606,7 @@ impl<H: Handler> PinnedDrop for QueuePair<H> {
             // SAFETY: The id is live, as this value keeps it, and has this queue pair by the type
             // invariant. `create` has returned a `Qp`, which has closed the queue pair before it
             // dropped the owner's reference, so nothing is posted, no handler runs and no
-            // connection is being begun any more (see `QueuePair::close`). Nobody has a reference
+            // connection attempt is in progress (see `QueuePair::close`). There is no reference
             // with which to poll or to post.
             unsafe { bindings::rdma_destroy_qp(self.id.as_raw()) };
         }

@@ -321,7 +321,7 @@ impl CmId {
         })
     }
 
-    /// Notes that a connection was begun.
+    /// Records that a connection was begun.
     ///
     /// # Safety
     ///

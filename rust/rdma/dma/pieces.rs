@@ -149,12 +149,12 @@ impl DmaPieces {
         DmaRoom(take(&mut self.addrs))
     }
 
-    /// Notes that the device writes to the memory until all queue pairs are closed.
+    /// Records that the device writes to the memory until all queue pairs are closed.
     pub(crate) fn keep(&mut self) {
         self.reads.never_end();
     }
 
-    /// Notes that the reads from a peer into this memory have completed, if they were posted before the
+    /// Records that the reads from a peer into this memory have completed, if they were posted before the
     /// request at `done`, which [`Handler::slot_done`] gets.
     ///
     /// # Context
