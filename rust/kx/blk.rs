@@ -113,6 +113,7 @@ pub use bdev::{
 };
 pub use bio::{
     BioBuf,
+    BioFlags,
     BioOwner,
     BioSpec,
     BioTable, //

@@ -26,6 +26,7 @@ use kernel::{
 use kx::{
     blk::{
         BioBuf,
+        BioFlags,
         BioOwner,
         BioSpec,
         BlockDevice,
@@ -118,7 +119,7 @@ impl IoRequest {
     /// # Context
     ///
     /// May sleep, but does not wait for the disk.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn submit(self, requests: &Requests) {
         let is_first = self.device.backlog().is_empty();
         if !is_first || !self.device.bdev().takes_nowait(&self.spec) {
@@ -136,7 +137,7 @@ impl IoRequest {
         if self.is_over() {
             return self.end_unwanted(false);
         }
-        self.spec.nowait = false;
+        self.spec.flags = self.spec.flags.without(BioFlags::NOWAIT);
         self.start(requests);
     }
 
@@ -153,7 +154,7 @@ impl IoRequest {
         match self.through {
             WrittenThrough::AsItIs => {}
             _ if !self.device.is_written_through() => {}
-            WrittenThrough::WithFua => self.spec.fua = true,
+            WrittenThrough::WithFua => self.spec.flags = self.spec.flags.and(BioFlags::FUA),
             WrittenThrough::Never => {
                 drop(self.device);
                 return self.request.respond(Err(EOPNOTSUPP));
@@ -194,14 +195,17 @@ impl BioOwner for IoRequest {
         self.device.bdev()
     }
 
+    #[inline]
     fn buffer(&self) -> Option<BioBuf<'_>> {
         let (pieces, at) = self.request.buffer()?;
         BioBuf::new(pieces, at, self.request.data_len()).ok()
     }
 
+    #[inline]
     fn done(self, status: Status) {
         // The disk may also have ceased to take such I/O since it was asked.
-        if self.spec.nowait && matches!(status, Status::AGAIN | Status::NOT_SUPPORTED) {
+        let nowait = self.spec.flags.intersects(BioFlags::NOWAIT);
+        if nowait && matches!(status, Status::AGAIN | Status::NOT_SUPPORTED) {
             return self.wait();
         }
         match self.crc {
@@ -221,15 +225,19 @@ fn spec(io: &CheckedIo, prio: u16) -> BioSpec {
         IoKind::SecureErase => BioOp::SecureErase,
         IoKind::WriteZeroes => BioOp::WriteZeroes,
     };
+    let flags = [
+        (IoFlags::FUA, BioFlags::FUA),
+        (IoFlags::PREFLUSH, BioFlags::PREFLUSH),
+        (IoFlags::SYNC, BioFlags::SYNC),
+        (IoFlags::NOUNMAP, BioFlags::NOUNMAP),
+    ]
+    .into_iter()
+    .map(|(sent, flag)| flag.when(io.flags.contains(sent)));
     BioSpec {
         op,
         sector: io.sector,
         bytes: io.bytes,
-        fua: io.flags.contains(IoFlags::FUA),
-        preflush: io.flags.contains(IoFlags::PREFLUSH),
-        sync: io.flags.contains(IoFlags::SYNC),
-        nounmap: io.flags.contains(IoFlags::NOUNMAP),
-        nowait: true,
+        flags: flags.fold(BioFlags::NOWAIT, BioFlags::and),
         prio,
     }
 }

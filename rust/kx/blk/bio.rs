@@ -14,7 +14,7 @@
 //! ```
 //! # use kernel::{prelude::*, sync::Arc};
 //! use kx::{
-//!     blk::{BioBuf, BioOwner, BioSpec, BioTable, BlockDevice, Op, OpenSpec, Status},
+//!     blk::{BioBuf, BioFlags, BioOwner, BioSpec, BioTable, BlockDevice, Op, OpenSpec, Status},
 //!     mm::{Node, Pieces},
 //! };
 //!
@@ -45,11 +45,7 @@
 //!     op: Op::Read,
 //!     sector: 0,
 //!     bytes: 4096,
-//!     fua: false,
-//!     preflush: false,
-//!     sync: true,
-//!     nounmap: false,
-//!     nowait: false,
+//!     flags: BioFlags::SYNC,
 //!     prio: 0,
 //! };
 //! table.submit(0, &spec, read).map_err(|(error, _read)| error)?;
@@ -64,7 +60,10 @@ use crate::{
         operations::request::Op,
         status::Status, //
     },
-    mm::Pieces,
+    mm::{
+        PageBlock,
+        Pieces, //
+    },
     sync::atomic::{
         Acquire,
         Atomic,
@@ -89,11 +88,23 @@ use kernel::{
 };
 
 /// A part of memory in pieces, as the memory of an I/O: either the beginning, or in one piece.
+///
+/// # Invariants
+///
+/// It is not empty, and the memory has all of it.
 #[derive(Clone, Copy)]
 pub struct BioBuf<'a> {
-    pieces: &'a Pieces,
-    offset: usize,
+    place: Place<'a>,
     len: u32,
+}
+
+/// Where a [`BioBuf`] is.
+#[derive(Clone, Copy)]
+enum Place<'a> {
+    /// All of it in this piece, from this offset on.
+    One(&'a PageBlock, usize),
+    /// At the beginning of this memory.
+    Beginning(&'a Pieces),
 }
 
 impl<'a> BioBuf<'a> {
@@ -105,15 +116,14 @@ impl<'a> BioBuf<'a> {
     /// beginning.
     #[inline]
     pub fn new(pieces: &'a Pieces, offset: usize, len: usize) -> Result<Self> {
-        if len == 0 || offset == 0 && len > pieces.len() {
-            return Err(EINVAL);
-        }
-        if offset > 0 && pieces.in_one(offset, len).is_none() {
-            return Err(EINVAL);
-        }
+        // INVARIANT: `in_one` returns nothing for an empty range, or one that exceeds the memory.
+        let place = match pieces.in_one(offset, len) {
+            Some((block, at)) => Place::One(block, at),
+            None if offset == 0 && (1..=pieces.len()).contains(&len) => Place::Beginning(pieces),
+            None => return Err(EINVAL),
+        };
         Ok(Self {
-            pieces,
-            offset,
+            place,
             len: u32::try_from(len)?,
         })
     }
@@ -159,21 +169,63 @@ pub struct BioSpec {
     pub sector: u64,
     /// Length in bytes, a multiple of 512. A read or write has the length of its memory.
     pub bytes: u32,
+    /// How it is executed.
+    pub flags: BioFlags,
+    /// I/O priority (`IOPRIO_PRIO_VALUE`); a priority with an invalid class counts as none.
+    pub prio: u16,
+}
+
+/// A set of flags of an I/O, as the block layer has them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BioFlags(bindings::blk_opf_t);
+
+impl BioFlags {
+    /// No flag.
+    pub const NONE: Self = Self(0);
     /// Writes only: the data is on the medium when the I/O ends.
-    pub fua: bool,
+    pub const FUA: Self = Self(ours::REQ_FUA);
     /// Writes only: the device's cache is flushed first.
-    pub preflush: bool,
+    pub const PREFLUSH: Self = Self(ours::REQ_PREFLUSH);
     /// A task waits for the I/O. The disk's writeback throttling (`queue/wbt_lat_usec`) does not
     /// make the caller of [`BioTable::submit`] wait with such a write, as with direct I/O.
-    pub sync: bool,
+    pub const SYNC: Self = Self(ours::REQ_SYNC);
     /// Writes of zeroes only: the space stays allocated.
-    pub nounmap: bool,
+    pub const NOUNMAP: Self = Self(ours::REQ_NOUNMAP);
     /// The I/O ends with [`Status::AGAIN`] if [`BioTable::submit`] would block, or if the I/O would
     /// have to be split. Parts of it may have been executed by then. Only for devices that
     /// [accept](BlockDevice::takes_nowait) the flag.
-    pub nowait: bool,
-    /// I/O priority (`IOPRIO_PRIO_VALUE`); a priority with an invalid class counts as none.
-    pub prio: u16,
+    pub const NOWAIT: Self = Self(ours::REQ_NOWAIT);
+
+    /// Returns both sets together.
+    #[inline]
+    #[must_use]
+    pub const fn and(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// Returns the set without the members of `other`.
+    #[inline]
+    #[must_use]
+    pub const fn without(self, other: Self) -> Self {
+        Self(self.0 & !other.0)
+    }
+
+    /// Returns the set if `on`, else no flag.
+    #[inline]
+    #[must_use]
+    pub const fn when(self, on: bool) -> Self {
+        if on {
+            self
+        } else {
+            Self::NONE
+        }
+    }
+
+    /// Returns whether the sets have a member in common.
+    #[inline]
+    pub const fn intersects(self, other: Self) -> bool {
+        self.0 & other.0 != 0
+    }
 }
 
 const FREE: u32 = 0;
@@ -323,28 +375,31 @@ impl<T: BioOwner> Slot<T> {
         opf: bindings::blk_opf_t,
         buf: BioBuf<'_>,
     ) {
-        if let Some((block, offset)) = buf.pieces.in_one(buf.offset, buf.len as usize) {
-            // With a segment of just that length, the block layer skips the check whether the bio
-            // must be split.
-            // SAFETY: By this function's contract, nobody else uses the bio and the segment, and
-            // the device stays open.
-            unsafe { bindings::bio_init(bio, bdev, self.vec.get(), 1, opf) };
-            let start = block.as_ptr().wrapping_add(offset);
-            // SAFETY: The bio has room for one segment. `in_one` has checked that the memory is
-            // inside the block, which is contiguous in the linear mapping, and which stays valid by
-            // this function's contract.
-            unsafe { bindings::bio_add_virt_nofail(bio, start.cast(), buf.len) };
-            return;
-        }
+        let pieces = match buf.place {
+            Place::One(block, offset) => {
+                // With a segment of just that length, the block layer skips the check whether the bio
+                // must be split.
+                // SAFETY: By this function's contract, nobody else uses the bio and the segment, and
+                // the device stays open.
+                unsafe { bindings::bio_init(bio, bdev, self.vec.get(), 1, opf) };
+                let start = block.as_ptr().wrapping_add(offset);
+                // SAFETY: The bio has room for one segment. By the type invariant the memory is
+                // inside the block, which is contiguous in the linear mapping, and which stays valid
+                // by this function's contract.
+                unsafe { bindings::bio_add_virt_nofail(bio, start.cast(), buf.len) };
+                return;
+            }
+            Place::Beginning(pieces) => pieces,
+        };
         // SAFETY: As above, without a segment.
         unsafe { bindings::bio_init(bio, bdev, core::ptr::null_mut(), 0, opf) };
         // SAFETY: `bio_init` has initialized the bio, and nobody else uses it before it is
         // submitted.
         let raw = unsafe { &mut *bio };
         // As `bio_iov_iter_set()` does. The flag marks the segments as not owned by the bio: they
-        // are only read, and only the first `bi_size` bytes of them. `BioBuf::new` has checked that
-        // they cover `bi_size` bytes and begin with `buf`. They stay valid as long as the memory.
-        raw.bi_io_vec = buf.pieces.segments().cast_mut();
+        // are only read, and only the first `bi_size` bytes of them. They cover `bi_size` bytes and
+        // begin with `buf` by its type invariant. They stay valid as long as the memory.
+        raw.bi_io_vec = pieces.segments().cast_mut();
         raw.bi_iter.bi_size = buf.len;
         raw.bi_flags |= 1 << bindings::BIO_CLONED;
     }
@@ -411,35 +466,28 @@ impl BioSpec {
     #[inline]
     fn opf(&self) -> Result<bindings::blk_opf_t> {
         let empty_ok = self.op == Op::Flush;
-        let flags_ok = (self.op == Op::Write || !self.fua && !self.preflush)
-            && (self.op == Op::WriteZeroes || !self.nounmap);
+        let others = match self.op {
+            Op::Write => BioFlags::NOUNMAP,
+            Op::WriteZeroes => BioFlags::FUA.and(BioFlags::PREFLUSH),
+            _ => BioFlags::FUA.and(BioFlags::PREFLUSH).and(BioFlags::NOUNMAP),
+        };
         // The block layer counts the length of a bio in sectors.
-        if (self.bytes == 0) != empty_ok || !flags_ok || self.bytes % 512 != 0 {
+        if (self.bytes == 0) != empty_ok || self.flags.intersects(others) || self.bytes % 512 != 0 {
             return Err(EINVAL);
         }
-        let mut opf = match self.op {
+        let op = match self.op {
             Op::Read => bindings::req_op_REQ_OP_READ,
+            // Throttling tells direct writes from writeback by both flags together.
+            Op::Write if self.flags.intersects(BioFlags::SYNC) => {
+                bindings::req_op_REQ_OP_WRITE | ours::REQ_IDLE
+            }
             Op::Write => bindings::req_op_REQ_OP_WRITE,
             Op::Flush => bindings::req_op_REQ_OP_WRITE | ours::REQ_PREFLUSH,
             Op::Discard => bindings::req_op_REQ_OP_DISCARD,
             Op::SecureErase => bindings::req_op_REQ_OP_SECURE_ERASE,
             Op::WriteZeroes => bindings::req_op_REQ_OP_WRITE_ZEROES,
         };
-        // Throttling distinguishes direct writes from writeback by both flags together.
-        let direct = self.sync && self.op == Op::Write;
-        for (on, flag) in [
-            (self.fua, ours::REQ_FUA),
-            (self.preflush, ours::REQ_PREFLUSH),
-            (self.sync, ours::REQ_SYNC),
-            (direct, ours::REQ_IDLE),
-            (self.nounmap, ours::REQ_NOUNMAP),
-            (self.nowait, ours::REQ_NOWAIT),
-        ] {
-            if on {
-                opf |= flag;
-            }
-        }
-        Ok(opf)
+        Ok(op | self.flags.0)
     }
 
     /// Returns whether the disk's writeback throttling may apply: to flushes, discards, and writes
@@ -447,7 +495,7 @@ impl BioSpec {
     #[inline]
     pub(crate) fn may_be_throttled(&self) -> bool {
         match self.op {
-            Op::Write => !self.sync,
+            Op::Write => !self.flags.intersects(BioFlags::SYNC),
             Op::Flush | Op::Discard => true,
             _ => false,
         }
@@ -481,7 +529,7 @@ impl<T: BioOwner> Drop for BioTable<T> {
 }
 
 impl BlockDevice {
-    /// Returns whether [`BioSpec::nowait`] keeps the submitter of this I/O from waiting: the device
+    /// Returns whether [`BioFlags::NOWAIT`] keeps the submitter of this I/O from waiting: the device
     /// takes such I/O, its driver does not sleep, and writeback throttling, which makes even such I/O
     /// wait, does not apply. All of this may change at any time, so the answer is for this I/O only.
     ///
@@ -511,11 +559,7 @@ mod tests {
                 op,
                 sector: 0,
                 bytes: 512,
-                fua: false,
-                preflush: false,
-                sync,
-                nounmap: false,
-                nowait: false,
+                flags: BioFlags::SYNC.when(sync),
                 prio: 0,
             };
             assert_eq!(spec.opf()? & DIRECT, flags);

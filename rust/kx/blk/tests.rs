@@ -305,11 +305,7 @@ const PLAIN: BioSpec = BioSpec {
     op: Op::Read,
     sector: 0,
     bytes: 512,
-    fua: false,
-    preflush: false,
-    sync: true,
-    nounmap: false,
-    nowait: false,
+    flags: BioFlags::SYNC,
     prio: 0xe000,
 };
 
@@ -980,8 +976,7 @@ mod suite {
 
         // No I/O blocks, except by writeback throttling; and none is split.
         let direct = BioSpec {
-            sync: true,
-            nowait: true,
+            flags: BioFlags::SYNC.and(BioFlags::NOWAIT),
             ..write
         };
         // The queue was frozen when the device was opened, so the answer was not available. Now it is,
@@ -1006,13 +1001,17 @@ mod suite {
         };
         rig.io(flush)?;
         assert_eq!(counts.flushes.load(Relaxed), 1);
-        rig.io(BioSpec { fua: true, ..write })?;
+        let fua = BioFlags::SYNC.and(BioFlags::FUA);
+        rig.io(BioSpec {
+            flags: fua,
+            ..write
+        })?;
         assert_eq!(counts.fuas.load(Relaxed), 1);
 
         let zeroes = BioSpec {
             op: Op::WriteZeroes,
             bytes: 4096,
-            nounmap: true,
+            flags: BioFlags::SYNC.and(BioFlags::NOUNMAP),
             ..PLAIN
         };
         rig.io(zeroes)?;
@@ -1036,13 +1035,16 @@ mod suite {
                 bytes: 100,
                 ..PLAIN
             },
-            BioSpec { fua: true, ..PLAIN },
+            BioSpec {
+                flags: fua,
+                ..PLAIN
+            },
             BioSpec {
                 bytes: 512,
                 ..flush
             },
             BioSpec {
-                nounmap: true,
+                flags: BioFlags::SYNC.and(BioFlags::NOUNMAP),
                 ..discard
             },
             BioSpec {
