@@ -210,7 +210,7 @@ impl IoBuffer {
     /// # Errors
     ///
     /// `EINVAL`: the buffer is shorter.
-    #[inline]
+    #[inline(always)]
     fn place(&self, bytes: u32) -> Result<(&PageBlock, usize)> {
         if bytes > self.bytes {
             return Err(EINVAL);
@@ -229,15 +229,16 @@ impl IoBuffer {
     /// # Errors
     ///
     /// `EINVAL`: the buffer is shorter; errors of [`IoHandle::read_out`].
-    #[inline]
+    #[inline(always)]
     pub(crate) fn copy_from(&self, io: &mut IoHandle, bytes: u32) -> Result<Sge> {
         let (len, (block, offset)) = (bytes as usize, self.place(bytes)?);
+        let sge = self.group.dma.sge_in(self.piece, offset, bytes);
         let copied = io.read_out(block, offset, len);
         // Sync the buffer for the device even after an error: no copied byte may reach memory later
         // than the data of the next read.
         self.group.dma.sync_for_device(self.at, len)?;
         copied?;
-        self.group.dma.sge(self.at, bytes).ok_or(EINVAL)
+        sge.ok_or(EINVAL)
     }
 
     /// Copies the first `bytes` of the buffer to the memory of `io`.
@@ -249,7 +250,7 @@ impl IoBuffer {
     /// # Errors
     ///
     /// `EINVAL`: the buffer is shorter; errors of [`IoHandle::fill`].
-    #[inline]
+    #[inline(always)]
     pub(crate) fn copy_to(&self, io: &mut IoHandle, bytes: u32) -> Result {
         let (len, (block, offset)) = (bytes as usize, self.place(bytes)?);
         self.group.dma.sync_for_cpu(self.at, len)?;

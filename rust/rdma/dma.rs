@@ -150,7 +150,7 @@ impl MappedBytes {
     /// # Errors
     ///
     /// `EINVAL` when the range exceeds the bytes.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn sge(&self, offset: usize, len: usize) -> Result<Sge> {
         self.check(offset, len)?;
         let addr = self.addr + offset as u64;

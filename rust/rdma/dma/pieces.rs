@@ -219,6 +219,16 @@ impl DmaPieces {
         Some(Sge::new(&self.pd, addr, len, self.pd.local_dma_lkey()))
     }
 
+    /// As [`Self::sge`], of `len` bytes, at least one, from `offset` on of the piece with this number.
+    #[inline]
+    pub fn sge_in(&self, piece: usize, offset: usize, len: u32) -> Option<Sge> {
+        let bytes = self.pieces.blocks().get(piece)?.len();
+        let is_inside = len > 0 && offset.checked_add(len as usize)? <= bytes;
+        let addr = self.addrs.get(piece).filter(|_| is_inside)?;
+        let addr = *addr + offset as u64;
+        Some(Sge::new(&self.pd, addr, len, self.pd.local_dma_lkey()))
+    }
+
     /// Iterates over the scatter elements of the first `len` bytes, or of all if there are fewer:
     /// one for each piece. The CPU's writes must have been made visible with
     /// [`DmaPieces::sync_for_device`].
@@ -254,9 +264,17 @@ impl DmaPieces {
     /// `EINVAL` when the range exceeds the memory.
     #[inline]
     pub fn sync_for_device(&self, offset: usize, len: usize) -> Result {
-        for (addr, len) in self.to_sync(offset, len)? {
+        match self.needs_sync {
+            true => self.sync_parts_for_device(offset, len),
+            false => self.pieces.parts(offset, len).map(drop),
+        }
+    }
+
+    #[inline(never)]
+    fn sync_parts_for_device(&self, offset: usize, len: usize) -> Result {
+        for (addr, len) in self.mapped_at(offset, len)? {
             let (dev, dir) = (self.pd.device().as_raw(), self.dir.raw());
-            // SAFETY: `to_sync` returns ranges that are mapped for the device.
+            // SAFETY: `mapped_at` returns ranges that are mapped for the device.
             unsafe { bindings::ib_dma_sync_single_for_device(dev, addr, len, dir) };
         }
         Ok(())
@@ -273,25 +291,31 @@ impl DmaPieces {
     /// `EINVAL` when the range exceeds the memory.
     #[inline]
     pub fn sync_for_cpu(&self, offset: usize, len: usize) -> Result {
-        for (addr, len) in self.to_sync(offset, len)? {
+        match self.needs_sync {
+            true => self.sync_parts_for_cpu(offset, len),
+            false => self.pieces.parts(offset, len).map(drop),
+        }
+    }
+
+    #[inline(never)]
+    fn sync_parts_for_cpu(&self, offset: usize, len: usize) -> Result {
+        for (addr, len) in self.mapped_at(offset, len)? {
             let (dev, dir) = (self.pd.device().as_raw(), self.dir.raw());
-            // SAFETY: `to_sync` returns ranges that are mapped for the device.
+            // SAFETY: `mapped_at` returns ranges that are mapped for the device.
             unsafe { bindings::ib_dma_sync_single_for_cpu(dev, addr, len, dir) };
         }
         Ok(())
     }
 
-    /// Iterates over the DMA addresses and lengths of the parts of a range, if the device needs them
-    /// synchronised. By the type invariant their pieces are mapped, and a part is inside its piece.
-    #[inline]
-    fn to_sync(
+    /// Iterates over the DMA addresses and lengths of the parts of a range. By the type invariant their
+    /// pieces are mapped, and a part is inside its piece.
+    fn mapped_at(
         &self,
         offset: usize,
         len: usize,
     ) -> Result<impl Iterator<Item = (u64, usize)> + '_> {
         let parts = self.pieces.parts(offset, len)?;
-        let most = if self.needs_sync { usize::MAX } else { 0 };
-        Ok(parts.take(most).filter_map(|part| {
+        Ok(parts.filter_map(|part| {
             // There is one for each piece, once `new` has returned.
             let addr = self.addrs.get(part.piece)?;
             Some((addr + part.offset as u64, part.len))
