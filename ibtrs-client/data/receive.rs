@@ -44,6 +44,7 @@ use rdma::{
         QueuePair, //
     },
     recv::{
+        Content,
         Received,
         Repost, //
     },
@@ -103,7 +104,7 @@ impl Con {
 
     /// Handles an answer whose message contains a new key for its chunk if the server sends new
     /// keys.
-    fn answered_with_key(&self, qp: &QpRef<'_, Self>, message: &Received<'_>, answer: imm::Answer) {
+    fn answered_with_key(&self, qp: &QpRef<'_, Self>, message: &Content<'_>, answer: imm::Answer) {
         let Some(wire) = self.link().wire.as_ref() else {
             return;
         };
@@ -121,7 +122,7 @@ impl Con {
 
     /// Handles a message that both invalidates a key and contains the answer. The invalidation was
     /// recorded before, as for a message whose answer follows.
-    fn answered_with_inv(&self, qp: &QpRef<'_, Self>, message: &Received<'_>) {
+    fn answered_with_inv(&self, qp: &QpRef<'_, Self>, message: &Content<'_>) {
         let wire = self.link().wire.as_ref();
         let Some(wire) = wire.filter(|wire| wire.inv_answers) else {
             return self.unexpected();
@@ -138,7 +139,7 @@ impl Con {
 
     /// Handles a message with the answers to several requests; the first answer is in the
     /// immediate.
-    fn all_answered(&self, qp: &QpRef<'_, Self>, message: &Received<'_>, first: imm::Answer) {
+    fn all_answered(&self, qp: &QpRef<'_, Self>, message: &Content<'_>, first: imm::Answer) {
         let more = match MoreAnswers::decode(message.bytes) {
             Ok(more) => more,
             Err(error) => {
@@ -146,13 +147,14 @@ impl Con {
                 return self.breach(fmt!("bad answers: {what}"));
             }
         };
-        for answer in Iterator::chain([first].into_iter(), more.iter()) {
+        self.answered(qp, first, None, Trailer::None);
+        for answer in more.iter() {
             self.answered(qp, answer, None, Trailer::None);
         }
     }
 
     /// Handles a message without immediate.
-    fn plain(&self, qp: &QpRef<'_, Self>, message: &Received<'_>) -> Repost {
+    fn plain(&self, qp: &QpRef<'_, Self>, message: &Content<'_>) -> Repost {
         if message.invalidated.is_some() {
             // If the message is empty, the answer follows in another one.
             if !message.bytes.is_empty() {
@@ -168,13 +170,13 @@ impl Con {
         Repost::Yes
     }
 
-    /// Checks that the server may send `imm` in this message. No message with an immediate is
+    /// Checks that the server may send `imm` in a message of `bytes`. No message with an immediate is
     /// expected before the server's terms are known.
     #[inline]
-    fn check(&self, imm: Imm, message: &Received<'_>) -> Result<(), ImmError> {
+    fn check(&self, imm: Imm, bytes: &[u8]) -> Result<(), ImmError> {
         let wire = self.link().wire.as_ref();
         let terms = wire.ok_or(ImmError::NotNegotiated)?.imms;
-        terms.check_from_server(imm, self.cid(), !message.bytes.is_empty())
+        terms.check_from_server(imm, self.cid(), !bytes.is_empty())
     }
 
     fn unexpected(&self) {
@@ -185,7 +187,7 @@ impl Con {
 impl Con {
     /// Handles a message that is more than an answer.
     #[inline(never)]
-    fn received_any(&self, qp: QpRef<'_, Self>, message: Received<'_>) -> Repost {
+    fn received_any(&self, qp: QpRef<'_, Self>, message: Content<'_>) -> Repost {
         if message.class == RECV_AUTH {
             // The server has not proved itself yet, so nothing but AUTH2 is accepted.
             match (message.imm, message.invalidated) {
@@ -202,7 +204,7 @@ impl Con {
             return self.plain(&qp, &message);
         };
         let decoded = Imm::decode(imm);
-        if let Err(error) = self.check(decoded, &message) {
+        if let Err(error) = self.check(decoded, message.bytes) {
             self.breach(fmt!(
                 "connection {}: unexpected immediate {:#x}: {}",
                 self.cid(),
@@ -264,13 +266,13 @@ impl Handler for Con {
         match (imm, message.class, message.invalidated) {
             // Most answers.
             (Some(imm @ Imm::IoRspSameKey { id, errno }), RECV_ANSWERS, None)
-                if self.check(imm, &message).is_ok() =>
+                if self.check(imm, message.bytes).is_ok() =>
             {
                 let answer = imm::Answer { id, errno };
                 self.answers(&qp, answer, None, Trailer::decode(message.bytes));
                 Repost::Yes
             }
-            _ => self.received_any(qp, message),
+            _ => self.received_any(qp, message.content()),
         }
     }
 

@@ -49,6 +49,7 @@ use rdma::{
         QueuePair, //
     },
     recv::{
+        Content,
         Received,
         Repost, //
     },
@@ -160,11 +161,14 @@ fn parse_capsule(
 ) -> Result<(), RequestError> {
     // CAST: A capsule is not longer than its receive.
     let (len, data) = (message.bytes.len() as u32, message.payload as u32);
-    let request = match ServerRequest::usual(message.bytes, offset, data, bounds) {
-        Some(request) => request,
-        None => parse_unusual(message.bytes, offset, bounds.capsule(len, data))?,
-    };
-    let usr_len = begin(chunk, request)?;
+    // Begun in each case, so that a usual request is written to its chunk and nowhere else.
+    let usr_len = match ServerRequest::usual(message.bytes, offset, data, bounds) {
+        Some(request) => begin(chunk, request),
+        None => begin(
+            chunk,
+            parse_unusual(message.bytes, offset, bounds.capsule(len, data))?,
+        ),
+    }?;
     let copied = chunk.copy_header_from(message.bytes);
     copied.map_err(|error| not_copied(error, usr_len))?;
     chunk.capsule = message.keep();
@@ -204,7 +208,7 @@ fn not_copied(error: Error, usr_len: u16) -> RequestError {
 impl Con {
     /// Handles a message that is no request.
     #[cold]
-    fn received_other(&self, qp: QpRef<'_, Self>, message: Received<'_>) -> Repost {
+    fn received_other(&self, qp: QpRef<'_, Self>, message: Content<'_>) -> Repost {
         let imm = match (message.imm, message.class) {
             (None, RECV_AUTH) => {
                 self.control.clone().auth1_received(message.bytes);
@@ -280,7 +284,7 @@ impl Handler for Con {
                 }
                 Repost::Yes
             }
-            _ => self.received_other(qp, message),
+            _ => self.received_other(qp, message.content()),
         }
     }
 

