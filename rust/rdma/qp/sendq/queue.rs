@@ -233,7 +233,8 @@ impl SendQueue {
     /// Returns whether the device's queue has room now for a chain that leaves `kept` entries free.
     #[inline]
     fn has_credit(&self, space: SqSpace, kept: u32) -> bool {
-        space.wrs.saturating_add(kept) <= self.credits.free()
+        let used = u64::from(self.credits.used());
+        used + u64::from(space.wrs) + u64::from(kept) <= u64::from(self.credits.depth)
     }
 
     /// Returns whether a chain fits beside the waiting ones.
@@ -340,7 +341,8 @@ impl SendQueue {
     /// # Safety
     ///
     /// `qp` must be the live queue pair of this send queue.
-    #[inline]
+    // Where a message was queued alone, what is known of the queue is in registers.
+    #[inline(always)]
     pub(super) unsafe fn post(&mut self, qp: *mut bindings::ib_qp) -> Result {
         if self.used_wrs == 0 {
             return Ok(());
@@ -567,12 +569,11 @@ impl Credits {
         })
     }
 
-    /// Returns the number of free entries.
+    /// Returns the number of entries in use.
     #[inline]
-    fn free(&self) -> u32 {
+    fn used(&self) -> u32 {
         // CAST: No more requests are in flight than entries, of which `depth` is the number.
-        self.depth
-            .saturating_sub(self.taken.wrapping_sub(self.done) as u32)
+        self.taken.wrapping_sub(self.done) as u32
     }
 
     /// Takes an entry, which must be free; returns whether its request must be signalled.

@@ -7,6 +7,12 @@ use super::*;
 const DOMAIN: u64 = 5;
 const DEPTH: u32 = 16;
 
+impl Credits {
+    fn free(&self) -> u32 {
+        self.depth - self.used()
+    }
+}
+
 fn queue() -> Result<SendQueue> {
     SendQueue::new(DEPTH, 4, DOMAIN)
 }
