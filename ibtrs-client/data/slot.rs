@@ -271,12 +271,18 @@ impl ReqSlot {
     }
 
     /// Returns the buffer for the data of a request, if the data goes through one.
-    #[inline]
     pub(super) fn buffer_for(&self, wire: &Wire, req: &Descriptor) -> Option<&IoBuffer> {
-        if req.bytes == 0 || req.dir == Dir::Write && !wire.is_pushed(req) {
-            return None;
+        match req.dir {
+            Dir::Write if !wire.is_pushed(req) => None,
+            _ => self.buffer(req),
         }
-        self.io_buffer.as_ref().filter(|buffer| buffer.takes(req))
+    }
+
+    /// As [`Self::buffer_for`], of a request that takes its data to the server, or has none to take.
+    #[inline]
+    pub(super) fn buffer(&self, req: &Descriptor) -> Option<&IoBuffer> {
+        let buffer = self.io_buffer.as_ref();
+        buffer.filter(|buffer| req.bytes > 0 && buffer.takes(req))
     }
 }
 

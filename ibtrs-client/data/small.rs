@@ -25,7 +25,7 @@ use crate::{
 };
 use ibtrs_proto::{
     capsule,
-    consts::WRITE_HDR_LEN,
+    consts::MAX_REQUEST_HDR_LEN,
     imm::Imm,
     msg::{
         ReadHdr,
@@ -44,7 +44,8 @@ use rdma::{
 /// Where the data of a write begins.
 const HEADERS: usize = capsule::HEADERS as usize;
 
-/// Returns the user header of a small request; `None` if the request is not small.
+/// Returns the user header of a small request, whose data, if it is a write, fits in its message; `None` if
+/// the request is not small.
 #[inline]
 pub(super) fn user_hdr<'a>(
     wire: &Wire,
@@ -66,9 +67,9 @@ impl ReqSlotInner {
         req: &Descriptor,
         user_hdr: &[u8; DISK_USER_HDR],
     ) -> Result {
-        let headers = headers(req, user_hdr, buffer)?;
         // Before anything else: a request in the slot is sent again by these.
-        self.hdr.write(0, &headers)?;
+        let len = self.write_small(req, user_hdr, buffer)?;
+        let hdr = self.hdr.sge(0, len)?;
         // CAST: A small constant.
         let payload = wire.layout.request(req.tag, DISK_USER_HDR as u32);
         let imm = Imm::IoReq {
@@ -80,54 +81,55 @@ impl ReqSlotInner {
             false => Doorbell::Later,
         };
         match req.dir {
-            Dir::Read => {
-                let from = [self.hdr.sge(0, SMALL_HEADERS as usize)?];
-                qp.send_message(None, from, imm, signal, doorbell)
-            }
+            Dir::Read => qp.send_message(None, [hdr], imm, signal, doorbell),
             Dir::Write => {
                 let io = self.in_flight.as_mut().and_then(|f| f.io.as_mut());
                 let Some(Carried::Buffered(io)) = io else {
                     return Err(EINVAL);
                 };
                 let data = buffer.copy_from(io, req.bytes)?;
-                let from = [self.hdr.sge(0, HEADERS)?, data];
-                qp.send_message(None, from, imm, signal, doorbell)
+                qp.send_message(None, [hdr, data], imm, signal, doorbell)
             }
         }
     }
-}
 
-/// Returns the headers of a small request, with zeros behind them.
-#[inline(always)]
-fn headers(
-    req: &Descriptor,
-    user_hdr: &[u8; DISK_USER_HDR],
-    buffer: &IoBuffer,
-) -> Result<[u8; HEADERS]> {
-    // CAST: A small constant.
-    let usr_len = DISK_USER_HDR as u16;
-    let mut headers = [0; HEADERS];
-    *headers.first_chunk_mut().ok_or(EINVAL)? = *user_hdr;
-    let rest = headers.get_mut(DISK_USER_HDR..).ok_or(EINVAL)?;
-    match req.dir {
-        Dir::Read => {
-            let header = ReadHdr {
-                usr_len,
-                need_inval: false,
-                timed: false,
-                desc: Some(buffer.desc(req.bytes)),
-            };
-            header.encode(rest).ok_or(EINVAL)?;
-        }
-        Dir::Write => {
-            let header = WriteHdr {
-                usr_len,
-                timed: false,
-            };
-            *rest.first_chunk_mut::<WRITE_HDR_LEN>().ok_or(EINVAL)? = header.encode();
+    /// Writes the headers of a small request; returns the length that is sent.
+    #[inline(always)]
+    fn write_small(
+        &mut self,
+        req: &Descriptor,
+        user_hdr: &[u8; DISK_USER_HDR],
+        buffer: &IoBuffer,
+    ) -> Result<usize> {
+        // CAST: A small constant.
+        let usr_len = DISK_USER_HDR as u16;
+        self.hdr.write(0, user_hdr)?;
+        match req.dir {
+            Dir::Read => {
+                let header = ReadHdr {
+                    usr_len,
+                    need_inval: false,
+                    timed: false,
+                    desc: Some(buffer.desc(req.bytes)),
+                };
+                let mut bytes = [0; MAX_REQUEST_HDR_LEN];
+                header.encode(&mut bytes).ok_or(EINVAL)?;
+                self.hdr.write(DISK_USER_HDR, &bytes)?;
+                Ok(SMALL_HEADERS as usize)
+            }
+            Dir::Write => {
+                let header = WriteHdr {
+                    usr_len,
+                    timed: false,
+                };
+                // With zeroes up to the data.
+                let mut bytes = [0; HEADERS - DISK_USER_HDR];
+                *bytes.first_chunk_mut().ok_or(EINVAL)? = header.encode();
+                self.hdr.write(DISK_USER_HDR, &bytes)?;
+                Ok(HEADERS)
+            }
         }
     }
-    Ok(headers)
 }
 
 #[cfg(IBTRS_KUNIT)]
@@ -211,11 +213,14 @@ mod tests {
                 let req = request(dir, bytes);
                 let buffer = slot.buffer_for(&wire, &req).ok_or(ENOMEM)?;
                 let user_hdr = user_hdr(&wire, &req, &USER_HDR).ok_or(EINVAL)?;
-                let small = headers(&req, user_hdr, buffer)?;
                 let plan = wire.plan(&req, Data::Buffered);
                 assert!(plan.is_capsule && plan.transfer == transfer);
                 let mut inner = slot.inner.lock();
                 // Remains of an earlier request.
+                inner.hdr.write(0, &[0xff; HEADERS])?;
+                assert_eq!(inner.write_small(&req, user_hdr, buffer)?, sent);
+                let mut small = [0; HEADERS];
+                small[..sent].copy_from_slice(inner.hdr.bytes(sent));
                 inner.hdr.write(0, &[0xff; HEADERS])?;
                 let place =
                     inner.write_header(&wire, &req, &USER_HDR, plan, Some(buffer), false)?;

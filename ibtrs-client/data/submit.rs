@@ -107,8 +107,7 @@ impl PathIo {
     /// the request, or with an error of [`Session::submit`].
     ///
     /// [`Session::submit`]: crate::session::Session::submit
-    // The way of all requests to the device, in one function that its callers share.
-    #[inline(never)]
+    #[inline(always)]
     pub(crate) fn submit(
         &self,
         req: &Descriptor,
@@ -169,14 +168,13 @@ impl PathIo {
         if req.bytes > self.wire.max_io_bytes {
             return Err((EMSGSIZE, io));
         }
-        let buffer = slot.buffer_for(&self.wire, req);
         let timed = trace::traces_client_complete() && self.wire.rsp.times;
         let small = small::user_hdr(&self.wire, req, user_hdr).filter(|_| !timed);
-        match (buffer, small) {
-            (Some(buffer), Some(user_hdr)) => {
+        match (small, slot.buffer(req)) {
+            (Some(user_hdr), Some(buffer)) => {
                 self.submit_small((qp, slot), buffer, req, user_hdr, io)
             }
-            _ => self.submit_any((qp, slot), buffer, req, user_hdr, io, timed),
+            _ => self.submit_any((qp, slot), req, user_hdr, io, timed),
         }
     }
 
@@ -185,12 +183,12 @@ impl PathIo {
     fn submit_any(
         &self,
         (qp, slot): (&QueuePair<Con>, SlotRef<'_, Con>),
-        buffer: Option<&IoBuffer>,
         req: &Descriptor,
         user_hdr: &[u8],
         io: IoHandle,
         timed: bool,
     ) -> Result<(), (Error, IoHandle)> {
+        let buffer = slot.buffer_for(&self.wire, req);
         // Before interrupts are disabled: a long scatterlist, and an IOMMU, take their time.
         let io = match buffer {
             Some(_) => Carried::Buffered(io),
@@ -231,7 +229,7 @@ impl PathIo {
     }
 
     /// As [`Self::submit_here`], for a request for which [`small::user_hdr`] has returned `user_hdr`.
-    #[inline]
+    #[inline(always)]
     fn submit_small(
         &self,
         (qp, slot): (&QueuePair<Con>, SlotRef<'_, Con>),
@@ -326,7 +324,7 @@ impl PathIo {
     }
 
     /// Counts and traces a request that was handed to the device.
-    #[inline]
+    #[inline(always)]
     fn count(&self, req: &Descriptor, nents: u32) {
         let link = &self.link;
         // CAST: A user header has at most `MAX_USER_HDR` bytes.

@@ -133,9 +133,9 @@ impl Multipath {
         }
     }
 
-    /// As [`Self::submit`], with several paths or none.
+    /// As [`Self::submit`], whatever the number of paths.
     #[inline(never)]
-    fn submit_to_one(
+    pub(crate) fn submit_to_one(
         &self,
         policy: Policy,
         round_robin: &RoundRobin,

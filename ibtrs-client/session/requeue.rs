@@ -226,7 +226,7 @@ impl Session {
             ..waiting.request
         };
         let user_hdr = header.as_slice();
-        let sent = multipath.submit(
+        let sent = multipath.submit_to_one(
             self.policy(),
             &self.round_robin,
             &mut req,

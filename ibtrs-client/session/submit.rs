@@ -97,32 +97,21 @@ impl Session {
         if user_hdr.len() > MAX_USER_HDR || req.bytes > self.max_io_bytes() {
             return Err((EMSGSIZE, io));
         }
-        let alone = match self.submit_or_requeue(generation, &mut req, user_hdr, io) {
-            Err((EAGAIN, io)) => self.poll_and_retry(queue, generation, &mut req, user_hdr, io)?,
-            result => result?,
+        let (mut io, mut polled) = (io, false);
+        let alone = loop {
+            match self.submit_or_requeue(generation, &mut req, user_hdr, io) {
+                // The send queue may be full of unpolled completions.
+                Err((EAGAIN, back)) if !polled && self.poll(queue) > 0 => {
+                    (io, polled) = (back, true);
+                }
+                result => break result?,
+            }
         };
         if req.last && !alone {
             // Earlier requests of the batch may have gone over other paths.
             self.ring(cid);
         }
         Ok(())
-    }
-
-    /// Retries a request for which there was no room, after polling: the send queue may be full of
-    /// unpolled completions.
-    #[cold]
-    fn poll_and_retry(
-        self: &Arc<Self>,
-        queue: u32,
-        generation: Generation,
-        req: &mut Descriptor,
-        user_hdr: &[u8],
-        io: IoHandle,
-    ) -> Result<bool, (Error, IoHandle)> {
-        match self.poll(queue) {
-            0 => Err((EAGAIN, io)),
-            _ => self.submit_or_requeue(generation, req, user_hdr, io),
-        }
     }
 
     /// Sends the request or puts it on the requeue list. Returns true if the session's only path
@@ -285,7 +274,7 @@ impl Session {
             }
             // If its path is lost, the message is resent in the same generation or not at all.
             Some(multipath) => multipath
-                .submit(self.policy(), &self.round_robin, &mut req, user_hdr, handle)
+                .submit_to_one(self.policy(), &self.round_robin, &mut req, user_hdr, handle)
                 .map(|_| multipath.generation),
             None => Err((ENOTCONN, handle)),
         };
