@@ -57,6 +57,10 @@ use kernel::{
     new_spinlock_irq,
     prelude::*,
     sync::{
+        lock::{
+            Backend,
+            Guard, //
+        },
         Arc,
         SpinLockIrq, //
     },
@@ -108,8 +112,8 @@ pub(super) struct ReqSlotInner {
     pub(super) in_flight: Option<InFlight>,
 }
 
-/// A request in flight.
-pub(super) struct InFlight {
+/// A request in flight, or one that is over.
+pub(crate) struct InFlight {
     /// `None` while a cancelled request is reported to its users.
     pub(super) io: Option<Carried>,
     /// The user header is at the beginning of the slot's header buffer.
@@ -125,7 +129,7 @@ pub(super) struct InFlight {
     pub(super) key: Key,
     /// The request was cancelled.
     pub(super) cancelled: bool,
-    pub(super) result: Result<(), Errno>,
+    pub(super) result: Result,
     /// The answer ends with the server's times.
     pub(super) timed: bool,
     /// The server's times, as the answer has them.
@@ -192,6 +196,7 @@ impl Carried {
         }
     }
 
+    #[inline(always)]
     pub(super) fn release(self, pd: &Pd) -> IoHandle {
         match self {
             Self::Mapped(io) => io.unmap(pd),
@@ -317,28 +322,22 @@ fn unanswered(in_flight: &mut Option<InFlight>) -> Option<&mut InFlight> {
 
 impl ReqSlotInner {
     /// Removes the request from its slot if it has ended.
-    #[inline]
-    fn finish(&mut self, qp: &QueuePair<Con>) -> Option<Ended> {
-        let in_flight = self
-            .in_flight
-            .as_mut()
-            .filter(|in_flight| in_flight.is_over())?;
-        // What is needed leaves part by part, as moving the whole takes longer.
-        let io = in_flight.io.take()?;
-        let request = &in_flight.request;
-        let result = in_flight.result.map_err(convert::error);
+    #[inline(always)]
+    fn finish(&mut self, qp: &QueuePair<Con>) -> Option<InFlight> {
+        let over = self.in_flight.take_if(|in_flight| in_flight.is_over())?;
+        let (request, result) = (&over.request, over.result);
         let link = qp.handler().link();
-        in_flight.uncount(link);
+        over.uncount(link);
         qp.handler().release_credit();
         let stats = &link.stats;
-        let ns = stats.ended(request.dir, &in_flight.timer, request.cid);
+        let ns = stats.ended(request.dir, &over.timer, request.cid);
         if request.failover != 0 {
             let control = qp.handler().control();
             control.moved_request_answered(request.failover);
         }
         trace::client_complete(|| {
             let error = result.err().map_or(0, Error::to_errno);
-            let times = in_flight.times.map(ServerTimes::decode);
+            let times = over.times.map(ServerTimes::decode);
             let (queue_ns, disk_ns) = trace::shares(times);
             (
                 link.env.name(),
@@ -350,56 +349,37 @@ impl ReqSlotInner {
                 disk_ns,
             )
         });
-        let in_buffer = match &io {
-            Carried::Buffered(_) if result.is_ok() && request.dir == Dir::Read => request.bytes,
-            _ => 0,
-        };
-        let ended = Ended {
-            io,
-            in_buffer,
-            result,
-            trailer: in_flight.trailer,
-            epoch: link.epoch,
-        };
-        self.in_flight = None;
-        Some(ended)
+        Some(over)
     }
 }
 
-/// A request that has ended and was removed from its slot.
-pub(crate) struct Ended {
-    io: Carried,
-    /// Bytes of data to copy from the slot's [`IoBuffer`].
-    in_buffer: u32,
-    result: Result,
-    /// The number of the server's upper layer at the end of the answer.
-    trailer: Option<u32>,
-    /// The epoch of the path.
-    epoch: u32,
-}
-
-impl Ended {
-    /// Completes the request, which was in `slot` of a path with the domain `pd`. The slot must not be reused before
-    /// that.
+impl InFlight {
+    /// Completes a request that has ended and was removed from `slot`, which must not be reused before that; `qp` is a
+    /// connection of its path.
     ///
     /// # Context
     ///
     /// Any but hardirq; under no lock.
-    #[inline]
-    pub(crate) fn end(mut self, slot: &SlotRef<'_, Con>, pd: &Pd) {
-        let mut io = self.io.release(pd);
-        if self.in_buffer > 0 {
-            let buffer = slot.io_buffer.as_ref();
-            let copied = buffer
-                .ok_or(EIO)
-                .and_then(|buffer| buffer.copy_to(&mut io, self.in_buffer));
-            self.result = copied.map_err(|_| EIO);
+    // Into the ways of answers, which then move no more of a request than its end needs.
+    #[inline(always)]
+    pub(crate) fn end(self, slot: &SlotRef<'_, Con>, qp: &QueuePair<Con>) {
+        // There is one in each request that is over.
+        let Some(carried) = self.io else {
+            return;
+        };
+        let is_read = self.request.dir == Dir::Read && self.result.is_ok();
+        let is_in_buffer = is_read && matches!(carried, Carried::Buffered(_));
+        let (mut io, mut result) = (carried.release(qp.pd()), self.result);
+        if is_in_buffer {
+            let buffer = slot.io_buffer.as_ref().ok_or(EIO);
+            let copied = buffer.and_then(|buffer| buffer.copy_to(&mut io, self.request.bytes));
+            result = copied.map_err(|_| EIO);
         }
         // A user of trailers needs to know which path has damaged a request.
-        if self.trailer.is_some() || self.result == Err(EBADMSG) {
-            io.note_answer(self.trailer, self.epoch);
+        if self.trailer.is_some() || result == Err(EBADMSG) {
+            io.note_answer(self.trailer, qp.handler().link().epoch);
         }
-        io.done(self.result);
+        io.done(result);
     }
 }
 
@@ -455,7 +435,7 @@ pub(crate) fn answered(
     in_flight.unanswered = false;
     (in_flight.trailer, in_flight.times) = answer.trailer.parts(in_flight.timed);
     if let Some(errno) = Errno::from_imm(answer.errno) {
-        in_flight.result = Err(errno);
+        in_flight.result = Err(convert::error(errno));
     }
     if let Some(rkey) = answer.rkey {
         inner.chunk.rkey = rkey;
@@ -466,8 +446,8 @@ pub(crate) fn answered(
     };
     let over = inner.finish(qp);
     drop(guard);
-    if let Some(ended) = over {
-        ended.end(&slot, qp.pd());
+    if let Some(over) = over {
+        over.end(&slot, qp);
     }
     if let Err(error) = invalidated {
         // The request ends when the path is torn down.
@@ -507,13 +487,22 @@ fn advance(qp: &QpRef<'_, Con>, slot: SlotRef<'_, Con>, note: impl FnOnce(&mut I
         note(in_flight);
         revoked = in_flight.cancelled;
     }
-    let over = inner.finish(qp);
-    drop(inner);
-    if let Some(ended) = over {
-        ended.end(&slot, qp.pd());
-    }
+    end_if_over(qp, slot, inner);
     if revoked {
         report_cancelled(qp, slot);
+    }
+}
+
+/// Ends the request of `slot`, whose lock is held, if it is over.
+fn end_if_over<B: Backend>(
+    qp: &QueuePair<Con>,
+    slot: SlotRef<'_, Con>,
+    mut inner: Guard<'_, ReqSlotInner, B>,
+) {
+    let over = inner.finish(qp);
+    drop(inner);
+    if let Some(over) = over {
+        over.end(&slot, qp);
     }
 }
 
@@ -585,11 +574,7 @@ fn report_cancelled(qp: &QueuePair<Con>, slot: SlotRef<'_, Con>) {
     if let Some(in_flight) = &mut inner.in_flight {
         in_flight.io = Some(Carried::Plain(io));
     }
-    let over = inner.finish(qp);
-    drop(inner);
-    if let Some(ended) = over {
-        ended.end(&slot, qp.pd());
-    }
+    end_if_over(qp, slot, inner);
 }
 
 /// Removes the request from `slot`, whose connections are drained; `service` is one of them. Returns an
@@ -599,34 +584,27 @@ pub(crate) fn take(
     slot: &SlotRef<'_, Con>,
     service: &QueuePair<Con>,
     requeue: impl FnOnce((Descriptor, Instant<Monotonic>), &[u8], IoHandle) -> Option<IoHandle>,
-) -> Option<Ended> {
+) -> Option<InFlight> {
     let mut guard = slot.inner.lock();
     let inner = &mut *guard;
-    let in_flight = inner.in_flight.take()?;
+    let mut over = inner.in_flight.take()?;
     let link = service.handler().link();
-    in_flight.uncount(link);
-    // An answered read through an `IoBuffer` is over at once, so none is here.
-    let ended = |io, result, trailer| Ended {
-        io: Carried::Plain(io),
-        in_buffer: 0,
-        result,
-        trailer,
-        epoch: link.epoch,
-    };
-    let io = in_flight.io?.release(service.pd());
-    if !in_flight.unanswered {
-        let stats = &link.stats;
-        let request = &in_flight.request;
-        stats.ended(request.dir, &in_flight.timer, request.cid);
-        if request.failover != 0 {
-            let control = service.handler().control();
-            control.moved_request_ended(request.failover);
-        }
-        let result = in_flight.result.map_err(convert::error);
-        return Some(ended(io, result, in_flight.trailer));
+    over.uncount(link);
+    let io = over.io.take()?.release(service.pd());
+    if over.unanswered {
+        let user = inner.hdr.bytes(over.request.usr_len);
+        let refused = requeue((over.request, over.timer.began()), user, io)?;
+        over.result = Err(EIO);
+        over.io = Some(Carried::Plain(refused));
+        return Some(over);
     }
-    let user = inner.hdr.bytes(in_flight.request.usr_len);
-    let moved = (in_flight.request, in_flight.timer.began());
-    let refused = requeue(moved, user, io);
-    refused.map(|io| ended(io, Err(EIO), None))
+    let request = &over.request;
+    link.stats.ended(request.dir, &over.timer, request.cid);
+    if request.failover != 0 {
+        let control = service.handler().control();
+        control.moved_request_ended(request.failover);
+    }
+    // An answered read through an `IoBuffer` is over at once, so none is here.
+    over.io = Some(Carried::Plain(io));
+    Some(over)
 }

@@ -441,7 +441,7 @@ impl Attempt {
                 parent.requeue_lost((&published, loss), request, user, io)
             });
             if let Some(ended) = over {
-                ended.end(&slot, service.pd());
+                ended.end(&slot, service);
             }
         }
         parent.clone().requests_moved(failover);
