@@ -45,7 +45,8 @@ use kernel::{
     prelude::*,
     sync::{
         Arc,
-        SpinLockIrq, //
+        SpinLockIrq,
+        SpinLockIrqGuard, //
     },
     time::{
         Instant,
@@ -149,25 +150,13 @@ impl ChunkSlot {
         Some(chunk)
     }
 
-    /// Sends an answer with `answer` and puts the chunk back. Both happen under the lock, as the
-    /// next request may arrive as soon as the client has the answer. Returns the buffers that the
-    /// slot releases. If `answer` fails, returns the chunk with the error. For `short` see
-    /// [`PathIo::shortage`](crate::data::con::PathIo::shortage).
+    /// Locks the place of the chunk, for an answer after which the chunk is put back: the next request
+    /// may arrive as soon as the client has the answer.
     #[inline]
-    pub(crate) fn put_after(
-        &self,
-        mut chunk: KBox<Chunk>,
-        short: Option<Round>,
-        answer: impl FnOnce(&mut Chunk) -> Result,
-    ) -> Result<Spare, (Error, KBox<Chunk>)> {
-        let mut inner = self.inner.lock();
-        match answer(&mut chunk) {
-            Ok(()) => {
-                let spare = self.spare(&mut chunk, short);
-                inner.idle = Some(chunk);
-                Ok(spare)
-            }
-            Err(error) => Err((error, chunk)),
+    pub(crate) fn place(&self) -> IdlePlace<'_> {
+        IdlePlace {
+            slot: self,
+            inner: self.inner.lock(),
         }
     }
 
@@ -220,11 +209,8 @@ impl ChunkSlot {
     /// Puts the chunk back; returns the buffers that it does not need for its next request. This is
     /// decided under the lock: the use of a buffer either has ended by then, or its end will find the
     /// chunk here.
-    pub(crate) fn put(&self, mut chunk: KBox<Chunk>) -> Spare {
-        let mut inner = self.inner.lock();
-        let spare = self.spare(&mut chunk, None);
-        inner.idle = Some(chunk);
-        spare
+    pub(crate) fn put(&self, chunk: KBox<Chunk>) -> Spare {
+        self.place().put(chunk, None)
     }
 
     /// Releases the small buffer of a completed write, if memory is short.
@@ -258,6 +244,23 @@ impl ChunkSlot {
     }
 }
 
+/// The place of a chunk while no request is in service, locked.
+pub(crate) struct IdlePlace<'a> {
+    slot: &'a ChunkSlot,
+    inner: SpinLockIrqGuard<'a, ChunkSlotInner>,
+}
+
+impl IdlePlace<'_> {
+    /// Puts the chunk back; returns the buffers that the slot releases. For `short` see
+    /// [`PathIo::shortage`](crate::data::con::PathIo::shortage).
+    #[inline(always)]
+    pub(crate) fn put(mut self, mut chunk: KBox<Chunk>, short: Option<Round>) -> Spare {
+        let spare = self.slot.spare(&mut chunk, short);
+        self.inner.idle = Some(chunk);
+        spare
+    }
+}
+
 /// The progress of a request.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd)]
 enum Stage {
@@ -267,6 +270,7 @@ enum Stage {
 }
 
 /// The moments from which the server's share of a request's time is measured.
+#[derive(Clone, Copy)]
 pub(crate) struct Stages {
     arrived: Instant<Monotonic>,
     /// When the service handed the request to the disk, from [`Stage::Executing`] on.
@@ -418,6 +422,7 @@ impl Chunk {
     }
 
     /// Begins a request that arrived on connection `cid` and has not been parsed yet.
+    #[inline]
     pub(crate) fn begin(&mut self, cid: u16) {
         self.request = NOTHING;
         self.trailer = None;
@@ -538,6 +543,7 @@ impl Chunk {
     }
 
     /// Returns whether the request needs a buffer that the slot does not have.
+    #[inline(always)]
     pub(crate) fn lacks_buffer(&mut self) -> bool {
         match &mut self.landing {
             Landing::Slot(slot) if self.capsule.is_none() => slot.lacks_buffer(&self.request),
@@ -600,6 +606,7 @@ impl Chunk {
     }
 
     /// Returns the memory for the request's data, and where in it the data begins.
+    #[inline]
     pub(crate) fn buffer(&self) -> (&Pieces, usize) {
         self.landing.data(&self.request)
     }
@@ -658,10 +665,9 @@ impl Chunk {
 
     /// Measures the times at the end of the answer, if the client wants them.
     pub(crate) fn note_times(&mut self) {
-        self.times = match core::mem::replace(&mut self.times, Times::NotWanted) {
-            Times::Running(stages) => Times::Encoded(stages.times().encode()),
-            times => times,
-        };
+        if let Times::Running(stages) = &self.times {
+            self.times = Times::Encoded(stages.times().encode());
+        }
     }
 
     /// Returns the numbers at the end of the answer.
@@ -708,6 +714,7 @@ impl Chunk {
     /// Writes the message with the answers to other requests; returns its scatter element. The
     /// message does not change before the client has received it, as the chunk's next request can
     /// arrive only after that.
+    #[inline]
     pub(crate) fn more_answers(&mut self) -> Result<Sge> {
         let sge = self.answer.write(|out| self.more.encode(out))?;
         sge.ok_or(EINVAL)

@@ -155,11 +155,13 @@ impl Whole {
     }
 
     /// Returns whether the request has no data, or its data fits the memory for small data.
+    #[inline]
     fn is_small(&self, request: &ServerRequest) -> bool {
         let len = request.data_len as usize;
         len == 0 || self.small.is_some() && len <= SMALL_BYTES
     }
 
+    #[inline]
     fn data(&self, request: &ServerRequest) -> &Source {
         match &self.small {
             Some(small) if self.is_small(request) => small,
@@ -287,6 +289,7 @@ impl InSlot {
         }
     }
 
+    #[inline]
     fn data_of(&self, request: &ServerRequest) -> Data {
         let len = request.data_len as usize;
         let is_here = request.direction == Dir::Write && request.desc.is_none();
@@ -484,6 +487,7 @@ impl Landing {
     }
 
     /// Returns the memory of the request's data, and where in it the data begins.
+    #[inline]
     pub(crate) fn data(&self, request: &ServerRequest) -> (&Pieces, usize) {
         match self {
             Self::Chunk(whole) => (whole.data(request).pieces(), 0),

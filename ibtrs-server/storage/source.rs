@@ -166,6 +166,7 @@ impl Source {
     }
 
     /// Returns the memory.
+    #[inline]
     pub(crate) fn pieces(&self) -> &Arc<Pieces> {
         self.dma.pieces()
     }

@@ -95,12 +95,12 @@ pub(crate) fn respond(qp: &QueuePair<Con>, mut chunk: KBox<Chunk>, result: Resul
             slot.give_small(&mut chunk, short);
         }
     }
-    if !con.path.more_answers || !chunk.is_bare() {
-        return answer(qp, slot, chunk);
+    if con.path.more_answers && chunk.is_bare() {
+        let now = con.batch.add(&slot, chunk);
+        con.path.strip_if_drained(&slot);
+        return send_batch(qp, now);
     }
-    let now = con.batch.add(&slot, chunk);
-    con.path.strip_if_drained(&slot);
-    send_batch(qp, now);
+    answer(qp, slot, chunk);
 }
 
 /// Sends answers that have waited for the end of the batch, if there are some: that of `first`, which has
@@ -112,15 +112,22 @@ pub(crate) fn respond(qp: &QueuePair<Con>, mut chunk: KBox<Chunk>, result: Resul
 #[inline]
 pub(crate) fn send_batch(qp: &QueuePair<Con>, first: Option<KBox<Chunk>>) {
     if let Some(chunk) = first {
-        if let Some(slot) = qp.slot(chunk.tag().get()) {
-            answer(qp, slot, chunk);
-        }
+        send_first(qp, chunk);
+    }
+}
+
+/// Sends the answer of `chunk`, which has others.
+#[inline(never)]
+fn send_first(qp: &QueuePair<Con>, chunk: KBox<Chunk>) {
+    if let Some(slot) = qp.slot(chunk.tag().get()) {
+        answer(qp, slot, chunk);
     }
 }
 
 /// Sends an answer, together with the answers that share its message, or queues it until there is
 /// SQ space.
-#[inline]
+// Into the ways of reads, which are answered at once, and of batches.
+#[inline(always)]
 fn answer(qp: &QueuePair<Con>, slot: SlotRef<'_, Con>, chunk: KBox<Chunk>) {
     let chunk = match qp.handler().unsent.is_some() {
         true => chunk,
@@ -180,30 +187,32 @@ pub(super) fn lost(qp: &QueuePair<Con>, slot: SlotRef<'_, Con>, chunk: KBox<Chun
     con.path.put_back(&slot, chunk);
 }
 
-#[inline]
+/// Sends an answer, and puts its chunk back; returns what the slot gives back.
+#[inline(always)]
 pub(super) fn send(
     qp: &QueuePair<Con>,
     slot: SlotRef<'_, Con>,
-    chunk: KBox<Chunk>,
+    mut chunk: KBox<Chunk>,
 ) -> Result<Spare, (Error, KBox<Chunk>)> {
     let path = &qp.handler().path;
     let short = path.shortage();
-    slot.put_after(chunk, short, |chunk| {
-        let signal = sending(path, slot, chunk, short.is_some());
-        let is_signalled = !matches!(signal, Signal::None);
-        if is_signalled {
-            slot.begin_use();
-        }
-        let posted = post(qp, chunk, signal);
-        if let (true, Err(error)) = (is_signalled, posted) {
+    let place = slot.place();
+    let signal = sending(path, slot, &mut chunk, short.is_some());
+    let is_signalled = !matches!(signal, Signal::None);
+    if is_signalled {
+        slot.begin_use();
+    }
+    match post(qp, &mut chunk, signal) {
+        Ok(()) => Ok(place.put(chunk, short)),
+        Err(error) => {
             // After any other error, the device may have a part of the answer until the connection
             // is closed.
-            if is_surely_unsent(error) {
+            if is_signalled && is_surely_unsent(error) {
                 slot.cancel_use();
             }
+            Err((error, chunk))
         }
-        posted
-    })
+    }
 }
 
 /// Returns the signal for the last work request of an answer: when it completes, its buffer is no
@@ -230,7 +239,7 @@ fn sending<'a>(
 }
 
 /// Posts the work requests of an answer, the last of them with `signal`.
-#[inline]
+#[inline(always)]
 fn post(qp: &QueuePair<Con>, chunk: &mut Chunk, signal: Signal<'_, Con>) -> Result {
     let request = chunk.request;
     let data = match request.sink() {
