@@ -73,6 +73,7 @@ fn is_durable(disk: &DiskQueue, rq: &Request<IbnbdMq>) -> bool {
     disk.is_write_through() || rq.is_fua()
 }
 
+#[inline(always)]
 fn header(disk: &DiskQueue, device_id: u32, rq: &Request<IbnbdMq>, op: WireOp) -> IoHdr {
     let is_flush = op == WireOp::Flush;
     let through = disk.is_write_through() && op.written_through() == WrittenThrough::WithFua;
@@ -106,6 +107,7 @@ impl Operations for IbnbdMq {
     type Sg = SgList<{ MAX_SEGMENTS as usize }>;
     type QueueData = Arc<DiskQueue>;
 
+    #[inline]
     fn queue_rq(
         hctx: Hctx<'_>,
         disk: &Arc<DiskQueue>,
@@ -286,7 +288,8 @@ enum Outcome {
 }
 
 /// Submits an accepted request.
-#[inline]
+// Most are accepted where they arrive; others have waited, and are rare.
+#[inline(always)]
 fn start(disk: &Arc<DiskQueue>, mut rq: Request<IbnbdMq>, queue: u32, last: bool) -> Outcome {
     // Read before the number of the device: if the session is lost in between, `submit` refuses
     // the request with `ESTALE`.

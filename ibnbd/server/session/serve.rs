@@ -66,10 +66,11 @@ pub(crate) fn serve(session: &Arc<Session>, hdr: &IoHdr, intact: Intact, request
                 Intact::Plain => error,
             };
             if session.may_log(&request.source()) {
+                // A copy: the message borrows it, which would keep the whole header in memory.
+                let id = hdr.device_id;
                 pr_warn!(
-                    "{}: device {}: I/O refused: {}\n",
+                    "{}: device {id}: I/O refused: {}\n",
                     session.name(),
-                    hdr.device_id,
                     error.as_str()
                 );
             }
