@@ -58,7 +58,7 @@ pub(super) fn user_hdr<'a>(
 
 impl ReqSlotInner {
     /// Writes the headers, and posts the request.
-    #[inline]
+    #[inline(always)]
     pub(super) fn post_small(
         &mut self,
         wire: &Wire,

@@ -153,7 +153,7 @@ impl Stats {
     }
 
     /// Counts the end of a request on connection `cid`; returns the time it took, in nanoseconds.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn ended(&self, dir: Dir, timer: &Timer, cid: u16) -> u64 {
         self.flow.ended();
         let here = CpuId::current().as_u32();

@@ -273,7 +273,7 @@ impl PathIo {
 
     /// Handles the result of posting the request in a slot, which has `nents` scatter elements. Returns the request if it
     /// was certainly not sent.
-    #[inline]
+    #[inline(always)]
     fn posted<B: Backend>(
         &self,
         qp: &QueuePair<Con>,

@@ -535,7 +535,7 @@ impl Chunk {
     }
 
     /// Allocates memory for the data of the request; see [`Whole::want_small`].
-    #[inline]
+    #[inline(always)]
     pub(crate) fn want_small(&mut self) {
         if self.capsule.is_none() {
             self.landing.want_small(&self.request);
@@ -600,7 +600,7 @@ impl Chunk {
     }
 
     /// Makes the data of a write ready for the service.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn prepare_data(&mut self) -> Result {
         self.landing.prepare_data(&self.request)
     }

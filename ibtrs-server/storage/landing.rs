@@ -463,7 +463,7 @@ impl Landing {
     }
 
     /// Makes the data of a write ready for the service.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn prepare_data(&self, request: &ServerRequest) -> Result {
         let len = request.data_len as usize;
         if request.direction == Dir::Read || len == 0 {

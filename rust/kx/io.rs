@@ -267,7 +267,7 @@ impl IoHandle {
         self.copy(to, at, len, true)
     }
 
-    #[inline]
+    #[inline(always)]
     fn copy(&mut self, block: &PageBlock, at: usize, len: usize, out: bool) -> Result {
         let place = block.range(at, len)?;
         // SAFETY: By the type invariant, `raw` has not been reclaimed, and `self`, which owns it,

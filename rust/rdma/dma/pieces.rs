@@ -220,7 +220,7 @@ impl DmaPieces {
     }
 
     /// As [`Self::sge`], of `len` bytes, at least one, from `offset` on of the piece with this number.
-    #[inline]
+    #[inline(always)]
     pub fn sge_in(&self, piece: usize, offset: usize, len: u32) -> Option<Sge> {
         let bytes = self.pieces.blocks().get(piece)?.len();
         let is_inside = len > 0 && offset.checked_add(len as usize)? <= bytes;
