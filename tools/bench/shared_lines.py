@@ -5,8 +5,10 @@
 NOTED = 0.05
 
 REASONS = {
-    "ibtrs_client::data::submit::PathIo::submit":
+    "ibtrs_client::session::submit::Session::submit":
         "counts the request in the window of its connection, which other processors use as well when theirs is full",
+    "ibtrs_client::session::multipath::Multipath::submit_to_one":
+        "the same, of a session with several paths",
     "ibtrs_client::data::slot::ReqSlotInner::finish":
         "the same count, when the request has ended, on whichever processor that is",
     "ibtrs_client::data::receive::con::Con::answered":
@@ -21,9 +23,9 @@ REASONS = {
         "the same claim, where the compiler did not make it a part of the caller",
     "ibnbd_server::session::Handle::ibtrs_server::data::con::upper::ServiceSession::request":
         "claims the bio of the tag; the processor on which the disk ended the last request gave it back",
-    "ibnbd_client::queue::request::Queue::kx::blk::operations::Operations::queue_rq":
+    "kx::blk::vtable::Vtable::ibnbd_client::request::IbnbdMq::queue_rq":
         "with several disks, keeps a request that waits for the share of its disk",
-    "ibnbd_client::queue::request::Queue::kx::blk::operations::IoOperations::io_done":
+    "ibnbd_client::queue::request::IbnbdMq::kx::blk::operations::IoOperations::io_done":
         "takes such a request, on the processor on which another one has ended",
     "ibtrs_server::data::send::answer::respond":
         "gives the tag back, on the processor on which the disk ended the request",
