@@ -91,27 +91,40 @@ fn body(number: u64) -> Result<[u8; ibmsg_proto::memory::BODY_LEN]> {
     Ok(body.bytes())
 }
 
-/// A message with a body arrives that the client has not sent. Returns whether the server takes it.
+/// A message with a body arrives that the client has not sent. Returns whether the server accepts it.
 fn arrives(world: &World, nth: u32, content: &[u8]) -> Result<bool> {
+    arrive(world, nth, [content])
+}
+
+/// The same for several messages in one frame, of which `nth` is the first.
+fn arrive<C: AsRef<[u8]>>(
+    world: &World,
+    mut nth: u32,
+    contents: impl IntoIterator<Item = C>,
+) -> Result<bool> {
     let ack = world.sides[0].with(1, |chan| chan.proto.rx.ack());
-    let hdr = MessageHdr {
-        channel: 1,
-        number: FIRST.plus(nth),
-        kind: WireKind::OneWay,
-        prompt: false,
-        body: true,
-        ack: ack.ok_or(ENOENT)?,
-        // CAST: Small.
-        total: content.len() as u32,
-        offset: 0,
-        id: 0,
-        tag: u64::from(nth),
-        status: 0,
-    };
-    let mut bytes = [0; 256];
+    let mut bytes = KVec::from_elem(0, 4096, GFP_KERNEL)?;
     let mut frame = FrameWriter::new(&mut bytes, Seq::new(8)).ok_or(EINVAL)?;
-    let message = Message { hdr, content };
-    frame.record(|out| message.encode(out)).ok_or(EINVAL)?;
+    for content in contents {
+        let content = content.as_ref();
+        let hdr = MessageHdr {
+            channel: 1,
+            number: FIRST.plus(nth),
+            kind: WireKind::OneWay,
+            prompt: false,
+            body: true,
+            ack: ack.ok_or(ENOENT)?,
+            // CAST: Small.
+            total: content.len() as u32,
+            offset: 0,
+            id: 0,
+            tag: u64::from(nth),
+            status: 0,
+        };
+        let message = Message { hdr, content };
+        frame.record(|out| message.encode(out)).ok_or(EINVAL)?;
+        nth += 1;
+    }
     let len = frame.finish();
     let mut done = 0;
     let arrived = world.sides[1].arrived(world.id, &bytes[..len], &mut done);
@@ -232,9 +245,15 @@ pub(super) fn refused(queue: &Arc<Queue>) -> Result {
     refuses(true, &[&good, &body(1)?, &good])?;
     // More than there may be.
     let (world, portal) = world(queue, true)?;
-    // CAST: A small number.
-    for nth in 0..MAX_BODIES as u32 {
-        ensure!(arrives(&world, nth, &body(u64::from(nth))?)?);
+    // Frames have credits of their own, of which there are fewer.
+    const EACH: usize = 16;
+    for first in (0..MAX_BODIES).step_by(EACH) {
+        let mut bodies = KVec::with_capacity(EACH, GFP_KERNEL)?;
+        for number in first..first + EACH {
+            bodies.push(body(number as u64)?, GFP_KERNEL)?;
+        }
+        // CAST: A small number.
+        ensure!(arrive(&world, first as u32, &bodies)?);
     }
     ensure!(!arrives(&world, MAX_BODIES as u32, &body(99)?)?);
     end(world, &portal)
