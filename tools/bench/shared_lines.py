@@ -9,8 +9,10 @@ REASONS = {
         "counts the request in the window of its connection, which other processors use as well when theirs is full",
     "ibtrs_client::session::multipath::Multipath::submit_to_one":
         "the same, of a session with several paths",
-    "ibtrs_client::data::slot::ReqSlotInner::finish":
+    "ibtrs_client::data::slot::answered":
         "the same count, when the request has ended, on whichever processor that is",
+    "ibtrs_client::data::slot::end_if_over::kernel::sync::lock::spinlock::SpinLockIrqBackend":
+        "the same, of a request that ends when the device has acknowledged it or its key is invalid",
     "ibtrs_client::data::receive::con::Con::answered":
         "the same, where the compiler made it a part of the caller",
     "rdma::qp::recv::recv_done::ibtrs_client::data::con::Con":
