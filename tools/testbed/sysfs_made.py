@@ -10,10 +10,10 @@ from .guest import Guest
 ROOT = "/tmp/sysfs"
 
 
-def unpack(guest: Guest, disks: int, sessions: int) -> None:
+def unpack(guest: Guest, disks: int, sessions: int, root: str = ROOT) -> None:
     """Makes the folder in a guest."""
     (guest.share / "sysfs.tar").write_bytes(archive(disks, sessions))
-    guest.run(f"mkdir {ROOT} && tar -C {ROOT} -xf /mnt/share/sysfs.tar")
+    guest.run(f"mkdir {root} && tar -C {root} -xf /mnt/share/sysfs.tar")
 
 
 def archive(disks: int, sessions: int) -> bytes:

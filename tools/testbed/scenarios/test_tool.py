@@ -537,3 +537,18 @@ def test_the_cost_of_a_list():
         assert len(listed.splitlines()) == 201 and " 2/2 " in listed
         # 71 were counted; test_services.py has the program of the package.
         assert lab.guest.counted_ms(f"{PROGRAM} --root {sysfs_made.ROOT} list") < 90
+
+
+def test_what_is_listed_costs_the_same_for_each_of_a_thousand_sessions():
+    """With a disk for each. One of 1,024 takes no more than one of 64, by the same count of instructions."""
+    with Solo("fast", how=accel.counting(), cpus=1) as lab:
+        tool, each = Tool(lab.guest, released=True), {}
+        for sessions in (64, 1024):
+            root = f"{sysfs_made.ROOT}-{sessions}"
+            sysfs_made.unpack(lab.guest, disks=sessions, sessions=sessions, root=root)
+            for words in ("list", "sessions", "metrics"):
+                assert f"s{sessions - 1}" in tool(f"--root {root} {words}")
+                each[words, sessions] = lab.guest.counted_ms(f"{PROGRAM} --root {root} {words}") / sessions
+        print({f"{words}, {sessions}": f"{ms:.3f} ms" for (words, sessions), ms in each.items()})
+        for words in ("list", "sessions", "metrics"):
+            assert each[words, 1024] < 1.1 * each[words, 64], each
