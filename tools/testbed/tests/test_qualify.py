@@ -624,6 +624,16 @@ def test_others_that_cannot_be_connected_are_left_out(tmp_path, monkeypatch, cap
     assert undo.take_back(changes.rnbd_export("/dev/nullbqualify")) in machines["server"].said
 
 
+def test_warnings_are_of_the_machines_and_not_of_the_runs_own_disks(tmp_path, monkeypatch):
+    def other(name, command):
+        found = [{"severity": "warning", "what": what} for what in
+                 ("ibnbd0 has no identity: any disk is used", "ibnbd7 has no identity: any disk is used", "rxe0: slow")]
+        return json.dumps({"findings": found}) if name == "client" and "ibnbd check" in command else None
+    whole(tmp_path, monkeypatch, other, only="check")
+    document = json.loads((tmp_path / "qualify.json").read_text())
+    assert document["warnings"] == ["client: ibnbd7 has no identity: any disk is used", "client: rxe0: slow"]
+
+
 def test_a_dry_run_changes_nothing(tmp_path, monkeypatch, capsys):
     def other(name, command):
         return answer("server", **FREE) if "wipefs --no-act" in command else None
