@@ -91,11 +91,11 @@ bench:
 bench-smoke:
 	@scripts/bench.sh $(BENCH) --smoke
 
-# Messages between programs, beside TCP, SMC-R, RDS and the floor: LOADS= selects loads;
+# Messages between programs, beside TCP, SMC-R, RDS and the floor: LOADS= selects loads; ADD=1 measures what is missing;
 # TRUTH= makes the truth table instead: the number of cuts of each length, or `hour'.
 .PHONY: bench-messages
 bench-messages:
-	@scripts/bench.sh messages $(BENCH) --loads "$(LOADS)" $(if $(TRUTH),--truth $(TRUTH)) --report $(FIGURES)-messages
+	@scripts/bench.sh messages $(BENCH) --loads "$(LOADS)" $(if $(TRUTH),--truth $(TRUTH)) $(if $(ADD),--add) --report $(FIGURES)-messages
 
 # Many sessions of one server: SESSIONS= is their number, KEYS=1 has them prove keys.
 .PHONY: bench-sessions

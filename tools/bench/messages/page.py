@@ -59,10 +59,15 @@ def _published(run: Results) -> str:
         ("— and what reaches subscribers, per second", values(many, True))])
 
 
+# What messages do not need, or what this kernel has inline.
+LEFT_OUT = ("registrations", "invalidations", "calls of helpers", "doorbells", "receives posted")
+
+
 def _chosen(run: Results, names: list[str]) -> Results:
     """Of these targets, in this order."""
     def of(found: dict) -> dict:
-        return {name: found[name] for name in names if name in found}
+        return {name: {job: {what: value for what, value in of_job.items() if what not in LEFT_OUT}
+                       for job, of_job in found[name].items()} for name in names if name in found}
 
     return Results(run.commit, run.flavour, run.kernel, run.machine, figures=run.figures, counts=of(run.counts),
                    profiles=of(run.profiles))
