@@ -66,8 +66,10 @@ def lender(session: str, name: str, seconds="5", depth="8") -> None:
     """Sends messages with bodies, several at a time, until the time is over. A body is changed when its receipt is there."""
     fd, end = messages.connect(name, session=session), time.monotonic() + float(seconds)
     choose, number, lent = random.Random(3), 0, {}
+    # Receipts of messages, and replies: the receipt of a body is read before a reply that came before it.
+    owed = set()
     spare, is_last = [mmap.mmap(-1, max(LENGTHS) + PAGE) for _ in range(int(depth))], False
-    while lent or time.monotonic() < end:
+    while lent or owed or time.monotonic() < end:
         while spare and time.monotonic() < end:
             memory, length, start = spare.pop(), choose.choice(LENGTHS), choose.randrange(PAGE)
             number += 1
@@ -77,6 +79,8 @@ def lender(session: str, name: str, seconds="5", depth="8") -> None:
             # A long one travels in pieces.
             lend(fd, memory, start, length, bytes(choose.choice((0, 7, 20000))), tag=number, kind=kind, flags=flags)
             lent[number] = (memory, start, length)
+            if flags or kind == REQUEST:
+                owed.add((RECEIPT if flags else REPLY, number))
         if time.monotonic() >= end and not is_last:
             is_last = True
             messages.write(fd, LAST)
@@ -86,6 +90,8 @@ def lender(session: str, name: str, seconds="5", depth="8") -> None:
             memory, start, length = lent.pop(message.tag)
             memory[start:start + length] = bytes(length)
             spare.append(memory)
+        else:
+            owed.remove((message.kind, message.tag))
     until(lambda: pinned() == 0)
     print(f"number={number} moves={messages.info(fd)['moves']}", flush=True)
     messages.write(fd)
