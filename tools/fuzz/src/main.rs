@@ -16,7 +16,7 @@ mod publish;
 mod wire;
 
 /// The target that takes the bytes.
-const TARGETS: [fn(&[u8]); 26] = [
+const TARGETS: [fn(&[u8]); 27] = [
     wire::handshake,
     wire::messages,
     wire::requests,
@@ -43,6 +43,7 @@ const TARGETS: [fn(&[u8]); 26] = [
     messages::memory,
     publish::contents,
     publish::subscriptions,
+    messages::bodies,
 ];
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {

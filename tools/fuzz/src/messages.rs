@@ -8,7 +8,10 @@ use ibmsg_proto::channel::{Channel, Conn};
 use ibmsg_proto::limits::{cost, FIRST};
 use ibmsg_proto::link::Link;
 use ibmsg_proto::memory::export::Unmapping;
-use ibmsg_proto::memory::{Export, Granted, Handle, Key, Keys, Range, Rights, Unmap, Want, PIECE};
+use ibmsg_proto::memory::{
+    BodyEnd, BodyError, BodyRef, Export, Granted, Handle, Held, Key, Keys, Loan, Range, Rights,
+    Unmap, Want, PIECE,
+};
 use ibmsg_proto::receive::{Arrival, Receiver};
 use ibmsg_proto::send::{SendLimits, Sender};
 use ibmsg_proto::window::Window;
@@ -316,5 +319,75 @@ pub(crate) fn memory(bytes: &[u8]) {
         }
         assert!(valid <= 4 && granted.live() <= 4);
         assert!(export.live(export.handle()).is_err() || !export.is_revoked());
+    }
+}
+
+/// A side never holds more bodies than it may, whatever its peer sends. A body that is lent has one receipt, which says
+/// why it has ended first, and not before its memory is free.
+pub(crate) fn bodies(bytes: &[u8]) {
+    const MOST: usize = 3;
+    if let Some(content) = bytes.first_chunk() {
+        if let Ok(body) = BodyRef::read(content) {
+            assert_eq!(&body.bytes(), content);
+        }
+    }
+    let (mut held, mut model) = (Held::<MOST>::new(), Vec::new());
+    let (mut loan, mut end, mut is_out, mut is_free, mut is_told) =
+        (Loan::new(7), None, true, false, false);
+    let mut rest = bytes;
+    while !rest.is_empty() {
+        let ([what, a], next) = head(rest);
+        rest = next;
+        let handle = Handle::from_wire(1 << 16 | u64::from(a % 5)).expect("a handle");
+        match what % 9 {
+            0 => match held.arrived(handle) {
+                Ok(()) => {
+                    assert!(!model.contains(&handle));
+                    model.push(handle);
+                }
+                Err(BodyError::Twice) => assert!(model.contains(&handle)),
+                Err(e) => assert_eq!((e, model.len()), (BodyError::TooMany, MOST)),
+            },
+            1 => {
+                assert_eq!(held.release(handle), model.contains(&handle));
+                model.retain(|other| *other != handle);
+            }
+            2 => {
+                assert_eq!(loan.released().is_ok(), is_out);
+                if is_out {
+                    end = end.or(Some(BodyEnd::Released));
+                }
+                is_out = false;
+            }
+            3 => {
+                loan.ends(BodyEnd::TakenBack);
+                end = end.or(Some(BodyEnd::TakenBack));
+            }
+            4 => {
+                loan.not_sent();
+                is_out = false;
+            }
+            5 => {
+                loan.over();
+                end = end.or(Some(BodyEnd::Closed));
+                is_out = false;
+            }
+            6 => {
+                loan.freed();
+                is_free = true;
+            }
+            _ => {
+                let due = end.filter(|_| is_free && !is_told);
+                assert_eq!(loan.receipt().map(|receipt| receipt.end), due);
+                is_told |= due.is_some();
+            }
+        }
+        assert_eq!(held.holds(handle), model.contains(&handle));
+        assert!(model.len() <= MOST);
+        assert_eq!(loan.owes_receipt(), !is_told);
+        assert_eq!(loan.is_done(), is_told && !is_out);
+        if loan.is_done() {
+            (loan, end, is_out, is_free, is_told) = (Loan::new(7), None, true, false, false);
+        }
     }
 }
