@@ -11,13 +11,14 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
+use crate::body::RemoteBody;
 use crate::error::{Error, Result};
 use crate::portal::device;
 use crate::publish::{self, Begin, Place};
 use crate::sys;
 use crate::wire::{
-    Fields, Header, Kind, Terms, EV_CLOSED, EV_LOST, EV_SUBSCRIBED, EV_UNSUBSCRIBED, F_KERNEL,
-    F_MORE, F_RECEIPT, HEADER_LEN, MAX_DATA, MAX_MESSAGE, MAX_NAME,
+    Fields, Header, Kind, Terms, EV_CLOSED, EV_LOST, EV_SUBSCRIBED, EV_UNSUBSCRIBED, F_BODY,
+    F_KERNEL, F_MORE, F_RECEIPT, HEADER_LEN, MAX_DATA, MAX_MESSAGE, MAX_NAME,
 };
 use crate::words::Doing;
 
@@ -137,6 +138,9 @@ pub enum Message {
         tag: u64,
         /// The content.
         body: Vec<u8>,
+        /// A body that is not part of the content: it must be [released](Channel::release). Only if
+        /// [`Terms::bodies`] says that this program takes any.
+        remote: Option<RemoteBody>,
     },
     /// A request, which [`Channel::reply`] answers.
     Request {
@@ -146,6 +150,8 @@ pub enum Message {
         tag: u64,
         /// The content.
         body: Vec<u8>,
+        /// As of [`Message::Msg`].
+        remote: Option<RemoteBody>,
     },
     /// The answer to a request.
     Reply {
@@ -163,6 +169,14 @@ pub enum Message {
         /// Its number.
         tag: u64,
         /// 0: delivered. Otherwise an errno.
+        status: i32,
+    },
+    /// The memory of a [body](Channel::send_with_body) is out of reach of the other program.
+    BodyReceipt {
+        /// The number of its message.
+        tag: u64,
+        /// 0: the other program has released it. `ESTALE`: this program has taken it back. `ECONNRESET`: the channel has
+        /// ended before. Otherwise the outcome of the message.
         status: i32,
     },
     /// An entry of a log to which this program has [subscribed](Channel::subscribe).
@@ -213,13 +227,22 @@ pub enum Message {
 impl Message {
     pub(crate) fn of(header: &Header, body: &[u8]) -> Option<Self> {
         let (tag, status) = (header.tag, header.status);
+        let has_body = header.flags & F_BODY != 0;
+        let (remote, body) = match header.kind {
+            Kind::Msg | Kind::Request if has_body => {
+                let (remote, body) = RemoteBody::take(body)?;
+                (Some(remote), body)
+            }
+            _ => (None, body),
+        };
         let body = body.to_vec();
         Some(match header.kind {
-            Kind::Msg => Self::Msg { tag, body },
+            Kind::Msg => Self::Msg { tag, body, remote },
             Kind::Request => Self::Request {
                 id: header.id,
                 tag,
                 body,
+                remote,
             },
             Kind::Reply => Self::Reply {
                 tag,
@@ -227,6 +250,7 @@ impl Message {
                 status,
                 body,
             },
+            Kind::Receipt if has_body => Self::BodyReceipt { tag, status },
             Kind::Receipt => Self::Receipt { tag, status },
             Kind::Event if header.event == EV_CLOSED => Self::Closed {
                 status,
@@ -406,7 +430,7 @@ impl Channel {
         Ok(Self::of(file.map_err(|e| Error::system(Doing::Read, e))?))
     }
 
-    fn write(&self, header: Header, body: &[u8]) -> Result<()> {
+    pub(crate) fn write(&self, header: Header, body: &[u8]) -> Result<()> {
         let data = whole(header, body)?;
         loop {
             // One write is one message.
@@ -665,6 +689,24 @@ mod tests {
             taken: 2,
         };
         assert_eq!(Message::of(&closed, b""), Some(expected));
+        let receipt = |flags| {
+            Message::of(
+                &Header {
+                    flags,
+                    tag: 5,
+                    ..Header::new(Kind::Receipt)
+                },
+                b"",
+            )
+        };
+        let (tag, status) = (5, 0);
+        assert_eq!(receipt(F_BODY), Some(Message::BodyReceipt { tag, status }));
+        assert_eq!(receipt(0), Some(Message::Receipt { tag, status }));
+        let short = Header {
+            flags: F_BODY,
+            ..Header::new(Kind::Msg)
+        };
+        assert_eq!(Message::of(&short, &[0; 23]), None);
         assert_eq!(Message::of(&Header { event: 3, ..closed }, b""), None);
         assert_eq!(Message::of(&Header::new(Kind::Offer), b""), None);
     }

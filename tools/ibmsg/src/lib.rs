@@ -26,6 +26,7 @@
 //! | [`portal`] | message portals, and offers |
 //! | [`channel`] | channels, and their messages |
 //! | [`memory`] | memory of a program that the other one of its channel may use |
+//! | [`body`] | messages whose body stays in the memory of the sender |
 //! | [`publish`] | logs of portals, and subscriptions |
 //! | [`fdinfo`] | the portals and channels of all processes |
 //! | [`rules`] | who may use portals and sessions |
@@ -36,6 +37,7 @@
 #![allow(rustdoc::private_intra_doc_links)]
 #![warn(missing_docs, rust_2018_idioms, unreachable_pub)]
 
+pub mod body;
 mod channel;
 mod error;
 pub mod fdinfo;
@@ -51,6 +53,7 @@ pub mod uring;
 pub mod wire;
 pub mod words;
 
+pub use body::{Lent, RemoteBody};
 pub use channel::{Channel, Connect, Message, Outgoing, Tuning};
 pub use error::{Error, Result};
 pub use memory::{Memory, Published, Rights};

@@ -36,6 +36,8 @@ use crate::words::Doing;
 
 /// Where memory begins, so that its offset is at the same place in a page.
 const PAGE: usize = 1 << 16;
+/// `IBMSG_MEM_BODY`: the memory becomes the body of a message.
+const BODY: Rights = Rights(4);
 /// Where `handle` is in `struct ibmsg_map`.
 const HANDLE: usize = 32;
 
@@ -120,6 +122,7 @@ pub struct Published {
     memory: Option<Memory>,
     file: Arc<File>,
     handle: u64,
+    is_body: bool,
 }
 
 impl Published {
@@ -142,6 +145,10 @@ impl Published {
         let mut unmap = Fields::new().u32(0).u64(self.handle).finish();
         match sys::ioctl(&*self.file, sys::UNMAP, &mut unmap) {
             Ok(_) => Ok(memory),
+            // A kernel that knows bodies says so only of memory that is out of reach.
+            Err(e) if self.is_body && e.raw_os_error() == Some(Errno::STALE.raw_os_error()) => {
+                Ok(memory)
+            }
             Err(e) => {
                 // The kernel may still be about to take it back: after a signal, or with a channel that has ended.
                 std::mem::forget(memory);
@@ -210,7 +217,13 @@ pub(crate) fn publish(file: Arc<File>, memory: Memory, rights: Rights) -> Result
         handle: handle.map_or(0, |bytes| u64::from_ne_bytes(*bytes)),
         memory: Some(memory),
         file,
+        is_body: rights == BODY,
     })
+}
+
+/// The same for memory that becomes the body of a message.
+pub(crate) fn publish_body(file: Arc<File>, memory: Memory) -> Result<Published> {
+    publish(file, memory, BODY)
 }
 
 /// Whether the kernel, or the other machine, may use the buffer of an operation that has failed so.

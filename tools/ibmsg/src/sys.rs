@@ -25,6 +25,7 @@ pub(crate) const MAP: Opcode = 0xB908;
 pub(crate) const UNMAP: Opcode = 0xB909;
 pub(crate) const PUT: Opcode = 0xB90A;
 pub(crate) const GET: Opcode = 0xB90B;
+pub(crate) const RELEASE: Opcode = 0xB90C;
 
 /// An ioctl with a structure, which begins with its size.
 struct Call<'a> {

@@ -18,11 +18,15 @@ pub(crate) const NONBLOCK: u32 = 1;
 pub(crate) const REJECT: u32 = 2;
 /// A portal takes programs of machines that have not proved a key.
 pub(crate) const UNAUTHENTICATED: u32 = 4;
+/// The program takes messages with a body.
+const WANT_BODIES: u32 = 8;
 
 /// A receipt is wanted.
 pub const F_RECEIPT: u8 = 0x01;
 /// The message may wait for others that follow.
 pub const F_MORE: u8 = 0x04;
+/// The message has a body elsewhere; of a receipt: it is that of a body.
+pub const F_BODY: u8 = 0x08;
 /// The other machine has proved a key.
 pub const F_AUTHENTICATED: u8 = 0x40;
 /// The kernel has made this reply.
@@ -183,6 +187,9 @@ pub struct Terms {
     pub send_bytes: u32,
     /// Of messages that name no time.
     pub timeout_ms: u32,
+    /// This program takes messages with a [body](crate::body); others cannot be sent any. A kernel module that is older
+    /// than bodies fails with `EINVAL`.
+    pub bodies: bool,
 }
 
 /// Builds a structure field by field.
@@ -213,7 +220,7 @@ impl Fields {
             terms.send_msgs,
             terms.send_bytes,
             terms.timeout_ms,
-            0,
+            if terms.bodies { WANT_BODIES } else { 0 },
         ]
         .into_iter()
         .fold(self, Self::u32)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! GET and PUT by a ring and with tokio: `test_message_programs.py` runs these tests in a guest that has a session to
-//! itself, whose name is in `IBMSG_SESSION`.
+//! GET and PUT by a ring and with tokio, and messages with a body: `test_message_programs.py` runs these tests in a guest
+//! that has a session to itself, whose name is in `IBMSG_SESSION`.
 
 #![cfg(all(feature = "tokio", feature = "uring"))]
 
@@ -11,12 +11,15 @@ use std::thread;
 use std::time::Duration;
 
 use ibmsg::uring::Ring;
-use ibmsg::{Bind, Channel, Connect, Memory, Published, Rights};
+use ibmsg::{
+    Bind, Channel, Connect, Memory, Message, Outgoing, Published, RemoteBody, Rights, Terms,
+};
 
 const EAGAIN: i32 = 11;
 const EACCES: i32 = 13;
 const EINVAL: i32 = 22;
 const ERANGE: i32 = 34;
+const EOPNOTSUPP: i32 = 95;
 const ESTALE: i32 = 116;
 
 const BLOCK: usize = 40_000;
@@ -24,7 +27,11 @@ const BLOCKS: usize = 64;
 
 fn pair(name: &str) -> (Channel, Channel) {
     let session = env::var("IBMSG_SESSION").expect("a session");
-    let bind = Bind::new(name).unauthenticated();
+    let terms = Terms {
+        bodies: true,
+        ..Terms::default()
+    };
+    let bind = Bind::new(name).unauthenticated().terms(terms);
     let portal = bind.open().expect("a portal");
     thread::scope(|scope| {
         let opener = scope.spawn(|| Connect::new(&session, name).open());
@@ -196,4 +203,107 @@ async fn futures_copy() {
     assert_eq!(back.len(), BLOCK * BLOCKS);
     let stale = client.get(handle, 0, 1, None).await;
     assert_eq!(errno(stale), Some(ESTALE));
+}
+
+/// Memory with the bytes of some blocks.
+fn filled(blocks: usize) -> Memory {
+    let memory = Memory::new(BLOCK * blocks);
+    for number in 0..blocks {
+        memory.write(number * BLOCK, &block(number));
+    }
+    memory
+}
+
+/// The content of a message, and its body.
+fn with_body(message: Option<Message>) -> (Vec<u8>, RemoteBody) {
+    match message {
+        Some(Message::Msg {
+            body,
+            remote: Some(remote),
+            ..
+        }) => (body, remote),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn receipt(message: Option<Message>) -> (u64, i32) {
+    match message {
+        Some(Message::BodyReceipt { tag, status }) => (tag, status),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+#[ignore = "needs the device, and a session"]
+fn messages_have_bodies() {
+    let (mut client, mut server) = pair("bodies");
+    let first = Outgoing::new(b"first").tag(7);
+    let lent = client.send_with_body(&first, filled(4));
+    let lent = lent.expect("a message");
+    let (content, body) = with_body(server.next().expect("a message"));
+    assert_eq!((&content[..], body.size()), (&b"first"[..], offset(4)));
+    for number in [3, 0, 2] {
+        let got = server.get_body(&body, offset(number), BLOCK, None);
+        assert_eq!(got.expect("a part"), block(number));
+    }
+    let beyond = server.get_body(&body, offset(4), 1, None);
+    assert_eq!(errno(beyond), Some(ERANGE));
+    server.release(body).expect("a body");
+    let again = server.release(body);
+    assert_eq!(again.expect_err("released").errno(), Some(ESTALE));
+    assert_eq!(receipt(client.next().expect("a receipt")), (7, 0));
+    // The same memory again; this time, the body is taken back.
+    let memory = lent.take_back().expect("memory");
+    assert_eq!(found(&memory, 3), block(3));
+    memory.write(0, &block(9));
+    let second = Outgoing::new(b"").tag(8);
+    let lent = client.send_with_body(&second, memory);
+    let (content, body) = with_body(server.next().expect("a message"));
+    assert!(content.is_empty());
+    let got = server.get_body(&body, 0, BLOCK, None);
+    assert_eq!(got.expect("a part"), block(9));
+    drop(lent.expect("a message"));
+    assert_eq!(receipt(client.next().expect("a receipt")), (8, ESTALE));
+    let stale = server.get_body(&body, 0, 1, None);
+    assert_eq!(errno(stale), Some(ESTALE));
+    server.release(body).expect("a body");
+    // The client has not said that it takes any.
+    let refused = server.send_with_body(&first, filled(1));
+    assert_eq!(refused.expect_err("no").errno(), Some(EOPNOTSUPP));
+}
+
+#[tokio::test]
+#[ignore = "needs the device, and a session"]
+async fn futures_have_bodies() {
+    // More than there may be at a time.
+    const COUNT: u64 = 100;
+    let (client, server) = pair("lent");
+    let client = ibmsg::tokio::Channel::try_from(client).expect("a channel");
+    let server = ibmsg::tokio::Channel::try_from(server).expect("a channel");
+    let reader = tokio::spawn(async move {
+        for _ in 0..COUNT {
+            let (_, body) = with_body(server.receive().await.expect("a message"));
+            let got = server.get_body(&body, 5, 10, None).await;
+            assert_eq!(got.expect("a part"), block(0)[5..15]);
+            server.release(body).await.expect("a body");
+        }
+    });
+    let mut lent = HashMap::new();
+    for tag in 0..COUNT {
+        if lent.len() == 8 {
+            let (tag, status) = receipt(client.receive().await.expect("a receipt"));
+            assert_eq!(status, 0);
+            let lent = lent.remove(&tag).expect("its tag");
+            let memory = client.take_body_back(lent).await.expect("memory");
+            assert_eq!(found(&memory, 0), block(0));
+        }
+        let message = Outgoing::new(b"").tag(tag);
+        let sent = client.send_with_body(&message, filled(1)).await;
+        lent.insert(tag, sent.expect("a message"));
+    }
+    reader.await.expect("a task");
+    for _ in 0..lent.len() {
+        let (tag, status) = receipt(client.receive().await.expect("a receipt"));
+        assert!(status == 0 && lent.contains_key(&tag));
+    }
 }

@@ -78,7 +78,7 @@ def test_memory_by_rings_and_futures(solo):
     solo.run(f'echo "sessname=demo path=ip:{address}" > /sys/class/ibnbd-client/ctl/open_session')
     program = crate_tests(solo, "memory")
     ran = solo.run(f"IBMSG_SESSION=demo timeout 200 {program} --ignored 2>&1", timeout=310)
-    assert "test result: ok. 4 passed" in ran, ran
+    assert "test result: ok. 6 passed" in ran, ran
     solo.run("echo demo > /sys/class/ibnbd-client/ctl/close_session")
     solo.run("busybox rmmod ibnbd_client ibtrs_client ibnbd_server ibtrs_server")
 

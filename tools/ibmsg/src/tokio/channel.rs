@@ -14,6 +14,7 @@ use rustix::io::Errno;
 
 use super::copy;
 use super::reader::Reader;
+use crate::body::{self, Lent, RemoteBody};
 use crate::channel::{self, milliseconds, Connect, Message, Outgoing, Tuning};
 use crate::error::{Error, Result};
 use crate::memory::{self, Memory, Published, Remote, Rights};
@@ -197,6 +198,55 @@ impl Channel {
     ) -> Result<Vec<u8>> {
         let place = Remote { handle, offset };
         copy::get(&self.reader, place, len, timeout).await
+    }
+
+    /// Sends a message whose body is `memory`, as [`crate::Channel::send_with_body`]. If the future is dropped, the message
+    /// was not sent.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub async fn send_with_body(&self, message: &Outgoing<'_>, memory: Memory) -> Result<Lent> {
+        let lent = body::lend(self.reader.shared_file(), memory)?;
+        let (header, content) = body::with_body(message, &lent);
+        self.reader.write(header, &content).await?;
+        Ok(lent)
+    }
+
+    /// The memory of a body, as [`Lent::take_back`]. To drop [`Lent`] takes the body back as well, but blocks the thread
+    /// meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub async fn take_body_back(&self, lent: Lent) -> Result<Memory> {
+        copy::in_thread(move || lent.take_back()).await
+    }
+
+    /// Copies bytes of the body of a message, as [`crate::Channel::get_body`].
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub async fn get_body(
+        &self,
+        body: &RemoteBody,
+        at: u64,
+        len: usize,
+        timeout: Option<Duration>,
+    ) -> Result<Vec<u8>> {
+        copy::get(&self.reader, body.at(at), len, timeout).await
+    }
+
+    /// Releases the body of a message, as [`crate::Channel::release`].
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub async fn release(&self, body: RemoteBody) -> Result<()> {
+        self.reader
+            .ask(move |file| body::release(file, &body))
+            .await
     }
 
     /// The next message; `None` after the end. Replies to calls are not among them. If several tasks receive, each

@@ -80,7 +80,7 @@ impl Serving {
 
     fn message(&self, channel: &mut Channel, message: Message) -> Result<(), Failure> {
         match message {
-            Message::Msg { tag, body } => {
+            Message::Msg { tag, body, .. } => {
                 self.out
                     .message(&body, self.document("message", tag, &body))?;
                 if self.echo {
@@ -88,7 +88,7 @@ impl Serving {
                     self.even_closed(sent)?;
                 }
             }
-            Message::Request { id, tag, body } => {
+            Message::Request { id, tag, body, .. } => {
                 self.out
                     .message(&body, self.document("request", tag, &body))?;
                 let sent = match self.echo {
