@@ -56,6 +56,37 @@ static inline int get_memory(int channel, __u64 handle, __u64 offset, void *to, 
 	return copy_memory(channel, IBMSG_IOC_GET, handle, offset, to, len);
 }
 
+/*
+ * Sends a message whose body is memory, and has no other content.  The memory must not change until the receipt with
+ * IBMSG_F_BODY.  -1, and errno.
+ */
+static inline int send_with_body(int channel, struct ibmsg_msg msg, void *memory, size_t len)
+{
+	struct ibmsg_body body = { .len = len };
+	struct ibmsg_unmap unmap = { .size = sizeof(unmap) };
+	int error;
+
+	if (publish_memory(channel, memory, len, IBMSG_MEM_BODY, &body.handle))
+		return -1;
+	msg.flags |= IBMSG_F_BODY;
+	msg.len = sizeof(body);
+	if (!send_message(channel, msg, &body))
+		return 0;
+	error = errno;
+	unmap.handle = body.handle;
+	ioctl(channel, IBMSG_IOC_UNMAP, &unmap);
+	errno = error;
+	return -1;
+}
+
+/* This program needs the body of a message no more.  -1, and errno. */
+static inline int release_body(int channel, __u64 handle)
+{
+	struct ibmsg_release release = { .size = sizeof(release), .handle = handle };
+
+	return ioctl(channel, IBMSG_IOC_RELEASE, &release);
+}
+
 /* A call: the length of the reply, or -1 and errno, which may be the one that the other program has replied with. */
 static inline ssize_t make_call(int channel, const void *request, size_t request_len, void *reply, size_t reply_len)
 {

@@ -2,6 +2,7 @@
 """Examples whose programs are on two machines, use each other's memory, and do not notice that paths are lost."""
 
 import re
+import time
 
 import pytest
 
@@ -95,6 +96,43 @@ def test_a_log_by_put(pair, session):
     keeper.kill()
     for guest in pair:
         guest.run("rm -f /tmp/kept /tmp/written")
+
+
+# Word `i` of the state after step `s` is `s * (i + 1)`.
+KEPT_STEP = """
+import array
+words = array.array("Q", open("/tmp/kept", "rb").read())
+assert all(word == words[0] * at for at, word in enumerate(words, 1)), "parts of several checkpoints"
+print(8 * len(words), words[0])
+"""
+
+
+def kept_state(guest) -> tuple[int, int]:
+    """Bytes and step of the checkpoint."""
+    size, step = guest.run(f"python3 -c '{KEPT_STEP}'", timeout=120).split()
+    return int(size), int(step)
+
+
+def test_checkpoints_by_body(pair, session):
+    """The file is the last checkpoint that the keeper has confirmed, although paths are lost and the worker is killed."""
+    program = c_example(pair.server, "checkpoint")
+    assert c_example(pair.client, "checkpoint") == program
+    keeper = start(pair.server, f"{program} keep states /tmp/kept")
+    worker = pair.client.start(f"exec {program} work demo states 3 60 2>&1")
+    lose_paths(pair)
+    assert worker.wait(200).ok and worker.text == "60 checkpoints\n", worker.text
+    assert kept_state(pair.server) == (3 << 20, 60)
+    wait_for(lambda: "60 checkpoints" in keeper.text, 60, "the keeper is done with the worker")
+    # The next one is killed while the keeper copies its state.
+    worker = pair.client.start(f"exec {program} work demo states 3 1000000 2>&1")
+    pair.server.wait_until("[ /tmp/kept.next -nt /tmp/kept ]", 60)
+    time.sleep(2)
+    worker.kill()
+    wait_for(lambda: keeper.text.count("checkpoints") == 2, 60, "the keeper has seen the end")
+    count = int(keeper.text.split()[-2])
+    assert count > 0 and kept_state(pair.server) == (3 << 20, count)
+    keeper.kill()
+    pair.server.run("rm -f /tmp/kept /tmp/kept.next")
 
 
 def test_a_program_written_for_rsockets(pair, session):
