@@ -158,7 +158,7 @@ pub(crate) fn serve(path: &PathIo, qp: PercpuArc<QueuePair<Con>>, mut chunk: KBo
     let purpose = qp.handler().purpose;
     let op = Request::new(qp, chunk);
     if ready.is_err() {
-        // Cannot happen, as the lengths were checked.
+        // Cannot happen: the parser has checked the length against the chunk or slot.
         return op.respond(Err(EINVAL));
     }
     match path.session.upper(purpose) {

@@ -245,6 +245,7 @@ impl ChunkSlot {
 }
 
 /// The place of a chunk while no request is in service, locked.
+#[must_use = "the place is unlocked when this is dropped"]
 pub(crate) struct IdlePlace<'a> {
     slot: &'a ChunkSlot,
     inner: SpinLockIrqGuard<'a, ChunkSlotInner>,
@@ -350,7 +351,9 @@ pub(crate) struct Chunk {
     pub(crate) more: MoreAnswers,
     /// The connection on which the request arrived.
     pub(crate) cid: u16,
-    /// The data of the request in service, if that is a capsule with some, on that connection.
+    /// The data of the request in service, if that is a capsule with some, on that connection. It has
+    /// [`ServerRequest::data_len`] bytes: the parser refuses data of anything but a WRITE, whose length
+    /// is that of the data which has arrived.
     pub(crate) capsule: Option<Kept>,
     /// The key was invalidated for the request in service.
     pub(crate) invalidated: bool,

@@ -196,6 +196,7 @@ pub(super) fn send(
 ) -> Result<Spare, (Error, KBox<Chunk>)> {
     let path = &qp.handler().path;
     let short = path.shortage();
+    // Locked until the chunk is back, or the use of its buffers is cancelled.
     let place = slot.place();
     let signal = sending(path, slot, &mut chunk, short.is_some());
     let is_signalled = !matches!(signal, Signal::None);
@@ -210,6 +211,7 @@ pub(super) fn send(
             if is_signalled && is_surely_unsent(error) {
                 slot.cancel_use();
             }
+            drop(place);
             Err((error, chunk))
         }
     }

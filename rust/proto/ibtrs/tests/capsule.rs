@@ -257,8 +257,14 @@ proptest! {
             *place = byte;
         }
         let bounds = if has_slots { SLOT } else { CHUNK };
+        let any = parse_any(&bytes, offset, data, bounds);
         if let Some(usual) = ServerRequest::usual(&bytes, offset, data, bounds) {
-            prop_assert_eq!(parse_any(&bytes, offset, data, bounds), Ok(usual));
+            prop_assert_eq!(any, Ok(usual));
+        }
+        // The server writes as many bytes to the disk without another check.
+        if let Ok(request) = any {
+            let is_write = request.direction == Direction::Write && request.data_len == data;
+            prop_assert!(data == 0 || is_write);
         }
     }
 
