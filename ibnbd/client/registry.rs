@@ -2,10 +2,11 @@
 
 //! All sessions and mappings.
 //!
-//! A session is opened for its first mapping and closed after its last, unless an operator keeps it open. A caller that finds a session
-//! while it is being opened or closed waits, so that a name never has two sessions. A discovery uses an existing session, or opens one
-//! for itself. A mapping waits for the end of such a session, as it has the paths and the port of the discovery instead of the
-//! mapping's own.
+//! A session is opened for its first mapping and closed after its last, unless an operator keeps it
+//! open. A caller that finds a session while it is being opened or closed waits, so that a name never
+//! has two sessions. A discovery uses an existing session, or opens one for itself. A mapping waits for
+//! the end of such a session, as it has the paths and the port of the discovery instead of the mapping's
+//! own.
 
 use crate::{
     discovery::Discoveries,

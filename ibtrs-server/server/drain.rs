@@ -2,10 +2,12 @@
 
 //! Drains the server before it is stopped, so that its clients lose nothing.
 //!
-//! The server refuses new sessions. It announces to the clients for how long it expects to be down, if the operator has specified that. Each existing
-//! session completes the requests in service, and the service makes the answered writes durable and notifies the client ([`ServiceSession::drain`]);
-//! messages that programs have written are delivered; then the server closes the paths of the session. The client treats this as the loss of all
-//! paths: it quiesces its disks and tries to reconnect. Its next session is a new one, even on this server.
+//! The server refuses new sessions. It announces to the clients for how long it expects to be down, if
+//! the operator has specified that. Each existing session completes the requests in service, and the
+//! service makes the answered writes durable and notifies the client ([`ServiceSession::drain`]);
+//! messages that programs have written are delivered; then the server closes the paths of the session.
+//! The client treats this as the loss of all paths: it quiesces its disks and tries to reconnect. Its
+//! next session is a new one, even on this server.
 //!
 //! [`ServiceSession::drain`]: crate::ServiceSession::drain
 

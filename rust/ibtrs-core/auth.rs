@@ -66,7 +66,7 @@ fn keyring() -> Option<Arc<Keyring>> {
     KEYRING.read().get().cloned()
 }
 
-/// Returns whether the keyring holds a key, for whichever session.
+/// Returns whether the keyring holds a key, regardless of the session.
 ///
 /// # Context
 ///

@@ -18,7 +18,7 @@ use kx::net::addr::{
     SockAddr, //
 };
 
-/// Converts an errno of the protocol; `EIO` for one that the kernel does not have.
+/// Converts an errno of the protocol; `EIO` if the kernel has no such error.
 #[inline]
 pub fn error(errno: Errno) -> Error {
     match errno.to_kernel() {
@@ -27,7 +27,7 @@ pub fn error(errno: Errno) -> Error {
     }
 }
 
-/// Converts an error of the kernel; `EIO` for one that the protocol does not have.
+/// Converts an error of the kernel; `EIO` if the protocol has no such errno.
 #[inline]
 pub fn errno(error: Error) -> Errno {
     Errno::from_kernel(error.to_errno()).unwrap_or(Errno::EIO)

@@ -104,7 +104,7 @@ impl PathHeartbeat {
         }
     }
 
-    /// Returns after how many milliseconds the next interval ends, at the end of one.
+    /// Returns in how many milliseconds the next interval ends. Called at the end of an interval.
     ///
     /// # Context
     ///

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Messages between programs, as the transport knows them.
+//! The interface of the transport to a service for messages between programs.
 //!
 //! The transport opens a message connection on each path, if both machines have a [`Service`] (the module
 //! `ibmsg`), and passes it to the service's end of the session, [`Upper`]. The contents of frames are
@@ -183,9 +183,9 @@ pub trait Upper: Send + Sync {
 /// Which end of a session this is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Role {
-    /// The one that connects the paths.
+    /// The machine that connects the paths.
     Client,
-    /// The other one.
+    /// The machine that accepts the paths.
     Server,
 }
 

@@ -554,8 +554,8 @@ unsafe impl Send for Client {}
 unsafe impl Sync for Client {}
 
 impl Client {
-    /// Registers with the RDMA core, and tracks every device that supports fast registration, now
-    /// or in the future.
+    /// Registers with the RDMA core, and tracks every present and future device that supports fast
+    /// registration.
     ///
     /// # Context
     ///
@@ -563,8 +563,8 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// `EBUSY` the second time; `ENOMEM`, also when there is no memory to track one of the present
-    /// devices.
+    /// `EBUSY` if it was called before; `ENOMEM`, also when there is no memory to track one of the
+    /// present devices.
     pub fn new(name: &'static CStr) -> impl PinInit<Self, Error> {
         static ONCE: AtomicFlag = AtomicFlag::new(false);
         try_pin_init!(Self {

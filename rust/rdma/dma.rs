@@ -350,7 +350,7 @@ impl DmaBuf {
     ///
     /// # Safety
     ///
-    /// As there.
+    /// See [`MappedBytes::free`].
     pub(crate) unsafe fn free(&mut self) {
         // SAFETY: By this function's contract.
         unsafe { self.0.free() };

@@ -114,7 +114,7 @@ impl ImmRing {
         self.places.next
     }
 
-    /// Takes back the messages from `position` on, which were not posted.
+    /// Rolls back to `position`. The messages from there on must not have been posted.
     pub(crate) fn rewind(&mut self, position: usize) {
         self.places.next = position;
     }

@@ -201,8 +201,8 @@ impl core::ops::Deref for IoMr {
 
 /// A memory region for memory of programs, one part after the other.
 ///
-/// It owns the memory that it describes. Dropped, or given other memory, while its key may be valid, that
-/// passes to the domain.
+/// It owns the memory that it describes. If it is dropped or gets other memory while its key may be
+/// valid, the former memory passes to the domain.
 ///
 /// It may be dropped in any context.
 pub struct UserMr {

@@ -110,7 +110,7 @@ impl workqueue::WorkItem for Pd {
 /// The regions of a protection domain.
 struct Regions {
     list: KVVec<NonNull<bindings::ib_mr>>,
-    /// From which their addresses follow.
+    /// The addresses of the regions follow from it.
     bases: Bases,
 }
 

@@ -110,16 +110,16 @@ pub(crate) unsafe fn unmap(dev: &Device, spans: &[(u64, u32)], dir: Direction, h
     }
 }
 
-/// Such a list, which may be dropped in any context.
+/// A list of spans, which may be dropped in any context.
 pub(crate) struct Spans(Option<Pin<KBox<SpanList>>>);
 
 impl Spans {
-    /// No list.
+    /// Returns an empty value, which takes no memory.
     pub(crate) fn none() -> Self {
         Self(None)
     }
 
-    /// A list with room for that many.
+    /// Allocates a list for `count` spans.
     pub(crate) fn new(count: usize) -> Result<Self> {
         let list = KVVec::with_capacity(count, GFP_KERNEL)?;
         // INVARIANT: There is no `ending`.
@@ -131,14 +131,14 @@ impl Spans {
         Ok(Self(Some(KBox::pin_init(list, GFP_KERNEL)?)))
     }
 
-    /// Adds one, for which there is room.
+    /// Adds a span, for which the list must have room.
     pub(crate) fn push(&mut self, span: (u64, u32)) {
         if let Some(list) = &mut self.0 {
             let _ = list.as_mut().project().list.push_within_capacity(span);
         }
     }
 
-    /// Unmaps all, and drops `pages`, soon.
+    /// Schedules the unmapping of all spans and the drop of `pages`.
     ///
     /// # Context
     ///

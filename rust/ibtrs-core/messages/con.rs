@@ -3,7 +3,7 @@
 //! A message connection: a queue pair on which both sides send frames.
 //!
 //! Each frame is copied into a buffer that stays mapped, and sent from there. The peer has a receive for
-//! each frame that may be on its way ([`limits::FRAMES`]), and one for the frame that it handles: it is
+//! each frame that may be in flight ([`limits::FRAMES`]), and one for the frame that it handles: it is
 //! never without one.
 //!
 //! # Lock order
@@ -150,7 +150,7 @@ pub trait Owner: Send + Sync {
 /// A buffer that is mapped for the device.
 #[pin_data]
 struct Buffer {
-    /// None for the slots of work for memory.
+    /// `None` for a slot of a request on memory, which sends no frame.
     #[pin]
     bytes: SpinLockIrq<Option<DmaBuf>>,
 }
@@ -167,7 +167,7 @@ struct Out {
     waiting: Deque<Waiting>,
     /// Memory for frames.
     kept: KVec<KVec<u8>>,
-    /// Work for memory that the device has, by the number of its slot.
+    /// The posted requests on memory, by slot number.
     works: KVec<Option<Posted>>,
     /// Regions without a key.
     regions: KVec<KBox<UserMr>>,
@@ -191,7 +191,7 @@ impl Out {
         self.keys -= usize::from(usage == RegionUse::Key);
     }
 
-    /// Keeps a region whose key is invalid.
+    /// Keeps a region for reuse. Its key is invalid.
     fn keep(&mut self, mr: KBox<UserMr>, usage: RegionUse) {
         self.count_off(usage);
         // The list has capacity for all regions.
@@ -222,7 +222,7 @@ enum Waiting {
     Invalidate(Region, u64),
 }
 
-/// Work for memory that the device has.
+/// A posted request on memory.
 struct Posted {
     cookie: u64,
     /// The source of a write.
@@ -866,7 +866,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Offers the frames of the backlog again. Returns whether all were taken.
+    /// Passes the frames of the backlog to the service again. Returns whether it accepted all of them.
     fn offer_again(&self) -> bool {
         let Some(upper) = self.upper.as_ref() else {
             return true;

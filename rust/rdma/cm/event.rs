@@ -18,8 +18,8 @@ pub const REJECTED_AS_STALE: i32 = bindings::ib_cm_rej_reason_IB_CM_REJ_STALE_CO
 pub enum CmEvent<'a> {
     /// The address was resolved: the id is bound to a device.
     AddrResolved,
-    /// The address was not resolved within the timeout; another thread than that of the handler may
-    /// try again.
+    /// The address was not resolved within the timeout. The resolution may be retried, but not by the
+    /// thread that runs the handler.
     AddrUnanswered,
     /// The route was resolved.
     RouteResolved,

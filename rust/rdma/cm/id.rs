@@ -289,7 +289,7 @@ impl CmId {
     /// # Errors
     ///
     /// `EINVAL` if the id is bound to no device; `EBUSY` if it has a queue pair; `ECONNRESET` once it
-    /// is [closed](CmId::close); otherwise that of `create`.
+    /// is [closed](CmId::close); otherwise the error of `create`.
     pub(crate) fn create_qp(&self, create: impl FnOnce() -> kernel::ffi::c_int) -> Result {
         if !self.is_bound() {
             return Err(EINVAL);
@@ -313,7 +313,7 @@ impl CmId {
     ///
     /// # Errors
     ///
-    /// `ECONNRESET` once the id is [closed](CmId::close); otherwise that of `begin`.
+    /// `ECONNRESET` once the id is [closed](CmId::close); otherwise the error of `begin`.
     pub(crate) fn begin(&self, begin: impl FnOnce() -> kernel::ffi::c_int) -> Result {
         self.under_lock(|is_closed| match is_closed {
             true => Err(ECONNRESET),

@@ -87,7 +87,7 @@ impl Listener {
     ///
     /// # Errors
     ///
-    /// `ENOMEM`; `EADDRINUSE` when the port is in use; others of `rdma_bind_addr` and
+    /// `ENOMEM`; `EADDRINUSE` when the port is in use; other errors of `rdma_bind_addr` and
     /// `rdma_listen`.
     pub fn new(
         net: &Net,

@@ -557,7 +557,7 @@ impl Rings {
         self.rings.get(class).and_then(SetOnce::as_ref)
     }
 
-    /// See [`QueuePair::carry_imm_in_messages`]; returns false the second time.
+    /// See [`QueuePair::carry_imm_in_messages`]; returns false if it was called before.
     pub(crate) fn expect_imm_in_messages(&self) -> bool {
         !self.imm_in_messages.xchg(true, Relaxed)
     }

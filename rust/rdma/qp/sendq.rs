@@ -396,7 +396,7 @@ impl<H: Handler> QueuePair<H> {
     ///
     /// # Errors
     ///
-    /// `ENOMEM`; `EBUSY` the second time.
+    /// `ENOMEM`; `EBUSY` if it was called before.
     pub fn carry_imm_in_messages(&self) -> Result {
         let ring = ImmRing::new(self.pd(), self.send_depth())?;
         if !self.recvs().expect_imm_in_messages() {

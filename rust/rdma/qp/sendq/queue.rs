@@ -120,7 +120,7 @@ impl SendQueue {
         }
     }
 
-    /// Has all requests signalled.
+    /// Makes all requests signalled.
     pub(crate) fn signal_all(&mut self) {
         self.credits.signal_every = 1;
     }
@@ -330,7 +330,7 @@ impl SendQueue {
         }
     }
 
-    /// Hands all waiting requests to the device. An error closes the queue.
+    /// Posts all waiting requests. An error closes the queue.
     ///
     /// # Errors
     ///
