@@ -37,11 +37,11 @@ pub trait ServiceSession: Send + Sync + 'static {
     /// A session without authentication is about to get a path from `source`. The service calls
     /// `add`, which adds the path to the session's [`Sources`] or fails. The service must make no
     /// decision that depends on the sources concurrently with `add`. If the session already had the
-    /// path in [`Service::session_up`], `add` does nothing.
+    /// path in [`Service::session_up`](crate::Service::session_up), `add` does nothing.
     ///
     /// # Context
     ///
-    /// As for [`Service::authorize`].
+    /// As for [`Service::authorize`](crate::Service::authorize).
     ///
     /// # Errors
     ///
