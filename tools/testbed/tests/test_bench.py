@@ -261,11 +261,11 @@ def test_only_lines_of_two_processors_are_shared():
     assert tracing.shared_lines(snapshot, symbols) == {("first", "kernel"): 10, ("second", "kernel"): 5}
 
 
-FINISH = "_RNvMs3_NtNtCsc8rsQac3ZnD_12ibtrs_client4data4slotNtB5_12ReqSlotInner6finish"
+ANSWERED = "_RNvNtNtCsc8rsQac3ZnD_12ibtrs_client4data4slot8answered"
 
 
 @pytest.mark.parametrize("symbol, path", [
-    (FINISH, "ibtrs_client::data::slot::ReqSlotInner::finish"),
+    (ANSWERED, "ibtrs_client::data::slot::answered"),
     ("_RNvXs_NtNtCsigt7Hwg8qX1_12ibtrs_server4data7receiveNtNtB6_3con3ConNtNtCsiYjhfUPc6Dv_4rdma2qp7Handler8received",
      "ibtrs_server::data::receive::con::Con::rdma::qp::Handler::received"),
     ("_RNvMs0_NtNtCs2WNVx23UuCm_2kx4work7delayedINtB5_11DelayedWorkNtNtCsc8rsQac3ZnD_12ibtrs_client4path4PathKy3_E7run_rawB10_",
@@ -277,7 +277,7 @@ def test_names_of_functions_can_be_read(symbol, path):
 
 def test_our_functions_need_a_reason_for_locked_instructions():
     new = "_RNvNtNtNtCsigt7Hwg8qX1_12ibtrs_server4data4send6answer13leave_service"
-    lines = [[FINISH, "ibtrs_client", 1.0], ["_raw_spin_lock", "kernel", 60.0], [new, "ibtrs_server", 0.01]]
+    lines = [[ANSWERED, "ibtrs_client", 1.0], ["_raw_spin_lock", "kernel", 60.0], [new, "ibtrs_server", 0.01]]
     assert not shared_lines.without_reason(lines)
     lines[-1][-1] = 0.5
     assert shared_lines.without_reason(lines) == ["ibtrs_server::data::send::answer::leave_service"]
@@ -382,7 +382,7 @@ def full_run() -> Results:
     made.counts = {"ibnbd Y": {"read": {"packets": 8.0, "instructions": 70123.0}}}
     made.profiles = {"ibnbd Y": {"read": {"modules": {"kernel": 40000.0, "rdma_rxe": 30000.0},
                                           "functions": [["crc<32>", "kernel", 9000.0, 4.0]]}}}
-    made.lines = {"ibnbd Y": {"read, 4 CPUs": [["down", "kernel", 2.5], [FINISH, "ibtrs_client", 1.0]]}}
+    made.lines = {"ibnbd Y": {"read, 4 CPUs": [["down", "kernel", 2.5], [ANSWERED, "ibtrs_client", 1.0]]}}
     made.facts = {"ibnbd Y": {"a path of the server, KiB": 76800.0}}
     return made
 
@@ -392,7 +392,7 @@ def test_tables_have_each_figure_and_ratio():
     assert "| read, us | 5.0 | 60.0 | 66.0 |" in text
     assert "| read, us | 1.10 |" in text and "| many, IOPS | 0.92 |" in text
     assert "| instructions | 70,123 |" in text and "| down | kernel | 2.5 |  |" in text
-    assert "| ibtrs_client::data::slot::ReqSlotInner::finish | ibtrs_client | 1 | the same count, " in text
+    assert "| ibtrs_client::data::slot::answered | ibtrs_client | 1 | the same count, " in text
     assert "76,800" in text
 
 
