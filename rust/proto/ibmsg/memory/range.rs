@@ -108,8 +108,7 @@ impl Refusal {
 
     pub(crate) const fn from_errno(errno: Errno) -> Self {
         match errno {
-            // `Errno::from_peer` turns ESTALE into EIO, as only a client's own kernel uses it elsewhere.
-            Errno::ESTALE | Errno::EIO => Self::Stale,
+            Errno::ESTALE => Self::Stale,
             Errno::EACCES => Self::Access,
             Errno::ERANGE => Self::Range,
             Errno::EOPNOTSUPP => Self::Device,

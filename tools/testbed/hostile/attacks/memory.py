@@ -120,7 +120,7 @@ class Hunter(Talk):
 
     def lent(self) -> int:
         """Has the program send a message with a body: the handle of that."""
-        self.tell(LEND)
+        self.tell(LEND, 0)
         handle, offset, length = self.hears()
         assert (offset, length) == (0, PAGE), (offset, length)
         return handle
@@ -342,7 +342,7 @@ def _() -> None:
         # Three of the 64 ranges are published already.
         for _ in range(61):
             party.lent()
-        party.tell(LEND)
+        party.tell(LEND, 0)
         assert party.hears() == (LEND, errno.ENOBUFS)
         party.goes_on()
     survives()
