@@ -61,7 +61,6 @@ OLD = {
     "barred": (r"\bbarred\b", "the epoch is barred"),
     "reap": (r"\breap(s|ed|ing)?\b", "cq.reap()"),
     "sweep": (r"\bsweeps?\b|\bswept\b", "mod sweep;"),
-    "body": (r"\bmod body\b|\bstruct Body\b", "struct Body"),
     "op": (r"\bmod op\b|\bdyn Op\b|\bstruct Op\b", "mod op;"),
     "owner": (r"\bproto::owner\b|\bmod owner\b|\[`owner`\]", "| [`owner`], [`serving`] |"),
     "Parked": (r"\bParked\b", "struct Parked"),
